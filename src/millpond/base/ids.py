@@ -1,0 +1,44 @@
+"""Typed integers and names: what a plain int or str means where it crosses a seam."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, NewType
+from uuid import UUID
+
+Offset = NewType("Offset", int)
+"""The place of a record in its partition."""
+
+NodeId = NewType("NodeId", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+ProducerId = NewType("ProducerId", int)
+ProducerEpoch = NewType("ProducerEpoch", int)
+
+NO_PRODUCER_ID = ProducerId(-1)
+NO_TOPIC_ID = UUID(int=0)
+
+TOPIC_NAME_LENGTH_MAX = 249
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    @property
+    def folder(self) -> str:
+        """The name of the partition's folder on disk."""
+        return f"{self.topic}-{self.partition}"
+
+
+def topic_name_fault(name: str) -> str | None:
+    """Why `name` cannot name a topic, in words for the person who chose it; None when it can."""
+    if not name:
+        return "a topic name cannot be empty"
+    if name in (".", ".."):
+        return f"a topic cannot be named {name!r}"
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        return f"a topic name has at most {TOPIC_NAME_LENGTH_MAX} characters, this one has {len(name)}"
+    if not _TOPIC_NAME.fullmatch(name):
+        return f"topic name {name!r} may only have ASCII letters, digits, '.', '_' and '-'"
+    return None

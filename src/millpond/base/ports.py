@@ -1,0 +1,233 @@
+"""What the outside world gives: a clock, a disk, a network, worker threads, entropy.
+
+Nothing below `node` touches the world except through these. `node` gives the real ones, `sim` the fake ones; the
+whole broker runs under either. Everything here is called from one thread, the loop's, unless a docstring says
+otherwise. Failures of the disk are `OSError` in both worlds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeVar
+from uuid import UUID
+
+T = TypeVar("T")
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Time, and the one loop that everything runs on."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970. May jump either way: use it for timestamps, never for durations."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some fixed moment; never falls."""
+        ...
+
+    def call_soon(self, callback: Callable[[], None]) -> None: ...
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Timer: ...
+
+
+class File(Protocol):
+    """One open file. `read_at`, `sync` and `size` may be called from any thread."""
+
+    path: str
+
+    def size(self) -> int: ...
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        """Write all parts, in order, at the end, whole or raise. After a failure the tail is undefined."""
+        ...
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+        ...
+
+    def is_cached(self, position: int, length: int) -> bool:
+        """A cheap guess: would reading this range be answered from memory, without waiting for the disk?"""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Return only when every byte written so far survives a power cut (fdatasync)."""
+        ...
+
+    def descriptor(self) -> int | None:
+        """A file descriptor for the kernel's own copy (sendfile); None where there is no such thing."""
+        ...
+
+    def retain(self) -> None:
+        """Keep the file readable until a matching `release`, even if it is closed or removed meanwhile."""
+        ...
+
+    def release(self) -> None: ...
+
+    def close(self) -> None:
+        """Idempotent. Takes effect when the last `retain` has been released."""
+        ...
+
+
+class FileLock(Protocol):
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A tree of folders and files. Paths are strings with `/`, as the caller names them."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and appending. Without `create` a missing file is FileNotFoundError; with it, an existing
+        file is opened as it is."""
+        ...
+
+    def read(self, path: str) -> bytes: ...
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Atomically and durably make `data` the whole content of `path` (temporary file, sync, rename, sync)."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def list(self, folder: str) -> list[str]:
+        """Names in the folder, sorted."""
+        ...
+
+    def make_folder(self, path: str) -> None:
+        """Create it and its parents; an existing folder is fine."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic; replaces an existing file. Durable only after `sync_folder` of the parent."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove one file. Missing is FileNotFoundError."""
+        ...
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder and all that is in it."""
+        ...
+
+    def sync_folder(self, path: str) -> None:
+        """Make creations, renames and removals in this folder survive a power cut."""
+        ...
+
+    def free_bytes(self, path: str) -> int: ...
+
+    def total_bytes(self, path: str) -> int: ...
+
+    def lock(self, path: str) -> FileLock:
+        """Take an exclusive lock that dies with the process. BlockingIOError if another process holds it."""
+        ...
+
+
+class Workers(Protocol):
+    """Where slow work (fsync, cold reads, compaction) goes so that the loop never waits."""
+
+    def run(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
+        """Run `job` off the loop, then call exactly one of `done` and `failed` on the loop."""
+        ...
+
+
+class Entropy(Protocol):
+    def uuid(self) -> UUID: ...
+
+    def below(self, bound: int) -> int:
+        """A random integer in [0, bound)."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class FileRange:
+    """Bytes of a file that a reply carries without reading them. The maker retains the file; the sender releases."""
+
+    file: File
+    position: int
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+
+ReplyPart: TypeAlias = Buffer | FileRange
+
+
+class Link(Protocol):
+    """One byte stream to a peer."""
+
+    peer: str
+
+    def send(self, parts: Sequence[ReplyPart]) -> None:
+        """Queue for sending, in order; never blocks. File ranges are released once sent or once the link is gone."""
+        ...
+
+    def unsent_bytes(self) -> int: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None:
+        """Stop reading, send what is queued, then close."""
+        ...
+
+    def abort(self) -> None:
+        """Close now; what is queued is dropped."""
+        ...
+
+
+class LinkHandler(Protocol):
+    """What a link tells its owner."""
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes should be read to; never empty. Valid until the next call of any method."""
+        ...
+
+    def received(self, count: int) -> None:
+        """`count` bytes now stand at the start of what `buffer` gave."""
+        ...
+
+    def drained(self) -> None:
+        """Everything queued has left."""
+        ...
+
+    def closed(self) -> None:
+        """The link is gone, whoever closed it. Called exactly once."""
+        ...
+
+
+class Listener(Protocol):
+    host: str
+    port: int
+
+    def close(self) -> None:
+        """Accept no more; open links go on."""
+        ...
+
+
+class Network(Protocol):
+    def listen(self, host: str, port: int, accept: Callable[[Link], LinkHandler | None]) -> Listener:
+        """Accept links from now on. `accept` returns the handler, or None to turn the peer away at once."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class World:
+    """All ports together, as a node or the simulator hands them to a broker."""
+
+    clock: Clock
+    disk: Disk
+    network: Network
+    workers: Workers
+    entropy: Entropy
