@@ -167,6 +167,9 @@ class Link(Protocol):
     """One byte stream to a peer."""
 
     peer: str
+    """The peer's host:port."""
+    local_host: str
+    """The address of ours that the peer came in by."""
 
     def send(self, parts: Sequence[ReplyPart]) -> None:
         """Queue for sending, in order; never blocks. File ranges are released once sent or once the link is gone."""

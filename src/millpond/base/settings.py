@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from math import isfinite
 from typing import Generic, TypeVar, cast
 
 Value = bool | int | float | str | tuple[str, ...]
@@ -13,6 +15,9 @@ V = TypeVar("V", bool, int, float, str, tuple[str, ...])
 
 Check = Callable[[Value], str | None]
 """Says what is wrong with a value, or None."""
+
+
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,30}")
 
 
 class Kind(Enum):
@@ -35,7 +40,8 @@ class Setting(Generic[V]):
     """One setting: its name on the wire and in files, default, what it does, what it accepts.
 
     `inherits` names the node's setting that gives the default of a topic's setting, as `log.retention.ms` gives
-    that of `retention.ms`. `live` settings may change while the node runs.
+    that of `retention.ms`. `live` settings may change while the node runs. `bits` is the width of an integer, which
+    tools see as its type.
     """
 
     name: str
@@ -45,6 +51,7 @@ class Setting(Generic[V]):
     inherits: str | None = None
     live: bool = False
     internal: bool = False
+    bits: int = 64
 
     @property
     def kind(self) -> Kind:
@@ -52,7 +59,7 @@ class Setting(Generic[V]):
             case bool():
                 return Kind.BOOLEAN
             case int():
-                return Kind.LONG
+                return Kind.INT if self.bits == 32 else Kind.LONG
             case float():
                 return Kind.DOUBLE
             case tuple():
@@ -76,17 +83,19 @@ class Setting(Generic[V]):
                     raise SettingError(f"{self.name}={text}: must be true or false")
                 value = text.lower() == "true"
             case Kind.LONG | Kind.INT:
-                try:
-                    value = int(text)
-                except ValueError:
-                    raise SettingError(f"{self.name}={text}: must be a whole number") from None
-                if not -(1 << 63) <= value < 1 << 63:
-                    raise SettingError(f"{self.name}={text}: must fit in 64 bits")
+                # int() alone would also take "1_000" and digits of other scripts, which no other tool reads.
+                if not _WHOLE_NUMBER.fullmatch(text):
+                    raise SettingError(f"{self.name}={text}: must be a whole number")
+                value = int(text)
+                if not -(1 << self.bits - 1) <= value < 1 << self.bits - 1:
+                    raise SettingError(f"{self.name}={text}: must fit in {self.bits} bits")
             case Kind.DOUBLE:
                 try:
                     value = float(text)
                 except ValueError:
                     raise SettingError(f"{self.name}={text}: must be a number") from None
+                if not isfinite(value):
+                    raise SettingError(f"{self.name}={text}: must be a finite number")
             case Kind.LIST:
                 value = tuple(part.strip() for part in text.split(",") if part.strip())
             case Kind.STRING:
@@ -121,11 +130,11 @@ def one_of(*choices: str) -> Check:
 
 
 def each_of(*choices: str) -> Check:
-    """Every element of a list is one of `choices`."""
+    """Every element of a list is one of `choices`, none twice."""
     return lambda value: (
         None
-        if isinstance(value, tuple) and all(part in choices for part in value)
-        else f"must be a list of {', '.join(choices)}"
+        if isinstance(value, tuple) and all(part in choices for part in value) and len(set(value)) == len(value)
+        else f"must be a list of {', '.join(choices)}, each at most once"
     )
 
 

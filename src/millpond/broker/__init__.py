@@ -1,0 +1,1 @@
+"""Where the parts meet: connections, dispatch, partitions, waits, and one file per API key in `apis/`."""

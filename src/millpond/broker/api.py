@@ -1,0 +1,64 @@
+"""An API of the protocol as one value, and what a handler is given and may return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from millpond.base.ports import ReplyPart
+from millpond.broker.wait import Wait
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+    from millpond.broker.connection import Connection
+
+
+class Response(Protocol):
+    """A reply as a value: every response class of `wire.messages` is one."""
+
+    def encode_parts(self, version: int) -> list[ReplyPart]: ...
+
+
+class Encoded:
+    """A reply that is bytes already."""
+
+    __slots__ = ("body",)
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def encode_parts(self, version: int) -> list[ReplyPart]:
+        return [self.body]
+
+
+Outcome: TypeAlias = "Response | Wait[Response] | None"
+"""A reply now, a reply later, or no reply at all (a produce request with acks=0)."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One request on its way through the broker."""
+
+    connection: Connection
+    version: int
+    client_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API key: which versions are served, and who answers.
+
+    `handle(broker, call, request)` gets the decoded request. `advertised` is told to clients where it must differ
+    from what is served; a request in the gap is answered by `refuse(broker, version, body)`.
+    """
+
+    key: int
+    name: str
+    versions: tuple[int, int]
+    handle: Callable[[Broker, Call, Any], Outcome]
+    advertised: tuple[int, int] | None = None
+    refuse: Callable[[Broker, int, memoryview], Response] | None = None
+
+    def serves(self, version: int) -> bool:
+        return self.versions[0] <= version <= self.versions[1]

@@ -1,0 +1,208 @@
+"""Produce (0), versions 3-13: append record batches to partitions.
+
+3 transactional id · 5 log start offset · 7 zstd · 8 record errors · 9 flexible · 10 current leader · 12 transactions
+v2 · 13 topic ids. Versions 0-2 carry message formats older than record batches; they are advertised, because
+librdkafka drops compression without them, and answered with UNSUPPORTED_FOR_MESSAGE_FORMAT.
+
+acks=0 is not answered, acks=1 once the bytes are in the page cache, acks=all once they survive (see `flush.ack`).
+"""
+
+from __future__ import annotations
+
+from struct import Struct, error as StructError
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode, MalformedMessage, Refused, RemoteError
+from millpond.broker.api import Api, Call, Encoded, Outcome, Response
+from millpond.broker.partitions import Partition
+from millpond.broker.wait import Wait
+from millpond.config.node import PRODUCE_WAIT_MAX_MS
+from millpond.wire import messages as m
+from millpond.wire.batch import CorruptBatch
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+ZSTD_FROM = 7
+
+
+def handle(broker: Broker, call: Call, request: m.ProduceRequest) -> Outcome:
+    if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+        return _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks must be 0, 1 or -1 (all)")
+    if request.transactional_id is not None:
+        return _refuse_all(request, ErrorCode.INVALID_TXN_STATE, "transactions are not served by this version")
+    produce = _Produce(broker, request, call.version)
+    if request.acks == ACKS_NONE:
+        # The only word that a producer without acknowledgements can get is a closed connection.
+        if produce.refusals:
+            raise RemoteError(f"a batch sent with acks=0 was refused: {produce.refusals[0]}")
+        return None
+    return produce.outcome()
+
+
+class _Unsynced:
+    """One partition's part of a reply that waits for the disk."""
+
+    __slots__ = ("_produce", "reply", "settled")
+
+    def __init__(self, produce: _Produce, reply: m.ProduceResponse.PartitionProduceResponse) -> None:
+        self._produce = produce
+        self.reply = reply
+        self.settled = False
+
+    def __call__(self, error: OSError | None) -> None:
+        self.settled = True
+        if error is not None:
+            self.fail(ErrorCode.KAFKA_STORAGE_ERROR, f"the log could not be forced to disk: {error}")
+        self._produce.settle_one()
+
+    def fail(self, code: ErrorCode, message: str) -> None:
+        self.reply.error_code = code
+        self.reply.error_message = message
+        self.reply.base_offset = -1
+
+
+class _Produce:
+    """One request: every batch is appended at once, the reply waits for those that must survive."""
+
+    def __init__(self, broker: Broker, request: m.ProduceRequest, version: int) -> None:
+        self.refusals: list[str] = []
+        self._broker = broker
+        self._acks_all = request.acks == ACKS_ALL
+        self._timeout_ms = request.timeout_ms
+        self._syncs: list[tuple[Partition, int, _Unsynced]] = []
+        self._left = 0
+        self._wait: Wait[Response] = Wait()
+        self._response = m.ProduceResponse(
+            responses=[
+                m.ProduceResponse.TopicProduceResponse(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partition_responses=[
+                        self._append(_find(broker, version, topic.name, topic.topic_id, data.index), version, data)
+                        for data in topic.partition_data
+                    ],
+                )
+                for topic in request.topic_data
+            ]
+        )
+
+    def _append(
+        self, partition: Partition | ErrorCode, version: int, data: m.ProduceRequest.PartitionProduceData
+    ) -> m.ProduceResponse.PartitionProduceResponse:
+        if isinstance(partition, ErrorCode):
+            return self._refused(data.index, partition, partition.name)
+        try:
+            appended = partition.append(data.records, zstd=version >= ZSTD_FROM)
+        except Refused as refusal:
+            return self._refused(data.index, refusal.code, str(refusal))
+        except CorruptBatch as fault:
+            return self._refused(data.index, ErrorCode.CORRUPT_MESSAGE, str(fault))
+        reply = m.ProduceResponse.PartitionProduceResponse(
+            index=data.index,
+            base_offset=appended.first_offset,
+            log_append_time_ms=appended.append_time_ms,
+            log_start_offset=appended.start_offset,
+        )
+        if self._acks_all and partition.acknowledges_after_sync:
+            self._syncs.append((partition, appended.last_offset + 1, _Unsynced(self, reply)))
+        return reply
+
+    def _refused(self, index: int, code: ErrorCode, message: str) -> m.ProduceResponse.PartitionProduceResponse:
+        self.refusals.append(message)
+        return m.ProduceResponse.PartitionProduceResponse(
+            index=index, error_code=code, base_offset=-1, log_start_offset=-1, error_message=message
+        )
+
+    def outcome(self) -> Outcome:
+        if not self._syncs:
+            return self._response
+        self._left = len(self._syncs)
+        for partition, end_offset, unsynced in self._syncs:
+            self._broker.flusher.after_sync(partition.log, end_offset, unsynced)
+        if self._left:
+            timeout_ms = min(max(self._timeout_ms, 0), self._broker.settings[PRODUCE_WAIT_MAX_MS])
+            self._wait.expire_after(self._broker.clock, timeout_ms, self._time_out)
+        return self._wait
+
+    def settle_one(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._wait.finish(self._response)
+
+    def _time_out(self) -> None:
+        for _, _, unsynced in self._syncs:
+            if not unsynced.settled:
+                unsynced.fail(ErrorCode.REQUEST_TIMED_OUT, "the disk did not confirm in time; the outcome is open")
+        self._wait.finish(self._response)
+
+
+def _find(broker: Broker, version: int, name: str, topic_id: UUID, index: int) -> Partition | ErrorCode:
+    if version >= 13:
+        return broker.partitions.by_id(topic_id, index) or ErrorCode.UNKNOWN_TOPIC_ID
+    return broker.partitions.get(name, index) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _refuse_all(request: m.ProduceRequest, code: ErrorCode, message: str) -> Outcome:
+    if request.acks == ACKS_NONE:
+        raise RemoteError(f"produce with acks=0: {message}")
+    return m.ProduceResponse(
+        responses=[
+            m.ProduceResponse.TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    m.ProduceResponse.PartitionProduceResponse(
+                        index=data.index, error_code=code, base_offset=-1, error_message=message
+                    )
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+# Versions 0-2: read just far enough to answer every partition by name.
+
+_INT16, _INT32 = Struct(">h"), Struct(">i")
+_OLD_HEAD = Struct(">hi")
+_OLD_REPLY = Struct(">ihq")
+
+
+def refuse_old_format(broker: Broker, version: int, body: memoryview) -> Response:
+    try:
+        out, position = _old_topics(body, version)
+    except (StructError, UnicodeDecodeError) as fault:
+        raise MalformedMessage(f"Produce version {version}: {fault}") from None
+    return Encoded(out + (_INT32.pack(0) if version >= 1 else b""))
+
+
+def _old_topics(body: memoryview, version: int) -> tuple[bytes, int]:
+    _acks, _timeout = _OLD_HEAD.unpack_from(body, 0)
+    (topics,) = _INT32.unpack_from(body, 6)
+    position = 10
+    out = [_INT32.pack(topics)]
+    for _ in range(topics):
+        (length,) = _INT16.unpack_from(body, position)
+        name_end = position + 2 + length
+        (partitions,) = _INT32.unpack_from(body, name_end)
+        out += [bytes(body[position:name_end]), _INT32.pack(partitions)]
+        position = name_end + 4
+        for _ in range(partitions):
+            (index,) = _INT32.unpack_from(body, position)
+            (size,) = _INT32.unpack_from(body, position + 4)
+            if size < 0:
+                raise MalformedMessage("Produce: negative record size")
+            position += 8 + size
+            out.append(_OLD_REPLY.pack(index, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, -1))
+            if version >= 2:
+                out.append(Struct(">q").pack(-1))
+    return b"".join(out), position
+
+
+API = Api(
+    key=0, name="Produce", versions=(3, 13), advertised=(0, 13), handle=handle, refuse=refuse_old_format
+)

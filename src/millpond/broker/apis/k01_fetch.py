@@ -1,0 +1,201 @@
+"""Fetch (1), versions 4-18: read record batches, waiting for new ones if there are too few.
+
+4 isolation level · 5 log start offset · 7 fetch sessions · 9 leader epoch check · 10 zstd · 11 rack · 12 flexible,
+diverging epoch · 13 topic ids · 15 replica state · 16 node endpoints · 17 directory id · 18 high watermark.
+Requests of followers (a replica id) are refused: one node has none.
+
+Records leave as file ranges, straight from the page cache; a range that is not in memory is first read by a worker,
+so that no other client waits for the disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ports import FileRange
+from millpond.broker.api import Api, Call, Outcome, Response
+from millpond.broker.fetch_sessions import FetchContext, Wanted
+from millpond.broker.partitions import Partition
+from millpond.broker.wait import Wait
+from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+READ_COMMITTED = 1
+WARM_STEP_BYTES = 1 << 20
+
+
+def handle(broker: Broker, call: Call, request: m.FetchRequest) -> Outcome:
+    try:
+        context = broker.fetch_sessions.context(request, call.version, broker.clock.monotonic_ms())
+    except Refused as refusal:
+        return m.FetchResponse(error_code=refusal.code, session_id=0, responses=[])
+    fetch = _Fetch(broker, call, request, context)
+    if fetch.read(at_least_bytes=0 if request.max_wait_ms <= 0 else request.min_bytes):
+        return fetch.outcome()
+    return fetch.park()
+
+
+class _Fetch:
+    """One fetch: reads all its partitions, now or again whenever enough has been appended."""
+
+    def __init__(self, broker: Broker, call: Call, request: m.FetchRequest, context: FetchContext) -> None:
+        self._broker = broker
+        self._by_id = call.version >= 13
+        self._committed_only = request.isolation_level == READ_COMMITTED
+        self._bytes_max = min(request.max_bytes, broker.settings[FETCH_MAX_BYTES])
+        self._bytes_min = request.min_bytes
+        self._wait_ms = min(request.max_wait_ms, broker.settings[FETCH_WAIT_MAX_MS])
+        self._context = context
+        self._read: list[tuple[Wanted, m.FetchResponse.PartitionData]] = []
+        self._parked_on: list[Partition] = []
+        self._wait: Wait[Response] = Wait(on_end=self._unpark)
+
+    # Reading.
+
+    def read(self, at_least_bytes: int) -> bool:
+        """Read every partition. False, with nothing kept, when it came to fewer bytes and no error."""
+        self._read = []
+        found_bytes = 0
+        failed = False
+        for wanted in self._context.wanted:
+            reply = self._read_one(wanted, self._bytes_max - found_bytes, first=found_bytes == 0)
+            failed = failed or reply.error_code != ErrorCode.NONE
+            for part in reply.records or ():
+                found_bytes += len(part)
+            self._read.append((wanted, reply))
+        if found_bytes >= at_least_bytes or failed or not self._context.wanted:
+            return True
+        self._release()
+        return False
+
+    def _read_one(self, wanted: Wanted, bytes_left: int, *, first: bool) -> m.FetchResponse.PartitionData:
+        name, topic_id, index = wanted.key
+        partitions = self._broker.partitions
+        partition = partitions.by_id(topic_id, index) if self._by_id else partitions.get(name, index)
+        if partition is None:
+            return _failed(
+                index, ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+        try:
+            partition.check_leader_epoch(wanted.leader_epoch)
+            found = partition.read(
+                wanted.fetch_offset, min(wanted.bytes_max, max(bytes_left, 0)), at_least_one_batch=first
+            )
+        except Refused as refusal:
+            return _failed(index, refusal.code, partition)
+        return m.FetchResponse.PartitionData(
+            partition_index=index,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.log.start_offset,
+            aborted_transactions=[] if self._committed_only else None,
+            records=[] if found is None else [found],
+        )
+
+    def _release(self) -> None:
+        for _, reply in self._read:
+            for part in reply.records or ():
+                part.file.release()
+        self._read = []
+
+    # Waiting.
+
+    def park(self) -> Outcome:
+        for name, topic_id, index in (wanted.key for wanted in self._context.wanted):
+            partitions = self._broker.partitions
+            partition = partitions.by_id(topic_id, index) if self._by_id else partitions.get(name, index)
+            if partition is not None:
+                partition.watchers[self] = None
+                self._parked_on.append(partition)
+        self._wait.expire_after(self._broker.clock, self._wait_ms, self.answer)
+        return self._wait
+
+    def on_append(self) -> None:
+        """A partition that we watch has grown (or gone)."""
+        if not self._wait.ended and self.read(self._bytes_min):
+            self._finish()
+
+    def answer(self) -> None:
+        """Answer with what there is, however little."""
+        if not self._wait.ended:
+            self.read(at_least_bytes=0)
+            self._finish()
+
+    def _unpark(self) -> None:
+        for partition in self._parked_on:
+            partition.watchers.pop(self, None)
+        self._parked_on = []
+
+    # Answering.
+
+    def outcome(self) -> Outcome:
+        cold = self._cold_ranges()
+        if not cold:
+            return self._response()
+        self._warm(cold)
+        return self._wait
+
+    def _finish(self) -> None:
+        self._unpark()
+        cold = self._cold_ranges()
+        if cold:
+            self._warm(cold)
+        else:
+            self._wait.finish(self._response())
+
+    def _cold_ranges(self) -> list[FileRange]:
+        ranges = [part for _, reply in self._read for part in reply.records or ()]
+        return [part for part in ranges if not part.file.is_cached(part.position, part.length)]
+
+    def _warm(self, cold: list[FileRange]) -> None:
+        def fill_page_cache() -> None:
+            for part in cold:
+                for position in range(part.position, part.position + part.length, WARM_STEP_BYTES):
+                    part.file.read_at(position, min(WARM_STEP_BYTES, part.position + part.length - position))
+
+        def warmed(_: None) -> None:
+            if self._wait.ended:
+                self._release()
+            else:
+                self._wait.finish(self._response())
+
+        def failed(error: Exception) -> None:
+            if not isinstance(error, OSError):
+                raise error
+            self._release()
+            self._wait.finish(m.FetchResponse(error_code=ErrorCode.KAFKA_STORAGE_ERROR, responses=[]))
+
+        self._broker.workers.run(fill_page_cache, warmed, failed)
+
+    def _response(self) -> m.FetchResponse:
+        topics: dict[tuple[str, object], m.FetchResponse.FetchableTopicResponse] = {}
+        for wanted, reply in self._read:
+            if not self._context.keep_in_reply(wanted, reply):
+                continue
+            name, topic_id, _ = wanted.key
+            topic = topics.get((name, topic_id))
+            if topic is None:
+                topic = topics[name, topic_id] = m.FetchResponse.FetchableTopicResponse(
+                    topic=name, topic_id=topic_id, partitions=[]
+                )
+            topic.partitions.append(reply)
+        self._read = []
+        return m.FetchResponse(session_id=self._context.session_id, responses=list(topics.values()))
+
+
+def _failed(index: int, code: ErrorCode, partition: Partition | None = None) -> m.FetchResponse.PartitionData:
+    return m.FetchResponse.PartitionData(
+        partition_index=index,
+        error_code=code,
+        high_watermark=-1 if partition is None else partition.high_watermark,
+        last_stable_offset=-1,
+        log_start_offset=-1 if partition is None else partition.log.start_offset,
+        records=[],
+    )
+
+
+API = Api(key=1, name="Fetch", versions=(4, 18), handle=handle)

@@ -1,0 +1,122 @@
+"""Metadata (3), versions 0-13: brokers, topics and who leads which partition; may bring topics into being.
+
+0 all topics when none are named · 1 null means all, controller · 2 cluster id · 4 the client may forbid creation ·
+5 offline replicas · 7 leader epochs · 8 authorised operations · 9 flexible · 10 topic ids · 11 no cluster operations ·
+12 topics by id · 13 a top-level error. Gap: authorised operations are not reported.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode
+from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
+from millpond.broker.api import Api, Call, Outcome, Response
+from millpond.broker.wait import Wait
+from millpond.config.node import AUTO_CREATE_TOPICS_ENABLE
+from millpond.metadata.image import Topic
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+NOT_AUTHORISED_OPERATIONS = -(1 << 31)
+
+
+def handle(broker: Broker, call: Call, request: m.MetadataRequest) -> Outcome:
+    missing = _to_create(broker, call, request)
+    if not missing:
+        return _describe(broker, call, request)
+    wait: Wait[Response] = Wait()
+    broker.auto_create(missing, lambda: wait.finish(_describe(broker, call, request)))
+    return wait
+
+
+def _wants_all(call: Call, request: m.MetadataRequest) -> bool:
+    return request.topics is None or (call.version == 0 and not request.topics)
+
+
+def _to_create(broker: Broker, call: Call, request: m.MetadataRequest) -> list[str]:
+    if _wants_all(call, request) or not broker.settings[AUTO_CREATE_TOPICS_ENABLE]:
+        return []
+    if call.version >= 4 and not request.allow_auto_topic_creation:
+        return []
+    names = [topic.name for topic in request.topics or () if topic.name is not None]
+    return [name for name in dict.fromkeys(names) if name not in broker.image.topics and not topic_name_fault(name)]
+
+
+def _describe(broker: Broker, call: Call, request: m.MetadataRequest) -> m.MetadataResponse:
+    image = broker.image
+    if _wants_all(call, request):
+        topics = [_topic(broker, topic) for topic in image.topics.values()]
+    else:
+        topics = [_named(broker, wanted) for wanted in request.topics or ()]
+    brokers = [
+        m.MetadataResponse.MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=rack)
+        for node_id, host, port, rack in broker.addresses_for(call.connection)
+    ]
+    return m.MetadataResponse(
+        brokers=brokers,
+        cluster_id=image.cluster_id,
+        controller_id=broker.node_id,
+        topics=topics,
+        cluster_authorized_operations=NOT_AUTHORISED_OPERATIONS,
+    )
+
+
+def _named(
+    broker: Broker, wanted: m.MetadataRequest.MetadataRequestTopic
+) -> m.MetadataResponse.MetadataResponseTopic:
+    by_id = wanted.topic_id != NO_TOPIC_ID
+    if by_id and wanted.name is not None:
+        return _failed(wanted, ErrorCode.INVALID_REQUEST)
+    if by_id:
+        topic = broker.image.topics_by_id.get(wanted.topic_id)
+        return _failed(wanted, ErrorCode.UNKNOWN_TOPIC_ID) if topic is None else _topic(broker, topic)
+    if wanted.name is None or topic_name_fault(wanted.name):
+        return _failed(wanted, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    topic = broker.image.topics.get(wanted.name)
+    return _failed(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topic is None else _topic(broker, topic)
+
+
+def _failed(
+    wanted: m.MetadataRequest.MetadataRequestTopic, code: ErrorCode
+) -> m.MetadataResponse.MetadataResponseTopic:
+    return m.MetadataResponse.MetadataResponseTopic(
+        error_code=code,
+        name=wanted.name,
+        topic_id=wanted.topic_id,
+        partitions=[],
+        topic_authorized_operations=NOT_AUTHORISED_OPERATIONS,
+    )
+
+
+def _topic(broker: Broker, topic: Topic) -> m.MetadataResponse.MetadataResponseTopic:
+    return m.MetadataResponse.MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.name.startswith("__"),
+        partitions=[
+            m.MetadataResponse.MetadataResponsePartition(
+                error_code=_partition_error(broker, topic.name, index),
+                partition_index=index,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=list(partition.isr),
+                offline_replicas=[],
+            )
+            for index, partition in enumerate(topic.partitions)
+        ],
+        topic_authorized_operations=NOT_AUTHORISED_OPERATIONS,
+    )
+
+
+def _partition_error(broker: Broker, topic: str, index: int) -> ErrorCode:
+    """A partition whose log could not be opened has no leader until the node is repaired."""
+    if broker.partitions.get(topic, index) is None:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return ErrorCode.NONE
+
+
+API = Api(key=3, name="Metadata", versions=(0, 13), handle=handle)

@@ -1,0 +1,39 @@
+"""ApiVersions (18), versions 0-4: which APIs this broker serves, in which versions.
+
+0 the list · 1 throttle time · 3 flexible, the client says what software it is, features · 4 feature minima of zero.
+A client newer than us opens with a version that we do not know; it is answered in version 0 with error 35 and picks
+again from the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode
+from millpond.broker.api import Api, Call, Encoded, Outcome, Response
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: m.ApiVersionsRequest) -> Outcome:
+    if call.version >= 3:
+        call.connection.client_software = f"{request.client_software_name} {request.client_software_version}"
+    return describe(broker.dispatcher.apis)
+
+
+def refuse(broker: Broker, version: int, body: memoryview) -> Response:
+    return Encoded(describe(broker.dispatcher.apis, ErrorCode.UNSUPPORTED_VERSION).encode(0))
+
+
+def describe(apis: Iterable[Api], error: ErrorCode = ErrorCode.NONE) -> m.ApiVersionsResponse:
+    keys = []
+    for api in apis:
+        low, high = api.advertised or api.versions
+        keys.append(m.ApiVersionsResponse.ApiVersion(api_key=api.key, min_version=low, max_version=high))
+    return m.ApiVersionsResponse(error_code=error, api_keys=keys)
+
+
+API = Api(key=18, name="ApiVersions", versions=(0, 4), handle=handle, refuse=refuse)

@@ -1,0 +1,61 @@
+"""DeleteRecords (21), versions 0-2: move the start of partitions forward, giving up what lies before it.
+
+2 flexible. The offset -1 means all that there is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.broker.api import Api, Call, Outcome
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+TO_THE_END = -1
+
+
+def handle(broker: Broker, call: Call, request: m.DeleteRecordsRequest) -> Outcome:
+    response = m.DeleteRecordsResponse(
+        topics=[
+            m.DeleteRecordsResponse.DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    _delete_before(broker, topic.name, wanted.partition_index, wanted.offset)
+                    for wanted in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+    # A start that moved must not move back in a crash: what was given up may be gone from disk by then.
+    broker.checkpoint_starts()
+    return response
+
+
+def _delete_before(
+    broker: Broker, topic: str, index: int, offset: int
+) -> m.DeleteRecordsResponse.DeleteRecordsPartitionResult:
+    partition = broker.partitions.get(topic, index)
+    low_watermark, error = -1, ErrorCode.NONE
+    if partition is None:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        try:
+            if not partition.log.limits.cleanup_delete:
+                raise Refused(ErrorCode.POLICY_VIOLATION)
+            before = partition.high_watermark if offset == TO_THE_END else offset
+            if not 0 <= before <= partition.high_watermark:
+                raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
+            partition.log.delete_before(before)
+            low_watermark = partition.log.start_offset
+        except Refused as refusal:
+            error = refusal.code
+    return m.DeleteRecordsResponse.DeleteRecordsPartitionResult(
+        partition_index=index, low_watermark=low_watermark, error_code=error
+    )
+
+
+API = Api(key=21, name="DeleteRecords", versions=(0, 2), handle=handle)

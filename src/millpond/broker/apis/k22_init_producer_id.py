@@ -1,0 +1,41 @@
+"""InitProducerId (22), versions 0-5: a producer id for idempotent writes.
+
+2 flexible · 3 the producer's current id and epoch, to raise the epoch · 4 PRODUCER_FENCED · 5 transactions v2.
+Gap: a transactional id is refused; transactions are not served yet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode
+from millpond.base.ids import NO_PRODUCER_ID
+from millpond.broker.api import Api, Call, Outcome, Response
+from millpond.broker.wait import Wait
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: m.InitProducerIdRequest) -> Outcome:
+    if request.transactional_id is not None:
+        return _answer(ErrorCode.INVALID_REQUEST)
+    # Without a transactional id nobody can be fenced: a fresh id is always a right answer, as it is in Kafka.
+    wait: Wait[Response] = Wait()
+
+    def allotted(producer_id: int | None) -> None:
+        if producer_id is None:
+            wait.finish(_answer(ErrorCode.KAFKA_STORAGE_ERROR))
+        else:
+            wait.finish(_answer(ErrorCode.NONE, producer_id, epoch=0))
+
+    broker.producer_ids.next(allotted)
+    return wait
+
+
+def _answer(error: ErrorCode, producer_id: int = NO_PRODUCER_ID, epoch: int = -1) -> m.InitProducerIdResponse:
+    return m.InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=epoch)
+
+
+API = Api(key=22, name="InitProducerId", versions=(0, 5), handle=handle)

@@ -1,0 +1,47 @@
+"""OffsetForLeaderEpoch (23), versions 2-4: where a leader's epoch ended, so that a reader can see a truncation.
+
+2 the reader's own leader epoch · 3 replica id · 4 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.broker.api import Api, Call, Outcome
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: m.OffsetForLeaderEpochRequest) -> Outcome:
+    return m.OffsetForLeaderEpochResponse(
+        topics=[
+            m.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_end_of_epoch(broker, topic.topic, wanted) for wanted in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _end_of_epoch(
+    broker: Broker, topic: str, wanted: m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+) -> m.OffsetForLeaderEpochResponse.EpochEndOffset:
+    reply = m.OffsetForLeaderEpochResponse.EpochEndOffset(partition=wanted.partition, leader_epoch=-1, end_offset=-1)
+    partition = broker.partitions.get(topic, wanted.partition)
+    if partition is None:
+        reply.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return reply
+    try:
+        partition.check_leader_epoch(wanted.current_leader_epoch)
+    except Refused as refusal:
+        reply.error_code = refusal.code
+        return reply
+    reply.leader_epoch, reply.end_offset = partition.end_of_epoch(wanted.leader_epoch)
+    return reply
+
+
+API = Api(key=23, name="OffsetForLeaderEpoch", versions=(2, 4), handle=handle)

@@ -1,0 +1,173 @@
+"""One broker: puts the parts together over a world, starts them in order, and ends them in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from millpond.base.ids import NodeId
+from millpond.base.ports import Listener, World
+from millpond.base.settings import Settings
+from millpond.broker.connection import Connection
+from millpond.broker.connections import Connections
+from millpond.broker.controller import Controller
+from millpond.broker.dispatch import Dispatcher
+from millpond.broker.fetch_sessions import FetchSessions
+from millpond.broker.flusher import Flusher
+from millpond.broker.housekeeping import Housekeeping, Journal
+from millpond.broker.partitions import Partitions
+from millpond.broker.producer_ids import ProducerIds
+from millpond.broker.topics import TopicKeeper
+from millpond.config import node
+from millpond.config.effective import NodeLayers
+from millpond.log.limits import LogLimits
+from millpond.log.store import LogStore
+from millpond.metadata.image import ALL_BROKERS, Image, Resource
+from millpond.metadata.records import ConfigRecord, Record, ResourceType
+from millpond.metadata.topics import NewTopic, decide_create_topics
+
+WILDCARDS = ("0.0.0.0", "::", "")
+
+DRAIN_MS = 500
+"""How long a stopping broker lets answers reach their clients."""
+
+DRAIN_STEP_MS = 5
+
+
+class Broker:
+    """Everything between the wire and the disk of one node. Runs in any `World`."""
+
+    def __init__(self, world: World, settings: Settings, journal: Journal) -> None:
+        self.world = world
+        self.clock = world.clock
+        self.workers = world.workers
+        self.entropy = world.entropy
+        self.journal = journal
+        self.node_id = NodeId(settings[node.NODE_ID])
+        self._static = settings
+        self.layers = NodeLayers(settings)
+        self.settings = settings
+        self.store = LogStore(world.disk, settings[node.DATA_FOLDER], LogLimits(), world.entropy)
+        self.partitions = Partitions()
+        self.flusher = Flusher(world.workers)
+        self.fetch_sessions = FetchSessions(settings[node.FETCH_SESSION_SLOTS], world.entropy)
+        self.dispatcher = Dispatcher(self, world.clock)
+        self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings)
+        self.controller = Controller(world, self.store, settings)
+        self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
+        self.housekeeping = Housekeeping(
+            clock=world.clock,
+            workers=world.workers,
+            settings=lambda: self.settings,
+            partitions=self.partitions,
+            store=self.store,
+            flusher=self.flusher,
+            sweep=self.connections.drop_idle,
+            journal=journal,
+        )
+        self._keeper = TopicKeeper(
+            node_id=self.node_id,
+            image=self.image,
+            store=self.store,
+            partitions=self.partitions,
+            layers=lambda: self.layers,
+            clock=world.clock,
+            remove_later=self.housekeeping.remove_later,
+            journal=journal,
+        )
+        self._listener: Listener | None = None
+
+    @property
+    def image(self) -> Image:
+        return self.controller.image
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where this broker listens."""
+        assert self._listener is not None, "not started"
+        return self._listener.host, self._listener.port
+
+    # Starting.
+
+    def start(self) -> None:
+        """Recover, then listen. OSError when the folder or the address cannot be had."""
+        report = self.store.open(self.clock.wall_ms())
+        for name, reason in report.failed.items():
+            self.journal("partition cannot be opened", partition=name.folder, reason=reason)
+        for note in report.notes:
+            self.journal("recovery", note=note)
+        host, port = node.host_and_port(self._static[node.LISTEN])
+        self._listener = self.world.network.listen(host, port, self.connections.accept)
+        self.controller.load(self.advertised())
+        self._read_broker_settings()
+        self._keeper.open_all()
+        self.controller.on_change(self._on_records)
+        self.housekeeping.start()
+
+    def advertised(self) -> tuple[str, int]:
+        """Where clients are told to connect, as far as that is the same for all of them."""
+        configured = self._static[node.ADVERTISED_LISTENER]
+        return node.host_and_port(configured) if configured else self.address
+
+    def addresses_for(self, connection: Connection) -> list[tuple[int, str, int, str | None]]:
+        """Id, host, port and rack of every broker, as this client can reach it.
+
+        A node that listens on every address tells each client the one that it came in by.
+        """
+        host, port = self.advertised()
+        if host in WILDCARDS:
+            host = connection.link.local_host
+        rack = self._static[node.BROKER_RACK] or None
+        return [(self.node_id, host, port, rack)]
+
+    # While running.
+
+    def auto_create(self, names: Sequence[str], done: Callable[[], None]) -> None:
+        """Bring topics into being with the default settings; `done` comes when it has been tried."""
+        self.controller.submit(
+            lambda image: decide_create_topics(image, self.layers, [NewTopic(name) for name in names], self.entropy),
+            lambda _: done(),
+            lambda _: done(),
+        )
+
+    def checkpoint_starts(self) -> None:
+        """Write down where logs start, so that no crash brings back what was given up."""
+        self.store.checkpoint()
+
+    def _on_records(self, records: Sequence[Record]) -> None:
+        if any(isinstance(each, ConfigRecord) and each.resource_type == ResourceType.BROKER for each in records):
+            self._read_broker_settings()
+        self._keeper.on_records(records)
+
+    def _read_broker_settings(self) -> None:
+        own = self.image.config_of(Resource(ResourceType.BROKER, str(self.node_id)))
+        self.layers = NodeLayers(self._static, own, self.image.config_of(ALL_BROKERS))
+        self.settings = self.layers.settings()
+
+    # Ending.
+
+    def drain(self, done: Callable[[], None]) -> None:
+        """Take no more clients, answer whoever waits, close connections; then `done`. Never takes long."""
+        if self._listener is None:
+            return
+        self._listener.close()
+        self._listener = None
+        self.housekeeping.stop()
+        for partition in self.partitions:
+            for watcher in list(partition.watchers):
+                watcher.answer()
+        deadline_ms = self.clock.monotonic_ms() + DRAIN_MS
+
+        def step() -> None:
+            self.connections.begin_closing()
+            if self.connections.count_waiting() and self.clock.monotonic_ms() < deadline_ms:
+                self.clock.call_later(DRAIN_STEP_MS, step)
+            else:
+                self.connections.drop_all()
+                self.clock.call_soon(done)
+
+        step()
+
+    def close(self) -> None:
+        """Force everything to disk and mark the folder as cleanly left."""
+        self.controller.close()
+        self.store.close()

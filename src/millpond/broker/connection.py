@@ -1,0 +1,195 @@
+"""One client's connection: frames in, replies out in the order of the requests, and the limits of one client.
+
+Knows no socket: it is driven through `base.ports.Link`, by `node` and by `sim` alike.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import RemoteError
+from millpond.base.ports import FileRange, Link, ReplyPart
+from millpond.broker.wait import Wait
+from millpond.wire.frames import FrameReader
+
+if TYPE_CHECKING:
+    from millpond.broker.api import Outcome, Response
+    from millpond.broker.dispatch import Dispatcher
+
+_LENGTH = Struct(">i")
+
+Encode = Callable[["Response"], list[ReplyPart]]
+
+
+class _Slot:
+    """The place of one reply in the order of requests; `parts` is None while the reply is awaited."""
+
+    __slots__ = ("parts", "wait")
+
+    def __init__(self, wait: Wait[Response] | None, parts: list[ReplyPart] | None) -> None:
+        self.wait = wait
+        self.parts = parts
+
+
+class Connection:
+    """Implements `base.ports.LinkHandler` over a dispatcher."""
+
+    def __init__(
+        self,
+        link: Link,
+        dispatcher: Dispatcher,
+        reader: FrameReader,
+        *,
+        in_flight_max: int,
+        unsent_bytes_max: int,
+        on_closed: Callable[[Connection], None],
+    ) -> None:
+        self.link = link
+        self.client_software = ""
+        self.last_active_ms = 0
+        self._dispatcher = dispatcher
+        self._reader = reader
+        self._slots: deque[_Slot] = deque()
+        self._ready: list[ReplyPart] = []
+        self._in_flight_max = in_flight_max
+        self._unsent_bytes_max = unsent_bytes_max
+        self._on_closed = on_closed
+        self._handling = False
+        self._paused = False
+        self._backlog: deque[bytes] = deque()
+        self._open = True
+
+    # What the link tells.
+
+    def buffer(self) -> memoryview:
+        return self._reader.buffer()
+
+    def received(self, count: int) -> None:
+        self.last_active_ms = self._dispatcher.clock.monotonic_ms()
+        self._handling = True
+        try:
+            for frame in self._reader.advance(count):
+                if self._paused:
+                    # The frame lives in a buffer that the next connection reuses: keep a copy of our own.
+                    self._backlog.append(bytes(frame))
+                    continue
+                self._dispatcher.handle(self, frame)
+                if len(self._slots) >= self._in_flight_max:
+                    self._pause()
+        finally:
+            self._handling = False
+            self._flush()
+
+    def drained(self) -> None:
+        self.last_active_ms = self._dispatcher.clock.monotonic_ms()
+        self._resume_if_light()
+
+    def closed(self) -> None:
+        self._open = False
+        for slot in self._slots:
+            if slot.wait is not None:
+                slot.wait.cancel()
+            release_ranges(slot.parts)
+        self._slots.clear()
+        release_ranges(self._ready)
+        self._ready = []
+        self._backlog.clear()
+        self._on_closed(self)
+
+    # What the dispatcher does.
+
+    def reply(self, outcome: Outcome, encode: Encode) -> None:
+        """Take a handler's outcome; its bytes leave when every earlier request has been answered."""
+        if outcome is None:
+            return
+        if not isinstance(outcome, Wait):
+            self._answer(encode(outcome))
+        elif outcome.ended:
+            outcome.then(lambda response: self._answer(encode(response)))
+        else:
+            slot = _Slot(outcome, None)
+            self._slots.append(slot)
+            outcome.then(lambda response: self._fill(slot, encode(response)))
+
+    def is_waiting(self) -> bool:
+        """Whether some request is still unanswered or some answer unsent."""
+        return bool(self._slots or self._backlog or self._ready or self.link.unsent_bytes())
+
+    def drop(self) -> None:
+        """End the connection now."""
+        self.link.abort()
+
+    # The order of replies.
+
+    def _answer(self, parts: list[ReplyPart]) -> None:
+        framed = frame_parts(parts)
+        if self._slots:
+            self._slots.append(_Slot(None, framed))
+        else:
+            self._ready += framed
+
+    def _fill(self, slot: _Slot, parts: list[ReplyPart]) -> None:
+        if not self._open:
+            release_ranges(parts)
+            return
+        slot.wait = None
+        slot.parts = frame_parts(parts)
+        slots = self._slots
+        while slots and (head := slots[0].parts) is not None:
+            self._ready += head
+            slots.popleft()
+        if not self._handling:
+            self._flush()
+            self._resume_if_light()
+
+    def _flush(self) -> None:
+        if self._ready and self._open:
+            parts, self._ready = self._ready, []
+            self.link.send(parts)
+            if not self._paused and self.link.unsent_bytes() > self._unsent_bytes_max:
+                self._pause()
+
+    # Back-pressure: a client that asks faster than it is answered, or does not read its answers, is not read from.
+
+    def _pause(self) -> None:
+        if not self._paused and self._open:
+            self._paused = True
+            self.link.pause_reading()
+
+    def _resume_if_light(self) -> None:
+        if not self._paused or self._handling or not self._open or not self._is_light():
+            return
+        self._handling = True
+        try:
+            while self._backlog and self._is_light():
+                self._dispatcher.handle(self, memoryview(bytearray(self._backlog.popleft())))
+        except RemoteError:
+            self.drop()
+            return
+        finally:
+            self._handling = False
+        if not self._backlog and self._is_light():
+            self._paused = False
+            self.link.resume_reading()
+        self._flush()
+
+    def _is_light(self) -> bool:
+        return len(self._slots) < self._in_flight_max and self.link.unsent_bytes() <= self._unsent_bytes_max
+
+
+def frame_parts(parts: list[ReplyPart]) -> list[ReplyPart]:
+    """Put the length in front."""
+    first = parts[0]
+    assert not isinstance(first, FileRange), "every reply begins with its header"
+    parts[0] = _LENGTH.pack(sum(map(len, parts))) + first
+    return parts
+
+
+def release_ranges(parts: list[ReplyPart] | None) -> None:
+    """Give back the files of a reply that will never be sent."""
+    for part in parts or ():
+        if isinstance(part, FileRange):
+            part.file.release()

@@ -1,0 +1,75 @@
+"""From a frame to its handler and from the handler's outcome to bytes: the one table of APIs, versions, wire codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from millpond.base.errors import RemoteError
+from millpond.base.ports import Clock, FileRange, ReplyPart
+from millpond.broker.api import Api, Call, Response
+from millpond.broker.apis import APIS
+from millpond.wire import messages
+from millpond.wire.header import RequestHeader, decode_request_header, response_header
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+    from millpond.broker.connection import Connection
+
+class UnservedRequest(RemoteError):
+    """A key or version that was never advertised: the reply's shape is unknown, so the connection ends."""
+
+
+class _Entry:
+    """An API with its request class, which is built on first use to keep start-up short."""
+
+    __slots__ = ("api", "decode")
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.decode: Callable[[memoryview, int, int], tuple[Any, int]] | None = None
+
+
+class Dispatcher:
+    def __init__(self, broker: Broker, clock: Clock) -> None:
+        self.clock = clock
+        self._broker = broker
+        self.apis = APIS
+        self._entries = {api.key: _Entry(api) for api in APIS}
+        self.requests_total: dict[int, int] = dict.fromkeys(self._entries, 0)
+
+    def handle(self, connection: Connection, frame: memoryview) -> None:
+        """Serve one request. Raises RemoteError when the connection cannot go on."""
+        header = decode_request_header(frame)
+        entry = self._entries.get(header.api_key)
+        if entry is None:
+            raise UnservedRequest(f"API key {header.api_key} is not served")
+        api = entry.api
+        version = header.api_version
+        encode = partial(_encode, header)
+        if not api.serves(version):
+            connection.reply(self._refusal(api, version, frame[header.body_position :]), encode)
+            return
+        decode = entry.decode
+        if decode is None:
+            decode = entry.decode = getattr(messages, api.name + "Request").decode
+        self.requests_total[header.api_key] += 1
+        request, _ = decode(frame, version, header.body_position)
+        connection.reply(api.handle(self._broker, Call(connection, version, header.client_id), request), encode)
+
+    def _refusal(self, api: Api, version: int, body: memoryview) -> Response:
+        if api.refuse is not None:
+            return api.refuse(self._broker, version, body)
+        low, high = api.versions
+        raise UnservedRequest(f"{api.name} version {version} is not served, only {low} to {high}")
+
+
+def _encode(header: RequestHeader, response: Response) -> list[ReplyPart]:
+    version = header.api_version
+    parts = response.encode_parts(version)
+    head = response_header(header.api_key, version, header.correlation_id)
+    first = parts[0]
+    assert not isinstance(first, FileRange), "every reply begins with fields"
+    parts[0] = head + first
+    return parts

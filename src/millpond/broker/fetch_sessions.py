@@ -1,0 +1,168 @@
+"""Incremental fetch sessions (KIP-227): a consumer sends its partitions once, then only what changes.
+
+A session is the pair of an id and an epoch that rises by one with each request. What a session remembers per
+partition is what the client last asked for and what it was last told, so that a reply can leave out all that is
+still the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ports import Entropy
+from millpond.wire import messages as m
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+NO_SESSION = 0
+EVICTION_MS = 120_000
+"""A session that was used within this time is not thrown out for a new one."""
+
+Key = tuple[str, UUID, int]
+"""Topic name (up to version 12), topic id (from version 13), partition."""
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What a client wants of one partition, and what it was last told about it."""
+
+    key: Key
+    fetch_offset: int
+    bytes_max: int
+    leader_epoch: int
+    told_high_watermark: int = -1
+    told_start_offset: int = -1
+    told_error: int = 0
+    is_new: bool = True
+
+    def ask(self, other: Wanted) -> None:
+        """Take over a newer wish of the client."""
+        self.fetch_offset = other.fetch_offset
+        self.bytes_max = other.bytes_max
+        self.leader_epoch = other.leader_epoch
+
+
+@dataclass(slots=True)
+class FetchSession:
+    id: int
+    uses_topic_ids: bool
+    epoch: int = 1
+    last_used_ms: int = 0
+    wanted: dict[Key, Wanted] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class FetchContext:
+    """One request's view: the partitions to read, and whether unchanged ones may be left out of the reply."""
+
+    session_id: int
+    wanted: list[Wanted]
+    is_incremental: bool
+    session: FetchSession | None = None
+
+    def keep_in_reply(self, wanted: Wanted, reply: m.FetchResponse.PartitionData) -> bool:
+        """Whether the client must hear about this partition; remembers what it is told."""
+        if not self.is_incremental:
+            _remember(wanted, reply)
+            return True
+        has_records = bool(reply.records)
+        changed = (
+            wanted.is_new
+            or has_records
+            or reply.error_code != ErrorCode.NONE
+            or wanted.told_error != reply.error_code
+            or wanted.told_high_watermark != reply.high_watermark
+            or wanted.told_start_offset != reply.log_start_offset
+        )
+        _remember(wanted, reply)
+        if has_records and self.session is not None:
+            # Who has been served goes to the back, so that a full reply cannot starve the rest.
+            self.session.wanted[wanted.key] = self.session.wanted.pop(wanted.key)
+        return changed
+
+
+def _remember(wanted: Wanted, reply: m.FetchResponse.PartitionData) -> None:
+    wanted.is_new = False
+    wanted.told_error = reply.error_code
+    wanted.told_high_watermark = reply.high_watermark
+    wanted.told_start_offset = reply.log_start_offset
+
+
+class FetchSessions:
+    def __init__(self, slots_max: int, entropy: Entropy) -> None:
+        self._slots_max = slots_max
+        self._entropy = entropy
+        self._sessions: dict[int, FetchSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def context(self, request: m.FetchRequest, version: int, now_ms: int) -> FetchContext:
+        """The partitions that this request is about. Refused when it names a session that we do not have."""
+        wishes = _wishes(request)
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(request.session_id, None)
+            if request.session_epoch == FINAL_EPOCH:
+                return FetchContext(NO_SESSION, wishes, is_incremental=False)
+            return self._start(wishes, version, now_ms)
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != request.session_epoch:
+            raise Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != (version >= 13):
+            raise Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        return self._go_on(session, request, wishes, now_ms)
+
+    def _start(self, wishes: list[Wanted], version: int, now_ms: int) -> FetchContext:
+        if not wishes or not self._make_room(now_ms):
+            return FetchContext(NO_SESSION, wishes, is_incremental=False)
+        session_id = 0
+        while session_id == 0 or session_id in self._sessions:
+            session_id = self._entropy.below((1 << 31) - 1)
+        session = FetchSession(session_id, version >= 13, last_used_ms=now_ms)
+        session.wanted = {wanted.key: wanted for wanted in wishes}
+        self._sessions[session_id] = session
+        return FetchContext(session_id, wishes, is_incremental=False, session=session)
+
+    def _go_on(
+        self, session: FetchSession, request: m.FetchRequest, wishes: list[Wanted], now_ms: int
+    ) -> FetchContext:
+        for wish in wishes:
+            known = session.wanted.get(wish.key)
+            if known is None:
+                session.wanted[wish.key] = wish
+            else:
+                known.ask(wish)
+        for topic in request.forgotten_topics_data:
+            for partition in topic.partitions:
+                session.wanted.pop((topic.topic, topic.topic_id, partition), None)
+        session.epoch = session.epoch % ((1 << 31) - 1) + 1
+        session.last_used_ms = now_ms
+        # The least recently used comes first in the dictionary.
+        self._sessions[session.id] = self._sessions.pop(session.id)
+        return FetchContext(session.id, list(session.wanted.values()), is_incremental=True, session=session)
+
+    def _make_room(self, now_ms: int) -> bool:
+        if len(self._sessions) < self._slots_max:
+            return True
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now_ms - oldest.last_used_ms < EVICTION_MS:
+            return False
+        del self._sessions[oldest.id]
+        return True
+
+
+def _wishes(request: m.FetchRequest) -> list[Wanted]:
+    return [
+        Wanted(
+            (topic.topic, topic.topic_id, partition.partition),
+            partition.fetch_offset,
+            partition.partition_max_bytes,
+            partition.current_leader_epoch,
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    ]

@@ -1,0 +1,186 @@
+"""What happens by itself: retention, compaction, checkpoints, flushing by age, the end of idle connections.
+
+Deciding is quick and happens on the loop; the slow part of each job runs on a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from millpond.base.ports import Clock, Timer, Workers
+from millpond.base.settings import Setting, Settings
+from millpond.broker.flusher import Flusher
+from millpond.broker.partitions import Partition, Partitions
+from millpond.config.node import (
+    CLEANER_BACKOFF_MS,
+    CLEANER_ENABLE,
+    FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS,
+    RETENTION_CHECK_INTERVAL_MS,
+)
+from millpond.log.limits import FOREVER
+from millpond.log.store import LogStore
+from millpond.log.syncing import RemovalJob
+
+SWEEP_MS = 1000
+"""How often the cheap things are looked at: idle connections, logs that are to be flushed by age."""
+
+
+class Journal(Protocol):
+    """Where a node writes what an operator should know."""
+
+    def __call__(self, event: str, **facts: object) -> None: ...
+
+
+class Housekeeping:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        workers: Workers,
+        settings: Callable[[], Settings],
+        partitions: Partitions,
+        store: LogStore,
+        flusher: Flusher,
+        sweep: Callable[[], None],
+        journal: Journal,
+    ) -> None:
+        self._clock = clock
+        self._workers = workers
+        self._settings = settings
+        self._partitions = partitions
+        self._store = store
+        self._flusher = flusher
+        self._sweep_connections = sweep
+        self._journal = journal
+        self._timers: dict[str, Timer] = {}
+        self._compacting = False
+        self._running = False
+
+    def start(self) -> None:
+        self._running = True
+        self._every("sweep", lambda: SWEEP_MS, self._sweep)
+        self._every("retention", self._interval(RETENTION_CHECK_INTERVAL_MS), self.retain)
+        self._every("checkpoint", self._interval(FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS), self.checkpoint)
+        self._every("compaction", self._interval(CLEANER_BACKOFF_MS), self.compact)
+
+    def stop(self) -> None:
+        self._running = False
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _interval(self, setting: Setting[int]) -> Callable[[], int]:
+        return lambda: self._settings()[setting]
+
+    def _every(self, name: str, interval_ms: Callable[[], int], work: Callable[[], None]) -> None:
+        def run() -> None:
+            if self._running:
+                work()
+                self._timers[name] = self._clock.call_later(max(interval_ms(), 1), run)
+
+        self._timers[name] = self._clock.call_later(max(interval_ms(), 1), run)
+
+    # Connections, and flushing by age or count.
+
+    def _sweep(self) -> None:
+        self._sweep_connections()
+        now_ms = self._clock.wall_ms()
+        for partition in self._partitions:
+            log = partition.log
+            if log.limits.flush_ms != FOREVER and log.dirty and log.unsynced_for_ms(now_ms) >= log.limits.flush_ms:
+                self._sync(partition)
+
+    def _sync(self, partition: Partition) -> None:
+        self._flusher.after_sync(partition.log, partition.log.end_offset, lambda error: None)
+
+    # Retention.
+
+    def retain(self) -> None:
+        """Retire segments past their time or size, and forget producers that have long been silent."""
+        now_ms = self._clock.wall_ms()
+        for partition in self._partitions:
+            log = partition.log
+            if log.failed is not None:
+                continue
+            log.expire_producers(now_ms)
+            segments = log.expired_segments(now_ms)
+            if segments:
+                self.remove_later(log.retire(segments))
+                self._journal("retention", partition=partition.name.folder, segments=len(segments))
+
+    def remove_later(self, job: RemovalJob) -> None:
+        """Remove files that nobody needs, once whoever still reads them has had time to finish."""
+        run = partial(self._workers.run, job.run, _nothing, self._on_failure("removal"))
+        self._clock.call_later(job.delay_ms, run)
+
+    # Checkpoints.
+
+    def checkpoint(self) -> None:
+        """Bound the work of a recovery: force what nobody waited for, then write down how far the disk is sure."""
+        dirty = [partition for partition in self._partitions if partition.log.dirty]
+        left = len(dirty)
+
+        def one_synced(_error: OSError | None) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                self._write_checkpoints()
+
+        for partition in dirty:
+            self._flusher.after_sync(partition.log, partition.log.end_offset, one_synced)
+        if not dirty:
+            self._write_checkpoints()
+
+    def _write_checkpoints(self) -> None:
+        if self._running:
+            try:
+                self._store.checkpoint()
+            except OSError as error:
+                self._journal("checkpoint failed", error=str(error))
+
+    # Compaction: one log at a time, the dirtiest first.
+
+    def compact(self) -> None:
+        """Compact the log that needs it most, then look again until none does."""
+        if self._compacting or not self._settings()[CLEANER_ENABLE]:
+            return
+        now_ms = self._clock.wall_ms()
+        plans = [
+            (plan, partition)
+            for partition in self._partitions
+            if partition.log.failed is None and (plan := partition.log.compaction_candidate(now_ms)) is not None
+        ]
+        if not plans:
+            return
+        plan, partition = max(plans, key=lambda each: each[0].dirty_ratio)
+        log = partition.log
+        self._compacting = True
+
+        def done(_: object) -> None:
+            self._compacting = False
+            if self._running and log.failed is None and self._partitions.get(*partition.name) is partition:
+                self.remove_later(log.finish_compaction(plan))
+                self._journal("compacted", partition=partition.name.folder)
+                self._clock.call_soon(self.compact)
+            else:
+                plan.discard()
+
+        def failed(error: Exception) -> None:
+            self._compacting = False
+            self._on_failure("compaction")(error)
+
+        self._workers.run(plan.run, done, failed)
+
+    def _on_failure(self, what: str) -> Callable[[Exception], None]:
+        def report(error: Exception) -> None:
+            if not isinstance(error, OSError):
+                raise error
+            self._journal(f"{what} failed", error=str(error))
+
+        return report
+
+
+def _nothing(_: object) -> None:
+    """The job has nothing to tell."""

@@ -1,0 +1,140 @@
+"""The partitions of this node: each a log with its place in the cluster and those who watch it grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import LeaderEpoch, TopicPartition
+from millpond.base.ports import Clock, FileRange
+from millpond.base.settings import Settings
+from millpond.config import topic as topic_settings
+from millpond.log.partition_log import Appended, PartitionLog
+from millpond.wire import batch
+
+COMMITTED_TXN_ONLY = batch.TRANSACTIONAL | batch.CONTROL
+ZSTD = 4
+
+
+class Watcher(Protocol):
+    """Somebody who waits for a partition to grow."""
+
+    def on_append(self) -> None:
+        """It has grown, or is gone."""
+        ...
+
+    def answer(self) -> None:
+        """Wait no longer."""
+        ...
+
+
+class Partition:
+    """One partition that this node leads."""
+
+    __slots__ = ("_clock", "acknowledges_after_sync", "leader_epoch", "log", "name", "topic_id", "watchers")
+
+    def __init__(
+        self, name: TopicPartition, topic_id: UUID, log: PartitionLog, leader_epoch: LeaderEpoch, clock: Clock
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.log = log
+        self.leader_epoch = leader_epoch
+        self.acknowledges_after_sync = True
+        # A dictionary, because a set would wake its members in an order that differs from run to run.
+        self.watchers: dict[Watcher, None] = {}
+        self._clock = clock
+
+    @property
+    def high_watermark(self) -> int:
+        """With one replica all that is written is committed."""
+        return self.log.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.log.end_offset
+
+    def configure(self, settings: Settings) -> None:
+        """Obey changed settings from the next request on."""
+        self.acknowledges_after_sync = settings[topic_settings.FLUSH_ACK] != "never"
+
+    def append(self, records: memoryview | None, *, zstd: bool) -> Appended:
+        """Append a producer's batches and wake whoever waits for them. Refused leaves everything as it was."""
+        if not records:
+            raise Refused(ErrorCode.INVALID_RECORD, "the request has no records for this partition")
+        attributes = _attributes(records)
+        if attributes & COMMITTED_TXN_ONLY:
+            raise Refused(ErrorCode.INVALID_TXN_STATE, "transactions are not served by this version")
+        if attributes & batch.CODEC_MASK == ZSTD and not zstd:
+            raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
+        appended = self.log.append(records, leader_epoch=self.leader_epoch, now_ms=self._clock.wall_ms())
+        if not appended.duplicate:
+            self.wake_watchers()
+        return appended
+
+    def wake_watchers(self) -> None:
+        if self.watchers:
+            for watcher in list(self.watchers):
+                watcher.on_append()
+
+    def read(self, offset: int, bytes_max: int, *, at_least_one_batch: bool) -> FileRange | None:
+        """The bytes from `offset` on, not yet read; None when there are none (yet)."""
+        return self.log.read(offset, bytes_max, min_one=at_least_one_batch).range
+
+    def check_leader_epoch(self, epoch: int) -> None:
+        """Refuse a client whose view of the leadership is older or newer than ours; -1 does not ask."""
+        if epoch == -1 or epoch == self.leader_epoch:
+            return
+        if epoch < self.leader_epoch:
+            raise Refused(ErrorCode.FENCED_LEADER_EPOCH)
+        raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above `epoch`, and the offset at which it ended; -1 and -1 when unknown."""
+        if epoch == self.leader_epoch:
+            return epoch, self.log.end_offset
+        return self.log.end_offset_for_epoch(epoch)
+
+
+def _attributes(records: memoryview) -> int:
+    """The attributes of the first batch; 0 where there is no whole header, which the log then refuses."""
+    return records[22] if len(records) >= batch.HEADER_BYTES else 0
+
+
+class Partitions:
+    """All partitions of this node, by name and by topic id."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[tuple[str, int], Partition] = {}
+        self._by_topic: dict[UUID, dict[int, Partition]] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self._by_name.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        return self._by_name.get((topic, index))
+
+    def by_id(self, topic_id: UUID, index: int) -> Partition | None:
+        topic = self._by_topic.get(topic_id)
+        return None if topic is None else topic.get(index)
+
+    def of_topic(self, topic_id: UUID) -> list[Partition]:
+        return list(self._by_topic.get(topic_id, {}).values())
+
+    def add(self, partition: Partition) -> None:
+        self._by_name[partition.name] = partition
+        self._by_topic.setdefault(partition.topic_id, {})[partition.name.partition] = partition
+
+    def discard(self, partition: Partition) -> None:
+        """Forget a partition; whoever watches it is woken to find it gone."""
+        del self._by_name[partition.name]
+        topic = self._by_topic[partition.topic_id]
+        del topic[partition.name.partition]
+        if not topic:
+            del self._by_topic[partition.topic_id]
+        partition.wake_watchers()

@@ -1,0 +1,132 @@
+"""Keeps the logs on disk in step with the metadata: what is committed there is opened, grown and deleted here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from millpond.base.errors import Refused
+from millpond.base.ids import LeaderEpoch, TopicPartition
+from millpond.base.ports import Clock
+from millpond.base.settings import Settings
+from millpond.broker.housekeeping import Journal
+from millpond.broker.limits import log_limits
+from millpond.broker.partitions import Partition, Partitions
+from millpond.config.effective import NodeLayers
+from millpond.log.limits import LogLimits
+from millpond.log.store import LogStore
+from millpond.log.syncing import RemovalJob
+from millpond.metadata.image import Image, Topic
+from millpond.metadata.records import (
+    ConfigRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    Record,
+    RemoveTopicRecord,
+    ResourceType,
+)
+
+
+class TopicKeeper:
+    """Follows the committed records. A partition whose log cannot be opened is reported and stays without leader."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        image: Image,
+        store: LogStore,
+        partitions: Partitions,
+        layers: Callable[[], NodeLayers],
+        clock: Clock,
+        remove_later: Callable[[RemovalJob], None],
+        journal: Journal,
+    ) -> None:
+        self._node_id = node_id
+        self._image = image
+        self._store = store
+        self._partitions = partitions
+        self._layers = layers
+        self._clock = clock
+        self._remove_later = remove_later
+        self._journal = journal
+        self._told_topics: dict[str, tuple[Settings, LogLimits]] = {}
+
+    def open_all(self) -> None:
+        """At start: open a log for every partition of the metadata; what has none there is set aside."""
+        wanted: dict[TopicPartition, Topic] = {}
+        for topic, index, _ in self._image.partitions_of(self._node_id):
+            wanted[TopicPartition(topic.name, index)] = topic
+        for name in self._store.names():
+            topic = wanted.get(name)
+            log = self._store.get(name)
+            if topic is None or (log is not None and log.topic_id not in (None, topic.id)):
+                self._store.set_aside(name)
+                self._journal("partition folder is in no topic and was set aside", folder=name.folder)
+        for name, topic in wanted.items():
+            self._open(topic, name.partition)
+
+    def on_records(self, records: Sequence[Record]) -> None:
+        """The controller has committed and replayed these."""
+        self._told_topics.clear()
+        configured: dict[str, None] = {}
+        for record in records:
+            match record:
+                case PartitionRecord():
+                    if self._node_id in record.replicas and record.topic_id in self._image.topics_by_id:
+                        self._open(self._image.topics_by_id[record.topic_id], record.partition_id)
+                case PartitionChangeRecord():
+                    self._follow_leader(record)
+                case RemoveTopicRecord():
+                    self._delete(record)
+                case ConfigRecord():
+                    is_topic = record.resource_type == ResourceType.TOPIC
+                    configured.update(dict.fromkeys([record.resource_name] if is_topic else self._image.topics))
+                case _:
+                    pass
+        for topic_name in configured:
+            self._configure(topic_name)
+
+    def _told(self, topic: str) -> tuple[Settings, LogLimits]:
+        """What the topic's partitions are told; worked out once per topic, as there may be many partitions."""
+        told = self._told_topics.get(topic)
+        if told is None:
+            layers = self._layers()
+            settings = layers.topic_settings(self._image.topic_config(topic))
+            told = self._told_topics[topic] = (settings, log_limits(settings, layers.settings()))
+        return told
+
+    def _open(self, topic: Topic, index: int) -> None:
+        name = TopicPartition(topic.name, index)
+        settings, limits = self._told(topic.name)
+        try:
+            log = self._store.get(name)
+            if log is None:
+                log = self._store.create(name, topic.id, limits)
+            log.limits = limits
+        except Refused as error:
+            self._journal("partition cannot be opened", partition=name.folder, error=str(error))
+            return
+        epoch = LeaderEpoch(topic.partitions[index].leader_epoch)
+        partition = Partition(name, topic.id, log, epoch, self._clock)
+        partition.configure(settings)
+        self._partitions.add(partition)
+
+    def _follow_leader(self, record: PartitionChangeRecord) -> None:
+        partition = self._partitions.by_id(record.topic_id, record.partition_id)
+        if partition is not None:
+            topic = self._image.topics_by_id[record.topic_id]
+            partition.leader_epoch = topic.partitions[record.partition_id].leader_epoch
+
+    def _delete(self, record: RemoveTopicRecord) -> None:
+        for partition in self._partitions.of_topic(record.topic_id):
+            self._partitions.discard(partition)
+            self._remove_later(self._store.delete(partition.name))
+
+    def _configure(self, topic_name: str) -> None:
+        topic = self._image.topics.get(topic_name)
+        if topic is None:
+            return
+        settings, limits = self._told(topic_name)
+        for partition in self._partitions.of_topic(topic.id):
+            partition.log.limits = limits
+            partition.configure(settings)

@@ -1,0 +1,107 @@
+"""Which of several layers gives a setting its value, and what each of the others would have given.
+
+From the strongest: the topic's own value, this broker's value set while running, the value set while running for all
+brokers, what the node was started with, the default. DescribeConfigs shows the whole chain as synonyms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from millpond.base.settings import AnySetting, SettingError, Settings, Value
+from millpond.config.node import NODE
+from millpond.config.topic import TOPIC
+
+
+class Source(IntEnum):
+    """Where a value comes from, by the numbers of the protocol."""
+
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One place that gives a value: under which name, as text and as value."""
+
+    name: str
+    text: str
+    value: Value
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """The value that counts, and all that were given, the strongest first."""
+
+    setting: AnySetting
+    layers: tuple[Layer, ...]
+
+    @property
+    def value(self) -> Value:
+        return self.layers[0].value
+
+    @property
+    def text(self) -> str:
+        return self.layers[0].text
+
+    @property
+    def source(self) -> Source:
+        return self.layers[0].source
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLayers:
+    """All that a node was told: at its start, and while running for itself and for all brokers (as text)."""
+
+    static: Settings
+    for_this_broker: Mapping[str, str] = field(default_factory=dict)
+    for_all_brokers: Mapping[str, str] = field(default_factory=dict)
+
+    def effective(self, setting: AnySetting) -> Effective:
+        """The chain for one of the node's settings."""
+        return Effective(setting, tuple(self._layers(setting)))
+
+    def effective_for_topic(self, setting: AnySetting, overrides: Mapping[str, str]) -> Effective:
+        """The chain for one of a topic's settings, given the topic's own values as text."""
+        own = _read(setting, overrides, Source.DYNAMIC_TOPIC)
+        assert setting.inherits is not None, setting.name
+        return Effective(setting, (*own, *self._layers(NODE.get(setting.inherits))))
+
+    def settings(self) -> Settings:
+        """The node's settings as they stand now."""
+        return Settings(NODE, {setting.name: self.effective(setting).value for setting in NODE})
+
+    def topic_settings(self, overrides: Mapping[str, str]) -> Settings:
+        """A topic's settings as they stand now: every one resolved."""
+        return Settings(
+            TOPIC, {setting.name: self.effective_for_topic(setting, overrides).value for setting in TOPIC}
+        )
+
+    def _layers(self, setting: AnySetting) -> Iterator[Layer]:
+        if setting.live:
+            yield from _read(setting, self.for_this_broker, Source.DYNAMIC_BROKER)
+            yield from _read(setting, self.for_all_brokers, Source.DYNAMIC_DEFAULT_BROKER)
+        if setting.name in self.static.overrides:
+            value = self.static.overrides[setting.name]
+            yield Layer(setting.name, setting.show(value), value, Source.STATIC_BROKER)
+        yield Layer(setting.name, setting.show(setting.default), setting.default, Source.DEFAULT)
+
+
+def _read(setting: AnySetting, texts: Mapping[str, str], source: Source) -> Iterator[Layer]:
+    """The value that `texts` gives, if it gives one that can be used."""
+    text = texts.get(setting.name)
+    if text is None:
+        return
+    try:
+        value: Value = setting.parse(text)
+    except SettingError:
+        # Values are checked when they are set. One that no longer fits comes from another version of the program;
+        # it must not keep the node from starting, so the next layer counts.
+        return
+    yield Layer(setting.name, text, value, source)

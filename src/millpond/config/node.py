@@ -1,0 +1,297 @@
+"""What a node can be told. Names that Kafka also has mean the same here; the others are our own.
+
+`log.*` settings that only give topics their defaults are derived from the topic's settings, so that a default or a
+bound stands in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from millpond.base.settings import (
+    AnySetting,
+    Registry,
+    Setting,
+    SettingError,
+    Settings,
+    Value,
+    at_least,
+    between,
+)
+from millpond.config.topic import DAY_MS, TOPIC
+
+MIB: Final = 1024 * 1024
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Split `host:port` (or `[v6]:port`). A wrong one is a SettingError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise SettingError(f"{address!r} is not an address of the form host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _address(value: Value) -> str | None:
+    try:
+        host_and_port(str(value))
+    except SettingError as fault:
+        return str(fault)
+    return None
+
+
+def _address_or_nothing(value: Value) -> str | None:
+    return _address(value) if value else None
+
+
+NODE_ID = Setting(
+    "node.id", 1, "The number of this node, unlike that of any other in the cluster.", at_least(0), bits=32
+)
+CLUSTER_ID = Setting(
+    "cluster.id", "", "The name of the cluster that this node founds on its first start; empty draws a random one."
+)
+BROKER_RACK = Setting("broker.rack", "", "Where this node stands; replicas of one partition are spread over racks.")
+DATA_FOLDER = Setting("data.folder", "millpond-data", "The folder in which everything that this node knows is kept.")
+LISTEN = Setting(
+    "listen", "127.0.0.1:9092", "The host:port on which clients are answered; port 0 takes a free one.", _address
+)
+ADVERTISED_LISTENER = Setting(
+    "advertised.listener",
+    "",
+    "The host:port that clients are told to connect to; empty means the one that is listened on.",
+    _address_or_nothing,
+)
+
+AUTO_CREATE_TOPICS_ENABLE = Setting(
+    "auto.create.topics.enable", True, "Whether a topic comes into being when a client first asks for it."
+)
+DELETE_TOPIC_ENABLE = Setting("delete.topic.enable", True, "Whether topics can be deleted.")
+NUM_PARTITIONS = Setting(
+    "num.partitions", 1, "The number of partitions of a topic whose creator names none.", at_least(1), bits=32
+)
+DEFAULT_REPLICATION_FACTOR = Setting(
+    "default.replication.factor",
+    1,
+    "The number of replicas of a topic whose creator names none.",
+    between(1, 32767),
+    bits=32,
+)
+MAX_PARTITIONS_PER_TOPIC = Setting(
+    "max.partitions.per.topic",
+    10_000,
+    "The largest number of partitions that one topic can have.",
+    at_least(1),
+    bits=32,
+)
+MAX_PARTITIONS = Setting(
+    "max.partitions",
+    100_000,
+    "The largest number of partitions in the cluster; each one costs memory and open files.",
+    at_least(1),
+    bits=32,
+)
+
+MAX_CONNECTIONS = Setting(
+    "max.connections",
+    20_000,
+    "The largest number of connections at one time; a further one is closed at once.",
+    at_least(1),
+    live=True,
+    bits=32,
+)
+MAX_CONNECTIONS_PER_IP = Setting(
+    "max.connections.per.ip",
+    (1 << 31) - 1,
+    "The largest number of connections at one time from one address.",
+    at_least(1),
+    live=True,
+    bits=32,
+)
+CONNECTIONS_MAX_IDLE_MS = Setting(
+    "connections.max.idle.ms",
+    600_000,
+    "Close a connection on which nothing has been asked for this long.",
+    at_least(1),
+)
+SOCKET_REQUEST_MAX_BYTES = Setting(
+    "socket.request.max.bytes",
+    100 * MIB,
+    "The largest request; the connection of a peer that announces a larger one is closed.",
+    at_least(1024),
+    bits=32,
+)
+UNAUTHENTICATED_REQUEST_MAX_BYTES = Setting(
+    "unauthenticated.request.max.bytes",
+    64 * 1024,
+    "The largest request of a peer that has not yet proved who it is, where that is required.",
+    at_least(1024),
+    bits=32,
+)
+QUEUED_MAX_REQUEST_BYTES = Setting(
+    "queued.max.request.bytes",
+    512 * MIB,
+    "Stop reading from sockets while requests of this many bytes in all are waiting to be answered.",
+    at_least(1),
+)
+MAX_INFLIGHT_REQUESTS_PER_CONNECTION = Setting(
+    "max.inflight.requests.per.connection",
+    1000,
+    "Stop reading from a connection while this many of its requests are waiting to be answered.",
+    at_least(1),
+    bits=32,
+)
+MAX_REQUEST_TOPICS = Setting(
+    "max.request.topics", 10_000, "The largest number of topics that one request may name.", at_least(1), bits=32
+)
+MAX_REQUEST_PARTITIONS = Setting(
+    "max.request.partitions",
+    100_000,
+    "The largest number of partitions that one request may name.",
+    at_least(1),
+    bits=32,
+)
+MAX_REQUEST_PARTITION_SIZE_LIMIT = Setting(
+    "max.request.partition.size.limit",
+    2000,
+    "The largest number of partitions in one answer of DescribeTopicPartitions; the client asks again for the rest.",
+    at_least(1),
+    bits=32,
+)
+NETWORK_SENDFILE = Setting(
+    "network.sendfile",
+    True,
+    "Whether the kernel copies records from file to socket without passing through the broker.",
+)
+
+PRODUCE_WAIT_MAX_MS = Setting(
+    "produce.wait.max.ms",
+    300_000,
+    "The longest that a write waits for its replicas, whatever the producer asks for.",
+    at_least(1),
+    bits=32,
+)
+PRODUCER_ID_EXPIRATION_MS = Setting(
+    "producer.id.expiration.ms",
+    DAY_MS,
+    "Forget the sequence numbers of an idempotent producer that has written nothing for this long.",
+    at_least(1),
+    live=True,
+    bits=32,
+)
+FETCH_MAX_BYTES = Setting(
+    "fetch.max.bytes",
+    55 * MIB,
+    "The largest answer to one fetch; a first batch that is larger is still sent whole.",
+    at_least(1024),
+    bits=32,
+)
+FETCH_WAIT_MAX_MS = Setting(
+    "fetch.wait.max.ms",
+    300_000,
+    "The longest that a fetch waits for new records, whatever the consumer asks for.",
+    at_least(1),
+    bits=32,
+)
+FETCH_SESSION_SLOTS = Setting(
+    "max.incremental.fetch.session.cache.slots",
+    1000,
+    "How many fetch sessions are remembered at one time; consumers without one send their whole list each time.",
+    at_least(0),
+    bits=32,
+)
+
+RETENTION_CHECK_INTERVAL_MS = Setting(
+    "log.retention.check.interval.ms", 300_000, "How often to look for segments past their retention.", at_least(1)
+)
+CLEANER_ENABLE = Setting("log.cleaner.enable", True, "Whether logs with the policy 'compact' are compacted.")
+CLEANER_DEDUPE_BUFFER_BYTES = Setting(
+    "log.cleaner.dedupe.buffer.size",
+    128 * MIB,
+    "The memory for the keys of one compaction pass; more memory means fewer passes.",
+    at_least(MIB),
+    live=True,
+)
+CLEANER_BACKOFF_MS = Setting(
+    "log.cleaner.backoff.ms", 15_000, "How long to rest when no log needs compaction.", at_least(0), live=True
+)
+FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS = Setting(
+    "log.flush.offset.checkpoint.interval.ms",
+    60_000,
+    "How often to write down how far each log has been forced to disk, so that a restart need not check more.",
+    at_least(0),
+    bits=32,
+)
+
+
+def _default_for_topics(setting: AnySetting) -> AnySetting:
+    assert setting.inherits is not None, setting.name
+    return replace(
+        setting,
+        name=setting.inherits,
+        doc=f"`{setting.name}` of topics that have none of their own.",
+        inherits=None,
+    )
+
+
+SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
+    "The node and its place": (NODE_ID, CLUSTER_ID, BROKER_RACK, DATA_FOLDER, LISTEN, ADVERTISED_LISTENER),
+    "Topics": (
+        AUTO_CREATE_TOPICS_ENABLE,
+        DELETE_TOPIC_ENABLE,
+        NUM_PARTITIONS,
+        DEFAULT_REPLICATION_FACTOR,
+        MAX_PARTITIONS_PER_TOPIC,
+        MAX_PARTITIONS,
+    ),
+    "Connections and requests": (
+        MAX_CONNECTIONS,
+        MAX_CONNECTIONS_PER_IP,
+        CONNECTIONS_MAX_IDLE_MS,
+        SOCKET_REQUEST_MAX_BYTES,
+        UNAUTHENTICATED_REQUEST_MAX_BYTES,
+        QUEUED_MAX_REQUEST_BYTES,
+        MAX_INFLIGHT_REQUESTS_PER_CONNECTION,
+        MAX_REQUEST_TOPICS,
+        MAX_REQUEST_PARTITIONS,
+        MAX_REQUEST_PARTITION_SIZE_LIMIT,
+        NETWORK_SENDFILE,
+    ),
+    "Producing and fetching": (
+        PRODUCE_WAIT_MAX_MS,
+        PRODUCER_ID_EXPIRATION_MS,
+        FETCH_MAX_BYTES,
+        FETCH_WAIT_MAX_MS,
+        FETCH_SESSION_SLOTS,
+    ),
+    "Looking after the logs": (
+        RETENTION_CHECK_INTERVAL_MS,
+        CLEANER_ENABLE,
+        CLEANER_DEDUPE_BUFFER_BYTES,
+        CLEANER_BACKOFF_MS,
+        FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS,
+    ),
+    "Defaults for topics": tuple(_default_for_topics(setting) for setting in TOPIC),
+}
+
+NODE = Registry("node", (setting for section in SECTIONS.values() for setting in section))
+
+HOUR_MS: Final = 60 * 60 * 1000
+COARSE: Final[Mapping[str, tuple[str, int]]] = {
+    "log.retention.minutes": ("log.retention.ms", 60 * 1000),
+    "log.retention.hours": ("log.retention.ms", HOUR_MS),
+    "log.roll.hours": ("log.roll.ms", HOUR_MS),
+    "log.roll.jitter.hours": ("log.roll.jitter.ms", HOUR_MS),
+}
+"""Other names for settings in larger units, finest first: the setting each stands for, and its unit in that one's."""
+
+
+def node_settings(texts: Mapping[str, str]) -> Settings:
+    """Settings from a file or the command line; a setting given in several units counts in the finest one."""
+    fine = {name: text for name, text in texts.items() if name not in COARSE}
+    for name, (meant, unit_ms) in COARSE.items():
+        if name in texts and meant not in fine:
+            count = Setting(name, 0, "", at_least(-1)).parse(texts[name])
+            # -1 is "no limit" in every unit, not a length of time.
+            fine[meant] = str(count * unit_ms if count > 0 else count)
+    return Settings.parsed(NODE, fine)

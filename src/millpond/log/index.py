@@ -1,0 +1,183 @@
+"""A sparse index: sorted keys with a value each, appended to a file that can be lost without loss.
+
+The index of the segment that is written to lives in memory and goes to its file in blocks; that of a sealed segment
+stays in the file and is searched there, so that idle segments cost no memory.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_right
+
+from millpond.base.ports import Disk, File
+
+FLUSH_ENTRIES = 128
+_BLOCK_ENTRIES = 512
+
+
+class SparseIndex:
+    """Keys rise strictly, values never fall. `offset_index` and `time_index` make a segment's two kinds."""
+
+    __slots__ = ("_disk", "_entry", "_file", "_flushed", "_keys", "_values", "count", "path")
+
+    def __init__(self, disk: Disk, path: str, entry: struct.Struct) -> None:
+        self.path = path
+        self.count = 0
+        self._disk = disk
+        self._entry = entry
+        self._keys: array[int] | None = None
+        self._values: array[int] = array("q")
+        self._flushed = 0
+        self._file: File | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return self.count * self._entry.size
+
+    @property
+    def is_in_memory(self) -> bool:
+        return self._keys is not None
+
+    # While it grows
+
+    def start(self) -> None:
+        """Begin empty and in memory; what the file holds is dropped with the first flush."""
+        self.close()
+        self._keys, self._values = array("q"), array("q")
+        self.count = self._flushed = 0
+
+    def load(self) -> None:
+        """Take the whole file into memory, as far as it makes sense: entries that do not rise end it."""
+        self.start()
+        try:
+            data = self._disk.read(self.path)
+        except FileNotFoundError:
+            return
+        usable = len(data) - len(data) % self._entry.size
+        last_key = last_value = -1
+        assert self._keys is not None
+        for key, value in self._entry.iter_unpack(data[:usable]):
+            if key <= last_key or value < last_value:
+                break
+            self._keys.append(key)
+            self._values.append(value)
+            last_key, last_value = key, value
+        self.count = self._flushed = len(self._keys)
+        if self.count * self._entry.size != len(data):
+            self._flushed = 0
+
+    def add(self, key: int, value: int) -> None:
+        assert self._keys is not None, f"{self.path} is sealed"
+        self._keys.append(key)
+        self._values.append(value)
+        self.count += 1
+        if self.count - self._flushed >= FLUSH_ENTRIES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Bring the file up to the memory. Not synced: a crash may lose it, recovery makes it again."""
+        if self._keys is None or (self._flushed == self.count and self.count):
+            return
+        pack = self._entry.pack
+        pairs = zip(self._keys[self._flushed :], self._values[self._flushed :], strict=True)
+        block = b"".join([pack(key, value) for key, value in pairs])
+        file = self._disk.open(self.path, create=True)
+        try:
+            if file.size() != self._flushed * self._entry.size:
+                file.truncate(self._flushed * self._entry.size)
+            if block:
+                file.append((block,))
+            self._flushed = self.count
+        finally:
+            file.close()
+
+    def cut(self, key: int, value: int) -> None:
+        """Drop every entry whose key or value is at least this; only while in memory."""
+        assert self._keys is not None, f"{self.path} is sealed"
+        while self.count and (self._keys[-1] >= key or self._values[-1] >= value):
+            self._keys.pop()
+            self._values.pop()
+            self.count -= 1
+        self._flushed = min(self._flushed, self.count)
+
+    def seal(self) -> None:
+        """Write the rest and give the memory back."""
+        self.flush()
+        self._keys, self._values = None, array("q")
+
+    # Looking up
+
+    def last(self) -> tuple[int, int] | None:
+        if self._keys is not None:
+            return (self._keys[-1], self._values[-1]) if self.count else None
+        if not self._attach():
+            return None
+        return self._read(self.count - 1, 1)[0]
+
+    def floor(self, key: int) -> tuple[int, int] | None:
+        """The entry with the largest key that is not above `key`."""
+        if self._keys is not None:
+            place = bisect_right(self._keys, key) - 1
+            return (self._keys[place], self._values[place]) if place >= 0 else None
+        return self._floor_in_file(key) if self._attach() else None
+
+    def _floor_in_file(self, key: int) -> tuple[int, int] | None:
+        low, high = 0, self.count
+        while high - low > _BLOCK_ENTRIES:
+            middle = (low + high) // 2
+            if self._read(middle, 1)[0][0] <= key:
+                low = middle
+            else:
+                high = middle
+        entries = self._read(low, high - low)
+        place = bisect_right([entry[0] for entry in entries], key) - 1
+        return entries[place] if place >= 0 else None
+
+    def _attach(self) -> bool:
+        """Open the file of a sealed index; False if there is nothing in it."""
+        if self._file is None:
+            try:
+                self._file = self._disk.open(self.path)
+            except FileNotFoundError:
+                return False
+            self.count = self._file.size() // self._entry.size
+        return self.count > 0
+
+    def _read(self, first: int, count: int) -> list[tuple[int, int]]:
+        assert self._file is not None
+        data = self._file.read_at(first * self._entry.size, count * self._entry.size)
+        return list(self._entry.iter_unpack(data))
+
+    def is_plausible(self, key_max: int, value_max: int, *, may_be_empty: bool) -> bool:
+        """A cheap look at a sealed index: whole entries, the last one inside the segment."""
+        try:
+            size = self._disk.size(self.path)
+        except FileNotFoundError:
+            return may_be_empty
+        if size % self._entry.size:
+            return False
+        last = self.last()
+        if last is None:
+            return may_be_empty
+        return 0 <= last[0] <= key_max and 0 <= last[1] <= value_max
+
+    def file_for_sync(self) -> File | None:
+        """The open file of a sealed index, for a sync before its segment counts as safe."""
+        return self._file if self._keys is None and self._attach() else None
+
+    def close(self) -> None:
+        """Let the file go. A sealed index opens it again when asked."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def offset_index(disk: Disk, path: str) -> SparseIndex:
+    """Last offset of a batch, relative to the segment's base -> position where that batch starts."""
+    return SparseIndex(disk, path, struct.Struct(">ii"))
+
+
+def time_index(disk: Disk, path: str) -> SparseIndex:
+    """Largest timestamp so far -> last offset of the batch that has it, relative to the segment's base."""
+    return SparseIndex(disk, path, struct.Struct(">qi"))

@@ -1,0 +1,73 @@
+"""What a crash left half done in a partition's folder is finished or undone here, before anything else is read.
+
+A compacted segment travels `.cleaned` -> `.swap` -> live. Until its log file is called `.swap` it is worthless and is
+removed; from then on it is the truth for the offsets that it covers, and the segments that it replaces go.
+"""
+
+from __future__ import annotations
+
+from millpond.base.ports import Disk
+from millpond.log.names import (
+    CLEANED,
+    DELETED,
+    LOG,
+    OFFSET_INDEX,
+    SEGMENT_SUFFIXES,
+    SWAP,
+    TIME_INDEX,
+    offset_name,
+    read_offset_name,
+)
+from millpond.log.scan import SCAN_BYTES, headers
+
+_TEMPORARY = ".tmp"
+
+
+def has_leftovers(names: list[str]) -> bool:
+    return any(name.endswith((DELETED, CLEANED, SWAP, _TEMPORARY)) for name in names)
+
+
+def settle(disk: Disk, folder: str, names: list[str]) -> set[int]:
+    """Bring the folder to a state that a reader can trust; base offsets of segments whose indexes must be rebuilt."""
+    rebuild: set[int] = set()
+    for name in names:
+        if name.endswith((DELETED, CLEANED, _TEMPORARY)):
+            disk.remove(f"{folder}/{name}")
+    swaps = sorted({_base_of(name) for name in names if name.endswith(SWAP)})
+    for base in swaps:
+        if offset_name(base, LOG) + SWAP in names:
+            _finish_swap(disk, folder, base, names)
+        for suffix in (OFFSET_INDEX, TIME_INDEX):
+            # Which log an index belongs to cannot be told any more.
+            _remove_if_there(disk, f"{folder}/{offset_name(base, suffix)}{SWAP}")
+            _remove_if_there(disk, f"{folder}/{offset_name(base, suffix)}")
+        rebuild.add(base)
+    disk.sync_folder(folder)
+    return rebuild
+
+
+def _finish_swap(disk: Disk, folder: str, base: int, names: list[str]) -> None:
+    swap_path = f"{folder}/{offset_name(base, LOG)}{SWAP}"
+    file = disk.open(swap_path)
+    try:
+        end = base
+        for _, header in headers(file, 0, file.size(), SCAN_BYTES):
+            end = header.next_offset
+    finally:
+        file.close()
+    replaced = sorted({found[0] for name in names if (found := read_offset_name(name)) and base < found[0] < end})
+    for other in replaced:
+        for suffix in SEGMENT_SUFFIXES:
+            _remove_if_there(disk, f"{folder}/{offset_name(other, suffix)}")
+    disk.rename(swap_path, f"{folder}/{offset_name(base, LOG)}")
+
+
+def _base_of(name: str) -> int:
+    found = read_offset_name(name[: -len(SWAP)])
+    assert found is not None, f"{name} is no segment's file"
+    return found[0]
+
+
+def _remove_if_there(disk: Disk, path: str) -> None:
+    if disk.exists(path):
+        disk.remove(path)

@@ -1,0 +1,60 @@
+"""The names of files and folders of a log, as Kafka gives them."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+from millpond.base.ids import TopicPartition
+
+LOG = ".log"
+OFFSET_INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TXN_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+SEGMENT_SUFFIXES = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX, LOG)
+"""The log comes last: while it has its old name the segment has not moved yet."""
+
+CLEANED = ".cleaned"
+SWAP = ".swap"
+DELETED = ".deleted"
+CUT = ".cut"
+"""Bytes that recovery had to cut off although they may have been whole; kept for a person to look at."""
+
+EPOCHS_FILE = "leader-epoch-checkpoint"
+METADATA_FILE = "partition.metadata"
+
+LOCK_FILE = ".lock"
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+RECOVERY_FILE = "recovery-point-offset-checkpoint"
+START_FILE = "log-start-offset-checkpoint"
+CLEANER_FILE = "cleaner-offset-checkpoint"
+APPEND_TIMES_FILE = "append-times-checkpoint"
+
+DELETE_FOLDER = "-delete"
+
+_PARTITION_FOLDER = re.compile(r"(.+)-(\d{1,10})")
+_OFFSET_NAME = re.compile(r"(\d{20})(\.[a-z]+)")
+
+
+def offset_name(offset: int, suffix: str) -> str:
+    return f"{offset:020d}{suffix}"
+
+
+def read_offset_name(name: str) -> tuple[int, str] | None:
+    """The offset and suffix of a segment's file or a snapshot; None for every other name."""
+    match = _OFFSET_NAME.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
+
+
+def read_partition_folder(name: str) -> TopicPartition | None:
+    """The partition that lives in a folder of this name; None if it is not a partition's folder."""
+    match = _PARTITION_FOLDER.fullmatch(name)
+    return TopicPartition(match[1], int(match[2])) if match else None
+
+
+def delete_folder_name(partition: TopicPartition, unique: UUID) -> str:
+    """Where a deleted partition waits for its removal; the unique part lets the same name be created again."""
+    tail = f".{unique.hex}{DELETE_FOLDER}"
+    # A file name has at most 255 bytes, and the topic may have used most of them.
+    return partition.folder[: 255 - len(tail)] + tail

@@ -1,0 +1,446 @@
+"""One partition's log: batches in, places of batches out.
+
+Everything is called on the loop's thread. What may wait for the disk (syncs, removals, compaction) is handed out as
+a job for a worker and reported back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import NO_TOPIC_ID, Offset
+from millpond.base.ports import Disk, FileRange
+from millpond.log.checkpoints import encode_metadata
+from millpond.log.checks import checked_headers, trusted_headers
+from millpond.log.epochs import LeaderEpochs
+from millpond.log.limits import LogLimits
+from millpond.log.names import EPOCHS_FILE, METADATA_FILE
+from millpond.log.producers import ProducerStates
+from millpond.log.segment import NO_TIMESTAMP, Segment
+from millpond.log.snapshots import Snapshots
+from millpond.log.syncing import RemovalJob, SyncTicket
+from millpond.wire.batch import BatchHeader, patch_append_time, patch_offset_and_epoch, read_header
+
+
+class Appended(NamedTuple):
+    """Where the batches went."""
+
+    first_offset: int
+    last_offset: int
+    append_time_ms: int
+    """-1 unless the topic stamps records with the broker's time."""
+    start_offset: int
+    duplicate: bool
+
+
+class LogSlice(NamedTuple):
+    """Whole batches, except that the last may be cut. The file of the range is retained for whoever sends it."""
+
+    range: FileRange | None
+    first_offset: int
+    """The base offset of the first batch; it may lie before the offset that was asked for."""
+
+
+class PartitionLog:
+    """The segments of one partition, oldest first; the last one grows."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        limits: LogLimits,
+        *,
+        segments: list[Segment],
+        start_offset: int = 0,
+        synced_offset: int = 0,
+        epochs: LeaderEpochs | None = None,
+        producers: ProducerStates | None = None,
+        snapshots: Snapshots | None = None,
+        topic_id: UUID = NO_TOPIC_ID,
+    ) -> None:
+        self.disk = disk
+        self.folder = folder
+        self.limits = limits
+        self.segments = segments
+        self.bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+        self.start_offset = Offset(start_offset)
+        self.end_offset = Offset(self.active.next_offset)
+        self.synced_offset = Offset(synced_offset)
+        self.clean_offset = Offset(0)
+        """Compaction has been here: keys below are unique."""
+        self.epochs = epochs or LeaderEpochs()
+        self.producers = producers or ProducerStates()
+        self.snapshots = snapshots or Snapshots(disk, folder, [])
+        self.topic_id = topic_id
+        self.last_append_ms = NO_TIMESTAMP
+        self.failed: OSError | None = None
+        self.closed = False
+        self.held_segments: frozenset[int] = frozenset()
+        """Base offsets of segments that a running compaction reads: nobody else may take them away."""
+        self.checkpoint_now: Callable[[], None] = _nothing
+        """Set by the store: written at once where a later crash must not find an older truth."""
+        self._generation = 0
+        self._unsynced_bases: list[int] = []
+        self._folders_dirty = {folder}
+        self._epochs_dirty = False
+        self._metadata_dirty = False
+
+    def note_opened(self, *, clean: bool, unsynced: list[int]) -> None:
+        """Recovery says how much of what it found a power cut would leave."""
+        self._unsynced_bases = unsynced
+        if clean:
+            self._folders_dirty = set()
+            for segment in self.segments:
+                segment.is_name_durable = True
+
+    def note_created(self, parent: str) -> None:
+        """The folder itself is new: its own name must be synced, too."""
+        self._folders_dirty = {self.folder, parent}
+
+    # Facts
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def latest_epoch(self) -> int:
+        return self.epochs.latest
+
+    @property
+    def dirty(self) -> bool:
+        """Whether a power cut would lose anything."""
+        return self.end_offset > self.synced_offset or bool(self._folders_dirty) or self._epochs_dirty
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch of this log not above `epoch`, and where it ends; (-1, -1) if there is none."""
+        return self.epochs.end_of(epoch, self.end_offset)
+
+    def set_topic_id(self, topic_id: UUID) -> None:
+        """Say whose partition this is; it reaches the disk with the next sync at the latest."""
+        if topic_id == self.topic_id:
+            return
+        self.topic_id = topic_id
+        file = self.disk.open(f"{self.folder}/{METADATA_FILE}", create=True)
+        try:
+            file.truncate(0)
+            file.append((encode_metadata(topic_id),))
+        finally:
+            file.close()
+        self._metadata_dirty = True
+        self._folders_dirty.add(self.folder)
+
+    # Writing
+
+    def append(self, batches: memoryview, *, leader_epoch: int, now_ms: int, from_client: bool = True) -> Appended:
+        """Give the batches the next offsets and write them, all or nothing; the view is patched in place.
+
+        A refusal leaves everything as it was.
+        """
+        if self.failed is not None or self.closed:
+            raise self._offline()
+        limits = self.limits
+        headers = checked_headers(batches, limits, now_ms) if from_client else trusted_headers(batches)
+        if from_client:
+            for header in headers:
+                if header.producer_id >= 0:
+                    seen = self.producers.check(headers)
+                    if seen is not None:
+                        return Appended(
+                            seen.first_offset,
+                            seen.last_offset,
+                            self._duplicate_time(seen.timestamp),
+                            self.start_offset,
+                            True,
+                        )
+                    break
+        append_time_ms = -1
+        if limits.timestamp_type_append and from_client:
+            append_time_ms = now_ms
+            headers = _stamp(batches, headers, now_ms)
+        first_offset = self.end_offset
+        last_offset = self._place(batches, headers, leader_epoch)
+        self._write(batches, last_offset, now_ms)
+        self._take_in(headers, first_offset, leader_epoch, now_ms)
+        return Appended(first_offset, last_offset, append_time_ms, self.start_offset, False)
+
+    def _place(self, batches: memoryview, headers: Sequence[BatchHeader], leader_epoch: int) -> int:
+        """Write the offsets into the batches; the last offset."""
+        offset: int = self.end_offset
+        position = 0
+        for header in headers:
+            patch_offset_and_epoch(batches, position, offset, leader_epoch)
+            position += header.batch_length + 12
+            offset += header.last_offset_delta + 1
+        return offset - 1
+
+    def _write(self, batches: memoryview, last_offset: int, now_ms: int) -> None:
+        limits = self.limits
+        active = self.active
+        if active.size and (
+            not active.fits(len(batches), last_offset, limits.segment_bytes, limits.index_bytes_max)
+            or self._is_old(active, now_ms)
+        ):
+            self.roll()
+            active = self.active
+        try:
+            active.file.append((batches,))
+        except OSError as error:
+            self._drop_torn_tail(error)
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
+
+    def _is_old(self, segment: Segment, now_ms: int) -> bool:
+        first_ms = segment.first_append_ms
+        if first_ms is None:
+            # From before the last start: its first batch tells the time, unless that lies in the future.
+            first_ms = read_header(segment.file.read_at(0, 61)).max_timestamp if segment.size else now_ms
+            first_ms = segment.first_append_ms = min(first_ms, now_ms) if first_ms >= 0 else now_ms
+        return now_ms - first_ms >= self.limits.segment_ms
+
+    def _drop_torn_tail(self, error: OSError) -> None:
+        try:
+            self.active.file.truncate(self.active.size)
+        except OSError:
+            self.fail(error)
+
+    def _take_in(self, headers: Sequence[BatchHeader], offset: int, leader_epoch: int, now_ms: int) -> None:
+        """The batches are written: everything in memory follows."""
+        active = self.active
+        if leader_epoch > self.epochs.latest:
+            self._epochs_dirty |= self.epochs.assign(leader_epoch, offset)
+        if active.first_append_ms is None:
+            active.first_append_ms = now_ms
+        interval = self.limits.index_interval_bytes
+        for header in headers:
+            last_offset = offset + header.last_offset_delta
+            active.note(offset, last_offset, header.max_timestamp, header.batch_length + 12, interval)
+            if header.producer_id >= 0:
+                self.producers.note(header, offset, now_ms)
+            offset = last_offset + 1
+        self.end_offset = Offset(offset)
+        if now_ms > active.appended_ms:
+            active.appended_ms = now_ms
+        self.last_append_ms = now_ms
+
+    def append_follower(self, batches: memoryview, *, now_ms: int) -> Appended:
+        """Write a leader's batches as they are: their offsets and epochs are its own, and must go on from here."""
+        if self.failed is not None or self.closed:
+            raise self._offline()
+        headers = trusted_headers(batches)
+        expected: int = self.end_offset
+        for header in headers:
+            if header.base_offset < expected:
+                raise Refused(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"{self.folder}: a batch at offset {header.base_offset} cannot follow offset {expected - 1}",
+                )
+            expected = header.next_offset
+        first_offset = headers[0].base_offset
+        self._write(batches, expected - 1, now_ms)
+        for header in headers:
+            self._take_in((header,), header.base_offset, header.leader_epoch, now_ms)
+        return Appended(first_offset, expected - 1, -1, self.start_offset, False)
+
+    def _duplicate_time(self, timestamp: int) -> int:
+        return timestamp if self.limits.timestamp_type_append else -1
+
+    def roll(self) -> Segment:
+        """Seal the active segment and begin a new one; the new active segment."""
+        if not self.active.size:
+            return self.active
+        try:
+            fresh = Segment.create(self.disk, self.folder, self.end_offset)
+        except OSError as error:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
+        sealed = self.active
+        self._unsynced_bases.append(sealed.base_offset)
+        self.segments.append(fresh)
+        self.bases.append(fresh.base_offset)
+        self.active = fresh
+        self._folders_dirty.add(self.folder)
+        try:
+            sealed.seal()
+            self.snapshots.write(self.end_offset, self.producers)
+        except OSError as error:
+            self.fail(error)
+            raise self._offline() from error
+        return fresh
+
+    # Reading
+
+    def read(self, offset: int, max_bytes: int, *, upper_offset: int | None = None, min_one: bool = True) -> LogSlice:
+        """Where up to `max_bytes` from the batch that holds `offset` lie, in one segment and below `upper_offset`.
+
+        With `min_one` the first batch comes whole even if it alone is larger.
+        """
+        if self.failed is not None or self.closed:
+            raise self._offline()
+        end = self.end_offset
+        if offset < self.start_offset or offset > end:
+            raise Refused(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside {self.start_offset} to {self.end_offset}"
+            )
+        upper = end if upper_offset is None or upper_offset > end else upper_offset
+        if offset >= upper:
+            return LogSlice(None, offset)
+        try:
+            return self._read_slice(offset, max_bytes, upper, min_one)
+        except OSError as error:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
+
+    def _read_slice(self, offset: int, max_bytes: int, upper: int, min_one: bool) -> LogSlice:
+        if offset >= self.active.base_offset:
+            candidates = [self.active]
+        else:
+            candidates = self.segments[max(bisect_right(self.bases, offset) - 1, 0) :]
+        for segment in candidates:
+            place = segment.locate(offset)
+            if place is None:
+                # Compaction left a hole up to the end of this segment.
+                continue
+            available = segment.position_of_end(upper) - place.position
+            length = min(max_bytes, available)
+            if length < place.size:
+                length = place.size if min_one and available >= place.size else 0
+            if length <= 0:
+                break
+            segment.file.retain()
+            return LogSlice(FileRange(segment.file, place.position, length), place.base_offset)
+        return LogSlice(None, offset)
+
+    def read_batches(self, offset: int, max_bytes: int) -> bytes:
+        """Whole batches from the one that holds `offset` on, at least one; empty at the end of the log."""
+        found = self.read(offset, max_bytes).range
+        if found is None:
+            return b""
+        try:
+            data = found.file.read_at(found.position, found.length)
+        finally:
+            found.file.release()
+        whole = 0
+        while whole + 61 <= len(data):
+            size = read_header(data, whole).size
+            if whole + size > len(data):
+                break
+            whole += size
+        return data[:whole]
+
+    # Making it last
+
+    def sync_target(self) -> SyncTicket:
+        """All that must be synced for everything appended so far. The ticket's `run` belongs on a worker thread."""
+        files = []
+        sealed = [self.segment_at(base) for base in self._unsynced_bases]
+        for segment in sealed:
+            files.append(segment.file)
+            files += [file for file in (segment.offsets.file_for_sync(), segment.times.file_for_sync()) if file]
+        if self.end_offset > self.synced_offset and self.active.size:
+            files.append(self.active.file)
+        if self._metadata_dirty:
+            files.append(self.disk.open(f"{self.folder}/{METADATA_FILE}"))
+        for file in files:
+            file.retain()
+        ticket = SyncTicket(Offset(self.end_offset), self._generation, self.disk, files, sorted(self._folders_dirty))
+        ticket.sealed_bases = list(self._unsynced_bases)
+        if self._folders_dirty:
+            ticket.named_bases = [segment.base_offset for segment in self.segments if not segment.is_name_durable]
+        if self._epochs_dirty:
+            ticket.replacements.append((f"{self.folder}/{EPOCHS_FILE}", self.epochs.encode()))
+        if self._metadata_dirty:
+            files[-1].close()
+        self._folders_dirty = set()
+        self._epochs_dirty = self._metadata_dirty = False
+        return ticket
+
+    def synced(self, ticket: SyncTicket) -> None:
+        """The ticket's `run` has returned."""
+        ticket.release()
+        if ticket.generation != self._generation or self.closed:
+            return
+        for base in ticket.sealed_bases:
+            if base in self._unsynced_bases:
+                self._unsynced_bases.remove(base)
+        named = set(ticket.named_bases)
+        for segment in self.segments:
+            if segment.base_offset in named:
+                segment.is_name_durable = True
+        if ticket.offset > self.synced_offset:
+            self.synced_offset = ticket.offset
+
+    def fail(self, error: OSError, ticket: SyncTicket | None = None) -> None:
+        """Close the log for good. What a failed sync lost stays lost, so a later success would prove nothing."""
+        if ticket is not None:
+            ticket.release()
+        if self.failed is None:
+            self.failed = error
+
+    def _offline(self) -> Refused:
+        reason = f"is offline: {self.failed}" if self.failed is not None else "is closed"
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder} {reason}")
+
+    # Shortening
+
+    def segment_at(self, base_offset: int) -> Segment:
+        return self.segments[bisect_right(self.bases, base_offset) - 1]
+
+    def delete_before(self, offset: int) -> None:
+        """Move the start of the log forward; retention removes the segments that lie wholly before it."""
+        if offset > self.end_offset:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is after the end {self.end_offset}")
+        if offset > self.start_offset:
+            self.start_offset = Offset(offset)
+            self._epochs_dirty |= self.epochs.cut_start(offset)
+
+    def drop_segments(self, segments: Sequence[Segment]) -> RemovalJob:
+        """Take segments out of the log: renamed at once, removed by the job."""
+        paths: list[str] = []
+        for segment in segments:
+            paths += segment.retire()
+            self.segments.remove(segment)
+            if segment.base_offset in self._unsynced_bases:
+                self._unsynced_bases.remove(segment.base_offset)
+        self.bases = [segment.base_offset for segment in self.segments]
+        return RemovalJob(self.disk, tuple(paths), delay_ms=self.limits.file_delete_delay_ms)
+
+    # Ending
+
+    def close(self) -> None:
+        """Make everything durable and leave the folder as a clean start wants it. Waits for the disk."""
+        if self.closed:
+            return
+        if self.failed is None:
+            ticket = self.sync_target()
+            try:
+                self.active.flush_indexes()
+                if self.end_offset not in self.snapshots.offsets and self.end_offset > 0:
+                    self.snapshots.write(self.end_offset, self.producers)
+                ticket.run()
+                self.synced(ticket)
+            except OSError as error:
+                self.fail(error, ticket)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let all files go as they are, as a crash would."""
+        self.closed = True
+        for segment in self.segments:
+            segment.close()
+
+
+def _stamp(batches: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> Sequence[BatchHeader]:
+    """Make `now_ms` the time of every record."""
+    position = 0
+    stamped = []
+    for header in headers:
+        patch_append_time(batches, position, now_ms)
+        stamped.append(header._replace(max_timestamp=now_ms))
+        position += header.size
+    return stamped
+
+
+def _nothing() -> None: ...

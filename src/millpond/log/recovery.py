@@ -1,0 +1,238 @@
+"""Opening a partition's folder, after a clean end or after a crash at any moment.
+
+After a clean end the files are taken at their word. After a crash everything from the recovery point on is read and
+checked: what a power cut tore at the end is cut off. Damage below the recovery point is another matter: those bytes
+were known to be safe, so the partition stays offline for a person (or a replica) to mend, and nothing is thrown away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from millpond.base.errors import Refused, RemoteError
+from millpond.base.ids import NO_TOPIC_ID, Offset
+from millpond.base.ports import Disk
+from millpond.log.checkpoints import DamagedCheckpoint, decode_epochs, decode_metadata
+from millpond.log.epochs import LeaderEpochs
+from millpond.log.leftovers import has_leftovers, settle
+from millpond.log.limits import LogLimits
+from millpond.log.names import CUT, DELETED, EPOCHS_FILE, LOG, METADATA_FILE, offset_name, read_offset_name
+from millpond.log.partition_log import PartitionLog
+from millpond.log.producers import ProducerStates
+from millpond.log.scan import SCAN_BYTES, Damaged, headers
+from millpond.log.segment import Segment
+from millpond.log.snapshots import Snapshots
+from millpond.wire.batch import HEADER_BYTES, MAGIC, check_batch, read_header
+
+
+class LogDamaged(Exception):
+    """Bytes that were known to be safe are not what they were. The partition stays offline."""
+
+
+@dataclass(slots=True)
+class Opening:
+    """What the data folder's checkpoints know about one partition."""
+
+    clean: bool = False
+    """The last end was a clean one: every file is whole and synced."""
+    recovery_point: int = 0
+    start_offset: int = 0
+    clean_offset: int = 0
+    now_ms: int = 0
+    notes: list[str] = field(default_factory=list)
+    """What a person should hear of; filled while opening."""
+
+
+def open_log(disk: Disk, folder: str, limits: LogLimits, opening: Opening) -> PartitionLog:
+    """The log in `folder`, ready for use. LogDamaged or OSError if it cannot be."""
+    try:
+        return _Opener(disk, folder, limits, opening).open()
+    except Damaged as damage:
+        raise LogDamaged(f"{folder}: {damage}") from None
+
+
+class _Opener:
+    def __init__(self, disk: Disk, folder: str, limits: LogLimits, opening: Opening) -> None:
+        self.disk = disk
+        self.folder = folder
+        self.limits = limits
+        self.opening = opening
+        self.names = disk.list(folder)
+        self.rebuild: set[int] = set()
+        if has_leftovers(self.names):
+            self.rebuild = settle(disk, folder, self.names)
+            self.names = disk.list(folder)
+        self.present = set(self.names)
+
+    def open(self) -> PartitionLog:
+        segments = self._segments()
+        clean = self.opening.clean
+        for segment in segments:
+            if segment.base_offset in self.rebuild:
+                segment.rebuild_indexes(self.limits.index_interval_bytes)
+        unsynced_from = len(segments)
+        if clean:
+            segments[-1].load_tail(self.limits.index_interval_bytes, self.present)
+        else:
+            unsynced_from = self._recover(segments)
+        end = segments[-1].next_offset
+        snapshots = Snapshots(self.disk, self.folder, self.names)
+        snapshots.drop_after(end)
+        epochs, epochs_known = self._epochs(end)
+        producers, replay_from = self._producers(snapshots, segments[0].base_offset, end)
+        log = PartitionLog(
+            self.disk,
+            self.folder,
+            self.limits,
+            segments=segments,
+            start_offset=min(max(self.opening.start_offset, segments[0].base_offset), end),
+            synced_offset=end if clean else min(self.opening.recovery_point, end),
+            epochs=epochs,
+            producers=producers,
+            snapshots=snapshots,
+            topic_id=self._topic_id(),
+        )
+        log.clean_offset = Offset(min(self.opening.clean_offset, end))
+        epochs_from = end if epochs_known and clean else segments[0].base_offset
+        if epochs_known and not clean:
+            epochs_from = max(segments[0].base_offset, min(self.opening.recovery_point, end))
+        self._replay(log, min(replay_from, end), epochs_from)
+        log.note_opened(clean=clean, unsynced=[segment.base_offset for segment in segments[unsynced_from:-1]])
+        return log
+
+    def _segments(self) -> list[Segment]:
+        found = (read_offset_name(name) for name in self.names)
+        bases = sorted(entry[0] for entry in found if entry and entry[1] == LOG)
+        if not bases:
+            # Better an offset that was never used than one that was used before.
+            base = max(self.opening.start_offset, self.opening.recovery_point)
+            return [Segment.create(self.disk, self.folder, base)]
+        segments = []
+        for base, following in zip(bases, [*bases[1:], -1], strict=True):
+            size = self.disk.size(f"{self.folder}/{offset_name(base, LOG)}")
+            segments.append(Segment(self.disk, self.folder, base, following, size))
+        return segments
+
+    # After a crash
+
+    def _recover(self, segments: list[Segment]) -> int:
+        """Check everything from the recovery point on and cut off what does not hold; the first segment checked."""
+        self._drop_overlaps(segments)
+        point = self.opening.recovery_point
+        first = max((n for n, segment in enumerate(segments) if segment.base_offset <= point), default=0)
+        for segment in segments[:first]:
+            if not segment.has_plausible_indexes():
+                segment.rebuild_indexes(self.limits.index_interval_bytes)
+        number = first
+        while number < len(segments):
+            segment = segments[number]
+            damage = segment.recover(point, self.limits.index_interval_bytes)
+            if damage is not None:
+                self._cut(segments, number, damage)
+            following = segments[number + 1] if number + 1 < len(segments) else None
+            if following is not None and point <= segment.next_offset != following.base_offset:
+                # Above the recovery point a gap is a tail that was lost; below it, compaction by another program.
+                self._drop_following(segments, number)
+                following = None
+            if following is not None:
+                segment.next_offset = following.base_offset
+                segment.seal()
+            number += 1
+        return first
+
+    def _drop_overlaps(self, segments: list[Segment]) -> None:
+        """Segments that a compacted one before them covers: their removal did not survive the crash."""
+        number = 0
+        while number + 1 < len(segments):
+            segment, following = segments[number], segments[number + 1]
+            if segment.size and segment.true_next_offset() > following.base_offset:
+                following.retire()
+                del segments[number + 1]
+                segment.next_offset = segments[number + 1].base_offset if number + 1 < len(segments) else -1
+            else:
+                number += 1
+
+    def _cut(self, segments: list[Segment], number: int, damage: Damaged) -> None:
+        segment = segments[number]
+        if segment.next_offset < self.opening.recovery_point:
+            raise LogDamaged(
+                f"{segment.path(LOG)} is damaged at {damage}, below offset {self.opening.recovery_point} that was "
+                f"known to be safe; mend or remove the file, or delete the partition's folder to copy it anew"
+            )
+        tail = segment.file.read_at(damage.position, segment.size - damage.position)
+        if _holds_a_batch_after(tail):
+            path = f"{self.folder}/{offset_name(segment.next_offset, CUT)}"
+            self.disk.replace(path, tail)
+            self.opening.notes.append(
+                f"{segment.path(LOG)}: {damage}; the log ends at offset {segment.next_offset}, and {len(tail)} bytes "
+                f"after the damage are kept in {path}"
+            )
+        segment.cut(damage.position, self.limits.index_interval_bytes)
+        self._drop_following(segments, number)
+
+    def _drop_following(self, segments: list[Segment], number: int) -> None:
+        """The log ends inside this segment: later ones do not connect to it."""
+        for segment in segments[number + 1 :]:
+            if segment.size:
+                self.opening.notes.append(
+                    f"{segment.path(LOG)} does not connect to offset {segments[number].next_offset} before it; "
+                    f"kept as {segment.path(LOG)}{CUT}"
+                )
+            segment.rename_all("", CUT if segment.size else DELETED)
+            segment.close()
+        del segments[number + 1 :]
+
+    # What stands beside the log
+
+    def _topic_id(self) -> UUID:
+        if METADATA_FILE not in self.present:
+            return NO_TOPIC_ID
+        try:
+            return decode_metadata(self.disk.read(f"{self.folder}/{METADATA_FILE}"))
+        except DamagedCheckpoint as damage:
+            self.opening.notes.append(f"{self.folder}: {damage}")
+            return NO_TOPIC_ID
+
+    def _epochs(self, end: int) -> tuple[LeaderEpochs, bool]:
+        """The epochs as noted, and whether they were."""
+        if EPOCHS_FILE not in self.present:
+            return LeaderEpochs(), False
+        try:
+            epochs = LeaderEpochs(decode_epochs(self.disk.read(f"{self.folder}/{EPOCHS_FILE}")))
+        except DamagedCheckpoint:
+            return LeaderEpochs(), False
+        epochs.cut_end(end)
+        return epochs, True
+
+    def _producers(self, snapshots: Snapshots, start: int, end: int) -> tuple[ProducerStates, int]:
+        """The newest producer states that were noted, and the offset from which the log knows more."""
+        found = snapshots.newest(end)
+        return (found[1], found[0]) if found else (ProducerStates(), start)
+
+    def _replay(self, log: PartitionLog, producers_from: int, epochs_from: int) -> None:
+        for segment in log.segments:
+            start = min(producers_from, epochs_from)
+            if segment.next_offset <= start or not segment.size:
+                continue
+            place = segment.locate(start) if start > segment.base_offset else None
+            position = place.position if place else 0
+            for _, header in headers(segment.file, position, segment.size, SCAN_BYTES):
+                if header.base_offset >= epochs_from:
+                    log.epochs.assign(header.leader_epoch, header.base_offset)
+                if header.base_offset >= producers_from and header.producer_id >= 0:
+                    log.producers.note(header, header.base_offset, self.opening.now_ms)
+
+
+def _holds_a_batch_after(tail: bytes) -> bool:
+    """Whether a whole batch follows the damaged one: then this is more than a torn end."""
+    if len(tail) < HEADER_BYTES:
+        return False
+    header = read_header(tail)
+    if header.magic != MAGIC or not HEADER_BYTES <= header.size < len(tail):
+        return False
+    try:
+        check_batch(tail, header.size, compacted=True)
+    except (RemoteError, Refused):
+        return False
+    return True

@@ -1,0 +1,82 @@
+"""Walking the batches of a log file: by headers alone, or with every byte checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millpond.base.errors import Refused, RemoteError
+from millpond.base.ports import File
+from millpond.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, check_batch, read_header
+
+SCAN_BYTES = 1 << 20
+PROBE_BYTES = 1 << 13
+"""Enough for what lies between two index entries, mostly."""
+
+
+class Damaged(Exception):
+    """At `position` of the file there is no whole batch."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(f"position {position}: {reason}")
+        self.position = position
+        self.reason = reason
+
+
+def headers(file: File, position: int, end: int, chunk: int = PROBE_BYTES) -> Iterator[tuple[int, BatchHeader]]:
+    """Every batch from `position`, by its header; the records are not looked at."""
+    data = b""
+    data_start = position
+    while position < end:
+        if position + HEADER_BYTES > data_start + len(data):
+            data = file.read_at(position, min(chunk, end - position))
+            data_start = position
+            if len(data) < HEADER_BYTES:
+                raise Damaged(position, f"{len(data)} bytes are too few for a header")
+        header = read_header(data, position - data_start)
+        if header.magic != MAGIC or header.size < HEADER_BYTES or header.last_offset_delta < 0:
+            raise Damaged(position, f"no batch: magic {header.magic}, size {header.size}")
+        if position + header.size > end:
+            raise Damaged(position, f"a batch of {header.size} bytes where {end - position} are left")
+        yield position, header
+        position += header.size
+
+
+def checked(file: File, position: int, end: int, chunk: int = SCAN_BYTES) -> Iterator[tuple[int, BatchHeader]]:
+    """Every batch from `position`, each one's CRC and counts checked."""
+    for data_start, data, header_position, header in _whole_batches(file, position, end, chunk):
+        at = header_position - data_start
+        try:
+            check_batch(data, at, at + header.size, compacted=True)
+        except (RemoteError, Refused) as fault:
+            raise Damaged(header_position, str(fault)) from None
+        yield header_position, header
+
+
+def batches(file: File, position: int, end: int, chunk: int = SCAN_BYTES) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Every batch from `position` with its bytes; CRCs are not looked at."""
+    for data_start, data, header_position, header in _whole_batches(file, position, end, chunk):
+        at = header_position - data_start
+        yield header, memoryview(data)[at : at + header.size]
+
+
+def _whole_batches(file: File, position: int, end: int, chunk: int) -> Iterator[tuple[int, bytes, int, BatchHeader]]:
+    """(start of the data, data, position, header) of each batch; the data holds the whole batch."""
+    data = b""
+    data_start = position
+    while position < end:
+        at = position - data_start
+        if at + HEADER_BYTES > len(data):
+            data, data_start, at = file.read_at(position, min(chunk, end - position)), position, 0
+            if len(data) < HEADER_BYTES:
+                raise Damaged(position, f"{len(data)} bytes are too few for a header")
+        header = read_header(data, at)
+        if header.magic != MAGIC or header.size < HEADER_BYTES:
+            raise Damaged(position, f"no batch: magic {header.magic}, size {header.size}")
+        if header.size > end - position:
+            raise Damaged(position, f"a batch of {header.size} bytes where {end - position} are left")
+        if at + header.size > len(data):
+            data, data_start = file.read_at(position, min(max(chunk, header.size), end - position)), position
+            if len(data) < header.size:
+                raise Damaged(position, f"the file ends after {len(data)} of the batch's {header.size} bytes")
+        yield data_start, data, position, header
+        position += header.size

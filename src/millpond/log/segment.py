@@ -1,0 +1,378 @@
+"""One stretch of a partition's log: a file of batches with an offset index and a time index beside it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Container, Iterator
+from typing import NamedTuple
+
+from millpond.base.ports import Disk, File
+from millpond.log.index import offset_index, time_index
+from millpond.log.names import DELETED, LOG, OFFSET_INDEX, SEGMENT_SUFFIXES, TIME_INDEX, offset_name
+from millpond.log.scan import SCAN_BYTES, Damaged, checked, headers
+from millpond.wire.batch import BatchHeader
+
+RELATIVE_OFFSET_MAX = (1 << 31) - 1
+NO_TIMESTAMP = -1
+TAIL_BATCHES_MAX = 1024
+_SMALL_BYTES = 1 << 16
+"""A segment up to this size can do without an index."""
+_NEVER = 1 << 62
+
+Walk = Callable[[File, int, int], Iterator[tuple[int, BatchHeader]]]
+
+
+class Place(NamedTuple):
+    """Where a batch lies in its segment's file."""
+
+    position: int
+    size: int
+    base_offset: int
+
+
+class Segment:
+    """Batches from `base_offset` up to `next_offset`. Only the last segment of a log grows."""
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_disk",
+        "_file",
+        "_max_timestamp",
+        "_max_timestamp_offset",
+        "_tail_offsets",
+        "_tail_positions",
+        "appended_ms",
+        "base_offset",
+        "first_append_ms",
+        "folder",
+        "is_name_durable",
+        "next_offset",
+        "offsets",
+        "size",
+        "times",
+    )
+
+    def __init__(self, disk: Disk, folder: str, base_offset: int, next_offset: int, size: int) -> None:
+        self._disk = disk
+        self.folder = folder
+        self.base_offset = base_offset
+        self.next_offset = next_offset
+        self.size = size
+        self.offsets = offset_index(disk, self.path(OFFSET_INDEX))
+        self.times = time_index(disk, self.path(TIME_INDEX))
+        self.appended_ms = NO_TIMESTAMP
+        """The wall clock at the last append, as far as this process or a checkpoint knows."""
+        self.first_append_ms: int | None = None
+        self.is_name_durable = False
+        """Whether the file is known to be in its folder after a power cut."""
+        self._file: File | None = None
+        # Not looked up yet; a sealed segment's time index knows.
+        self._max_timestamp: int | None = None
+        self._max_timestamp_offset = -1
+        self._bytes_since_entry = 0
+        self._tail_offsets: list[int] = []
+        self._tail_positions: list[int] = []
+
+    @classmethod
+    def create(cls, disk: Disk, folder: str, base_offset: int) -> Segment:
+        """A new, empty segment that can be appended to."""
+        segment = cls(disk, folder, base_offset, base_offset, 0)
+        segment._file = file = disk.open(segment.path(LOG), create=True)
+        if file.size():
+            file.truncate(0)
+        segment.offsets.start()
+        segment.times.start()
+        segment._max_timestamp = NO_TIMESTAMP
+        return segment
+
+    def path(self, suffix: str) -> str:
+        return f"{self.folder}/{offset_name(self.base_offset, suffix)}"
+
+    @property
+    def file(self) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self.path(LOG))
+        return self._file
+
+    # Growing
+
+    def note(self, base_offset: int, last_offset: int, max_timestamp: int, size: int, interval: int) -> None:
+        """Take in a batch that has just been written at the end of the file."""
+        position = self.size
+        assert self._max_timestamp is not None
+        if max_timestamp > self._max_timestamp:
+            self._max_timestamp = max_timestamp
+            self._max_timestamp_offset = last_offset
+        if self._bytes_since_entry > interval:
+            self.offsets.add(last_offset - self.base_offset, position)
+            self._add_time_entry()
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += size
+        self.size = position + size
+        self.next_offset = last_offset + 1
+        self._tail_offsets.append(base_offset)
+        self._tail_positions.append(position)
+        if len(self._tail_offsets) > TAIL_BATCHES_MAX:
+            del self._tail_offsets[: TAIL_BATCHES_MAX // 2]
+            del self._tail_positions[: TAIL_BATCHES_MAX // 2]
+
+    def _add_time_entry(self) -> None:
+        last = self.times.last()
+        if self._max_timestamp is not None and self._max_timestamp > (last[0] if last else NO_TIMESTAMP):
+            self.times.add(self._max_timestamp, self._max_timestamp_offset - self.base_offset)
+
+    def fits(self, size: int, last_offset: int, segment_bytes: int, index_bytes_max: int) -> bool:
+        """Whether so many more bytes may go here, up to this offset."""
+        return (
+            self.size + size <= segment_bytes
+            and self.offsets.size_bytes + 8 <= index_bytes_max
+            and self.times.size_bytes + 12 <= index_bytes_max
+            and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+        )
+
+    def seal(self) -> None:
+        """No more will be appended: complete the indexes and give their memory back."""
+        self._add_time_entry()
+        self.offsets.seal()
+        self.times.seal()
+        self._tail_offsets, self._tail_positions = [], []
+
+    def flush_indexes(self) -> None:
+        """Bring the index files up to date before a clean close."""
+        self._add_time_entry()
+        self.offsets.flush()
+        self.times.flush()
+
+    # Looking up
+
+    def locate(self, offset: int) -> Place | None:
+        """The first batch that ends at or after `offset`; None if compaction took it and all that followed here."""
+        tail = self._tail_offsets
+        if tail and offset >= tail[0] and offset < self.next_offset:
+            place = bisect_right(tail, offset) - 1
+            position = self._tail_positions[place]
+            end = self._tail_positions[place + 1] if place + 1 < len(tail) else self.size
+            return Place(position, end - position, tail[place])
+        return self._locate_by_index(offset)
+
+    def _locate_by_index(self, offset: int) -> Place | None:
+        entry = self.offsets.floor(offset - self.base_offset)
+        if entry is None and not self.offsets.count and self.size > _SMALL_BYTES and not self.offsets.is_in_memory:
+            self.rebuild_indexes()
+            entry = self.offsets.floor(offset - self.base_offset)
+        start = entry[1] if entry else 0
+        try:
+            for position, header in headers(self.file, start, self.size):
+                if entry and position == start and header.last_offset - self.base_offset != entry[0]:
+                    break
+                if header.last_offset >= offset:
+                    return Place(position, header.size, header.base_offset)
+            else:
+                return None
+        except Damaged:
+            if not entry:
+                raise
+        # The index points to a place where its batch is not. The log is the truth.
+        self.rebuild_indexes()
+        return self._locate_by_index(offset)
+
+    def position_of_end(self, upper_offset: int) -> int:
+        """Where the first batch that begins at or after `upper_offset` starts; the size if there is none."""
+        if upper_offset >= self.next_offset:
+            return self.size
+        tail = self._tail_offsets
+        if tail and upper_offset >= tail[0]:
+            place = bisect_left(tail, upper_offset)
+            return self._tail_positions[place] if place < len(tail) else self.size
+        place_found = self._locate_by_index(upper_offset)
+        if place_found is None:
+            return self.size
+        if place_found.base_offset >= upper_offset:
+            return place_found.position
+        return place_found.position + place_found.size
+
+    # Time
+
+    @property
+    def max_timestamp(self) -> int:
+        if self._max_timestamp is None:
+            self._find_max_timestamp()
+        assert self._max_timestamp is not None
+        return self._max_timestamp
+
+    @property
+    def max_timestamp_offset(self) -> int:
+        """The last offset of the first batch that has the largest timestamp."""
+        if self._max_timestamp is None:
+            self._find_max_timestamp()
+        return self._max_timestamp_offset
+
+    def _find_max_timestamp(self) -> None:
+        last = self.times.last()
+        if last is None and self.size:
+            self.rebuild_indexes()
+            last = self.times.last()
+        self._max_timestamp, relative = last if last else (NO_TIMESTAMP, 0)
+        self._max_timestamp_offset = self.base_offset + relative if last else -1
+
+    def first_batch_with_timestamp(self, timestamp: int, from_offset: int) -> tuple[int, BatchHeader] | None:
+        """The first batch, ending at or after `from_offset`, that has a record of this time or later."""
+        entry = self.times.floor(timestamp)
+        start = self.locate(max(self.base_offset + entry[1] if entry else self.base_offset, from_offset))
+        if start is None:
+            return None
+        for position, header in headers(self.file, start.position, self.size):
+            if header.max_timestamp >= timestamp:
+                return position, header
+        return None
+
+    # Rebuilding
+
+    def load_tail(self, interval: int, present: Container[str] | None = None) -> None:
+        """Make the segment ready to grow: indexes into memory, and what they do not cover from the file.
+
+        `present` names the files of the folder, so that those that do not exist are not asked for.
+        """
+        self._load_indexes(present)
+        self._max_timestamp, self._max_timestamp_offset = NO_TIMESTAMP, -1
+        try:
+            self._take_from_last_entry(headers, interval)
+        except Damaged:
+            self.rebuild_indexes(interval, keep=True)
+
+    def recover(self, recovery_point: int, interval: int) -> Damaged | None:
+        """Check every byte from the recovery point on and index it anew; the damage, if any.
+
+        Afterwards `next_offset` and the indexes cover what comes before the damage.
+        """
+        self._load_indexes(None)
+        # Entries from the recovery point on may be anything; those of one index count as far as the other has come.
+        last_time = self.times.last()
+        self.offsets.cut(min(recovery_point - self.base_offset, last_time[1] if last_time else 0), self.size)
+        last_offset = self.offsets.last()
+        self.times.cut(1 << 62, last_offset[0] + 1 if last_offset else 0)
+        try:
+            self._take_from_last_entry(checked, interval)
+            return None
+        except Damaged as damage:
+            if not self.offsets.count:
+                return damage
+        self.offsets.start()
+        self.times.start()
+        try:
+            self._take_from_last_entry(checked, interval)
+            return None
+        except Damaged as damage:
+            return damage
+
+    def _load_indexes(self, present: Container[str] | None) -> None:
+        for index in (self.offsets, self.times):
+            if present is None or index.path.rpartition("/")[2] in present:
+                index.load()
+            else:
+                index.start()
+        self.offsets.cut(RELATIVE_OFFSET_MAX + 1, self.size)
+
+    def _take_from_last_entry(self, walk: Walk, interval: int) -> None:
+        """Go on with the indexes where they end."""
+        entry = self.offsets.last()
+        start = entry[1] if entry else 0
+        last_time = self.times.last()
+        self._max_timestamp, relative = last_time or (NO_TIMESTAMP, -1)
+        self._max_timestamp_offset = self.base_offset + relative
+        self._bytes_since_entry = 0
+        self.next_offset = self.base_offset
+        if not self.size:
+            return
+        for position, header in walk(self.file, start, self.size):
+            if header.base_offset < self.next_offset:
+                raise Damaged(position, f"offset {header.base_offset} after {self.next_offset - 1}")
+            if entry and position == start:
+                if header.last_offset - self.base_offset != entry[0]:
+                    raise Damaged(position, "the index points elsewhere")
+                self._take(position, header, _NEVER)
+            else:
+                self._take(position, header, interval)
+        if self._max_timestamp_offset >= self.next_offset:
+            raise Damaged(self.size, "the time index is ahead of the log")
+
+    def true_next_offset(self) -> int:
+        """The offset after the last batch in the file, whatever the next segment's name says."""
+        entry = self.offsets.last()
+        end = self.base_offset
+        start = entry[1] if entry and 0 <= entry[1] < self.size else 0
+        try:
+            for _, header in headers(self.file, start, self.size):
+                end = header.next_offset
+        except Damaged:
+            # Whoever reads on will find out; here only what is certain counts.
+            return end
+        return end
+
+    def has_plausible_indexes(self) -> bool:
+        relative_max = self.next_offset - self.base_offset
+        return self.offsets.is_plausible(
+            relative_max, self.size, may_be_empty=self.size < 2 * _SMALL_BYTES
+        ) and self.times.is_plausible(1 << 62, relative_max, may_be_empty=not self.size)
+
+    def rebuild_indexes(self, interval: int = 4096, *, keep: bool = False) -> None:
+        """Make both indexes from the log file; `keep` leaves them in memory, for a segment that grows."""
+        self.offsets.start()
+        self.times.start()
+        self._max_timestamp, self._max_timestamp_offset = NO_TIMESTAMP, -1
+        self._bytes_since_entry = 0
+        self.next_offset = self.base_offset if keep else self.next_offset
+        end = self.next_offset
+        for position, header in headers(self.file, 0, self.size, SCAN_BYTES):
+            self._take(position, header, interval)
+        if not keep:
+            self.next_offset = max(end, self.next_offset)
+            self.seal()
+
+    def _take(self, position: int, header: BatchHeader, interval: int) -> None:
+        """Index one batch that already stands in the file."""
+        assert self._max_timestamp is not None
+        if header.max_timestamp > self._max_timestamp:
+            self._max_timestamp = header.max_timestamp
+            self._max_timestamp_offset = header.last_offset
+        if self._bytes_since_entry > interval:
+            self.offsets.add(header.last_offset - self.base_offset, position)
+            self._add_time_entry()
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += header.size
+        self.next_offset = header.next_offset
+
+    def cut(self, position: int, interval: int) -> None:
+        """Drop the file's bytes from `position` on and get ready to grow again."""
+        self.file.truncate(position)
+        self.size = position
+        self._tail_offsets, self._tail_positions = [], []
+        self.rebuild_indexes(interval, keep=True)
+        self.offsets.flush()
+        self.times.flush()
+
+    # Going away
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self.offsets.close()
+        self.times.close()
+
+    def rename_all(self, old: str, new: str) -> list[str]:
+        """Give every file of the segment another suffix; the new paths of those that exist."""
+        renamed = []
+        for suffix in SEGMENT_SUFFIXES:
+            try:
+                self._disk.rename(self.path(suffix) + old, self.path(suffix) + new)
+            except FileNotFoundError:
+                continue
+            renamed.append(self.path(suffix) + new)
+        return renamed
+
+    def retire(self) -> list[str]:
+        """Mark the files as deleted; the paths that may be removed once nobody reads them any more."""
+        paths = self.rename_all("", DELETED)
+        self.close()
+        return paths

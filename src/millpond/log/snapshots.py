@@ -1,0 +1,120 @@
+"""Producer snapshots in Kafka's format: the state of all producers just before one offset of the log.
+
+    0 version (1)   2 CRC-32C of the rest   6 count   then 42 bytes per producer
+
+A snapshot is written without a sync: its CRC tells a torn one, and the log can make it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+
+from crc32c import crc32c
+
+from millpond.base.ports import Disk
+from millpond.log.names import SNAPSHOT, offset_name, read_offset_name
+from millpond.log.producers import NO_SEQUENCE, ProducerEntry, ProducerStates, Span
+from millpond.wire.batch import SEQUENCE_COUNT
+
+VERSION = 1
+_HEAD = struct.Struct(">hIi")
+_CRC_FROM = 6
+_ENTRY = struct.Struct(">qhiqiqiq")
+
+
+class DamagedSnapshot(Exception):
+    """A snapshot that does not read as one; an older one and the log tell the same."""
+
+
+def encode_snapshot(states: ProducerStates) -> bytes:
+    rows = []
+    for producer_id, entry in sorted(states.entries.items()):
+        last = entry.spans[-1] if entry.spans else None
+        rows.append(
+            _ENTRY.pack(
+                producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.last_offset,
+                last.last_offset - last.first_offset if last else 0,
+                # The time of the last writing, not of the record: expiry must not follow a producer's clock.
+                entry.active_ms,
+                entry.coordinator_epoch,
+                -1 if entry.transaction_start is None else entry.transaction_start,
+            )
+        )
+    body = struct.pack(">i", len(rows)) + b"".join(rows)
+    return struct.pack(">hI", VERSION, crc32c(body)) + body
+
+
+def decode_snapshot(data: bytes) -> ProducerStates:
+    if len(data) < _HEAD.size:
+        raise DamagedSnapshot(f"{len(data)} bytes")
+    version, crc, count = _HEAD.unpack_from(data)
+    if version != VERSION or crc32c(data[_CRC_FROM:]) != crc or len(data) != _HEAD.size + count * _ENTRY.size:
+        raise DamagedSnapshot(f"version {version}, {count} entries in {len(data)} bytes")
+    states = ProducerStates()
+    for row in _ENTRY.iter_unpack(data[_HEAD.size :]):
+        producer_id, epoch, last_sequence, last_offset, delta, active_ms, coordinator_epoch, transaction_start = row
+        entry = states.entries[producer_id] = ProducerEntry(epoch)
+        entry.active_ms = active_ms
+        entry.coordinator_epoch = coordinator_epoch
+        entry.transaction_start = transaction_start if transaction_start >= 0 else None
+        if last_sequence != NO_SEQUENCE:
+            first = (last_sequence - delta) % SEQUENCE_COUNT
+            entry.spans.append(Span(first, last_sequence, last_offset - delta, last_offset, active_ms))
+    return states
+
+
+class Snapshots:
+    """The snapshot files of one partition's folder."""
+
+    __slots__ = ("_disk", "_folder", "offsets")
+
+    def __init__(self, disk: Disk, folder: str, names: list[str]) -> None:
+        self._disk = disk
+        self._folder = folder
+        found = [read_offset_name(name) for name in names]
+        self.offsets: list[int] = sorted(entry[0] for entry in found if entry and entry[1] == SNAPSHOT)
+
+    def write(self, offset: int, states: ProducerStates) -> None:
+        """Note the state before `offset`."""
+        file = self._disk.open(self._path(offset), create=True)
+        try:
+            if file.size():
+                file.truncate(0)
+            file.append((encode_snapshot(states),))
+        finally:
+            file.close()
+        if offset not in self.offsets:
+            self.offsets.append(offset)
+            self.offsets.sort()
+
+    def newest(self, upto: int) -> tuple[int, ProducerStates] | None:
+        """The newest whole snapshot at or before offset `upto`. Damaged ones are removed on the way."""
+        for offset in reversed([known for known in self.offsets if known <= upto]):
+            try:
+                return offset, decode_snapshot(self._disk.read(self._path(offset)))
+            except (DamagedSnapshot, FileNotFoundError):
+                self.drop(offset)
+        return None
+
+    def drop(self, offset: int) -> None:
+        if offset in self.offsets:
+            self.offsets.remove(offset)
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.remove(self._path(offset))
+
+    def drop_after(self, offset: int) -> None:
+        """The log was cut back to `offset`: what was noted later never was."""
+        for known in [known for known in self.offsets if known > offset]:
+            self.drop(known)
+
+    def drop_before(self, offset: int) -> None:
+        """Forget all but the newest of those before `offset`."""
+        for known in [known for known in self.offsets if known < offset][:-1]:
+            self.drop(known)
+
+    def _path(self, offset: int) -> str:
+        return f"{self._folder}/{offset_name(offset, SNAPSHOT)}"

@@ -1,0 +1,197 @@
+"""All partitions of one data folder, and the files beside them that say how far each one is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import TopicPartition
+from millpond.base.ports import Disk, Entropy, FileLock
+from millpond.log.checkpoints import DamagedCheckpoint, read_offsets, write_offsets
+from millpond.log.limits import LogLimits
+from millpond.log.names import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    DELETE_FOLDER,
+    LOCK_FILE,
+    RECOVERY_FILE,
+    START_FILE,
+    delete_folder_name,
+    read_partition_folder,
+)
+from millpond.log.partition_log import PartitionLog
+from millpond.log.recovery import LogDamaged, Opening, open_log
+from millpond.log.segment import Segment
+from millpond.log.syncing import RemovalJob
+
+
+class FolderInUse(Exception):
+    """Another process works on this data folder."""
+
+
+@dataclass(slots=True)
+class OpenReport:
+    """How a data folder was found."""
+
+    clean: bool
+    failed: dict[TopicPartition, str] = field(default_factory=dict)
+    """Partitions that could not be opened, and why; they stay on the disk as they are."""
+    notes: list[str] = field(default_factory=list)
+
+
+class LogStore:
+    """The logs of one data folder."""
+
+    def __init__(self, disk: Disk, folder: str, limits: LogLimits, entropy: Entropy) -> None:
+        self.disk = disk
+        self.folder = folder
+        self.limits = limits
+        """What a log goes by until its own limits are known."""
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.failed: dict[TopicPartition, str] = {}
+        self._entropy = entropy
+        self._lock: FileLock | None = None
+        self._written: dict[str, dict[TopicPartition, int]] = {}
+        self._is_folder_dirty = False
+
+    # Opening
+
+    def open(self, now_ms: int, limits_for: Callable[[TopicPartition], LogLimits] | None = None) -> OpenReport:
+        """Take the folder and open every partition in it. One that cannot be opened is reported, the others go on."""
+        self.disk.make_folder(self.folder)
+        try:
+            self._lock = self.disk.lock(self._path(LOCK_FILE))
+        except BlockingIOError:
+            raise FolderInUse(f"another process uses the data folder {self.folder}") from None
+        report = OpenReport(clean=self._take_marker())
+        points = self._checkpoint(RECOVERY_FILE, report)
+        starts = self._checkpoint(START_FILE, report)
+        cleaned = self._checkpoint(CLEANER_FILE, report)
+        for name in self.disk.list(self.folder):
+            if name.endswith(DELETE_FOLDER):
+                self.disk.remove_folder(self._path(name))
+                continue
+            tp = read_partition_folder(name)
+            if tp is None:
+                continue
+            opening = Opening(report.clean, points.get(tp, 0), starts.get(tp, 0), cleaned.get(tp, 0), now_ms)
+            try:
+                log = open_log(self.disk, self._path(name), limits_for(tp) if limits_for else self.limits, opening)
+            except (LogDamaged, OSError) as fault:
+                report.failed[tp] = str(fault)
+            else:
+                self._adopt(tp, log)
+            report.notes += opening.notes
+        self.failed = report.failed
+        return report
+
+    def _take_marker(self) -> bool:
+        """Whether the last end was clean. The marker goes at once: from now on the end may be any."""
+        marker = self._path(CLEAN_SHUTDOWN_FILE)
+        if not self.disk.exists(marker):
+            return False
+        self.disk.remove(marker)
+        self.disk.sync_folder(self.folder)
+        return True
+
+    def _checkpoint(self, name: str, report: OpenReport) -> dict[TopicPartition, int]:
+        try:
+            offsets = read_offsets(self.disk, self._path(name))
+        except DamagedCheckpoint as damage:
+            report.notes.append(f"{self._path(name)}: {damage}; everything is checked instead")
+            report.clean = report.clean and name != RECOVERY_FILE
+            offsets = {}
+        self._written[name] = offsets
+        return offsets
+
+    def _adopt(self, tp: TopicPartition, log: PartitionLog) -> None:
+        log.checkpoint_now = self.checkpoint
+        self.logs[tp] = log
+
+    # Partitions
+
+    def get(self, tp: TopicPartition) -> PartitionLog | None:
+        return self.logs.get(tp)
+
+    def create(self, tp: TopicPartition, topic_id: UUID, limits: LogLimits | None = None) -> PartitionLog:
+        """A new, empty log, or the one that is there."""
+        there = self.logs.get(tp)
+        if there is not None:
+            return there
+        if tp in self.failed:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{tp.folder} is offline: {self.failed[tp]}")
+        path = self._path(tp.folder)
+        try:
+            if any(tp in offsets for offsets in self._written.values()):
+                # The offsets of an earlier partition of this name would mislead the next recovery.
+                self.checkpoint()
+            self.disk.make_folder(path)
+            log = PartitionLog(self.disk, path, limits or self.limits, segments=[Segment.create(self.disk, path, 0)])
+            log.set_topic_id(topic_id)
+        except OSError as error:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}: {error}") from error
+        log.note_created(self.folder)
+        self._adopt(tp, log)
+        return log
+
+    def delete(self, tp: TopicPartition) -> RemovalJob:
+        """Take the partition away: gone for everyone at once, its files go with the job."""
+        log = self.logs.pop(tp, None)
+        self.failed.pop(tp, None)
+        if log is not None:
+            log.abandon()
+        old = self._path(tp.folder)
+        new = self._path(delete_folder_name(tp, self._entropy.uuid()))
+        try:
+            self.disk.rename(old, new)
+        except FileNotFoundError:
+            return RemovalJob(self.disk, ())
+        delay_ms = log.limits.file_delete_delay_ms if log is not None else 0
+        return RemovalJob(self.disk, (new,), is_folder=True, delay_ms=delay_ms)
+
+    # Checkpoints
+
+    def checkpoint(self) -> None:
+        """Write down how far each log is. Only what changed is written; waits for the disk."""
+        self._write(RECOVERY_FILE, {tp: log.synced_offset for tp, log in self.logs.items()})
+        self._write(
+            START_FILE, {tp: log.start_offset for tp, log in self.logs.items() if log.start_offset > log.bases[0]}
+        )
+        self._write(CLEANER_FILE, {tp: log.clean_offset for tp, log in self.logs.items() if log.clean_offset})
+
+    def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
+        # A partition that could not be opened keeps what is known of it.
+        kept = {tp: offset for tp, offset in self._written[name].items() if tp in self.failed}
+        offsets = {**kept, **offsets}
+        if offsets != self._written[name]:
+            write_offsets(self.disk, self._path(name), offsets)
+            self._written[name] = offsets
+
+    # Ending
+
+    def close(self) -> None:
+        """Close every log and say that it was done; waits for the disk."""
+        if self._lock is None:
+            return
+        for log in self.logs.values():
+            log.close()
+        self.checkpoint()
+        if not any(log.failed for log in self.logs.values()):
+            self.disk.replace(self._path(CLEAN_SHUTDOWN_FILE), b'{"version":0,"brokerEpoch":-1}')
+        self._release()
+
+    def abandon(self) -> None:
+        """Let everything go as it is, as a crash would."""
+        for log in self.logs.values():
+            log.abandon()
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _path(self, name: str) -> str:
+        return f"{self.folder}/{name}"

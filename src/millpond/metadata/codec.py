@@ -1,0 +1,92 @@
+"""Metadata records as bytes: a frame version, the record's type and version, each a varint, then its fields.
+
+The kinds in `records` and the messages of the wire share their names and the names of their fields, so one walk over
+the fields serves all kinds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cache
+from typing import Any, Final, NamedTuple, get_args
+
+from millpond.base.errors import MalformedMessage
+from millpond.base.ports import Buffer
+from millpond.metadata.records import BrokerEndpoint, Record, RegisterBrokerRecord
+from millpond.wire import messages
+
+FRAME_VERSION: Final = 1
+
+WRITTEN_VERSIONS: Final[dict[type, int]] = dict.fromkeys(get_args(Record), 0) | {
+    RegisterBrokerRecord: 1,
+}
+"""The version in which each kind is written: the first that has all the fields we use. Later ones are read too."""
+
+
+class _Kind(NamedTuple):
+    """One kind of record with its twin on the wire."""
+
+    record: type[Any]
+    message: type[messages.Message]
+    names: tuple[str, ...]
+    type_number: int
+    version: int
+
+
+def encode_record(record: Record) -> bytes:
+    """The value of one record of the metadata log."""
+    kind = _kinds_by_record()[type(record)]
+    message = kind.message(**{name: _to_wire(getattr(record, name)) for name in kind.names})
+    return bytes((FRAME_VERSION, kind.type_number, kind.version)) + message.encode(kind.version)
+
+
+def decode_record(value: Buffer) -> Record:
+    """The record that these bytes are. One of a kind that this program does not know is a MalformedMessage."""
+    view = memoryview(value)
+    # Types and versions are far below 128: their varints are single bytes.
+    if len(view) < 3 or view[0] != FRAME_VERSION:
+        raise MalformedMessage("not a metadata record, or one in a frame of a later version")
+    kind = _kinds_by_type().get(view[1])
+    if kind is None:
+        raise MalformedMessage(f"metadata record type {view[1]} is not known here")
+    message, end = kind.message.decode(view, view[2], 3)
+    if end != len(view):
+        raise MalformedMessage(f"{kind.record.__name__} has {len(view) - end} bytes too many")
+    record: Record = kind.record(*[_from_wire(getattr(message, name)) for name in kind.names])
+    return record
+
+
+@cache
+def _kinds_by_record() -> dict[type, _Kind]:
+    """Built on first use, because it builds the wire's classes."""
+    kinds = {}
+    for record in get_args(Record):
+        message: type[messages.Message] = getattr(messages, record.__name__)
+        type_number = message.API_KEY
+        assert type_number is not None, record
+        names = tuple(field.name for field in fields(record))
+        kinds[record] = _Kind(record, message, names, type_number, WRITTEN_VERSIONS[record])
+    return kinds
+
+
+@cache
+def _kinds_by_type() -> dict[int, _Kind]:
+    return {kind.type_number: kind for kind in _kinds_by_record().values()}
+
+
+def _to_wire(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_to_wire(each) for each in value]
+    if isinstance(value, BrokerEndpoint):
+        return messages.RegisterBrokerRecord.BrokerEndpoint(
+            name=value.name, host=value.host, port=value.port, security_protocol=value.security_protocol
+        )
+    return value
+
+
+def _from_wire(value: object) -> object:
+    if isinstance(value, list):
+        return tuple(map(_from_wire, value))
+    if isinstance(value, messages.RegisterBrokerRecord.BrokerEndpoint):
+        return BrokerEndpoint(value.name, value.host, value.port, value.security_protocol)
+    return value

@@ -1,0 +1,258 @@
+"""Settings that change while the cluster runs: deciding on IncrementalAlterConfigs and AlterConfigs.
+
+A resource changes as a whole or not at all. What may be set is what the registries of `config` declare: any setting
+of a topic, and those of a broker that are live.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from typing import assert_never
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import topic_name_fault
+from millpond.base.settings import AnySetting, Kind, Registry, SettingError, Settings
+from millpond.config.effective import NodeLayers
+from millpond.config.node import NODE
+from millpond.config.topic import MAX_COMPACTION_LAG_MS, MIN_COMPACTION_LAG_MS, TOPIC
+from millpond.metadata.decision import OK, Decision, Verdict
+from millpond.metadata.image import ALL_BROKERS, Image, Resource
+from millpond.metadata.records import ConfigRecord, ResourceType
+
+
+class Operation(IntEnum):
+    """What to do with a setting, by the numbers of the protocol."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """One setting of an IncrementalAlterConfigs; `operation` is as the client sent it, not yet checked."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceChanges:
+    resource: Resource
+    changes: tuple[ConfigChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceConfigs:
+    """All settings that a resource shall have from now on (AlterConfigs)."""
+
+    resource: Resource
+    configs: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceVerdict:
+    resource: Resource
+    verdict: Verdict
+
+
+def node_layers(image: Image, static: Settings, node_id: int) -> NodeLayers:
+    """All that the node was told: what it was started with, and what the metadata says."""
+    own = image.config_of(Resource(ResourceType.BROKER, str(node_id)))
+    return NodeLayers(static, for_this_broker=own, for_all_brokers=image.config_of(ALL_BROKERS))
+
+
+def decide_incremental_alter(
+    image: Image, layers: NodeLayers, requests: Sequence[ResourceChanges], *, validate_only: bool = False
+) -> Decision[tuple[ResourceVerdict, ...]]:
+    """Change single settings of each resource."""
+    wishes = [(request.resource, partial(_wish_of_changes, image, layers, request)) for request in requests]
+    return _decide(image, layers, wishes, validate_only)
+
+
+def decide_alter(
+    image: Image, layers: NodeLayers, requests: Sequence[ResourceConfigs], *, validate_only: bool = False
+) -> Decision[tuple[ResourceVerdict, ...]]:
+    """Replace all settings of each resource: what is not named goes back to its default."""
+    wishes = [(request.resource, partial(_wish_of_replacement, image, request)) for request in requests]
+    return _decide(image, layers, wishes, validate_only)
+
+
+def topic_config_records(
+    name: str, configs: Sequence[tuple[str, str | None]], layers: NodeLayers
+) -> list[ConfigRecord]:
+    """The settings that a topic is created with, checked. Raises Refused."""
+    nulls = [setting for setting, value in configs if value is None]
+    if nulls:
+        raise Refused(ErrorCode.INVALID_CONFIG, f"a topic's setting cannot be null: {', '.join(nulls)}")
+    texts = {setting: value for setting, value in configs if value is not None}
+    if texts:
+        _check_topic(texts, texts, layers)
+    return [ConfigRecord(ResourceType.TOPIC, name, setting, value) for setting, value in texts.items()]
+
+
+Wish = Mapping[str, str | None]
+"""What each named setting shall be from now on; None is its default."""
+
+
+def _decide(
+    image: Image, layers: NodeLayers, wishes: Sequence[tuple[Resource, Callable[[], Wish]]], validate_only: bool
+) -> Decision[tuple[ResourceVerdict, ...]]:
+    times_named = Counter(resource for resource, _ in wishes)
+    records: list[ConfigRecord] = []
+    verdicts: dict[Resource, Verdict] = {}
+    for resource, wish in wishes:
+        try:
+            if times_named[resource] > 1:
+                raise Refused(ErrorCode.INVALID_REQUEST, "the resource is named more than once in the request")
+            _check_resource(image, resource)
+            records += _records(image, layers, resource, wish())
+            verdicts[resource] = OK
+        except Refused as refused:
+            verdicts[resource] = Verdict.of(refused)
+    reply = tuple(ResourceVerdict(resource, verdict) for resource, verdict in verdicts.items())
+    return Decision(() if validate_only else tuple(records), reply)
+
+
+def _check_resource(image: Image, resource: Resource) -> None:
+    match resource.type:
+        case ResourceType.TOPIC:
+            if not resource.name:
+                raise Refused(ErrorCode.INVALID_REQUEST, "there are no settings for all topics; name one")
+            if fault := topic_name_fault(resource.name):
+                raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+            if resource.name not in image.topics:
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.name} does not exist")
+        case ResourceType.BROKER:
+            if resource.name and resource.name not in map(str, image.brokers):
+                raise Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {resource.name!r}")
+        case _:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"resources of type {resource.type} have no settings here")
+
+
+def _wish_of_changes(image: Image, layers: NodeLayers, request: ResourceChanges) -> Wish:
+    _refuse_repeated(change.name for change in request.changes)
+    needs_value = [change for change in request.changes if change.operation != Operation.DELETE]
+    _refuse_nulls(change.name for change in needs_value if change.value is None)
+    return {change.name: _changed(image, layers, request.resource, change) for change in request.changes}
+
+
+def _wish_of_replacement(image: Image, request: ResourceConfigs) -> Wish:
+    _refuse_repeated(name for name, _ in request.configs)
+    _refuse_nulls(name for name, value in request.configs if value is None)
+    own = image.config_of(request.resource)
+    # What a broker cannot change while running, such as the cluster's id, is not the client's to forget either.
+    forgotten = [name for name in own if request.resource.type == ResourceType.TOPIC or _is_live(name)]
+    return dict.fromkeys(forgotten) | dict(request.configs)
+
+
+def _changed(image: Image, layers: NodeLayers, resource: Resource, change: ConfigChange) -> str | None:
+    """The text that the setting has after the change."""
+    try:
+        operation = Operation(change.operation)
+    except ValueError:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"there is no operation {change.operation}") from None
+    value = change.value or ""
+    match operation:
+        case Operation.SET:
+            return value
+        case Operation.DELETE:
+            return None
+        case Operation.APPEND:
+            parts = _parts(image, layers, resource, change.name)
+            return ",".join(dict.fromkeys([*parts, *_split(value)]))
+        case Operation.SUBTRACT:
+            parts = _parts(image, layers, resource, change.name)
+            gone = set(_split(value))
+            return ",".join(part for part in parts if part not in gone)
+        case _:
+            assert_never(operation)
+
+
+def _parts(image: Image, layers: NodeLayers, resource: Resource, name: str) -> list[str]:
+    """What a list has now, whether of its own or by default."""
+    is_topic = resource.type == ResourceType.TOPIC
+    setting = _setting(TOPIC if is_topic else NODE, name)
+    if setting.kind is not Kind.LIST:
+        raise Refused(ErrorCode.INVALID_CONFIG, f"{name} is not a list: nothing can be added to or taken from it")
+    own = image.config_of(resource).get(name)
+    if own is not None:
+        return _split(own)
+    inherited = layers.effective_for_topic(setting, {}) if is_topic else layers.effective(setting)
+    return _split(inherited.text)
+
+
+def _records(image: Image, layers: NodeLayers, resource: Resource, wish: Wish) -> list[ConfigRecord]:
+    """Check the wish, and give a record for each setting that really changes."""
+    own = image.config_of(resource)
+    given = {name: value for name, value in wish.items() if value is not None}
+    if resource.type == ResourceType.TOPIC:
+        kept = {name: value for name, value in own.items() if name not in wish}
+        _check_topic(given, kept | given, layers)
+    else:
+        _check_broker(wish, given, own)
+    changed = {name: value for name, value in wish.items() if own.get(name) != value}
+    return [ConfigRecord(resource.type, resource.name, name, value) for name, value in changed.items()]
+
+
+def _check_topic(given: Mapping[str, str], all_texts: Mapping[str, str], layers: NodeLayers) -> None:
+    """Each given value for itself, then how all of the topic's values go together."""
+    for name, text in given.items():
+        _parse(_setting(TOPIC, name), text)
+    settings = layers.topic_settings(all_texts)
+    if settings[MIN_COMPACTION_LAG_MS] > settings[MAX_COMPACTION_LAG_MS]:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"{MIN_COMPACTION_LAG_MS.name}={settings[MIN_COMPACTION_LAG_MS]} cannot be more than "
+            f"{MAX_COMPACTION_LAG_MS.name}={settings[MAX_COMPACTION_LAG_MS]}",
+        )
+
+
+def _check_broker(wish: Wish, given: Mapping[str, str], own: Mapping[str, str]) -> None:
+    for name in wish:
+        # Taking away what is not set asks for nothing.
+        if not _is_live(name) and (name in given or name in own):
+            _setting(NODE, name)
+            raise Refused(ErrorCode.INVALID_REQUEST, f"{name} can only be set when the node starts")
+    for name, text in given.items():
+        _parse(_setting(NODE, name), text)
+
+
+def _is_live(name: str) -> bool:
+    return name in NODE and NODE.get(name).live
+
+
+def _setting(registry: Registry, name: str) -> AnySetting:
+    try:
+        return registry.get(name)
+    except SettingError as fault:
+        raise Refused(ErrorCode.INVALID_CONFIG, str(fault)) from None
+
+
+def _parse(setting: AnySetting, text: str) -> None:
+    try:
+        setting.parse(text)
+    except SettingError as fault:
+        raise Refused(ErrorCode.INVALID_CONFIG, str(fault)) from None
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _refuse_repeated(names: Iterable[str]) -> None:
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if repeated:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"named more than once: {', '.join(repeated)}")
+
+
+def _refuse_nulls(names: Iterable[str]) -> None:
+    nulls = list(names)
+    if nulls:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"a value cannot be null: {', '.join(nulls)}")

@@ -1,0 +1,38 @@
+"""What deciding gives: the records to commit, and the reply that waits for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.metadata.records import Record
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[R_co]):
+    """Nothing has happened yet: it happens when the records are committed and replayed."""
+
+    records: tuple[Record, ...]
+    reply: R_co
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How one item of a request fared."""
+
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.code is ErrorCode.NONE
+
+    @classmethod
+    def of(cls, refused: Refused) -> Verdict:
+        return cls(refused.code, refused.message)
+
+
+OK = Verdict()

@@ -1,0 +1,229 @@
+"""The metadata as it stands: topics, partitions, settings, brokers. `Image.replay` alone changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, NamedTuple, assert_never
+from uuid import UUID
+
+from millpond.base.ids import LeaderEpoch, NodeId
+from millpond.metadata.records import (
+    LEADER_UNCHANGED,
+    BrokerEndpoint,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    Record,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    ResourceType,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
+
+NOTHING_SET: Final[Mapping[str, str]] = MappingProxyType({})
+
+CLUSTER_ID_NAME: Final = "cluster.id"
+"""The cluster's name is a setting of all brokers: the log has no other record that could hold it."""
+
+
+class Resource(NamedTuple):
+    """What a setting belongs to. A broker's resource with an empty name stands for all brokers."""
+
+    type: int
+    name: str
+
+
+ALL_BROKERS: Final = Resource(ResourceType.BROKER, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Where a partition lives and who leads it."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    partition_epoch: int
+    removing_replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic; the place in `partitions` is the partition's number."""
+
+    name: str
+    id: UUID
+    partitions: list[Partition] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    id: NodeId
+    incarnation_id: UUID
+    epoch: int
+    end_points: tuple[BrokerEndpoint, ...]
+    rack: str | None
+    fenced: bool
+
+
+@dataclass(slots=True)
+class Image:
+    """Read it freely; hand it records through `replay`. Dicts keep the order in which things came to be."""
+
+    topics: dict[str, Topic] = field(default_factory=dict)
+    topics_by_id: dict[UUID, Topic] = field(default_factory=dict)
+    configs: dict[Resource, dict[str, str]] = field(default_factory=dict)
+    brokers: dict[int, Broker] = field(default_factory=dict)
+    features: dict[str, int] = field(default_factory=dict)
+    next_producer_id: int = 0
+    partitions_total: int = 0
+    _names_by_sound: dict[str, dict[str, None]] = field(default_factory=dict)
+
+    # Reading.
+
+    @property
+    def cluster_id(self) -> str | None:
+        return self.config_of(ALL_BROKERS).get(CLUSTER_ID_NAME)
+
+    def config_of(self, resource: Resource) -> Mapping[str, str]:
+        """What was set for the resource, as text."""
+        return self.configs.get(resource, NOTHING_SET)
+
+    def topic_config(self, name: str) -> Mapping[str, str]:
+        return self.config_of(Resource(ResourceType.TOPIC, name))
+
+    def partition(self, topic: str, partition: int) -> Partition | None:
+        found = self.topics.get(topic)
+        return found.partitions[partition] if found and 0 <= partition < len(found.partitions) else None
+
+    def partitions_of(self, node_id: int) -> Iterator[tuple[Topic, int, Partition]]:
+        """All partitions of which this node holds a replica."""
+        for topic in self.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                if node_id in partition.replicas:
+                    yield topic, number, partition
+
+    def namesakes(self, name: str) -> tuple[str, ...]:
+        """Topics whose names differ from `name` at most in '.' against '_'."""
+        return tuple(self._names_by_sound.get(sound_of(name), ()))
+
+    # Changing.
+
+    def replay(self, record: Record) -> None:
+        """Make it so. The record is committed: there is nothing left to refuse."""
+        match record:
+            case TopicRecord():
+                self._add_topic(record)
+            case PartitionRecord():
+                self._add_partition(record)
+            case PartitionChangeRecord():
+                self._change_partition(record)
+            case RemoveTopicRecord():
+                self._remove_topic(record)
+            case ConfigRecord():
+                self._set_config(record)
+            case FeatureLevelRecord():
+                self._set_feature(record)
+            case ProducerIdsRecord():
+                self.next_producer_id = record.next_producer_id
+            case RegisterBrokerRecord():
+                self._add_broker(record)
+            case BrokerRegistrationChangeRecord():
+                self._change_broker(record)
+            case UnregisterBrokerRecord():
+                del self.brokers[record.broker_id]
+            case NoOpRecord():
+                pass
+            case _:
+                assert_never(record)
+
+    def _add_topic(self, record: TopicRecord) -> None:
+        assert record.name not in self.topics, record
+        topic = Topic(record.name, record.topic_id)
+        self.topics[topic.name] = topic
+        self.topics_by_id[topic.id] = topic
+        self._names_by_sound.setdefault(sound_of(topic.name), {})[topic.name] = None
+
+    def _remove_topic(self, record: RemoveTopicRecord) -> None:
+        topic = self.topics_by_id.pop(record.topic_id)
+        del self.topics[topic.name]
+        self.configs.pop(Resource(ResourceType.TOPIC, topic.name), None)
+        self.partitions_total -= len(topic.partitions)
+        namesakes = self._names_by_sound[sound_of(topic.name)]
+        del namesakes[topic.name]
+        if not namesakes:
+            del self._names_by_sound[sound_of(topic.name)]
+
+    def _add_partition(self, record: PartitionRecord) -> None:
+        partitions = self.topics_by_id[record.topic_id].partitions
+        assert record.partition_id == len(partitions), record
+        partitions.append(
+            Partition(
+                replicas=record.replicas,
+                isr=record.isr,
+                leader=NodeId(record.leader),
+                leader_epoch=LeaderEpoch(record.leader_epoch),
+                partition_epoch=record.partition_epoch,
+                removing_replicas=record.removing_replicas,
+                adding_replicas=record.adding_replicas,
+            )
+        )
+        self.partitions_total += 1
+
+    def _change_partition(self, record: PartitionChangeRecord) -> None:
+        partitions = self.topics_by_id[record.topic_id].partitions
+        old = partitions[record.partition_id]
+        led_anew = record.leader != LEADER_UNCHANGED
+        partitions[record.partition_id] = Partition(
+            replicas=old.replicas if record.replicas is None else record.replicas,
+            isr=old.isr if record.isr is None else record.isr,
+            leader=NodeId(record.leader) if led_anew else old.leader,
+            leader_epoch=LeaderEpoch(old.leader_epoch + led_anew),
+            partition_epoch=old.partition_epoch + 1,
+            removing_replicas=old.removing_replicas if record.removing_replicas is None else record.removing_replicas,
+            adding_replicas=old.adding_replicas if record.adding_replicas is None else record.adding_replicas,
+        )
+
+    def _set_config(self, record: ConfigRecord) -> None:
+        resource = Resource(record.resource_type, record.resource_name)
+        if record.value is not None:
+            self.configs.setdefault(resource, {})[record.name] = record.value
+        elif resource in self.configs:
+            self.configs[resource].pop(record.name, None)
+            if not self.configs[resource]:
+                del self.configs[resource]
+
+    def _set_feature(self, record: FeatureLevelRecord) -> None:
+        if record.feature_level:
+            self.features[record.name] = record.feature_level
+        else:
+            self.features.pop(record.name, None)
+
+    def _add_broker(self, record: RegisterBrokerRecord) -> None:
+        self.brokers[record.broker_id] = Broker(
+            id=NodeId(record.broker_id),
+            incarnation_id=record.incarnation_id,
+            epoch=record.broker_epoch,
+            end_points=record.end_points,
+            rack=record.rack,
+            fenced=record.fenced,
+        )
+
+    def _change_broker(self, record: BrokerRegistrationChangeRecord) -> None:
+        if record.fenced:
+            broker = self.brokers[record.broker_id]
+            self.brokers[record.broker_id] = replace(broker, fenced=record.fenced > 0)
+
+
+def sound_of(topic_name: str) -> str:
+    """Names of one sound cannot stand side by side: metrics write both '.' and '_' as '_'."""
+    return topic_name.replace(".", "_")

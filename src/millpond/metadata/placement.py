@@ -1,0 +1,60 @@
+"""On which brokers the replicas of new partitions live: leaders spread evenly, replicas over racks, none twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import zip_longest
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ports import Entropy
+from millpond.metadata.image import Broker
+
+
+def place(
+    brokers: Iterable[Broker], partitions: int, replication_factor: int, entropy: Entropy
+) -> list[tuple[int, ...]]:
+    """The replicas of each new partition, the leader first. Raises Refused when there are too few brokers."""
+    everyone = list(brokers)
+    active = _ring([broker for broker in everyone if not broker.fenced])
+    fenced = _ring([broker for broker in everyone if broker.fenced])
+    if replication_factor > len(everyone):
+        raise Refused(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {replication_factor} needs as many brokers, only {len(everyone)} are registered",
+        )
+    if not active:
+        raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, "no broker is able to lead a partition now")
+    start = entropy.below(len(active))
+    placed = []
+    for number in range(partitions):
+        turn, step = divmod(start + number, len(active))
+        leader, others = active[step], active[step + 1 :] + active[:step]
+        # Each turn of the ring pairs a leader with other followers, so that its load is shared when it fails.
+        shift = turn % len(others) if others else 0
+        candidates = others[shift:] + others[:shift] + fenced
+        placed.append(_spread(leader, candidates, replication_factor))
+    return placed
+
+
+def _ring(brokers: list[Broker]) -> list[Broker]:
+    """All brokers once, neighbours in different racks as far as the racks allow."""
+    racks: dict[str, list[Broker]] = {}
+    for broker in sorted(brokers, key=lambda broker: (broker.rack or "", broker.id)):
+        racks.setdefault(broker.rack or "", []).append(broker)
+    return [broker for row in zip_longest(*racks.values()) for broker in row if broker is not None]
+
+
+def _spread(leader: Broker, candidates: list[Broker], count: int) -> tuple[int, ...]:
+    """The leader and the first candidates, those in racks not yet taken before the others."""
+    chosen = [leader]
+    racks = {leader.rack}
+    while len(chosen) < count:
+        # Without racks every broker counts as being in the one rack None, and the first candidate is as good as any.
+        fresh = next((broker for broker in candidates if broker.rack not in racks), None)
+        if fresh is None:
+            racks.clear()
+            fresh = candidates[0]
+        candidates.remove(fresh)
+        chosen.append(fresh)
+        racks.add(fresh.rack)
+    return tuple(broker.id for broker in chosen)

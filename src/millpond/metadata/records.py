@@ -1,0 +1,150 @@
+"""The records of the metadata log: one small frozen value for each kind, named as the protocol names them.
+
+Only what this project uses of each kind is here; fields that the wire has and we do not keep their defaults there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, TypeAlias
+from uuid import UUID
+
+NO_LEADER: Final = -1
+LEADER_UNCHANGED: Final = -2
+
+
+class ResourceType(IntEnum):
+    """What can have settings, by the numbers of the protocol."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEndpoint:
+    name: str
+    host: str
+    port: int
+    security_protocol: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBrokerRecord:
+    """A broker has joined, or came back with a new incarnation, address or rack."""
+
+    broker_id: int
+    incarnation_id: UUID
+    broker_epoch: int
+    end_points: tuple[BrokerEndpoint, ...]
+    rack: str | None = None
+    fenced: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistrationChangeRecord:
+    """A broker was fenced (1) or unfenced (-1); 0 leaves it as it is."""
+
+    broker_id: int
+    broker_epoch: int
+    fenced: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterBrokerRecord:
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A topic has come into being. Its settings and partitions follow in records of their own."""
+
+    name: str
+    topic_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    partition_id: int
+    topic_id: UUID
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    removing_replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    leader: int = NO_LEADER
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChangeRecord:
+    """What changed in a partition; None and LEADER_UNCHANGED leave a part as it is.
+
+    Naming a leader, even the same one, begins a new leader epoch; any change begins a new partition epoch.
+    """
+
+    partition_id: int
+    topic_id: UUID
+    isr: tuple[int, ...] | None = None
+    leader: int = LEADER_UNCHANGED
+    replicas: tuple[int, ...] | None = None
+    removing_replicas: tuple[int, ...] | None = None
+    adding_replicas: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTopicRecord:
+    """A topic is gone, with its partitions and settings."""
+
+    topic_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRecord:
+    """A setting of a topic, of one broker or (with an empty name) of all brokers; None takes it away."""
+
+    resource_type: int
+    resource_name: str
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLevelRecord:
+    """The level of a feature that the cluster has agreed on; 0 takes it away."""
+
+    name: str
+    feature_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdsRecord:
+    """All producer ids below `next_producer_id` have been given out, the last of them to this broker."""
+
+    broker_id: int
+    broker_epoch: int
+    next_producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoOpRecord:
+    """Nothing changed; shows that the log is alive."""
+
+
+Record: TypeAlias = (
+    RegisterBrokerRecord
+    | BrokerRegistrationChangeRecord
+    | UnregisterBrokerRecord
+    | TopicRecord
+    | PartitionRecord
+    | PartitionChangeRecord
+    | RemoveTopicRecord
+    | ConfigRecord
+    | FeatureLevelRecord
+    | ProducerIdsRecord
+    | NoOpRecord
+)

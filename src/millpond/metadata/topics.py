@@ -1,0 +1,308 @@
+"""Topics come and go and grow: deciding on CreateTopics, DeleteTopics and CreatePartitions.
+
+Each topic of a request fares for itself; one that is refused does not keep the others from being served.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
+from millpond.base.ports import Entropy
+from millpond.base.settings import Settings
+from millpond.config.effective import NodeLayers
+from millpond.config.node import (
+    DEFAULT_REPLICATION_FACTOR,
+    DELETE_TOPIC_ENABLE,
+    MAX_PARTITIONS,
+    MAX_PARTITIONS_PER_TOPIC,
+    NUM_PARTITIONS,
+)
+from millpond.metadata.configs import topic_config_records
+from millpond.metadata.decision import OK, Decision, Verdict
+from millpond.metadata.image import Image, Topic, sound_of
+from millpond.metadata.placement import place
+from millpond.metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord
+
+METADATA_TOPIC: Final = "__cluster_metadata"
+"""The name of the metadata log's folder; a topic of this name would share it."""
+
+REPLICATION_FACTOR_MAX: Final = 32767
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic that a client wants; -1 leaves a number to the broker, `assignments` gives replicas by partition."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    configs: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """How a wanted topic fared; the id is that of no topic when it was refused or only checked."""
+
+    name: str
+    verdict: Verdict
+    topic_id: UUID = NO_TOPIC_ID
+    num_partitions: int = -1
+    replication_factor: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRef:
+    """A topic by name or by id, one of the two."""
+
+    name: str | None = None
+    topic_id: UUID = NO_TOPIC_ID
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    name: str | None
+    topic_id: UUID
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class MorePartitions:
+    """A topic that shall have `count` partitions in all; `assignments` gives the replicas of the new ones."""
+
+    name: str
+    count: int
+    assignments: tuple[tuple[int, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GrownTopic:
+    name: str
+    verdict: Verdict
+
+
+def decide_create_topics(
+    image: Image, layers: NodeLayers, topics: Sequence[NewTopic], entropy: Entropy, *, validate_only: bool = False
+) -> Decision[tuple[CreatedTopic, ...]]:
+    """One reply for each name, in the order in which the request first names them."""
+    times_named = Counter(topic.name for topic in topics)
+    sounds: dict[str, str] = {}
+    partitions_total = image.partitions_total
+    records: list[Record] = []
+    created: dict[str, CreatedTopic] = {}
+    for wanted in topics:
+        try:
+            if times_named[wanted.name] > 1:
+                raise Refused(ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} is named more than once")
+            _check_new_name(image, wanted.name, sounds)
+            config_records = topic_config_records(wanted.name, wanted.configs, layers)
+            replicas = _replicas_of_new_topic(image, layers.static, wanted, partitions_total, entropy)
+        except Refused as refused:
+            created[wanted.name] = CreatedTopic(wanted.name, Verdict.of(refused))
+            continue
+        topic_id = NO_TOPIC_ID if validate_only else entropy.uuid()
+        partitions_total += len(replicas)
+        sounds[sound_of(wanted.name)] = wanted.name
+        records += [
+            TopicRecord(wanted.name, topic_id),
+            *config_records,
+            *_partition_records(image, topic_id, 0, replicas),
+        ]
+        created[wanted.name] = CreatedTopic(wanted.name, OK, topic_id, len(replicas), len(replicas[0]))
+    return Decision(() if validate_only else tuple(records), tuple(created.values()))
+
+
+def decide_delete_topics(
+    image: Image, layers: NodeLayers, refs: Sequence[TopicRef]
+) -> Decision[tuple[DeletedTopic, ...]]:
+    """One reply for each topic that the request names, be it by name or by id."""
+    found = [_find(image, ref) for ref in refs]
+    times_named = Counter(topic.id for topic in found if isinstance(topic, Topic))
+    records: list[Record] = []
+    replies: dict[TopicRef | UUID, DeletedTopic] = {}
+    for ref, topic in zip(refs, found, strict=True):
+        if isinstance(topic, Refused):
+            replies[ref] = DeletedTopic(ref.name, ref.topic_id, Verdict.of(topic))
+        elif not layers.static[DELETE_TOPIC_ENABLE]:
+            refused = Verdict(
+                ErrorCode.TOPIC_DELETION_DISABLED, f"{DELETE_TOPIC_ENABLE.name} is false on this broker"
+            )
+            replies[topic.id] = DeletedTopic(ref.name, ref.topic_id, refused)
+        elif times_named[topic.id] > 1:
+            refused = Verdict(ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named more than once")
+            replies[topic.id] = DeletedTopic(ref.name, ref.topic_id, refused)
+        else:
+            records.append(RemoveTopicRecord(topic.id))
+            replies[topic.id] = DeletedTopic(topic.name, topic.id, OK)
+    return Decision(tuple(records), tuple(replies.values()))
+
+
+def decide_create_partitions(
+    image: Image,
+    layers: NodeLayers,
+    topics: Sequence[MorePartitions],
+    entropy: Entropy,
+    *,
+    validate_only: bool = False,
+) -> Decision[tuple[GrownTopic, ...]]:
+    """One reply for each name, in the order in which the request first names them."""
+    times_named = Counter(topic.name for topic in topics)
+    partitions_total = image.partitions_total
+    records: list[Record] = []
+    grown: dict[str, GrownTopic] = {}
+    for wanted in topics:
+        try:
+            if times_named[wanted.name] > 1:
+                raise Refused(ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} is named more than once")
+            topic = image.topics.get(wanted.name)
+            if topic is None:
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {wanted.name!r} does not exist")
+            replicas = _replicas_of_more_partitions(image, layers.static, topic, wanted, partitions_total, entropy)
+        except Refused as refused:
+            grown[wanted.name] = GrownTopic(wanted.name, Verdict.of(refused))
+            continue
+        partitions_total += len(replicas)
+        records += _partition_records(image, topic.id, len(topic.partitions), replicas)
+        grown[wanted.name] = GrownTopic(wanted.name, OK)
+    return Decision(() if validate_only else tuple(records), tuple(grown.values()))
+
+
+def _find(image: Image, ref: TopicRef) -> Topic | Refused:
+    """The topic that a deletion means, or why there is none."""
+    if (ref.name is None) == (ref.topic_id == NO_TOPIC_ID):
+        return Refused(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, one of the two")
+    if ref.name is not None:
+        unknown = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {ref.name!r} does not exist")
+        return image.topics.get(ref.name, unknown)
+    return image.topics_by_id.get(
+        ref.topic_id, Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has id {ref.topic_id}")
+    )
+
+
+def _check_new_name(image: Image, name: str, sounds: dict[str, str]) -> None:
+    if fault := topic_name_fault(name):
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+    if name == METADATA_TOPIC:
+        raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{METADATA_TOPIC} is the cluster's own log")
+    if name in image.topics:
+        raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+    namesake = next(iter(image.namesakes(name)), sounds.get(sound_of(name)))
+    if namesake is not None:
+        raise Refused(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {name!r} differs from topic {namesake!r} only in '.' and '_', which metrics cannot tell apart",
+        )
+
+
+Replicas = list[tuple[int, ...]]
+"""The replicas of new partitions, in the order of their numbers, each with its leader first."""
+
+
+def _replicas_of_new_topic(
+    image: Image, static: Settings, wanted: NewTopic, partitions_total: int, entropy: Entropy
+) -> Replicas:
+    if wanted.assignments:
+        if wanted.num_partitions != -1 or wanted.replication_factor != -1:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                "with a manual assignment, leave the number of partitions and the replication factor at -1",
+            )
+        _check_count(static, len(wanted.assignments), len(wanted.assignments), partitions_total)
+        return _assigned(image, wanted.assignments)
+    if wanted.replication_factor < -1 or wanted.replication_factor == 0:
+        raise Refused(
+            ErrorCode.INVALID_REPLICATION_FACTOR, "the replication factor must be at least 1, or -1 for the default"
+        )
+    if wanted.num_partitions < -1 or wanted.num_partitions == 0:
+        raise Refused(
+            ErrorCode.INVALID_PARTITIONS, "the number of partitions must be at least 1, or -1 for the default"
+        )
+    count = static[NUM_PARTITIONS] if wanted.num_partitions == -1 else wanted.num_partitions
+    factor = static[DEFAULT_REPLICATION_FACTOR] if wanted.replication_factor == -1 else wanted.replication_factor
+    _check_count(static, count, count, partitions_total)
+    return place(image.brokers.values(), count, factor, entropy)
+
+
+def _replicas_of_more_partitions(
+    image: Image, static: Settings, topic: Topic, wanted: MorePartitions, partitions_total: int, entropy: Entropy
+) -> Replicas:
+    now = len(topic.partitions)
+    added = wanted.count - now
+    if added <= 0:
+        raise Refused(
+            ErrorCode.INVALID_PARTITIONS,
+            f"topic {topic.name!r} has {now} partitions: {wanted.count} would not be more",
+        )
+    _check_count(static, wanted.count, added, partitions_total)
+    factor = len(topic.partitions[0].replicas)
+    if wanted.assignments is None:
+        return place(image.brokers.values(), added, factor, entropy)
+    if len(wanted.assignments) != added:
+        raise Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{added} partitions are added, but {len(wanted.assignments)} assignments are given",
+        )
+    for replicas in wanted.assignments:
+        _check_replicas(image, replicas, factor)
+    return list(wanted.assignments)
+
+
+def _check_count(static: Settings, in_topic: int, added: int, in_cluster: int) -> None:
+    """Limits first: the number of partitions decides how much is allocated for them."""
+    if in_topic > static[MAX_PARTITIONS_PER_TOPIC]:
+        raise Refused(
+            ErrorCode.POLICY_VIOLATION,
+            f"{in_topic} partitions are more than {MAX_PARTITIONS_PER_TOPIC.name}={static[MAX_PARTITIONS_PER_TOPIC]}",
+        )
+    if in_cluster + added > static[MAX_PARTITIONS]:
+        raise Refused(
+            ErrorCode.POLICY_VIOLATION,
+            f"{added} partitions more would make {in_cluster + added} in the cluster, and "
+            f"{MAX_PARTITIONS.name}={static[MAX_PARTITIONS]}",
+        )
+
+
+def _assigned(image: Image, assignments: Iterable[tuple[int, tuple[int, ...]]]) -> Replicas:
+    """A manual assignment, checked and in the order of the partitions."""
+    by_number: dict[int, tuple[int, ...]] = {}
+    for number, replicas in assignments:
+        if number in by_number:
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {number} is assigned more than once")
+        factor = len(next(iter(by_number.values()), replicas))
+        _check_replicas(image, replicas, factor)
+        by_number[number] = replicas
+    if by_number.keys() != set(range(len(by_number))):
+        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions must be numbered from 0 without a gap")
+    return [by_number[number] for number in range(len(by_number))]
+
+
+def _check_replicas(image: Image, replicas: tuple[int, ...], factor: int) -> None:
+    fault = None
+    if not replicas:
+        fault = "a partition needs at least one replica"
+    elif len(replicas) > REPLICATION_FACTOR_MAX:
+        fault = f"a partition has at most {REPLICATION_FACTOR_MAX} replicas"
+    elif len(set(replicas)) < len(replicas):
+        fault = f"a broker is named twice for one partition: {list(replicas)}"
+    elif unknown := [node for node in replicas if node not in image.brokers]:
+        fault = f"there is no broker {unknown[0]}"
+    elif len(replicas) != factor:
+        fault = f"all partitions must have the same number of replicas: {len(replicas)} here, {factor} elsewhere"
+    elif all(image.brokers[node].fenced for node in replicas):
+        fault = f"none of the brokers {list(replicas)} is able to lead now"
+    if fault:
+        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
+
+
+def _partition_records(image: Image, topic_id: UUID, first: int, placed: Replicas) -> list[PartitionRecord]:
+    records = []
+    for number, replicas in enumerate(placed, first):
+        in_sync = tuple(node for node in replicas if not image.brokers[node].fenced)
+        records.append(PartitionRecord(number, topic_id, replicas, in_sync, leader=in_sync[0]))
+    return records

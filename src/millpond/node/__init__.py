@@ -1,0 +1,1 @@
+"""The real world behind the ports: sockets, files, the clock, threads; and the process that runs a broker on them."""

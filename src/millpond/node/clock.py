@@ -1,0 +1,28 @@
+"""Time as the machine tells it, and the asyncio loop that everything runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import cast
+
+
+class LoopClock:
+    """The clock port over one asyncio loop (uvloop's or the standard one)."""
+
+    __slots__ = ("_loop", "call_soon")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        # The loop's own method, without a layer: this is on the way of every reply.
+        self.call_soon = cast("Callable[[Callable[[], None]], None]", loop.call_soon)
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay_ms / 1000, callback)

@@ -1,0 +1,236 @@
+"""The real disk: positional appends, pread, fdatasync, and names that are synced with their folder."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+
+from millpond.base.ports import Buffer
+
+REPLACE_SUFFIX = ".tmp"
+"""What `replace` writes first; a file of this name is a leftover of a power cut and may be removed."""
+
+_IOV_MAX = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+_READ_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None) if hasattr(os, "preadv") else None
+_HAS_PWRITEV = hasattr(os, "pwritev")
+_PROBE = bytearray(1)
+
+
+def _write_at(descriptor: int, parts: Sequence[Buffer], position: int) -> int:
+    """One write of as much as the kernel takes."""
+    if len(parts) > _IOV_MAX:
+        parts = parts[:_IOV_MAX]
+    if _HAS_PWRITEV:
+        written = os.pwritev(descriptor, parts, position)
+    else:
+        written = os.pwrite(descriptor, b"".join(parts), position)
+    if not written and any(parts):
+        raise OSError(errno.EIO, "the disk took nothing and gave no reason")
+    return written
+
+
+def _after(parts: Sequence[Buffer], count: int) -> list[Buffer]:
+    """What is left of `parts` once their first `count` bytes have been written."""
+    for index, part in enumerate(parts):
+        if count < len(part):
+            return [memoryview(part)[count:], *parts[index + 1 :]]
+        count -= len(part)
+    return []
+
+
+def _sync(descriptor: int) -> None:
+    """Push data, and the metadata needed to find it, through the drive's own cache."""
+    if _FULL_SYNC is not None:
+        # There fsync only reaches the drive's cache, which a power cut empties.
+        fcntl.fcntl(descriptor, _FULL_SYNC)
+    else:
+        os.fdatasync(descriptor)
+
+
+class RealFile:
+    """One open file that one owner appends to.
+
+    The end is remembered here, so that an append is a single system call. A worker thread that reads or syncs must
+    be covered by `retain`, or the descriptor may belong to another file by then.
+    """
+
+    __slots__ = ("_closing", "_descriptor", "_end", "_holds", "path")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._end = os.fstat(descriptor).st_size
+        self._holds = 0
+        self._closing = False
+
+    def size(self) -> int:
+        return self._end
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        end = self._end
+        left = parts
+        missing = sum(map(len, parts))
+        try:
+            while missing:
+                written = _write_at(self._descriptor, left, end)
+                end += written
+                missing -= written
+                if missing:
+                    left = _after(left, written)
+        except OSError:
+            # Part of it may stand in the file. Say so, as a reopened file would.
+            if self._descriptor >= 0:
+                self._end = os.fstat(self._descriptor).st_size
+            raise
+        self._end = end
+
+    def read_at(self, position: int, length: int) -> bytes:
+        data = os.pread(self._descriptor, length, position)
+        if len(data) == length or not data:
+            return data
+        # The kernel may give less than asked (a signal, its 2 GiB limit): only an empty read means the end.
+        pieces = [data]
+        missing = length - len(data)
+        while missing:
+            piece = os.pread(self._descriptor, missing, position + length - missing)
+            if not piece:
+                break
+            pieces.append(piece)
+            missing -= len(piece)
+        return b"".join(pieces)
+
+    def is_cached(self, position: int, length: int) -> bool:
+        if _READ_NOWAIT is None:
+            return True
+        try:
+            os.preadv(self._descriptor, (_PROBE,), position, _READ_NOWAIT)
+            os.preadv(self._descriptor, (_PROBE,), position + max(length - 1, 0), _READ_NOWAIT)
+        except OSError as error:
+            # Some file systems cannot tell; then reading at once is the better guess.
+            return error.errno != errno.EAGAIN
+        return True
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+        self._end = size
+
+    def sync(self) -> None:
+        descriptor = self._descriptor
+        if descriptor < 0:
+            # Python calls this a ValueError; to the caller it is a disk that cannot sync.
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
+        _sync(descriptor)
+
+    def descriptor(self) -> int | None:
+        return self._descriptor if self._descriptor >= 0 else None
+
+    def retain(self) -> None:
+        self._holds += 1
+
+    def release(self) -> None:
+        assert self._holds > 0, f"{self.path} is released more often than retained"
+        self._holds -= 1
+        if self._closing and not self._holds:
+            self._close_now()
+
+    def close(self) -> None:
+        self._closing = True
+        if not self._holds:
+            self._close_now()
+
+    def _close_now(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class RealFileLock:
+    """An exclusive lock on a file; the kernel drops it when the process dies, however it dies."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class RealDisk:
+    """The machine's own file system."""
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(path, os.open(path, flags, 0o644))
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def replace(self, path: str, data: bytes) -> None:
+        temporary = path + REPLACE_SUFFIX
+        file = self.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.append((data,))
+            # Renaming before the sync could leave an empty file under the final name.
+            file.sync()
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        finally:
+            file.close()
+        os.rename(temporary, path)
+        self.sync_folder(os.path.dirname(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def list(self, folder: str) -> list[str]:
+        return sorted(os.listdir(folder))
+
+    def make_folder(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_folder(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def sync_folder(self, path: str) -> None:
+        descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # fsync, not fdatasync: here the metadata is the content.
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        return shutil.disk_usage(path).free
+
+    def total_bytes(self, path: str) -> int:
+        return shutil.disk_usage(path).total
+
+    def lock(self, path: str) -> RealFileLock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return RealFileLock(descriptor)

@@ -1,0 +1,351 @@
+"""One connection: a non-blocking socket that reads into its handler's buffer and sends buffers and file ranges.
+
+On the way of every request, so it is written flat: no layer between the loop and the system call. `handler.closed`
+and `handler.drained` never run inside a call of the link's own methods; the loop calls them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from millpond.base.errors import RemoteError
+from millpond.base.ports import Buffer, FileRange, LinkHandler, ReplyPart
+
+READS_PER_WAKE = 4
+"""A peer that always fills the buffer gets this many reads before others have their turn."""
+
+SEND_BYTES_PER_WAKE = 1 << 20
+"""The same for sending."""
+
+INLINE_BYTES_MAX = 16 << 10
+"""A file range up to this size is read and joined with its neighbours: cheaper than a sendfile of its own."""
+
+JOIN_BYTES_MAX = 64 << 10
+"""Buffers up to this size in sum are joined; beyond it the kernel gathers them."""
+
+CHUNK_BYTES = 256 << 10
+"""How much of a file range is read at a time where there is no sendfile."""
+
+CLOSE_WAIT_SECONDS = 10.0
+"""How long `close` waits for a peer that does not read what is queued for it."""
+
+PARTS_MAX = 1024
+
+HAS_SENDFILE = sys.platform.startswith("linux")
+_MORE = getattr(socket, "MSG_MORE", 0)
+_NO_SENDFILE_HERE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+
+OnFault = Callable[["SocketLink | None", BaseException], None]
+"""Hears of what went wrong on a link, or (None) while accepting one."""
+
+
+class SocketLink:
+    """The link port over one connected socket."""
+
+    __slots__ = (
+        "_close_timer",
+        "_closing",
+        "_descriptor",
+        "_handler",
+        "_loop",
+        "_on_fault",
+        "_paused",
+        "_queue",
+        "_queued_bytes",
+        "_recv_into",
+        "_send",
+        "_sendfile",
+        "_socket",
+        "_writing",
+        "alive",
+        "peer",
+    )
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, peer: str, sendfile: bool, on_fault: OnFault
+    ) -> None:
+        self.peer = peer
+        self.alive = True
+        self._loop = loop
+        self._socket = sock
+        self._descriptor = sock.fileno()
+        self._recv_into = sock.recv_into
+        self._send = sock.send
+        self._sendfile = sendfile and HAS_SENDFILE
+        self._on_fault = on_fault
+        self._handler: LinkHandler | None = None
+        self._queue: deque[ReplyPart] = deque()
+        self._queued_bytes = 0
+        self._paused = False
+        self._writing = False
+        self._closing = False
+        self._close_timer: asyncio.TimerHandle | None = None
+
+    def start(self, handler: LinkHandler) -> None:
+        """Give the link its owner and begin to read."""
+        self._handler = handler
+        if not self.alive:
+            self._loop.call_soon(self._tell_closed)
+        elif not self._paused and not self._closing:
+            self._loop.add_reader(self._descriptor, self._on_readable)
+
+    # Reading
+
+    def _on_readable(self) -> None:
+        handler = self._handler
+        assert handler is not None
+        try:
+            for _ in range(READS_PER_WAKE):
+                buffer = handler.buffer()
+                try:
+                    count = self._recv_into(buffer)
+                except (BlockingIOError, InterruptedError):
+                    return
+                except OSError:
+                    self._die()
+                    return
+                if not count:
+                    # The peer will send no more. It may still read what is queued for it.
+                    self.close()
+                    return
+                handler.received(count)
+                if count < len(buffer) or self._paused or self._closing:
+                    return
+        except RemoteError as error:
+            self._on_fault(self, error)
+            self.close()
+        except Exception as error:
+            self._on_fault(self, error)
+            self._die()
+
+    def pause_reading(self) -> None:
+        if not self._paused:
+            self._paused = True
+            if self._handler is not None and not self._closing:
+                self._loop.remove_reader(self._descriptor)
+
+    def resume_reading(self) -> None:
+        if self._paused:
+            self._paused = False
+            if self._handler is not None and not self._closing:
+                self._loop.add_reader(self._descriptor, self._on_readable)
+
+    # Sending
+
+    def send(self, parts: Sequence[ReplyPart]) -> None:
+        if self._closing:
+            _release(parts)
+            return
+        if not self._queue and len(parts) == 1 and not isinstance(parts[0], FileRange):
+            self._send_alone(parts[0])
+            return
+        try:
+            self._admit(parts)
+        except OSError as error:
+            self._on_fault(self, error)
+            self._die()
+            return
+        if not self._writing:
+            self._flush()
+
+    def _send_alone(self, part: Buffer) -> None:
+        """The common case: one buffer and nothing before it."""
+        try:
+            count = self._send(part)
+        except (BlockingIOError, InterruptedError):
+            count = 0
+        except OSError:
+            self._die()
+            return
+        if count < len(part):
+            self._queue.append(memoryview(part)[count:])
+            self._queued_bytes += len(part) - count
+            self._wait_writable()
+
+    def _admit(self, parts: Sequence[ReplyPart]) -> None:
+        """Put parts in the queue, small file ranges as their bytes."""
+        queue = self._queue
+        for index, part in enumerate(parts):
+            length = len(part)
+            if isinstance(part, FileRange) and length <= INLINE_BYTES_MAX:
+                try:
+                    part = _read(part.file.read_at(part.position, length), length, parts[index])
+                except OSError:
+                    _release(parts[index:])
+                    raise
+                _release(parts[index : index + 1])
+            if length:
+                queue.append(part)
+                self._queued_bytes += length
+
+    def unsent_bytes(self) -> int:
+        return self._queued_bytes
+
+    def _flush(self) -> None:
+        """Send until the queue is empty, the kernel takes no more, or it is the others' turn."""
+        queue = self._queue
+        budget = SEND_BYTES_PER_WAKE
+        try:
+            while queue:
+                front = queue[0]
+                count = self._send_range(front) if isinstance(front, FileRange) else self._send_buffers(front)
+                self._queued_bytes -= count
+                budget -= count
+                if budget <= 0 and queue:
+                    self._wait_writable()
+                    return
+        except (BlockingIOError, InterruptedError):
+            self._wait_writable()
+        except (ConnectionError, TimeoutError):
+            self._die()
+        except OSError as error:
+            # Not the peer: the file cannot be read, or is shorter than the reply has promised.
+            self._on_fault(self, error)
+            self._die()
+
+    def _send_buffers(self, front: Buffer) -> int:
+        """One system call for all buffers up to the next file range."""
+        queue = self._queue
+        buffers: list[Buffer] = []
+        total = 0
+        more = 0
+        for part in queue:
+            if isinstance(part, FileRange):
+                more = _MORE
+                break
+            buffers.append(part)
+            total += len(part)
+            if total >= SEND_BYTES_PER_WAKE or len(buffers) == PARTS_MAX:
+                break
+        if len(buffers) == 1:
+            sent = self._send(front, more)
+        elif total <= JOIN_BYTES_MAX:
+            sent = self._send(b"".join(buffers), more)
+        else:
+            sent = self._socket.sendmsg(buffers, (), more)
+        left = sent
+        while left:
+            part = queue.popleft()
+            if len(part) > left:
+                assert not isinstance(part, FileRange)
+                queue.appendleft(memoryview(part)[left:])
+                break
+            left -= len(part)
+        return sent
+
+    def _send_range(self, part: FileRange) -> int:
+        source = part.file.descriptor() if self._sendfile else None
+        if source is None:
+            return self._unroll(part)
+        try:
+            sent = os.sendfile(self._descriptor, source, part.position, min(part.length, SEND_BYTES_PER_WAKE))
+        except OSError as error:
+            if error.errno not in _NO_SENDFILE_HERE:
+                raise
+            self._sendfile = False
+            return self._unroll(part)
+        if not sent:
+            raise _too_short(part)
+        self._shorten(part, sent)
+        return sent
+
+    def _unroll(self, part: FileRange) -> int:
+        """Turn the beginning of the range into a buffer, to be sent as one; sends nothing itself."""
+        length = min(part.length, CHUNK_BYTES)
+        data = _read(part.file.read_at(part.position, length), length, part)
+        self._shorten(part, length)
+        self._queue.appendleft(data)
+        return 0
+
+    def _shorten(self, part: FileRange, count: int) -> None:
+        """Take `count` bytes off the range in front; release it once nothing is left."""
+        if count == part.length:
+            self._queue.popleft()
+            part.file.release()
+        else:
+            self._queue[0] = FileRange(part.file, part.position + count, part.length - count)
+
+    def _wait_writable(self) -> None:
+        if not self._writing:
+            self._writing = True
+            self._loop.add_writer(self._descriptor, self._on_writable)
+
+    def _on_writable(self) -> None:
+        self._flush()
+        if self._queue or not self.alive:
+            return
+        self._writing = False
+        self._loop.remove_writer(self._descriptor)
+        if self._closing:
+            self._die()
+        elif self._handler is not None:
+            try:
+                self._handler.drained()
+            except Exception as error:
+                self._on_fault(self, error)
+                self._die()
+
+    # The end
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        self.pause_reading()
+        self._closing = True
+        if self._queue:
+            self._close_timer = self._loop.call_later(CLOSE_WAIT_SECONDS, self._die)
+        else:
+            self._die()
+
+    def abort(self) -> None:
+        self._die()
+
+    def _die(self) -> None:
+        """Let go of everything at once; the handler hears of it from the loop."""
+        if not self.alive:
+            return
+        self.pause_reading()
+        self._closing = True
+        self.alive = False
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+        if self._writing:
+            self._loop.remove_writer(self._descriptor)
+        self._socket.close()
+        _release(self._queue)
+        self._queue.clear()
+        self._queued_bytes = 0
+        if self._handler is not None:
+            self._loop.call_soon(self._tell_closed)
+
+    def _tell_closed(self) -> None:
+        handler, self._handler = self._handler, None
+        if handler is None:
+            return
+        try:
+            handler.closed()
+        except Exception as error:
+            self._on_fault(self, error)
+
+
+def _release(parts: Sequence[ReplyPart]) -> None:
+    for part in parts:
+        if isinstance(part, FileRange):
+            part.file.release()
+
+
+def _read(data: bytes, length: int, part: ReplyPart) -> bytes:
+    if len(data) < length:
+        raise _too_short(part)
+    return data
+
+
+def _too_short(part: ReplyPart) -> OSError:
+    path = part.file.path if isinstance(part, FileRange) else None
+    return OSError(errno.EIO, "the file ends before the bytes that a reply has promised", path)

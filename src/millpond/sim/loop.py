@@ -1,0 +1,112 @@
+"""Virtual time: one queue of events, run in the order of their moments, as fast as the machine can."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from random import Random
+
+WALL_START_MS = 1_700_000_000_000
+"""Any fixed moment would do; this one is in 2023, so timestamps look like timestamps."""
+
+EVENTS_MAX = 10_000_000
+"""A run that needs more is taken for one that spins."""
+
+
+class SimTimer:
+    """One event to come."""
+
+    __slots__ = ("callback", "cancelled", "moment", "order")
+
+    def __init__(self, moment: int, order: tuple[float, int], callback: Callable[[], None]) -> None:
+        self.moment = moment
+        self.order = order
+        self.callback = callback
+        self.cancelled = False
+
+    def __lt__(self, other: SimTimer) -> bool:
+        return (self.moment, self.order) < (other.moment, other.order)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class VirtualClock:
+    """The clock port over a queue of events.
+
+    Events of the same moment run in the order in which they were asked for; with `shuffle` the seed decides among
+    timers, while `call_soon` stays in order, as every real loop keeps it.
+    """
+
+    def __init__(self, seed: int = 0, *, shuffle: bool = False) -> None:
+        self.now_ms = 0
+        self.events_run = 0
+        self._wall_offset_ms = WALL_START_MS
+        self._random = Random(seed) if shuffle else None
+        self._asked = 0
+        self._queue: list[SimTimer] = []
+
+    # The port
+
+    def wall_ms(self) -> int:
+        return self.now_ms + self._wall_offset_ms
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._add(self.now_ms, -1.0 if self._random else 0.0, callback)
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> SimTimer:
+        luck = self._random.random() if self._random else 0.0
+        return self._add(self.now_ms + max(delay_ms, 0), luck, callback)
+
+    def _add(self, moment: int, luck: float, callback: Callable[[], None]) -> SimTimer:
+        self._asked += 1
+        timer = SimTimer(moment, (luck, self._asked), callback)
+        heapq.heappush(self._queue, timer)
+        return timer
+
+    # What a test can do to it
+
+    def jump_wall(self, by_ms: int) -> None:
+        """Set the wall clock forward or back, as a person or a time server would; durations do not notice."""
+        self._wall_offset_ms += by_ms
+
+    def pending(self) -> int:
+        """How many events are still to come."""
+        return sum(not timer.cancelled for timer in self._queue)
+
+    def step(self) -> bool:
+        """Run the next event, moving time to it. False when there is none."""
+        while self._queue:
+            timer = heapq.heappop(self._queue)
+            if timer.cancelled:
+                continue
+            self.now_ms = timer.moment
+            self.events_run += 1
+            timer.callback()
+            return True
+        return False
+
+    def run_until(self, condition: Callable[[], bool] | None = None, *, within_ms: int = 60_000) -> bool:
+        """Run events until `condition` holds; False if it does not within so much virtual time, or nothing is left
+        to happen. Without a condition, run everything due in that time. Time that passes idly passes too."""
+        deadline = self.now_ms + within_ms
+        events_max = self.events_run + EVENTS_MAX
+        while condition is None or not condition():
+            if not self._due_by(deadline):
+                self.now_ms = deadline
+                return condition is not None and condition()
+            self.step()
+            assert self.events_run < events_max, f"still busy after {EVENTS_MAX} events: something spins"
+        return True
+
+    def run_for(self, duration_ms: int) -> None:
+        """Let so much time pass."""
+        self.run_until(within_ms=duration_ms)
+
+    def _due_by(self, deadline: int) -> bool:
+        while self._queue and self._queue[0].cancelled:
+            heapq.heappop(self._queue)
+        return bool(self._queue) and self._queue[0].moment <= deadline

@@ -1,0 +1,222 @@
+"""The names on a simulated disk: a tree as the running machine sees it, and the tree that a power cut would leave.
+
+Every creation, rename and removal is one `Change` in a journal until the folder it stands in is synced. A power cut
+keeps some of the journal: a change survives only if every earlier change of the same names does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import TypeAlias
+
+
+def fault(code: int, path: str) -> OSError:
+    """The error that a real disk gives: OSError picks the right subclass for the code."""
+    return OSError(code, os.strerror(code), path)
+
+
+@dataclass(slots=True, eq=False)
+class Blob:
+    """The bytes of one file: as read now, as synced, and what was written between."""
+
+    live: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    unsynced: list[tuple[int, bytes | None]] = field(default_factory=list)
+    """(position, data) of each write in order; data None is a truncation to position."""
+
+    def write(self, position: int, data: bytes) -> None:
+        _apply(self.live, position, data)
+        self.unsynced.append((position, data))
+
+    def truncate(self, size: int) -> None:
+        _apply(self.live, size, None)
+        self.unsynced.append((size, None))
+
+    def sync(self) -> None:
+        for position, data in self.unsynced:
+            _apply(self.durable, position, data)
+        self.unsynced.clear()
+
+    def forget_unsynced(self) -> None:
+        """What a failed sync does: the pages count as clean, read well, and will never reach the disk."""
+        self.unsynced.clear()
+
+    def flip_bit(self, position: int, bit: int) -> None:
+        for content in (self.live, self.durable):
+            if position < len(content):
+                content[position] ^= 1 << bit
+        for index, (start, data) in enumerate(self.unsynced):
+            if data is not None and start <= position < start + len(data):
+                rotten = bytearray(data)
+                rotten[position - start] ^= 1 << bit
+                self.unsynced[index] = (start, bytes(rotten))
+
+    def lose_power(self, random: Random) -> None:
+        """Keep a prefix of what was not synced, torn anywhere; sometimes the size is ahead of the bytes."""
+        kept = random.randint(0, len(self.unsynced))
+        for position, data in self.unsynced[:kept]:
+            _apply(self.durable, position, data)
+        if kept < len(self.unsynced):
+            position, data = self.unsynced[kept]
+            if data:
+                torn = data[: random.randint(0, len(data))]
+                if random.random() < 0.25:
+                    torn += bytes(random.randint(0, len(data) - len(torn)))
+                _apply(self.durable, position, torn)
+        self.unsynced.clear()
+        self.live = bytearray(self.durable)
+
+
+def _apply(content: bytearray, position: int, data: bytes | None) -> None:
+    if position > len(content):
+        content.extend(bytes(position - len(content)))
+    if data is None:
+        del content[position:]
+    else:
+        content[position : position + len(data)] = data
+
+
+@dataclass(slots=True, eq=False)
+class Folder:
+    number: int
+    live: dict[str, Entry] = field(default_factory=dict)
+    durable: dict[str, Entry] = field(default_factory=dict)
+
+
+Entry: TypeAlias = Blob | Folder
+
+
+@dataclass(slots=True, eq=False)
+class Change:
+    """Names that change together or not at all; None takes the name away."""
+
+    parts: list[tuple[Folder, str, Entry | None]]
+
+    def names(self) -> list[tuple[int, str]]:
+        return [(folder.number, name) for folder, name, _ in self.parts]
+
+    def touches(self, folder: Folder) -> bool:
+        return any(place is folder for place, _, _ in self.parts)
+
+
+class Tree:
+    """Folders and files by path, live and durable."""
+
+    def __init__(self) -> None:
+        self._folders = 1
+        self.root = Folder(0)
+        self.journal: list[Change] = []
+
+    def find(self, path: str) -> Entry:
+        """What stands at `path`; FileNotFoundError or NotADirectoryError as a real disk would say."""
+        entry: Entry = self.root
+        for name in _steps(path):
+            if not isinstance(entry, Folder):
+                raise fault(errno.ENOTDIR, path)
+            if name not in entry.live:
+                raise fault(errno.ENOENT, path)
+            entry = entry.live[name]
+        return entry
+
+    def folder(self, path: str) -> Folder:
+        entry = self.find(path)
+        if not isinstance(entry, Folder):
+            raise fault(errno.ENOTDIR, path)
+        return entry
+
+    def blob(self, path: str) -> Blob:
+        entry = self.find(path)
+        if not isinstance(entry, Blob):
+            raise fault(errno.EISDIR, path)
+        return entry
+
+    def place(self, path: str) -> tuple[Folder, str]:
+        """The folder that holds `path`, and its name there."""
+        steps = _steps(path)
+        if not steps:
+            raise fault(errno.EISDIR, path)
+        return self.folder("/".join(steps[:-1])), steps[-1]
+
+    def new_folder(self) -> Folder:
+        self._folders += 1
+        return Folder(self._folders)
+
+    def change(self, *parts: tuple[Folder, str, Entry | None]) -> None:
+        for folder, name, entry in parts:
+            if entry is None:
+                del folder.live[name]
+            else:
+                folder.live[name] = entry
+        self.journal.append(Change(list(parts)))
+
+    def sync(self, folder: Folder) -> None:
+        """Make the changes of this folder durable, with the earlier changes that they stand on."""
+        needed: set[tuple[int, str]] = set()
+        due: list[Change] = []
+        rest: list[Change] = []
+        for change in reversed(self.journal):
+            names = change.names()
+            if change.touches(folder) or not needed.isdisjoint(names):
+                needed.update(names)
+                due.append(change)
+            else:
+                rest.append(change)
+        for change in reversed(due):
+            _make_durable(change)
+        self.journal = rest[::-1]
+
+    def lose_power(self, random: Random) -> None:
+        """Keep a legal part of the journal, then of every file's unsynced bytes; what is left becomes live."""
+        lost: set[tuple[int, str]] = set()
+        # A journaling file system keeps a prefix; others may drop any change that nothing kept depends on.
+        prefix = random.randint(0, len(self.journal)) if random.random() < 0.5 else None
+        for index, change in enumerate(self.journal):
+            drop = index >= prefix if prefix is not None else random.random() < 0.5
+            if drop or not lost.isdisjoint(change.names()):
+                lost.update(change.names())
+            else:
+                _make_durable(change)
+        self.journal.clear()
+        self._restart(self.root, random)
+
+    def _restart(self, folder: Folder, random: Random) -> None:
+        folder.live = dict(folder.durable)
+        for _, entry in sorted(folder.live.items(), key=_by_name):
+            if isinstance(entry, Folder):
+                self._restart(entry, random)
+            else:
+                entry.lose_power(random)
+
+    def blobs(self) -> Iterator[tuple[str, Blob]]:
+        """Every live file with its path, sorted."""
+        yield from _walk("/", self.root)
+
+
+def _walk(path: str, folder: Folder) -> Iterator[tuple[str, Blob]]:
+    for name, entry in sorted(folder.live.items(), key=_by_name):
+        inner = posixpath.join(path, name)
+        if isinstance(entry, Folder):
+            yield from _walk(inner, entry)
+        else:
+            yield inner, entry
+
+
+def _by_name(item: tuple[str, Entry]) -> str:
+    return item[0]
+
+
+def _make_durable(change: Change) -> None:
+    for folder, name, entry in change.parts:
+        if entry is None:
+            folder.durable.pop(name, None)
+        else:
+            folder.durable[name] = entry
+
+
+def _steps(path: str) -> list[str]:
+    return [step for step in posixpath.normpath("/" + path).split("/") if step]

@@ -1,0 +1,38 @@
+"""Workers that take a seeded time to do their job, in virtual time and on the one thread there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TypeVar
+
+from millpond.base.ports import Clock
+
+T = TypeVar("T")
+
+
+class SimWorkers:
+    """Jobs start after a random delay and answer after another, so they overtake each other as threads do.
+
+    A `PowerCut` in a job goes through to whoever runs the clock: the machine is gone, nobody is told.
+    """
+
+    def __init__(self, clock: Clock, seed: int | str = 0, delay_ms_max: int = 5) -> None:
+        self.delay_ms_max = delay_ms_max
+        self._clock = clock
+        self._random = Random(seed)
+
+    def run(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
+        def work() -> None:
+            try:
+                result = job()
+            except Exception as error:
+                refused = error
+                self._later(lambda: failed(refused))
+            else:
+                self._later(lambda: done(result))
+
+        self._later(work)
+
+    def _later(self, callback: Callable[[], None]) -> None:
+        self._clock.call_later(self._random.randint(0, self.delay_ms_max), callback)

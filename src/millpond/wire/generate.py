@@ -1,0 +1,149 @@
+"""Turns a message and a version into flat Python source: one function that decodes it, one that encodes it.
+
+All structures are inlined into loops of one function. Neighbouring fixed-size fields, together with the length that
+opens the next variable one, become a single precompiled `struct`. The checks in the source never name a field:
+`Source.fields` says which field each line is about, and whoever runs the code looks it up when a line fails.
+
+This file has what both sides share, and the constructors; `decoding.py` and `encoding.py` write the two functions.
+The names that generated code uses come from `runtime.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from itertools import count
+
+from millpond.wire.notation import Field, Message, Struct
+from millpond.wire.runtime import FIXED
+
+
+@dataclass(slots=True)
+class Source:
+    """Generated text, the field that each of its lines is about, and the objects that it names."""
+
+    lines: list[str]
+    fields: list[str]
+    names: dict[str, object]
+    structs: dict[str, Struct]
+    """Names that stand for the classes of these structures."""
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+@dataclass(slots=True)
+class Run:
+    """Neighbouring fixed-size fields that are waiting to be packed or unpacked as one."""
+
+    formats: list[str] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
+    then: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+
+
+class Generator:
+    """What decoder and encoder share: lines with their fields, fresh names, the waiting run."""
+
+    def __init__(self, message: Message, version: int) -> None:
+        self.message = message
+        self.version = version
+        self.flexible = message.is_flexible(version)
+        self.source = Source([], [], {}, {})
+        self.run = Run()
+        self.depth = 1
+        self.path: list[str] = []
+        self._numbers = count()
+        self._packers: dict[str, str] = {}
+
+    def emit(self, text: str) -> None:
+        self.source.lines.append("    " * self.depth + text)
+        self.source.fields.append(".".join(self.path))
+
+    def fresh(self, prefix: str) -> str:
+        return f"{prefix}{next(self._numbers)}"
+
+    def add(self, format_: str, value: str) -> None:
+        self.run.formats.append(format_)
+        self.run.values.append(value)
+        self.run.paths.append(".".join(self.path))
+
+    def take_run(self) -> tuple[str, Run]:
+        """The waiting run and the name of its packer or unpacker; a fresh run waits from now on."""
+        run, self.run = self.run, Run()
+        format_ = ">" + "".join(run.formats)
+        name = self._packers.get(format_)
+        if name is None:
+            name = self._packers[format_] = f"S{len(self._packers)}"
+            self.source.names[name] = struct.Struct(format_)
+        return name, run
+
+    def class_name(self, struct_: Struct) -> str:
+        name = f"C_{struct_.name}"
+        self.source.structs[name] = struct_
+        return name
+
+    def present(self, struct_: Struct, *, tagged: bool) -> list[Field]:
+        return [
+            each
+            for each in struct_.fields
+            if each.versions.has(self.version) and (each.tag is not None and self.flexible) == tagged
+        ]
+
+    def emit_run(self, text: str, run: Run) -> None:
+        """A line about all fields of a run."""
+        first, last = run.paths[0], run.paths[-1]
+        self.source.lines.append("    " * self.depth + text)
+        self.source.fields.append(first if first == last else f"{first} to {last}")
+
+
+def minimal_size(each: Field, message: Message, version: int) -> int:
+    """The fewest bytes that one element (of an array field) or one value of this type can take."""
+    if each.struct is not None:
+        return minimal_struct_size(each.struct, message, version)
+    if each.type in FIXED:
+        return struct.calcsize(">" + FIXED[each.type])
+    if message.is_flexible(version):
+        return 1
+    return 2 if each.type == "string" else 4
+
+
+def minimal_struct_size(struct_: Struct, message: Message, version: int) -> int:
+    flexible = message.is_flexible(version)
+    size = 1 if flexible else 0
+    for each in struct_.fields:
+        if not each.versions.has(version) or (each.tag is not None and flexible):
+            continue
+        if each.is_array:
+            size += 1 if flexible else 4
+        elif each.struct is not None and each.is_nullable(version):
+            size += 1
+        else:
+            size += minimal_size(each, message, version)
+    return size
+
+
+def default_expression(each: Field, class_name: str) -> str:
+    """Source that makes a fresh default value."""
+    if each.struct is not None and not each.is_array and each.nullable is None:
+        return f"{class_name}()"
+    if each.type == "uuid" and not each.is_array:
+        return "ZERO"
+    return repr(each.default)
+
+
+def constructor_lines(struct_: Struct) -> list[str]:
+    """Source of `init_<Name>`, the keyword constructor of a structure."""
+    plain: list[str] = []
+    stores: list[str] = []
+    for each in struct_.fields:
+        default = default_expression(each, f"C_{each.type}")
+        if default.endswith(("()", "[]")) and default != "()":
+            plain.append(f"{each.name}=UNSET")
+            stores.append(f"    self.{each.name} = {default} if {each.name} is UNSET else {each.name}")
+        else:
+            plain.append(f"{each.name}={default}")
+            stores.append(f"    self.{each.name} = {each.name}")
+    star = "*, " if plain else ""
+    return [f"def init_{struct_.name}(self, {star}{', '.join(plain)}):", *(stores or ["    pass"])]

@@ -1,0 +1,238 @@
+"""Walks over batches and records in plain Python: the twin of `_fast`, with the same answers and refusals."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from millpond.base.errors import MalformedMessage
+from millpond.base.ports import Buffer
+from millpond.wire.batch import CorruptBatch, batch_crc, read_header
+
+Headers = tuple[tuple[str, bytes | None], ...]
+RecordFields = tuple[int, int, bytes | None, bytes | None, Headers]
+"""Offset, timestamp, key, value, headers."""
+
+RECORD_BYTES_MIN = 7
+"""Length, attributes, timestamp, offset, key, value and headers take a byte each."""
+
+HEADER_BYTES_MIN = 2
+
+_AFTER_HEAD_BYTES_MIN = 3
+
+_BATCH_HEADER_BYTES = 61
+_MAGIC = 2
+_INT64_MAX = (1 << 63) - 1
+
+
+class ScannedBatch(NamedTuple):
+    """Where a batch lies in the buffer and what its header says."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    leader_epoch: int
+    attributes: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+
+def scan(buffer: Buffer, position: int, end: int, verify: bool = False) -> list[ScannedBatch]:
+    """The whole batches from `position` on, as far as they are sound (with `verify`, CRCs included).
+
+    Stops before a partial tail and before a corrupt batch. A corrupt batch right at `position` raises CorruptBatch:
+    who scans in pieces goes on where the last batch ended and learns there what is wrong.
+    """
+    found: list[ScannedBatch] = []
+    start = position
+    end = min(end, len(buffer))
+    while end - position >= _BATCH_HEADER_BYTES:
+        header = read_header(buffer, position)
+        size = header.size
+        fault = ""
+        if header.magic != _MAGIC or size < _BATCH_HEADER_BYTES:
+            fault = f"magic {header.magic} and size {size}"
+        elif size > end - position:
+            break
+        elif header.base_offset < 0 or not 0 <= header.record_count <= header.last_offset_delta + 1:
+            fault = f"{header.record_count} records in {header.last_offset_delta + 1} offsets"
+        elif header.last_offset_delta < 0 or header.base_offset > _INT64_MAX - 1 - header.last_offset_delta:
+            fault = f"base offset {header.base_offset}, last offset delta {header.last_offset_delta}"
+        elif verify and batch_crc(buffer, position, size) != header.crc:
+            fault = "the CRC does not match"
+        if fault:
+            if position == start:
+                raise CorruptBatch(f"{fault} at position {position}")
+            break
+        found.append(
+            ScannedBatch(
+                position,
+                size,
+                header.base_offset,
+                header.base_offset + header.last_offset_delta,
+                header.max_timestamp,
+                header.leader_epoch,
+                header.attributes,
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.record_count,
+            )
+        )
+        position += size
+    return found
+
+
+def decode_records(
+    payload: Buffer, count: int, base_offset: int, base_timestamp: int, append_time: int | None = None
+) -> list[RecordFields]:
+    """Every record of a decompressed records section. With `append_time`, that is the timestamp of all of them."""
+    data = _checked(payload, count)
+    found: list[RecordFields] = []
+    at = 0
+    offset_delta = -1
+    try:
+        for _ in range(count):
+            end, timestamp_delta, _, offset_delta, at = _head(data, at, offset_delta)
+            key, at = _nullable(data, at, end)
+            value, at = _nullable(data, at, end)
+            header_count, at = _varint(data, at)
+            if not 0 <= header_count * HEADER_BYTES_MIN <= end - at:
+                raise MalformedMessage(f"{header_count} headers in {end - at} bytes")
+            headers: Headers = ()
+            if header_count:
+                headers, at = _headers(data, at, end, header_count)
+            if at != end:
+                raise MalformedMessage(f"a record ends at {end}, its fields at {at}")
+            timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
+            if not -_INT64_MAX - 1 <= timestamp <= _INT64_MAX or base_offset > _INT64_MAX - offset_delta:
+                raise MalformedMessage("a record's offset or timestamp is beyond 64 bits")
+            found.append((base_offset + offset_delta, timestamp, key, value, headers))
+    except IndexError:
+        raise MalformedMessage("a record is cut off") from None
+    _check_end(data, at)
+    return found
+
+
+def record_keys(payload: Buffer, count: int) -> list[tuple[int, bytes | None, bool, int]]:
+    """(offset delta, key, has a value, timestamp delta) of every record; headers are stepped over."""
+    data = _checked(payload, count)
+    found: list[tuple[int, bytes | None, bool, int]] = []
+    at = 0
+    offset_delta = -1
+    try:
+        for _ in range(count):
+            end, timestamp_delta, _, offset_delta, at = _head(data, at, offset_delta)
+            key, at = _nullable(data, at, end)
+            length, at = _varint(data, at)
+            if length < -1 or max(length, 0) >= end - at:
+                raise MalformedMessage(f"a value of {length} bytes in {end - at}")
+            found.append((offset_delta, key, length >= 0, timestamp_delta))
+            at = end
+    except IndexError:
+        raise MalformedMessage("a record is cut off") from None
+    _check_end(data, at)
+    return found
+
+
+def record_spans(payload: Buffer, count: int) -> list[tuple[int, int, int, int]]:
+    """(start, end, timestamp delta, position after it) of every record: enough to copy it or move it in time."""
+    data = _checked(payload, count)
+    found: list[tuple[int, int, int, int]] = []
+    at = 0
+    offset_delta = -1
+    try:
+        for _ in range(count):
+            start = at
+            end, timestamp_delta, after_timestamp, offset_delta, at = _head(data, at, offset_delta)
+            found.append((start, end, timestamp_delta, after_timestamp))
+            at = end
+    except IndexError:
+        raise MalformedMessage("a record is cut off") from None
+    _check_end(data, at)
+    return found
+
+
+def _checked(payload: Buffer, count: int) -> bytes:
+    if not 0 <= count * RECORD_BYTES_MIN <= len(payload):
+        raise MalformedMessage(f"{count} records in {len(payload)} bytes")
+    return bytes(payload)
+
+
+def _check_end(data: bytes, at: int) -> None:
+    if at != len(data):
+        raise MalformedMessage(f"{len(data) - at} bytes are left after the last record")
+
+
+def _head(data: bytes, at: int, previous_delta: int) -> tuple[int, int, int, int, int]:
+    """The end of the record at `at`, its timestamp delta, where that ends, its offset delta, where that ends."""
+    length, at = _varint(data, at)
+    if not RECORD_BYTES_MIN - 1 <= length <= len(data) - at:
+        raise MalformedMessage(f"a record of {length} bytes in {len(data) - at}")
+    end = at + length
+    # The byte of record attributes has no meaning yet.
+    timestamp_delta, after_timestamp = _varlong(data, at + 1)
+    offset_delta, at = _varint(data, after_timestamp)
+    if offset_delta <= previous_delta:
+        raise MalformedMessage(f"offset delta {offset_delta} after {previous_delta}")
+    if end - at < _AFTER_HEAD_BYTES_MIN:
+        raise MalformedMessage(f"{end - at} bytes for key, value and headers")
+    return end, timestamp_delta, after_timestamp, offset_delta, at
+
+
+def _nullable(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    length, at = _varint(data, at)
+    if length == -1:
+        return None, at
+    if not 0 <= length <= end - at:
+        raise MalformedMessage(f"a field of {length} bytes in {end - at}")
+    return data[at : at + length], at + length
+
+
+def _headers(data: bytes, at: int, end: int, count: int) -> tuple[Headers, int]:
+    found: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        name, at = _nullable(data, at, end)
+        if name is None:
+            raise MalformedMessage("a header without a name")
+        value, at = _nullable(data, at, end)
+        try:
+            found.append((name.decode(), value))
+        except UnicodeDecodeError:
+            raise MalformedMessage("a header name is not UTF-8") from None
+    return tuple(found), at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A zigzag varint of 32 bits and where it ends."""
+    byte = data[at]
+    if byte < 0x80:
+        return byte >> 1 ^ -(byte & 1), at + 1
+    raw, at = _varint_tail(data, at, 5)
+    if raw >> 32:
+        raise MalformedMessage("a varint is beyond 32 bits")
+    return raw >> 1 ^ -(raw & 1), at
+
+
+def _varlong(data: bytes, at: int) -> tuple[int, int]:
+    """A zigzag varint of 64 bits and where it ends."""
+    byte = data[at]
+    if byte < 0x80:
+        return byte >> 1 ^ -(byte & 1), at + 1
+    raw, at = _varint_tail(data, at, 10)
+    if raw >> 64:
+        raise MalformedMessage("a varint is beyond 64 bits")
+    return raw >> 1 ^ -(raw & 1), at
+
+
+def _varint_tail(data: bytes, at: int, bytes_max: int) -> tuple[int, int]:
+    raw = 0
+    for place in range(bytes_max):
+        byte = data[at + place]
+        raw |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return raw, at + place + 1
+    raise MalformedMessage(f"a varint has more than {bytes_max} bytes")

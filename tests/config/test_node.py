@@ -1,0 +1,87 @@
+import pytest
+
+from millpond.base.settings import SettingError
+from millpond.config.node import COARSE, LISTEN, NODE, NUM_PARTITIONS, host_and_port, node_settings
+from millpond.config.topic import TOPIC
+
+
+def test_every_topic_setting_inherits_from_a_node_setting_with_the_same_default_and_bounds() -> None:
+    for setting in TOPIC:
+        assert setting.inherits is not None
+        given_by = NODE.get(setting.inherits)
+        assert (given_by.default, given_by.check, given_by.kind) == (setting.default, setting.check, setting.kind)
+        assert given_by.inherits is None
+        assert given_by.live
+        assert setting.name in given_by.doc
+
+
+def test_every_setting_says_in_a_sentence_what_it_does() -> None:
+    for setting in NODE:
+        assert setting.doc.endswith("."), setting.name
+
+
+@pytest.mark.parametrize(
+    ("address", "split"),
+    [
+        ("127.0.0.1:9092", ("127.0.0.1", 9092)),
+        ("host:0", ("host", 0)),
+        ("[::1]:9092", ("::1", 9092)),
+    ],
+)
+def test_addresses(address: str, split: tuple[str, int]) -> None:
+    assert host_and_port(address) == split
+
+
+@pytest.mark.parametrize("address", ["", "host", ":9092", "host:", "host:x", "host:65536", "host:-1", "host:²"])
+def test_addresses_that_cannot_be(address: str) -> None:
+    with pytest.raises(SettingError, match="host:port"):
+        host_and_port(address)
+    with pytest.raises(SettingError, match="listen="):
+        LISTEN.parse(address)
+
+
+def test_an_empty_advertised_listener_is_fine_and_a_wrong_one_is_not() -> None:
+    assert node_settings({"advertised.listener": ""}).overrides == {"advertised.listener": ""}
+    with pytest.raises(SettingError):
+        node_settings({"advertised.listener": "nowhere"})
+
+
+def test_settings_from_texts() -> None:
+    settings = node_settings({"num.partitions": "3"})
+    assert settings[NUM_PARTITIONS] == 3
+    assert settings.overrides == {"num.partitions": 3}
+
+
+@pytest.mark.parametrize(
+    ("texts", "retention_ms"),
+    [
+        ({"log.retention.hours": "2"}, 7_200_000),
+        ({"log.retention.minutes": "3"}, 180_000),
+        ({"log.retention.ms": "4"}, 4),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3"}, 180_000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3", "log.retention.ms": "4"}, 4),
+        ({"log.retention.hours": "-1"}, -1),
+        ({"log.retention.minutes": "0"}, 0),
+    ],
+)
+def test_retention_counts_in_the_finest_unit_given(texts: dict[str, str], retention_ms: int) -> None:
+    assert node_settings(texts).overrides == {"log.retention.ms": retention_ms}
+
+
+def test_coarse_names_stand_for_settings_that_exist_and_are_not_ones_themselves() -> None:
+    for name, (meant, _) in COARSE.items():
+        assert meant in NODE
+        assert name not in NODE
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ({"log.retention.hours": "soon"}, "log.retention.hours=soon"),
+        ({"log.roll.hours": "0"}, "log.roll.ms=0"),
+        ({"num.partition": "1"}, "did you mean num.partitions"),
+    ],
+)
+def test_wrong_texts_are_named(texts: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        node_settings(texts)

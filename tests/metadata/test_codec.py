@@ -1,0 +1,196 @@
+"""Bytes and back, and whole histories: what is replayed from the log is what was decided."""
+
+from contextlib import suppress
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millpond.base.errors import MalformedMessage
+from millpond.config.effective import NodeLayers
+from millpond.config.node import node_settings
+from millpond.metadata.brokers import decide_begin_leader_epochs, decide_found, decide_register_broker
+from millpond.metadata.codec import decode_record, encode_record
+from millpond.metadata.configs import (
+    ConfigChange,
+    ResourceChanges,
+    ResourceConfigs,
+    decide_alter,
+    decide_incremental_alter,
+)
+from millpond.metadata.image import Image, Resource
+from millpond.metadata.producer_ids import decide_allocate_producer_ids
+from millpond.metadata.records import (
+    BrokerEndpoint,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
+from millpond.metadata.topics import (
+    MorePartitions,
+    NewTopic,
+    TopicRef,
+    decide_create_partitions,
+    decide_create_topics,
+    decide_delete_topics,
+)
+
+A = UUID("00112233-4455-6677-8899-aabbccddeeff")
+
+
+def test_bytes_are_those_of_the_format() -> None:
+    framed = bytes((1, 2, 0))  # frame version, type, version
+    assert encode_record(TopicRecord("foo", A)) == framed + b"\x04foo" + A.bytes + b"\x00"
+    assert encode_record(ConfigRecord(2, "foo", "a", None)) == b"\x01\x04\x00" + b"\x02\x04foo\x02a\x00\x00"
+    assert encode_record(NoOpRecord()) == b"\x01\x14\x00\x00"
+
+
+int32 = st.integers(-(1 << 31), (1 << 31) - 1)
+int64 = st.integers(-(1 << 63), (1 << 63) - 1)
+text = st.text(st.characters(codec="utf-8"), max_size=20)
+ids = st.builds(UUID, int=st.integers(0, (1 << 128) - 1))
+nodes = st.lists(int32, max_size=4).map(tuple)
+maybe_nodes = st.none() | nodes
+end_points = st.builds(BrokerEndpoint, text, text, st.integers(0, 65535), st.integers(0, 3))
+records = st.one_of(
+    st.builds(
+        RegisterBrokerRecord,
+        int32,
+        ids,
+        int64,
+        st.lists(end_points, max_size=2).map(tuple),
+        st.none() | text,
+        st.booleans(),
+    ),
+    st.builds(BrokerRegistrationChangeRecord, int32, int64, st.sampled_from([-1, 0, 1])),
+    st.builds(UnregisterBrokerRecord, int32, int64),
+    st.builds(TopicRecord, text, ids),
+    st.builds(PartitionRecord, int32, ids, nodes, nodes, nodes, nodes, int32, int32, int32),
+    st.builds(PartitionChangeRecord, int32, ids, maybe_nodes, int32, maybe_nodes, maybe_nodes, maybe_nodes),
+    st.builds(RemoveTopicRecord, ids),
+    st.builds(ConfigRecord, st.integers(0, 127), text, text, st.none() | text),
+    st.builds(FeatureLevelRecord, text, st.integers(-32768, 32767)),
+    st.builds(ProducerIdsRecord, int32, int64, int64),
+    st.builds(NoOpRecord),
+)
+
+
+@given(records)
+def test_every_record_survives_the_way_to_bytes_and_back(record) -> None:
+    assert decode_record(encode_record(record)) == record
+
+
+@given(records, st.data())
+def test_bytes_that_are_cut_or_changed_are_refused_or_another_record(record, data) -> None:
+    encoded = bytearray(encode_record(record))
+    cut = data.draw(st.integers(0, len(encoded) - 1))
+    with pytest.raises(MalformedMessage):
+        decode_record(encoded[:cut])
+    encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= data.draw(st.integers(1, 255))
+    with suppress(MalformedMessage):
+        decode_record(encoded)
+
+
+@pytest.mark.parametrize("value", [b"", b"\x01\x02", b"\x02\x02\x00", b"\x01\x63\x00\x00", b"\x01\x14\x00\x00\x00"])
+def test_what_is_no_record_of_ours_is_refused(value: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        decode_record(value)
+
+
+# Histories. A step is drawn as plain values, so that a failure prints the whole story.
+
+names = st.sampled_from(["a", "b.c", "b_c", "d", "no good"])
+settings_of_topics = st.sampled_from(
+    [("retention.ms", "5"), ("retention.ms", "x"), ("cleanup.policy", "compact"), ("segment.ms", "0"), ("zzz", "1")]
+)
+resources = st.builds(Resource, st.sampled_from([2, 4]), st.sampled_from(["a", "d", "", "1"]))
+changes = st.builds(
+    ConfigChange,
+    st.sampled_from(["retention.ms", "cleanup.policy", "log.retention.ms", "node.id"]),
+    st.integers(0, 3),
+    st.none() | st.sampled_from(["5", "compact", "delete"]),
+)
+some_settings = st.lists(settings_of_topics, max_size=2).map(tuple)
+new_topics = st.builds(NewTopic, names, st.integers(-1, 4), st.integers(-1, 2), st.just(()), some_settings)
+steps = st.one_of(
+    st.tuples(st.just("create"), new_topics),
+    st.tuples(st.just("delete"), st.builds(TopicRef, names)),
+    st.tuples(st.just("grow"), st.builds(MorePartitions, names, st.integers(0, 6))),
+    st.tuples(st.just("change"), st.builds(ResourceChanges, resources, st.lists(changes, max_size=2).map(tuple))),
+    st.tuples(st.just("replace"), st.builds(ResourceConfigs, resources, some_settings)),
+    st.tuples(st.just("ids"), st.just(1)),
+    st.tuples(st.just("restart"), st.sampled_from([1, 2])),
+    st.tuples(st.just("epochs"), st.sampled_from([1, 2])),
+)
+
+
+class CountingEntropy:
+    drawn = 0
+
+    def uuid(self) -> UUID:
+        self.drawn += 1
+        return UUID(int=self.drawn)
+
+    def below(self, bound: int) -> int:
+        return self.drawn % bound
+
+
+LAYERS = NodeLayers(node_settings({"max.partitions": "12"}))
+END_POINTS = (BrokerEndpoint("PLAINTEXT", "localhost", 9092),)
+
+
+def decide(image: Image, kind: str, argument, entropy: CountingEntropy):
+    match kind:
+        case "create":
+            return decide_create_topics(image, LAYERS, [argument], entropy)
+        case "delete":
+            return decide_delete_topics(image, LAYERS, [argument])
+        case "grow":
+            return decide_create_partitions(image, LAYERS, [argument], entropy)
+        case "change":
+            return decide_incremental_alter(image, LAYERS, [argument])
+        case "replace":
+            return decide_alter(image, LAYERS, [argument])
+        case "ids":
+            return decide_allocate_producer_ids(image, argument, 0)
+        case "restart":
+            return decide_register_broker(image, argument, entropy.uuid(), END_POINTS, None)
+        case _:
+            return decide_begin_leader_epochs(image, argument)
+
+
+@settings(max_examples=150)
+@given(st.lists(steps, max_size=25))
+def test_a_history_read_from_its_bytes_gives_the_same_image(history) -> None:
+    entropy = CountingEntropy()
+    image = Image()
+    log: list[bytes] = []
+
+    def commit(decision) -> None:
+        for record in decision.records:
+            log.append(encode_record(record))
+            image.replay(record)
+
+    commit(decide_found(image, "pond"))
+    commit(decide_register_broker(image, 1, entropy.uuid(), END_POINTS, None))
+    for kind, argument in history:
+        commit(decide(image, kind, argument, entropy))
+
+    for _ in range(2):
+        again = Image()
+        for value in log:
+            again.replay(decode_record(value))
+        assert again == image
+    assert image.partitions_total == sum(len(topic.partitions) for topic in image.topics.values()) <= 12
+    assert image.topics_by_id == {topic.id: topic for topic in image.topics.values()}
+    assert {resource.name for resource in image.configs if resource.type == 2} <= image.topics.keys()
+    assert len({name.replace(".", "_") for name in image.topics}) == len(image.topics)

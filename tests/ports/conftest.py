@@ -1,0 +1,98 @@
+"""Arenas: a network, a disk and a way to let time pass, the same for the real world and the simulated one."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+import uvloop
+
+from millpond.base.ports import Disk, Link, LinkHandler, Network
+from millpond.node.disk import RealDisk
+from millpond.node.link import SocketLink
+from millpond.node.network import SocketNetwork
+from millpond.sim.disk import SimDisk
+from millpond.sim.loop import VirtualClock
+from millpond.sim.network import SimNetwork
+
+
+class Arena(Protocol):
+    network: Network
+    disk: Disk
+    folder: str
+    faults: list[BaseException]
+
+    def connect(self, port: int, make_handler: Callable[[Link], LinkHandler]) -> Link: ...
+
+    def run_until(self, condition: Callable[[], bool], seconds: float = 10) -> bool: ...
+
+
+class RealArena:
+    def __init__(self, loop: asyncio.AbstractEventLoop, sendfile: bool, folder: str) -> None:
+        self.loop = loop
+        self.folder = folder
+        self.disk = RealDisk()
+        self.faults: list[BaseException] = []
+        self.network = SocketNetwork(loop, on_fault=self._note, sendfile=sendfile)
+        self.links: list[SocketLink] = []
+        loop.set_exception_handler(lambda _, context: self.faults.append(context["exception"]))
+
+    def _note(self, link: SocketLink | None, error: BaseException) -> None:
+        self.faults.append(error)
+
+    def connect(self, port: int, make_handler: Callable[[Link], LinkHandler]) -> Link:
+        sock = socket.create_connection(("127.0.0.1", port))
+        sock.setblocking(False)
+        link = SocketLink(self.loop, sock, f"127.0.0.1:{port}", True, self._note)
+        self.links.append(link)
+        link.start(make_handler(link))
+        return link
+
+    def run_until(self, condition: Callable[[], bool], seconds: float = 10) -> bool:
+        async def wait() -> bool:
+            deadline = time.monotonic() + seconds
+            while not condition():
+                if time.monotonic() > deadline:
+                    return False
+                await asyncio.sleep(0.0005)
+            return True
+
+        return self.loop.run_until_complete(wait())
+
+
+class SimArena:
+    def __init__(self, seed: int) -> None:
+        self.clock = VirtualClock(seed, shuffle=True)
+        self.network = SimNetwork(self.clock, seed)
+        self.disk = SimDisk(seed)
+        self.folder = "/"
+
+    @property
+    def faults(self) -> list[BaseException]:
+        return [error for _, error in self.network.faults]
+
+    def connect(self, port: int, make_handler: Callable[[Link], LinkHandler]) -> Link:
+        return self.network.connect("127.0.0.1", port, make_handler)
+
+    def run_until(self, condition: Callable[[], bool], seconds: float = 10) -> bool:
+        return self.clock.run_until(condition, within_ms=int(seconds * 1000))
+
+
+@pytest.fixture(params=["uvloop", "asyncio", "uvloop-copying", "asyncio-copying", "sim-1", "sim-2"])
+def arena(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Arena]:
+    kind, _, variant = request.param.partition("-")
+    if kind == "sim":
+        yield SimArena(int(variant))
+        return
+    loop = uvloop.new_event_loop() if kind == "uvloop" else asyncio.SelectorEventLoop()
+    real = RealArena(loop, variant != "copying", str(tmp_path))
+    yield real
+    for link in real.links:
+        link.abort()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()

@@ -1,0 +1,122 @@
+"""A stream of frames, cut anywhere, comes out as the frames that went in."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from millpond.base.errors import MalformedMessage
+from millpond.wire import frames
+from millpond.wire.frames import FrameReader
+
+SCRATCH_BYTES = 64
+
+
+def prefixed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def reader(frame_bytes_max: int = 1 << 20) -> FrameReader:
+    return FrameReader(memoryview(bytearray(SCRATCH_BYTES)), frame_bytes_max)
+
+
+def feed(target: FrameReader, data: bytes, chunk_sizes: list[int] | None = None) -> list[bytes]:
+    """Write `data` as a socket would: at most as much as there is room for, in chunks of the sizes given."""
+    sizes = iter(chunk_sizes or [])
+    received: list[bytes] = []
+    while data:
+        room = target.buffer()
+        assert len(room) > 0
+        count = min(len(room), len(data), next(sizes, len(data)))
+        room[:count] = data[:count]
+        data = data[count:]
+        for frame in target.advance(count):
+            assert not frame.readonly
+            received.append(bytes(frame))
+    return received
+
+
+@given(st.lists(st.binary(max_size=200), max_size=12), st.lists(st.integers(1, 90), max_size=40))
+@example([b"", b"", b""], [1, 1, 1, 1, 5])
+@example([b"a" * 60, b"b" * 61, b"c" * 64], [])
+def test_any_chunking_gives_the_same_frames(bodies: list[bytes], chunk_sizes: list[int]) -> None:
+    target = reader()
+    assert feed(target, b"".join(map(prefixed, bodies)), chunk_sizes) == bodies
+    assert target.is_idle
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 80)), max_size=60), st.data())
+def test_connections_share_one_scratch(turns: list[tuple[int, int]], data: st.DataObject) -> None:
+    scratch = memoryview(bytearray(SCRATCH_BYTES))
+    bodies = [data.draw(st.lists(st.binary(max_size=100), max_size=6)) for _ in range(3)]
+    streams = [b"".join(map(prefixed, each)) for each in bodies]
+    readers = [FrameReader(scratch, 1 << 20) for _ in range(3)]
+    received: list[list[bytes]] = [[], [], []]
+    rest = [(turn, 1 << 20) for turn in range(3)] * 200
+    for turn, size in turns + rest:
+        if streams[turn]:
+            count = min(size, len(streams[turn]), len(readers[turn].buffer()))
+            received[turn] += feed(readers[turn], streams[turn][:count])
+            streams[turn] = streams[turn][count:]
+    assert received == bodies
+
+
+def test_small_frames_are_not_copied() -> None:
+    scratch = memoryview(bytearray(SCRATCH_BYTES))
+    target = FrameReader(scratch, 100)
+    data = prefixed(b"one") + prefixed(b"two")
+    target.buffer()[: len(data)] = data
+    first, second = target.advance(len(data))
+    second[0] = ord("T")
+    assert (bytes(first), bytes(second)) == (b"one", b"Two")
+    assert bytes(scratch[11:14]) == b"Two"
+
+
+def test_a_large_frame_is_received_into_its_own_buffer() -> None:
+    target = reader()
+    assert feed(target, prefixed(b"x" * 500)[:SCRATCH_BYTES]) == []
+    assert not target.is_idle
+    assert len(target.buffer()) == 504 - SCRATCH_BYTES
+    # Nothing beyond the frame's end is taken in, so the next frame starts in the scratch again.
+    assert feed(target, b"x" * (504 - SCRATCH_BYTES)) == [b"x" * 500]
+    assert len(target.buffer()) == SCRATCH_BYTES
+
+
+def test_a_huge_frame_gets_its_room_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "_ROOM_BYTES_FIRST", 100)
+    target = reader()
+    body = bytes(range(256)) * 40
+    assert feed(target, prefixed(body)[:4]) == []
+    assert len(target.buffer()) == 100
+    assert feed(target, body[:100]) == []
+    assert len(target.buffer()) == 300
+    assert feed(target, body[100:]) == [body]
+    assert target.is_idle
+
+
+@pytest.mark.parametrize("length", [-1, -(1 << 31), 101, (1 << 31) - 1])
+def test_a_forbidden_length_is_refused_at_once(length: int) -> None:
+    target = reader(frame_bytes_max=100)
+    with pytest.raises(MalformedMessage):
+        feed(target, struct.pack(">i", length))
+
+
+def test_the_limit_may_change_while_running() -> None:
+    target = reader(frame_bytes_max=10)
+    assert feed(target, prefixed(b"x" * 10)) == [b"x" * 10]
+    target.frame_bytes_max = 20
+    assert feed(target, prefixed(b"x" * 20)) == [b"x" * 20]
+    target.frame_bytes_max = 10
+    with pytest.raises(MalformedMessage):
+        feed(target, prefixed(b"x" * 11))
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_give_frames_or_blame_the_sender(data: bytes) -> None:
+    with suppress(MalformedMessage):
+        for frame in feed(reader(frame_bytes_max=100), data):
+            assert len(frame) <= 100

@@ -1,0 +1,69 @@
+"""Write docs/config.md from the settings as they are declared; with --check, only say whether it is up to date."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from millpond.base.settings import AnySetting
+from millpond.config.node import COARSE, SECTIONS
+from millpond.config.topic import TOPIC
+
+PAGE = Path(__file__).parent.parent / "docs" / "config.md"
+
+INTRODUCTION = """\
+# Settings
+
+This page is written by `tools/config_docs.py` from the declarations in `src/millpond/config/`.
+
+A node takes its settings when it starts. Those marked *live* can also be changed while it runs, for one broker or for
+all of them, and a topic's settings for each topic, with any tool that speaks IncrementalAlterConfigs. The strongest
+one counts: the topic's own, then that of the running broker, that of all brokers, what the node was started with,
+and the default.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield INTRODUCTION
+    yield "## A node's settings"
+    for title, settings in SECTIONS.items():
+        yield f"\n### {title}\n"
+        yield from _table(settings, "Live", lambda setting: "live" if setting.live else "")
+    yield "\nLarger units are understood too, the finest one given counts: "
+    yield ", ".join(f"`{name}`" for name in COARSE) + "."
+    yield "\n## A topic's settings\n"
+    yield from _table(TOPIC, "Default comes from", lambda setting: f"`{setting.inherits}`")
+
+
+def _table(settings: Iterable[AnySetting], title: str, last: Callable[[AnySetting], str]) -> Iterator[str]:
+    yield f"| Setting | Type | Default | What it does | {title} |"
+    yield "|---|---|---|---|---|"
+    for setting in settings:
+        if not setting.internal:
+            default = f"`{setting.show(setting.default)}`" if setting.show(setting.default) else "empty"
+            kind = setting.kind.name.lower()
+            yield f"| `{setting.name}` | {kind} | {default} | {setting.doc} | {last(setting)} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail if the page is out of date; write nothing")
+    if not parser.parse_args().check:
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
+        return 0
+    print("docs/config.md is out of date: run tools/config_docs.py", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
