@@ -16,6 +16,8 @@ def extensions() -> list[Extension]:
         return []
     found: list[Extension] = cythonize(
         [Extension("millpond.wire.kernel._fast", [SOURCE])],
+        # Out of the source tree, so that the generated C is not packed into the wheel.
+        build_dir="build/cython",
         compiler_directives={"language_level": 3},
     )
     for extension in found:

@@ -1,3 +1,6 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
 from millpond.config.effective import NodeLayers, Source
 from millpond.config.node import MAX_CONNECTIONS, NODE, NUM_PARTITIONS, node_settings
 from millpond.config.topic import RETENTION_MS, SEGMENT_BYTES, TOPIC
@@ -55,3 +58,25 @@ def test_settings_as_a_whole_are_the_effective_ones() -> None:
     node = ALL_LAYERS.settings()
     assert node.registry is NODE
     assert node.overrides["log.retention.ms"] == 20
+
+
+def test_a_topic_setting_of_another_version_is_passed_over() -> None:
+    topic = ALL_LAYERS.topic_settings({"zzz": "1", "segment.bytes": "tiny"})
+    assert topic[SEGMENT_BYTES] == 1 << 30
+    assert "zzz" not in topic.overrides
+
+
+def test_the_layers_stay_as_they_were_made() -> None:
+    told = {"log.retention.ms": "20"}
+    layers = NodeLayers(node_settings({}), for_all_brokers=told)
+    told["log.retention.ms"] = "30"
+    assert layers.topic_settings({})[RETENTION_MS] == 20
+
+
+@given(
+    st.dictionaries(st.sampled_from([setting.name for setting in TOPIC]), st.sampled_from(["1", "-1", "0.1", "x"]))
+)
+def test_all_at_once_is_the_same_as_one_by_one(overrides: dict[str, str]) -> None:
+    at_once = ALL_LAYERS.topic_settings(overrides)
+    for setting in TOPIC:
+        assert at_once.overrides[setting.name] == ALL_LAYERS.effective_for_topic(setting, overrides).value

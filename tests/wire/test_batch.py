@@ -115,8 +115,11 @@ def test_the_end_given_is_the_end() -> None:
     assert check_batch(bytes(9) + raw + bytes(9), 9, 9 + len(raw)).size == len(raw)
     with pytest.raises(CorruptBatch):
         check_batch(bytes(9) + raw + bytes(9), 9, 8 + len(raw))
+    for end in (0, 16, 17, 60):
+        with pytest.raises(CorruptBatch):
+            check_batch(raw, 0, end)
     with pytest.raises(CorruptBatch):
-        check_batch(raw, 0, 16)
+        check_batch(raw[:40], 0, len(raw))
 
 
 @pytest.mark.parametrize(("count", "last_delta"), [(0, -1), (0, 2), (2, 2), (4, 2), (-1, 2), (3, -5)])
@@ -133,7 +136,10 @@ def test_a_compacted_batch_may_have_lost_records(count: int) -> None:
     assert check_batch(raw, compacted=True).record_count == count
 
 
-@pytest.mark.parametrize(("at", "layout", "value"), [(57, ">i", 4), (57, ">i", -1), (23, ">i", -1), (0, ">q", -1)])
+@pytest.mark.parametrize(
+    ("at", "layout", "value"),
+    [(57, ">i", 4), (57, ">i", -1), (23, ">i", -1), (0, ">q", -1), (0, ">q", (1 << 63) - 2)],
+)
 def test_a_compacted_batch_has_no_impossible_counts(at: int, layout: str, value: int) -> None:
     with pytest.raises(CorruptBatch):
         check_batch(with_field(made(), at, layout, value), compacted=True)
@@ -148,6 +154,8 @@ def test_walk_gives_whole_batches_and_stops_at_a_partial_tail() -> None:
         assert [position for position, _ in walk(whole, 0, cut)] == expected
     assert [header.record_count for _, header in walk(whole)] == [1, 2]
     assert [header.record_count for _, header in walk(whole, len(first))] == [2]
+    assert [header.record_count for _, header in walk(whole, len(first), len(whole) + 99)] == [2]
+    assert len(list(walk(whole + first[:20], 0, len(whole) + 99))) == 2
 
 
 @pytest.mark.parametrize(("at", "layout", "value"), [(8, ">i", 0), (8, ">i", -12), (8, ">i", 48), (16, ">b", 1)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from millpond.base.errors import ErrorCode
 from millpond.base.ids import NodeId
 from millpond.base.ports import Listener, World
 from millpond.base.settings import Settings
@@ -97,7 +98,7 @@ class Broker:
             self.journal("recovery", note=note)
         host, port = node.host_and_port(self._static[node.LISTEN])
         self._listener = self.world.network.listen(host, port, self.connections.accept)
-        self.controller.load(self.advertised())
+        self.controller.load(self.advertised(), after_crash=not report.clean)
         self._read_broker_settings()
         self._keeper.open_all()
         self.controller.on_change(self._on_records)
@@ -118,6 +119,12 @@ class Broker:
             host = connection.link.local_host
         rack = self._static[node.BROKER_RACK] or None
         return [(self.node_id, host, port, rack)]
+
+    def partition_error(self, topic: str, index: int) -> ErrorCode:
+        """A partition whose log could not be opened has no leader until the node is repaired."""
+        if self.partitions.get(topic, index) is None:
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        return ErrorCode.NONE
 
     # While running.
 

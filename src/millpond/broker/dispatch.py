@@ -1,4 +1,4 @@
-"""From a frame to its handler and from the handler's outcome to bytes: the one table of APIs, versions, wire codes."""
+"""From a frame to its handler and from the handler's outcome to bytes: the one table of APIs and versions."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from millpond.wire.header import RequestHeader, decode_request_header, response_
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
     from millpond.broker.connection import Connection
+
 
 class UnservedRequest(RemoteError):
     """A key or version that was never advertised: the reply's shape is unknown, so the connection ends."""

@@ -93,7 +93,7 @@ class Housekeeping:
                 self._sync(partition)
 
     def _sync(self, partition: Partition) -> None:
-        self._flusher.after_sync(partition.log, partition.log.end_offset, lambda error: None)
+        self._flusher.after_sync(partition.log, partition.log.end_offset, _nothing)
 
     # Retention.
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import LeaderEpoch, TopicPartition
-from millpond.base.ports import Clock, FileRange
+from millpond.base.ports import Buffer, Clock, FileRange
 from millpond.base.settings import Settings
 from millpond.config import topic as topic_settings
 from millpond.log.partition_log import Appended, PartitionLog
@@ -60,10 +60,11 @@ class Partition:
         """Obey changed settings from the next request on."""
         self.acknowledges_after_sync = settings[topic_settings.FLUSH_ACK] != "never"
 
-    def append(self, records: memoryview | None, *, zstd: bool) -> Appended:
+    def append(self, records: Buffer | None, *, zstd: bool) -> Appended:
         """Append a producer's batches and wake whoever waits for them. Refused leaves everything as it was."""
         if not records:
             raise Refused(ErrorCode.INVALID_RECORD, "the request has no records for this partition")
+        assert isinstance(records, memoryview), "a decoded request holds its records as a view"
         attributes = _attributes(records)
         if attributes & COMMITTED_TXN_ONLY:
             raise Refused(ErrorCode.INVALID_TXN_STATE, "transactions are not served by this version")

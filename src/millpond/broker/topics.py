@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from millpond.base.errors import Refused
-from millpond.base.ids import LeaderEpoch, TopicPartition
+from millpond.base.ids import NO_TOPIC_ID, LeaderEpoch, TopicPartition
 from millpond.base.ports import Clock
 from millpond.base.settings import Settings
 from millpond.broker.housekeeping import Journal
@@ -24,6 +24,7 @@ from millpond.metadata.records import (
     RemoveTopicRecord,
     ResourceType,
 )
+from millpond.metadata.topics import METADATA_TOPIC
 
 
 class TopicKeeper:
@@ -56,12 +57,10 @@ class TopicKeeper:
         wanted: dict[TopicPartition, Topic] = {}
         for topic, index, _ in self._image.partitions_of(self._node_id):
             wanted[TopicPartition(topic.name, index)] = topic
-        for name in self._store.names():
-            topic = wanted.get(name)
-            log = self._store.get(name)
-            if topic is None or (log is not None and log.topic_id not in (None, topic.id)):
-                self._store.set_aside(name)
-                self._journal("partition folder is in no topic and was set aside", folder=name.folder)
+        for name, log in list(self._store.logs.items()):
+            owner = wanted.get(name)
+            if name.topic != METADATA_TOPIC and (owner is None or log.topic_id not in (NO_TOPIC_ID, owner.id)):
+                self._journal("a folder belongs to no topic and was set aside", folder=self._store.set_aside(name))
         for name, topic in wanted.items():
             self._open(topic, name.partition)
 

@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 
 class Wait(Generic[R]):
-    """A reply that is parked. Finished at most once: by its condition, by its deadline, or cancelled by its reader."""
+    """A parked reply. Ended at most once: by its condition, by its deadline, or cancelled by its reader."""
 
     __slots__ = ("_deliver", "_on_end", "_reply", "_timer", "ended")
 

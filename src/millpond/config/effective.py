@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 
 from millpond.base.settings import AnySetting, SettingError, Settings, Value
 from millpond.config.node import NODE
@@ -55,13 +56,20 @@ class Effective:
         return self.layers[0].source
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NodeLayers:
-    """All that a node was told: at its start, and while running for itself and for all brokers (as text)."""
+    """All that a node was told: at its start, and while running for itself and for all brokers (as text).
+
+    A value: it keeps copies, and whoever changes a setting makes new layers.
+    """
 
     static: Settings
     for_this_broker: Mapping[str, str] = field(default_factory=dict)
     for_all_brokers: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "for_this_broker", dict(self.for_this_broker))
+        object.__setattr__(self, "for_all_brokers", dict(self.for_all_brokers))
 
     def effective(self, setting: AnySetting) -> Effective:
         """The chain for one of the node's settings."""
@@ -75,13 +83,26 @@ class NodeLayers:
 
     def settings(self) -> Settings:
         """The node's settings as they stand now."""
-        return Settings(NODE, {setting.name: self.effective(setting).value for setting in NODE})
+        return Settings(NODE, self._values)
 
     def topic_settings(self, overrides: Mapping[str, str]) -> Settings:
         """A topic's settings as they stand now: every one resolved."""
-        return Settings(
-            TOPIC, {setting.name: self.effective_for_topic(setting, overrides).value for setting in TOPIC}
-        )
+        values = dict(self._inherited)
+        for name in overrides:
+            if name in TOPIC:
+                for layer in _read(TOPIC.get(name), overrides, Source.DYNAMIC_TOPIC):
+                    values[name] = layer.value
+        return Settings(TOPIC, values)
+
+    # Worked out once: a node may have many thousand topics, and most have few settings of their own.
+
+    @cached_property
+    def _values(self) -> dict[str, Value]:
+        return {setting.name: self.effective(setting).value for setting in NODE}
+
+    @cached_property
+    def _inherited(self) -> dict[str, Value]:
+        return {setting.name: self.effective_for_topic(setting, {}).value for setting in TOPIC}
 
     def _layers(self, setting: AnySetting) -> Iterator[Layer]:
         if setting.live:

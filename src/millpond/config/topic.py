@@ -193,7 +193,8 @@ SEGMENT_INDEX_BYTES = Setting(
 SEGMENT_JITTER_MS = Setting(
     "segment.jitter.ms",
     0,
-    "Roll by time up to this much earlier, at random, so that many partitions do not roll at the same moment.",
+    "Roll by time up to this much earlier, at random; remembered for tools, has no effect: partitions are looked at "
+    "one after the other, not all at the same moment.",
     check=at_least(0),
     inherits="log.roll.jitter.ms",
     live=True,
@@ -209,7 +210,8 @@ SEGMENT_MS = Setting(
 UNCLEAN_LEADER_ELECTION_ENABLE = Setting(
     "unclean.leader.election.enable",
     False,
-    "Whether a replica that is not in sync may become leader when no other is left, at the price of lost records.",
+    "Whether a replica that is not in sync may become leader when no other is left, at the price of lost records; "
+    "has no effect while partitions have one replica.",
     inherits="unclean.leader.election.enable",
     live=True,
 )

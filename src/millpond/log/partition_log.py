@@ -14,6 +14,7 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID, Offset
 from millpond.base.ports import Disk, FileRange
+from millpond.log import compaction, lookup, retention, truncation
 from millpond.log.checkpoints import encode_metadata
 from millpond.log.checks import checked_headers, trusted_headers
 from millpond.log.epochs import LeaderEpochs
@@ -22,7 +23,7 @@ from millpond.log.names import EPOCHS_FILE, METADATA_FILE
 from millpond.log.producers import ProducerStates
 from millpond.log.segment import NO_TIMESTAMP, Segment
 from millpond.log.snapshots import Snapshots
-from millpond.log.syncing import RemovalJob, SyncTicket
+from millpond.log.syncing import Debts, RemovalJob, SyncTicket
 from millpond.wire.batch import BatchHeader, patch_append_time, patch_offset_and_epoch, read_header
 
 
@@ -84,23 +85,7 @@ class PartitionLog:
         """Base offsets of segments that a running compaction reads: nobody else may take them away."""
         self.checkpoint_now: Callable[[], None] = _nothing
         """Set by the store: written at once where a later crash must not find an older truth."""
-        self._generation = 0
-        self._unsynced_bases: list[int] = []
-        self._folders_dirty = {folder}
-        self._epochs_dirty = False
-        self._metadata_dirty = False
-
-    def note_opened(self, *, clean: bool, unsynced: list[int]) -> None:
-        """Recovery says how much of what it found a power cut would leave."""
-        self._unsynced_bases = unsynced
-        if clean:
-            self._folders_dirty = set()
-            for segment in self.segments:
-                segment.is_name_durable = True
-
-    def note_created(self, parent: str) -> None:
-        """The folder itself is new: its own name must be synced, too."""
-        self._folders_dirty = {self.folder, parent}
+        self.debts = Debts(named_bases=list(self.bases), folders={folder})
 
     # Facts
 
@@ -115,7 +100,7 @@ class PartitionLog:
     @property
     def dirty(self) -> bool:
         """Whether a power cut would lose anything."""
-        return self.end_offset > self.synced_offset or bool(self._folders_dirty) or self._epochs_dirty
+        return self.end_offset > self.synced_offset or bool(self.debts.folders) or self.debts.epochs
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch of this log not above `epoch`, and where it ends; (-1, -1) if there is none."""
@@ -132,8 +117,7 @@ class PartitionLog:
             file.append((encode_metadata(topic_id),))
         finally:
             file.close()
-        self._metadata_dirty = True
-        self._folders_dirty.add(self.folder)
+        self.debts.metadata = True
 
     # Writing
 
@@ -198,9 +182,13 @@ class PartitionLog:
         first_ms = segment.first_append_ms
         if first_ms is None:
             # From before the last start: its first batch tells the time, unless that lies in the future.
-            first_ms = read_header(segment.file.read_at(0, 61)).max_timestamp if segment.size else now_ms
+            first_ms = segment.first_timestamp()
             first_ms = segment.first_append_ms = min(first_ms, now_ms) if first_ms >= 0 else now_ms
-        return now_ms - first_ms >= self.limits.segment_ms
+        limits = self.limits
+        age_max_ms = limits.segment_ms
+        if limits.cleanup_compact and limits.max_compaction_lag_ms < age_max_ms:
+            age_max_ms = limits.max_compaction_lag_ms
+        return now_ms - first_ms >= age_max_ms
 
     def _drop_torn_tail(self, error: OSError) -> None:
         try:
@@ -212,7 +200,7 @@ class PartitionLog:
         """The batches are written: everything in memory follows."""
         active = self.active
         if leader_epoch > self.epochs.latest:
-            self._epochs_dirty |= self.epochs.assign(leader_epoch, offset)
+            self.debts.epochs |= self.epochs.assign(leader_epoch, offset)
         if active.first_append_ms is None:
             active.first_append_ms = now_ms
         interval = self.limits.index_interval_bytes
@@ -258,11 +246,12 @@ class PartitionLog:
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
         sealed = self.active
-        self._unsynced_bases.append(sealed.base_offset)
+        self.debts.sealed_bases.append(sealed.base_offset)
+        self.debts.named_bases.append(fresh.base_offset)
         self.segments.append(fresh)
         self.bases.append(fresh.base_offset)
         self.active = fresh
-        self._folders_dirty.add(self.folder)
+        self.debts.folders.add(self.folder)
         try:
             sealed.seal()
             self.snapshots.write(self.end_offset, self.producers)
@@ -334,41 +323,28 @@ class PartitionLog:
 
     def sync_target(self) -> SyncTicket:
         """All that must be synced for everything appended so far. The ticket's `run` belongs on a worker thread."""
-        files = []
-        sealed = [self.segment_at(base) for base in self._unsynced_bases]
-        for segment in sealed:
-            files.append(segment.file)
-            files += [file for file in (segment.offsets.file_for_sync(), segment.times.file_for_sync()) if file]
+        ticket = SyncTicket(self.end_offset, self.disk, self.debts.hand_over())
+        owed = ticket.debts
+        for base in owed.sealed_bases:
+            segment = self.segment_at(base)
+            indexes = (segment.offsets.file_for_sync(), segment.times.file_for_sync())
+            ticket.files += [segment.file, *(file for file in indexes if file is not None)]
         if self.end_offset > self.synced_offset and self.active.size:
-            files.append(self.active.file)
-        if self._metadata_dirty:
-            files.append(self.disk.open(f"{self.folder}/{METADATA_FILE}"))
-        for file in files:
+            ticket.files.append(self.active.file)
+        for file in ticket.files:
             file.retain()
-        ticket = SyncTicket(Offset(self.end_offset), self._generation, self.disk, files, sorted(self._folders_dirty))
-        ticket.sealed_bases = list(self._unsynced_bases)
-        if self._folders_dirty:
-            ticket.named_bases = [segment.base_offset for segment in self.segments if not segment.is_name_durable]
-        if self._epochs_dirty:
+        if owed.epochs:
             ticket.replacements.append((f"{self.folder}/{EPOCHS_FILE}", self.epochs.encode()))
-        if self._metadata_dirty:
-            files[-1].close()
-        self._folders_dirty = set()
-        self._epochs_dirty = self._metadata_dirty = False
+        if owed.metadata:
+            ticket.replacements.append((f"{self.folder}/{METADATA_FILE}", encode_metadata(self.topic_id)))
         return ticket
 
     def synced(self, ticket: SyncTicket) -> None:
         """The ticket's `run` has returned."""
         ticket.release()
-        if ticket.generation != self._generation or self.closed:
+        if ticket.debts.generation != self.debts.generation or self.closed:
             return
-        for base in ticket.sealed_bases:
-            if base in self._unsynced_bases:
-                self._unsynced_bases.remove(base)
-        named = set(ticket.named_bases)
-        for segment in self.segments:
-            if segment.base_offset in named:
-                segment.is_name_durable = True
+        self.debts.settle(ticket.debts)
         if ticket.offset > self.synced_offset:
             self.synced_offset = ticket.offset
 
@@ -389,23 +365,97 @@ class PartitionLog:
         return self.segments[bisect_right(self.bases, base_offset) - 1]
 
     def delete_before(self, offset: int) -> None:
-        """Move the start of the log forward; retention removes the segments that lie wholly before it."""
-        if offset > self.end_offset:
-            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is after the end {self.end_offset}")
+        """Move the start of the log forward, for good; retention removes the segments that lie wholly before it."""
+        if offset > self.end_offset or offset < 0:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside 0 to {self.end_offset}")
         if offset > self.start_offset:
-            self.start_offset = Offset(offset)
-            self._epochs_dirty |= self.epochs.cut_start(offset)
+            self._move_start(offset)
+            self.checkpoint_now()
 
-    def drop_segments(self, segments: Sequence[Segment]) -> RemovalJob:
-        """Take segments out of the log: renamed at once, removed by the job."""
+    def _move_start(self, offset: int) -> None:
+        self.start_offset = Offset(offset)
+        self.debts.epochs |= self.epochs.cut_start(offset)
+        self.snapshots.drop_before(offset)
+
+    def expired_segments(self, now_ms: int, upper_offset: int | None = None) -> list[Segment]:
+        """The segments that retention may take now, oldest first; `now_ms` should be a `RetentionClock`'s time."""
+        if self.failed is not None or self.closed:
+            return []
+        return retention.expired_segments(self, now_ms, self.end_offset if upper_offset is None else upper_offset)
+
+    def retire(self, segments: Sequence[Segment]) -> RemovalJob:
+        """Take the oldest segments out of the log; the job removes their files once `delay_ms` has passed.
+
+        If the active segment is among them a new one takes its place, and the old one goes with a later call: only
+        once the name of the new one is safe may all else go, or a crash would make the offsets start again.
+        """
+        if self.active in segments:
+            self.roll()
+        gone = list(segments)
+        assert gone == self.segments[: len(gone)], "only the oldest segments can be retired"
+        while gone and self.segments[len(gone)].base_offset in self.debts.named_bases:
+            gone.pop()
         paths: list[str] = []
-        for segment in segments:
-            paths += segment.retire()
-            self.segments.remove(segment)
-            if segment.base_offset in self._unsynced_bases:
-                self._unsynced_bases.remove(segment.base_offset)
-        self.bases = [segment.base_offset for segment in self.segments]
-        return RemovalJob(self.disk, tuple(paths), delay_ms=self.limits.file_delete_delay_ms)
+        for segment in gone:
+            paths += segment.paths()
+            segment.close()
+            self.debts.forget(segment.base_offset)
+        self.replace_segments(self.segments[len(gone) :])
+        if gone and self.start_offset < self.bases[0]:
+            self._move_start(self.bases[0])
+        return RemovalJob(self.disk, self.folder, tuple(paths), self.limits.file_delete_delay_ms)
+
+    def replace_segments(self, segments: list[Segment]) -> None:
+        self.segments = segments
+        self.bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget every batch that ends after `offset`, as a follower must that has what its leader has not.
+
+        Waits for the disk: no crash may bring back what was cut off.
+        """
+        if self.failed is not None or self.closed:
+            raise self._offline()
+        if offset >= self.end_offset:
+            return
+        try:
+            truncation.truncate_to(self, max(offset, 0))
+        except OSError as error:
+            self.fail(error)
+            raise self._offline() from error
+
+    # Compaction
+
+    def compaction_candidate(self, now_ms: int, upper_offset: int | None = None) -> compaction.CompactionPlan | None:
+        """A plan to run on a worker, if there is enough to gain; then `finish_compaction` or `give_up_compaction`."""
+        if self.failed is not None or self.closed:
+            return None
+        return compaction.candidate(self, now_ms, self.end_offset if upper_offset is None else upper_offset)
+
+    def finish_compaction(self, plan: compaction.CompactionPlan) -> RemovalJob:
+        """The plan has run: swap the segments. The job removes the old files after its delay."""
+        if self.failed is not None or self.closed:
+            return compaction.give_up(self, plan)
+        try:
+            return compaction.finish(self, plan)
+        except OSError as error:
+            self.fail(error)
+            raise self._offline() from error
+
+    def give_up_compaction(self, plan: compaction.CompactionPlan) -> RemovalJob:
+        """The plan failed: everything stays as it was."""
+        return compaction.give_up(self, plan)
+
+    # By time
+
+    def find_by_timestamp(self, timestamp: int, upper_offset: int | None = None) -> lookup.Found | None:
+        """(timestamp, offset, leader epoch) of the first record that is not older than `timestamp`."""
+        return lookup.find_by_timestamp(self, timestamp, self.end_offset if upper_offset is None else upper_offset)
+
+    def max_timestamp(self) -> lookup.Found | None:
+        """(timestamp, offset, leader epoch) of the first record with the largest timestamp."""
+        return lookup.max_timestamp(self)
 
     # Ending
 

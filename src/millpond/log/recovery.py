@@ -80,7 +80,8 @@ class _Opener:
         snapshots = Snapshots(self.disk, self.folder, self.names)
         snapshots.drop_after(end)
         epochs, epochs_known = self._epochs(end)
-        producers, replay_from = self._producers(snapshots, segments[0].base_offset, end)
+        found = snapshots.newest(end)
+        replay_from, producers = found or (segments[0].base_offset, ProducerStates())
         log = PartitionLog(
             self.disk,
             self.folder,
@@ -98,7 +99,9 @@ class _Opener:
         if epochs_known and not clean:
             epochs_from = max(segments[0].base_offset, min(self.opening.recovery_point, end))
         self._replay(log, min(replay_from, end), epochs_from)
-        log.note_opened(clean=clean, unsynced=[segment.base_offset for segment in segments[unsynced_from:-1]])
+        if clean:
+            log.debts.folders, log.debts.named_bases = set(), []
+        log.debts.sealed_bases = [segment.base_offset for segment in segments[unsynced_from:-1]]
         return log
 
     def _segments(self) -> list[Segment]:
@@ -112,6 +115,10 @@ class _Opener:
         for base, following in zip(bases, [*bases[1:], -1], strict=True):
             size = self.disk.size(f"{self.folder}/{offset_name(base, LOG)}")
             segments.append(Segment(self.disk, self.folder, base, following, size))
+        while len(segments) > 1 and segments[1].base_offset <= self.opening.start_offset:
+            # Deleted from the front before the end, but not yet from the disk.
+            gone = segments.pop(0)
+            gone.rename_all(DELETED)
         return segments
 
     # After a crash
@@ -147,7 +154,8 @@ class _Opener:
         while number + 1 < len(segments):
             segment, following = segments[number], segments[number + 1]
             if segment.size and segment.true_next_offset() > following.base_offset:
-                following.retire()
+                following.rename_all(DELETED)
+                following.close()
                 del segments[number + 1]
                 segment.next_offset = segments[number + 1].base_offset if number + 1 < len(segments) else -1
             else:
@@ -179,7 +187,7 @@ class _Opener:
                     f"{segment.path(LOG)} does not connect to offset {segments[number].next_offset} before it; "
                     f"kept as {segment.path(LOG)}{CUT}"
                 )
-            segment.rename_all("", CUT if segment.size else DELETED)
+            segment.rename_all(CUT if segment.size else DELETED)
             segment.close()
         del segments[number + 1 :]
 
@@ -204,11 +212,6 @@ class _Opener:
             return LeaderEpochs(), False
         epochs.cut_end(end)
         return epochs, True
-
-    def _producers(self, snapshots: Snapshots, start: int, end: int) -> tuple[ProducerStates, int]:
-        """The newest producer states that were noted, and the offset from which the log knows more."""
-        found = snapshots.newest(end)
-        return (found[1], found[0]) if found else (ProducerStates(), start)
 
     def _replay(self, log: PartitionLog, producers_from: int, epochs_from: int) -> None:
         for segment in log.segments:

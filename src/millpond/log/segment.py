@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from millpond.base.ports import Disk, File
 from millpond.log.index import offset_index, time_index
-from millpond.log.names import DELETED, LOG, OFFSET_INDEX, SEGMENT_SUFFIXES, TIME_INDEX, offset_name
+from millpond.log.names import LOG, OFFSET_INDEX, SEGMENT_SUFFIXES, TIME_INDEX, offset_name
 from millpond.log.scan import SCAN_BYTES, Damaged, checked, headers
-from millpond.wire.batch import BatchHeader
+from millpond.wire.batch import HEADER_BYTES, BatchHeader, read_header
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 NO_TIMESTAMP = -1
@@ -45,15 +45,19 @@ class Segment:
         "base_offset",
         "first_append_ms",
         "folder",
-        "is_name_durable",
         "next_offset",
         "offsets",
         "size",
+        "stage",
         "times",
     )
 
-    def __init__(self, disk: Disk, folder: str, base_offset: int, next_offset: int, size: int) -> None:
+    def __init__(
+        self, disk: Disk, folder: str, base_offset: int, next_offset: int, size: int, stage: str = ""
+    ) -> None:
         self._disk = disk
+        self.stage = stage
+        """The ending of file names while compaction makes the segment."""
         self.folder = folder
         self.base_offset = base_offset
         self.next_offset = next_offset
@@ -63,8 +67,6 @@ class Segment:
         self.appended_ms = NO_TIMESTAMP
         """The wall clock at the last append, as far as this process or a checkpoint knows."""
         self.first_append_ms: int | None = None
-        self.is_name_durable = False
-        """Whether the file is known to be in its folder after a power cut."""
         self._file: File | None = None
         # Not looked up yet; a sealed segment's time index knows.
         self._max_timestamp: int | None = None
@@ -74,9 +76,9 @@ class Segment:
         self._tail_positions: list[int] = []
 
     @classmethod
-    def create(cls, disk: Disk, folder: str, base_offset: int) -> Segment:
+    def create(cls, disk: Disk, folder: str, base_offset: int, stage: str = "") -> Segment:
         """A new, empty segment that can be appended to."""
-        segment = cls(disk, folder, base_offset, base_offset, 0)
+        segment = cls(disk, folder, base_offset, base_offset, 0, stage)
         segment._file = file = disk.open(segment.path(LOG), create=True)
         if file.size():
             file.truncate(0)
@@ -86,7 +88,7 @@ class Segment:
         return segment
 
     def path(self, suffix: str) -> str:
-        return f"{self.folder}/{offset_name(self.base_offset, suffix)}"
+        return f"{self.folder}/{offset_name(self.base_offset, suffix)}{self.stage}"
 
     @property
     def file(self) -> File:
@@ -215,16 +217,18 @@ class Segment:
         self._max_timestamp, relative = last if last else (NO_TIMESTAMP, 0)
         self._max_timestamp_offset = self.base_offset + relative if last else -1
 
-    def first_batch_with_timestamp(self, timestamp: int, from_offset: int) -> tuple[int, BatchHeader] | None:
-        """The first batch, ending at or after `from_offset`, that has a record of this time or later."""
+    def batches_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of every batch from the one that holds `offset` on."""
+        place = self.locate(max(offset, self.base_offset))
+        return headers(self.file, place.position, self.size) if place else iter(())
+
+    def batches_from_timestamp(self, timestamp: int, from_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Every batch, ending at or after `from_offset`, that says to have a record of this time or later."""
         entry = self.times.floor(timestamp)
-        start = self.locate(max(self.base_offset + entry[1] if entry else self.base_offset, from_offset))
-        if start is None:
-            return None
-        for position, header in headers(self.file, start.position, self.size):
+        start = self.base_offset + entry[1] if entry else self.base_offset
+        for position, header in self.batches_from(max(start, from_offset)):
             if header.max_timestamp >= timestamp:
-                return position, header
-        return None
+                yield position, header
 
     # Rebuilding
 
@@ -351,6 +355,21 @@ class Segment:
         self.offsets.flush()
         self.times.flush()
 
+    def first_timestamp(self) -> int:
+        """The largest timestamp of the first batch."""
+        data = self.file.read_at(0, HEADER_BYTES)
+        return read_header(data).max_timestamp if len(data) == HEADER_BYTES else NO_TIMESTAMP
+
+    def index_bytes_estimate(self) -> int:
+        """How large the larger of the two indexes is; a sealed index is looked at only once it is open."""
+        return max(self.offsets.size_bytes, self.times.size_bytes)
+
+    def move_to(self, stage: str) -> None:
+        """The files have been renamed: they are found there from now on."""
+        self.stage = stage
+        self.offsets.path = self.path(OFFSET_INDEX)
+        self.times.path = self.path(TIME_INDEX)
+
     # Going away
 
     def close(self) -> None:
@@ -360,19 +379,18 @@ class Segment:
         self.offsets.close()
         self.times.close()
 
-    def rename_all(self, old: str, new: str) -> list[str]:
-        """Give every file of the segment another suffix; the new paths of those that exist."""
+    def paths(self) -> list[str]:
+        """Every file that the segment may have, the log last."""
+        return [self.path(suffix) for suffix in SEGMENT_SUFFIXES]
+
+    def rename_all(self, ending: str) -> list[str]:
+        """Put `ending` in place of the files' stage; the new paths of those that exist."""
         renamed = []
-        for suffix in SEGMENT_SUFFIXES:
+        for path in self.paths():
+            target = path.removesuffix(self.stage) + ending
             try:
-                self._disk.rename(self.path(suffix) + old, self.path(suffix) + new)
+                self._disk.rename(path, target)
             except FileNotFoundError:
                 continue
-            renamed.append(self.path(suffix) + new)
+            renamed.append(target)
         return renamed
-
-    def retire(self) -> list[str]:
-        """Mark the files as deleted; the paths that may be removed once nobody reads them any more."""
-        paths = self.rename_all("", DELETED)
-        self.close()
-        return paths

@@ -24,7 +24,7 @@ from millpond.log.names import (
 from millpond.log.partition_log import PartitionLog
 from millpond.log.recovery import LogDamaged, Opening, open_log
 from millpond.log.segment import Segment
-from millpond.log.syncing import RemovalJob
+from millpond.log.syncing import FolderRemovalJob
 
 
 class FolderInUse(Exception):
@@ -132,11 +132,12 @@ class LogStore:
             log.set_topic_id(topic_id)
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}: {error}") from error
-        log.note_created(self.folder)
+        # The folder itself is new: its own name must be synced, too.
+        log.debts.folders.add(self.folder)
         self._adopt(tp, log)
         return log
 
-    def delete(self, tp: TopicPartition) -> RemovalJob:
+    def delete(self, tp: TopicPartition) -> FolderRemovalJob:
         """Take the partition away: gone for everyone at once, its files go with the job."""
         log = self.logs.pop(tp, None)
         self.failed.pop(tp, None)
@@ -147,18 +148,15 @@ class LogStore:
         try:
             self.disk.rename(old, new)
         except FileNotFoundError:
-            return RemovalJob(self.disk, ())
-        delay_ms = log.limits.file_delete_delay_ms if log is not None else 0
-        return RemovalJob(self.disk, (new,), is_folder=True, delay_ms=delay_ms)
+            return FolderRemovalJob(self.disk, new)
+        return FolderRemovalJob(self.disk, new, log.limits.file_delete_delay_ms if log is not None else 0)
 
     # Checkpoints
 
     def checkpoint(self) -> None:
         """Write down how far each log is. Only what changed is written; waits for the disk."""
         self._write(RECOVERY_FILE, {tp: log.synced_offset for tp, log in self.logs.items()})
-        self._write(
-            START_FILE, {tp: log.start_offset for tp, log in self.logs.items() if log.start_offset > log.bases[0]}
-        )
+        self._write(START_FILE, {tp: log.start_offset for tp, log in self.logs.items() if log.start_offset})
         self._write(CLEANER_FILE, {tp: log.clean_offset for tp, log in self.logs.items() if log.clean_offset})
 
     def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:

@@ -1,12 +1,12 @@
-"""What a worker thread does to make a log survive a power cut, packed so that it needs nothing of the log itself."""
+"""What must reach the disk, and the jobs that bring it there, packed so that a worker needs nothing of the log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from millpond.base.ids import Offset
 from millpond.base.ports import Disk, File
+from millpond.log.names import LOG
 
 
 @dataclass(slots=True)
@@ -14,21 +14,17 @@ class SyncTicket:
     """Everything below `offset` is safe once `run` has returned. Made and handed back on the loop."""
 
     offset: Offset
-    generation: int
-    """How often the log had been cut back by then: after another cut the ticket says nothing any more."""
     disk: Disk
-    files: list[File]
-    folders: list[str]
+    debts: Debts
+    files: list[File] = field(default_factory=list)
     replacements: list[tuple[str, bytes]] = field(default_factory=list)
-    sealed_bases: list[int] = field(default_factory=list)
-    named_bases: list[int] = field(default_factory=list)
 
     def run(self) -> None:
         """Sync it all; OSError means that nothing may be acknowledged. May run on any thread."""
         for file in self.files:
             file.sync()
         # A file is only there after a power cut if its name is, too.
-        for folder in self.folders:
+        for folder in sorted(self.debts.folders):
             self.disk.sync_folder(folder)
         for path, data in self.replacements:
             self.disk.replace(path, data)
@@ -40,22 +36,76 @@ class SyncTicket:
         self.files = []
 
 
+@dataclass(slots=True)
+class Debts:
+    """What a log still owes the disk, besides its active segment."""
+
+    generation: int = 0
+    """How often the log has been cut back: a ticket from before says nothing about what was written since."""
+    sealed_bases: list[int] = field(default_factory=list)
+    """Base offsets of sealed segments that were written to since the last sync."""
+    named_bases: list[int] = field(default_factory=list)
+    """Base offsets of segments whose names are new."""
+    folders: set[str] = field(default_factory=set)
+    epochs: bool = False
+    metadata: bool = False
+
+    def hand_over(self) -> Debts:
+        """A copy for a ticket. What a retry could not mend, as a failed ticket closes the log, is owed no more."""
+        handed = Debts(
+            self.generation, list(self.sealed_bases), list(self.named_bases), self.folders, self.epochs, self.metadata
+        )
+        self.folders = set()
+        self.epochs = self.metadata = False
+        return handed
+
+    def settle(self, paid: Debts) -> None:
+        self.sealed_bases = [base for base in self.sealed_bases if base not in paid.sealed_bases]
+        self.named_bases = [base for base in self.named_bases if base not in paid.named_bases]
+
+    def forget(self, base: int) -> None:
+        """The segment is gone."""
+        self.sealed_bases = [other for other in self.sealed_bases if other != base]
+        self.named_bases = [other for other in self.named_bases if other != base]
+
+
 @dataclass(slots=True, frozen=True)
 class RemovalJob:
-    """Files or folders that nobody needs any more. `run` may run on any thread, some time later."""
+    """Files that nobody needs any more, in the order in which they must go. May run on any thread, after a delay."""
 
     disk: Disk
-    paths: tuple[str, ...]
-    is_folder: bool = False
+    folder: str
+    paths: tuple[str, ...] = ()
     delay_ms: int = 0
-    then: Callable[[], None] | None = None
 
     def run(self) -> None:
         for path in self.paths:
             try:
-                if self.is_folder:
-                    self.disk.remove_folder(path)
-                else:
-                    self.disk.remove(path)
+                self.disk.remove(path)
             except FileNotFoundError:
                 continue
+            if LOG in path:
+                # A crash must find a log without its beginning, never one without its middle.
+                self._sync()
+
+    def _sync(self) -> None:
+        try:
+            self.disk.sync_folder(self.folder)
+        except FileNotFoundError:
+            # The whole partition was deleted meanwhile.
+            return
+
+
+@dataclass(slots=True, frozen=True)
+class FolderRemovalJob:
+    """A deleted partition's folder. May run on any thread, after a delay."""
+
+    disk: Disk
+    path: str
+    delay_ms: int = 0
+
+    def run(self) -> None:
+        try:
+            self.disk.remove_folder(self.path)
+        except FileNotFoundError:
+            return

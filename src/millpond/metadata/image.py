@@ -27,6 +27,8 @@ from millpond.metadata.records import (
     UnregisterBrokerRecord,
 )
 
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
 NOTHING_SET: Final[Mapping[str, str]] = MappingProxyType({})
 
 CLUSTER_ID_NAME: Final = "cluster.id"
@@ -63,6 +65,11 @@ class Topic:
     name: str
     id: UUID
     partitions: list[Partition] = field(default_factory=list)
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether the brokers themselves write it; tools leave it out of their lists."""
+        return self.name in INTERNAL_TOPICS
 
 
 @dataclass(frozen=True, slots=True)

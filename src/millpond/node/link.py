@@ -64,6 +64,7 @@ class SocketLink:
         "_socket",
         "_writing",
         "alive",
+        "local_host",
         "peer",
     )
 
@@ -71,6 +72,7 @@ class SocketLink:
         self, loop: asyncio.AbstractEventLoop, sock: socket.socket, peer: str, sendfile: bool, on_fault: OnFault
     ) -> None:
         self.peer = peer
+        self.local_host = plain_host(sock.getsockname()[0])
         self.alive = True
         self._loop = loop
         self._socket = sock
@@ -332,6 +334,11 @@ class SocketLink:
             handler.closed()
         except Exception as error:
             self._on_fault(self, error)
+
+
+def plain_host(address: str) -> str:
+    """An IPv4 address as such, also where it came in by a socket that serves both families."""
+    return address.removeprefix("::ffff:")
 
 
 def _release(parts: Sequence[ReplyPart]) -> None:

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 
 from millpond.base.ports import Link, LinkHandler
-from millpond.node.link import OnFault, SocketLink
+from millpond.node.link import OnFault, SocketLink, plain_host
 
 BACKLOG = 1024
 ACCEPTS_PER_WAKE = 64
@@ -110,11 +110,12 @@ class SocketNetwork:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            peer = f"{plain_host(address[0])}:{address[1]}"
+            link = SocketLink(self.loop, sock, peer, self._sendfile, self.on_fault)
         except OSError:
             # Gone before it was ours.
             sock.close()
             return
-        link = SocketLink(self.loop, sock, f"{address[0]}:{address[1]}", self._sendfile, self.on_fault)
         try:
             handler = accept(link)
         except Exception as error:

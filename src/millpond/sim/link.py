@@ -39,6 +39,7 @@ class SimLink:
 
     def __init__(self, wires: Wires, host: str, peer_host: str, peer: str) -> None:
         self.host = host
+        self.local_host = host
         self.peer_host = peer_host
         self.peer = peer
         self.alive = True
@@ -87,7 +88,7 @@ class SimLink:
                 _release((part,))
                 continue
             # Copied, because the sender may reuse its buffer; a file is read when its turn comes.
-            self._queue.append(part if isinstance(part, FileRange) else bytes(part))
+            self._queue.append(part if isinstance(part, FileRange) else memoryview(bytes(part)))
             self._queued_bytes += len(part)
         if idle and self._queue:
             if self._wires.random.random() < 0.2:
@@ -213,7 +214,8 @@ class SimLink:
 
     def _acknowledged(self, count: int) -> None:
         self._under_way_bytes -= count
-        if self._waiting and self.alive:
+        # Not for every byte: a window that opens by crumbs would be filled with crumbs.
+        if self._waiting and self.alive and self._under_way_bytes <= WINDOW_BYTES // 2:
             self._wires.clock.call_soon(self._flow)
 
     def pause_reading(self) -> None:

@@ -125,7 +125,7 @@ def check_batch(buffer: Buffer, position: int = 0, end: int | None = None, *, co
 
     A producer's batch has a record for every offset; one from a disk or a leader (`compacted`) may have lost some.
     """
-    end = len(buffer) if end is None else end
+    end = len(buffer) if end is None else min(end, len(buffer))
     if end - position <= _MAGIC_AT:
         raise CorruptBatch(f"{end - position} bytes are too few for a batch")
     # An older message may be shorter than a batch header, so the magic is looked at first.
@@ -159,7 +159,7 @@ def check_batch(buffer: Buffer, position: int = 0, end: int | None = None, *, co
 
 
 def _check_counts_compacted(header: BatchHeader) -> None:
-    if header.base_offset < 0 or header.last_offset_delta < 0:
+    if header.base_offset < 0 or header.last_offset_delta < 0 or header.next_offset >= 1 << 63:
         raise CorruptBatch(f"base offset {header.base_offset}, last offset delta {header.last_offset_delta}")
     if not 0 <= header.record_count <= header.last_offset_delta + 1:
         raise CorruptBatch(f"{header.record_count} records in {header.last_offset_delta + 1} offsets")
@@ -172,7 +172,7 @@ def batch_crc(buffer: Buffer, position: int, size: int) -> int:
 
 def walk(buffer: Buffer, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
     """Every whole batch with its position, in order; stops at a partial tail. CRCs are not looked at."""
-    end = len(buffer) if end is None else end
+    end = len(buffer) if end is None else min(end, len(buffer))
     while end - position >= HEADER_BYTES:
         header = read_header(buffer, position)
         size = header.size

@@ -11,67 +11,68 @@ the version cannot carry, or of the wrong type, is a ValueError.
 
 from __future__ import annotations
 
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+import os
 from typing import Any
 
 from millpond.wire import notation
+from millpond.wire.header import NAMES
 from millpond.wire.model import Message, Struct, build
 
 __all__ = ["Message", "Struct", "names", "request_class", "response_class"]
 
 
 def request_class(api_key: int) -> type[Message]:
-    return _class_of_key(api_key, "request")
+    return _class_of_key(api_key, "Request")
 
 
 def response_class(api_key: int) -> type[Message]:
-    return _class_of_key(api_key, "response")
+    return _class_of_key(api_key, "Response")
 
 
 def names() -> list[str]:
     """The names of all messages; reads every schema."""
-    found = {message.name for path in set(_schema_paths().values()) for message in notation.parse(path.read_text())}
-    return sorted(found)
+    return sorted({message.name for path in set(_schema_paths().values()) for message in _read(path)})
 
 
 def __getattr__(name: str) -> Any:
     path = None if name.startswith("_") else _schema_paths().get(name.lower())
     if path is not None:
-        for message in notation.parse(path.read_text()):
+        for message in _read(path):
             if message.name == name:
-                built = build(message)
-                globals()[name] = built
+                built = globals()[name] = build(message)
                 return built
     raise AttributeError(f"the protocol has no message {name!r}")
 
 
-_paths: dict[str, Traversable] = {}
+# The schemas belong to the code, as the modules beside them do; they are read where those are, not through a port.
+SCHEMAS = os.path.join(os.path.dirname(__file__), "schemas")
+SUFFIX = ".schema"
+_paths: dict[str, str] = {}
 
 
-def _schema_paths() -> dict[str, Traversable]:
+def _read(path: str) -> list[notation.Message]:
+    with open(path, encoding="utf-8") as file:
+        return notation.parse(file.read())
+
+
+def _schema_paths() -> dict[str, str]:
     """Where each message is declared, by its name in small letters, told from the names of the files alone."""
-    if not _paths:
-        root = files("millpond.wire") / "schemas"
-        for entry in root.iterdir():
-            if entry.is_dir():
-                for inner in entry.iterdir():
-                    stem = inner.name.removesuffix(".schema").replace("_", "")
-                    _paths.update({stem + suffix: inner for suffix in ("", "key", "value")})
-            else:
-                key, _, stem = entry.name.removesuffix(".schema").partition("_")
-                squeezed = stem.replace("_", "")
-                for kind in ("request", "response"):
-                    _paths[squeezed + kind] = entry
-                    _paths[f"{int(key[1:])} {kind}"] = entry
+    if _paths:
+        return _paths
+    for entry in os.listdir(SCHEMAS):
+        path = os.path.join(SCHEMAS, entry)
+        if entry.endswith(SUFFIX):
+            stem = entry.removesuffix(SUFFIX).partition("_")[2].replace("_", "")
+            _paths[stem + "request"] = _paths[stem + "response"] = path
+        else:
+            for inner in os.listdir(path):
+                stem = inner.removesuffix(SUFFIX).replace("_", "")
+                _paths.update({stem + suffix: os.path.join(path, inner) for suffix in ("", "key", "value")})
     return _paths
 
 
 def _class_of_key(api_key: int, kind: str) -> type[Message]:
-    path = _schema_paths().get(f"{api_key} {kind}")
-    if path is None:
-        raise KeyError(f"the protocol has no {kind} with key {api_key}")
-    stem = path.name.removesuffix(".schema").partition("_")[2]
-    name = "".join(word.capitalize() for word in stem.split("_")) + kind.capitalize()
+    """KeyError when there is no such key."""
+    name = NAMES[api_key] + kind
     found: type[Message] = globals().get(name) or __getattr__(name)
     return found

@@ -201,6 +201,8 @@ class _MessageParser:
         if element == "records" and nullable:
             written = "null"
         default = _default(element, is_array, written, line.number)
+        if tag is not None and element == "records":
+            raise SchemaError(f"line {line.number}: records cannot be tagged, since they are not copied")
         if default is None and nullable is None and struct is None:
             raise SchemaError(f"line {line.number}: {name} defaults to null but cannot be null")
         return Field(name, element, is_array, struct, versions, nullable, tag, default, ignorable)

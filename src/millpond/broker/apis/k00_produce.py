@@ -9,7 +9,8 @@ acks=0 is not answered, acks=1 once the bytes are in the page cache, acks=all on
 
 from __future__ import annotations
 
-from struct import Struct, error as StructError
+import struct
+from struct import Struct
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -174,13 +175,13 @@ _OLD_REPLY = Struct(">ihq")
 
 def refuse_old_format(broker: Broker, version: int, body: memoryview) -> Response:
     try:
-        out, position = _old_topics(body, version)
-    except (StructError, UnicodeDecodeError) as fault:
+        out = _old_topics(body, version)
+    except struct.error as fault:
         raise MalformedMessage(f"Produce version {version}: {fault}") from None
     return Encoded(out + (_INT32.pack(0) if version >= 1 else b""))
 
 
-def _old_topics(body: memoryview, version: int) -> tuple[bytes, int]:
+def _old_topics(body: memoryview, version: int) -> bytes:
     _acks, _timeout = _OLD_HEAD.unpack_from(body, 0)
     (topics,) = _INT32.unpack_from(body, 6)
     position = 10
@@ -200,9 +201,7 @@ def _old_topics(body: memoryview, version: int) -> tuple[bytes, int]:
             out.append(_OLD_REPLY.pack(index, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, -1))
             if version >= 2:
                 out.append(Struct(">q").pack(-1))
-    return b"".join(out), position
+    return b"".join(out)
 
 
-API = Api(
-    key=0, name="Produce", versions=(3, 13), advertised=(0, 13), handle=handle, refuse=refuse_old_format
-)
+API = Api(key=0, name="Produce", versions=(3, 13), advertised=(0, 13), handle=handle, refuse=refuse_old_format)

@@ -50,7 +50,7 @@ class _Fetch:
         self._bytes_min = request.min_bytes
         self._wait_ms = min(request.max_wait_ms, broker.settings[FETCH_WAIT_MAX_MS])
         self._context = context
-        self._read: list[tuple[Wanted, m.FetchResponse.PartitionData]] = []
+        self._found: list[tuple[Wanted, m.FetchResponse.PartitionData, FileRange | None]] = []
         self._parked_on: list[Partition] = []
         self._wait: Wait[Response] = Wait(on_end=self._unpark)
 
@@ -58,49 +58,51 @@ class _Fetch:
 
     def read(self, at_least_bytes: int) -> bool:
         """Read every partition. False, with nothing kept, when it came to fewer bytes and no error."""
-        self._read = []
         found_bytes = 0
         failed = False
         for wanted in self._context.wanted:
-            reply = self._read_one(wanted, self._bytes_max - found_bytes, first=found_bytes == 0)
-            failed = failed or reply.error_code != ErrorCode.NONE
-            for part in reply.records or ():
-                found_bytes += len(part)
-            self._read.append((wanted, reply))
+            reply, found = self._read_one(wanted, self._bytes_max - found_bytes, first=found_bytes == 0)
+            if found is not None:
+                found_bytes += found.length
+            elif reply.error_code:
+                failed = True
+            self._found.append((wanted, reply, found))
         if found_bytes >= at_least_bytes or failed or not self._context.wanted:
             return True
         self._release()
         return False
 
-    def _read_one(self, wanted: Wanted, bytes_left: int, *, first: bool) -> m.FetchResponse.PartitionData:
+    def _read_one(
+        self, wanted: Wanted, bytes_left: int, *, first: bool
+    ) -> tuple[m.FetchResponse.PartitionData, FileRange | None]:
         name, topic_id, index = wanted.key
         partitions = self._broker.partitions
         partition = partitions.by_id(topic_id, index) if self._by_id else partitions.get(name, index)
         if partition is None:
-            return _failed(
-                index, ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
+            code = ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return _failed(index, code), None
         try:
             partition.check_leader_epoch(wanted.leader_epoch)
             found = partition.read(
                 wanted.fetch_offset, min(wanted.bytes_max, max(bytes_left, 0)), at_least_one_batch=first
             )
         except Refused as refusal:
-            return _failed(index, refusal.code, partition)
-        return m.FetchResponse.PartitionData(
+            return _failed(index, refusal.code, partition), None
+        reply = m.FetchResponse.PartitionData(
             partition_index=index,
             high_watermark=partition.high_watermark,
             last_stable_offset=partition.last_stable_offset,
             log_start_offset=partition.log.start_offset,
             aborted_transactions=[] if self._committed_only else None,
-            records=[] if found is None else [found],
+            records=b"" if found is None else found,
         )
+        return reply, found
 
     def _release(self) -> None:
-        for _, reply in self._read:
-            for part in reply.records or ():
-                part.file.release()
-        self._read = []
+        for _, _, found in self._found:
+            if found is not None:
+                found.file.release()
+        self._found = []
 
     # Waiting.
 
@@ -148,8 +150,11 @@ class _Fetch:
             self._wait.finish(self._response())
 
     def _cold_ranges(self) -> list[FileRange]:
-        ranges = [part for _, reply in self._read for part in reply.records or ()]
-        return [part for part in ranges if not part.file.is_cached(part.position, part.length)]
+        return [
+            found
+            for _, _, found in self._found
+            if found is not None and not found.file.is_cached(found.position, found.length)
+        ]
 
     def _warm(self, cold: list[FileRange]) -> None:
         def fill_page_cache() -> None:
@@ -173,7 +178,7 @@ class _Fetch:
 
     def _response(self) -> m.FetchResponse:
         topics: dict[tuple[str, object], m.FetchResponse.FetchableTopicResponse] = {}
-        for wanted, reply in self._read:
+        for wanted, reply, _ in self._found:
             if not self._context.keep_in_reply(wanted, reply):
                 continue
             name, topic_id, _ = wanted.key
@@ -183,7 +188,7 @@ class _Fetch:
                     topic=name, topic_id=topic_id, partitions=[]
                 )
             topic.partitions.append(reply)
-        self._read = []
+        self._found = []
         return m.FetchResponse(session_id=self._context.session_id, responses=list(topics.values()))
 
 
@@ -194,7 +199,7 @@ def _failed(index: int, code: ErrorCode, partition: Partition | None = None) -> 
         high_watermark=-1 if partition is None else partition.high_watermark,
         last_stable_offset=-1,
         log_start_offset=-1 if partition is None else partition.log.start_offset,
-        records=[],
+        records=b"",
     )
 
 

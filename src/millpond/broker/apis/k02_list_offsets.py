@@ -1,7 +1,7 @@
 """ListOffsets (2), versions 1-11: which offset stands at a time, or at the start or end of a partition.
 
-1 one offset per partition · 2 isolation level · 4 leader epoch · 6 flexible · 7 the largest timestamp · 8 the earliest
-local offset · 9 the latest tiered offset · 10 timeout · 11 the earliest offset not yet uploaded. There is no tiered
+1 one offset per partition · 2 isolation level · 4 leader epoch · 6 flexible · 7 the largest timestamp · 8 the
+earliest local offset · 9 the latest tiered offset · 10 timeout · 11 the earliest offset not yet uploaded. There is no tiered
 storage: the local start is the start, and nothing is tiered.
 """
 

@@ -1,8 +1,8 @@
 """Metadata (3), versions 0-13: brokers, topics and who leads which partition; may bring topics into being.
 
 0 all topics when none are named · 1 null means all, controller · 2 cluster id · 4 the client may forbid creation ·
-5 offline replicas · 7 leader epochs · 8 authorised operations · 9 flexible · 10 topic ids · 11 no cluster operations ·
-12 topics by id · 13 a top-level error. Gap: authorised operations are not reported.
+5 offline replicas · 7 leader epochs · 8 authorised operations · 9 flexible · 10 topic ids · 11 no cluster operations
+· 12 topics by id · 13 a top-level error. Gap: authorised operations are not reported.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ def _topic(broker: Broker, topic: Topic) -> m.MetadataResponse.MetadataResponseT
     return m.MetadataResponse.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
-        is_internal=topic.name.startswith("__"),
+        is_internal=topic.is_internal,
         partitions=[
             m.MetadataResponse.MetadataResponsePartition(
-                error_code=_partition_error(broker, topic.name, index),
+                error_code=broker.partition_error(topic.name, index),
                 partition_index=index,
                 leader_id=partition.leader,
                 leader_epoch=partition.leader_epoch,
@@ -110,13 +110,6 @@ def _topic(broker: Broker, topic: Topic) -> m.MetadataResponse.MetadataResponseT
         ],
         topic_authorized_operations=NOT_AUTHORISED_OPERATIONS,
     )
-
-
-def _partition_error(broker: Broker, topic: str, index: int) -> ErrorCode:
-    """A partition whose log could not be opened has no leader until the node is repaired."""
-    if broker.partitions.get(topic, index) is None:
-        return ErrorCode.LEADER_NOT_AVAILABLE
-    return ErrorCode.NONE
 
 
 API = Api(key=3, name="Metadata", versions=(0, 13), handle=handle)

@@ -5,6 +5,7 @@ Every read goes through `_varint`, `_varlong` or a length that was compared with
 touches the pointer.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint16_t, uint32_t, uint64_t, uint8_t
@@ -38,21 +39,58 @@ cdef struct Head:
     int32_t offset_delta
 
 
-def scan(const uint8_t[::1] buffer not None, Py_ssize_t position, Py_ssize_t end, bint verify=False):
+def scan(buffer, Py_ssize_t position, Py_ssize_t end, bint verify=False):
     """See `plain.scan`."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        return _scan(buffer, <const uint8_t*>view.buf, position, min(end, view.len), verify)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def decode_records(payload, int64_t count, int64_t base_offset, int64_t base_timestamp, append_time=None):
+    """See `plain.decode_records`."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        return _decode_records(_opened(&view, count), count, base_offset, base_timestamp, append_time)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def record_keys(payload, int64_t count):
+    """See `plain.record_keys`."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        return _record_keys(_opened(&view, count), count)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def record_spans(payload, int64_t count):
+    """See `plain.record_spans`."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        return _record_spans(_opened(&view, count), count)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef list _scan(object buffer, const uint8_t* data, Py_ssize_t position, Py_ssize_t end, bint verify):
     cdef list found = []
     cdef Py_ssize_t start = position
     cdef int64_t size, base_offset, last_offset_delta, record_count
     cdef uint8_t magic
     cdef const uint8_t* header
     cdef object fault
-    cdef object view = None
-    if end > buffer.shape[0]:
-        end = buffer.shape[0]
+    cdef object view = memoryview(buffer)
     if position < 0:
         raise MalformedMessage(f"position {position}")
     while end - position >= BATCH_HEADER_BYTES:
-        header = &buffer[position]
+        header = data + position
         size = <int64_t>_int32(header + 8) + 12
         magic = header[16]
         base_offset = _int64(header)
@@ -68,8 +106,6 @@ def scan(const uint8_t[::1] buffer not None, Py_ssize_t position, Py_ssize_t end
         elif last_offset_delta < 0 or base_offset > INT64_MAX - 1 - last_offset_delta:
             fault = f"base offset {base_offset}, last offset delta {last_offset_delta}"
         elif verify:
-            if view is None:
-                view = memoryview(buffer)
             if <uint32_t>crc32c(view[position + 21 : position + size]) != <uint32_t>_int32(header + 17):
                 fault = "the CRC does not match"
         if fault is not None:
@@ -98,11 +134,9 @@ def scan(const uint8_t[::1] buffer not None, Py_ssize_t position, Py_ssize_t end
     return found
 
 
-def decode_records(
-    const uint8_t[::1] payload not None, int64_t count, int64_t base_offset, int64_t base_timestamp, append_time=None
+cdef list _decode_records(
+    Cursor cursor, int64_t count, int64_t base_offset, int64_t base_timestamp, object append_time
 ):
-    """See `plain.decode_records`."""
-    cdef Cursor cursor = _opened(payload, count)
     cdef Head head
     cdef list found = []
     cdef int32_t header_count
@@ -133,9 +167,7 @@ def decode_records(
     return found
 
 
-def record_keys(const uint8_t[::1] payload not None, int64_t count):
-    """See `plain.record_keys`."""
-    cdef Cursor cursor = _opened(payload, count)
+cdef list _record_keys(Cursor cursor, int64_t count):
     cdef Head head
     cdef list found = []
     cdef int32_t length
@@ -153,9 +185,7 @@ def record_keys(const uint8_t[::1] payload not None, int64_t count):
     return found
 
 
-def record_spans(const uint8_t[::1] payload not None, int64_t count):
-    """See `plain.record_spans`."""
-    cdef Cursor cursor = _opened(payload, count)
+cdef list _record_spans(Cursor cursor, int64_t count):
     cdef Head head
     cdef list found = []
     cdef Py_ssize_t start
@@ -169,14 +199,13 @@ def record_spans(const uint8_t[::1] payload not None, int64_t count):
     return found
 
 
-cdef Cursor _opened(const uint8_t[::1] payload, int64_t count) except *:
+cdef Cursor _opened(Py_buffer* view, int64_t count) except *:
     cdef Cursor cursor
-    if not 0 <= count <= payload.shape[0] // RECORD_BYTES_MIN:
-        raise MalformedMessage(f"{count} records in {payload.shape[0]} bytes")
-    # An empty buffer has no first byte to point at; with size 0 nothing is ever read.
-    cursor.start = &payload[0] if payload.shape[0] else NULL
+    if not 0 <= count <= view.len // RECORD_BYTES_MIN:
+        raise MalformedMessage(f"{count} records in {view.len} bytes")
+    cursor.start = <const uint8_t*>view.buf
     cursor.at = 0
-    cursor.size = payload.shape[0]
+    cursor.size = view.len
     return cursor
 
 

@@ -1,0 +1,87 @@
+"""CreateTopics (19), versions 2-7: bring topics into being, or only check whether that would do.
+
+2 throttle time · 4 the broker's defaults (-1) · 5 flexible, the resulting settings · 6 quota errors · 7 topic ids.
+The answer comes once the topics are committed and can be written to.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import Refused
+from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.commit import commit
+from millpond.config.topic import TOPIC
+from millpond.metadata.decision import Verdict
+from millpond.metadata.topics import CreatedTopic, NewTopic, decide_create_topics
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: m.CreateTopicsRequest) -> Outcome:
+    wanted = [_wanted(topic) for topic in request.topics]
+    return commit(
+        broker,
+        lambda image: decide_create_topics(
+            image, broker.layers, wanted, broker.entropy, validate_only=request.validate_only
+        ),
+        partial(_answer, broker, wanted),
+        lambda refused: _refuse_all(wanted, refused),
+    )
+
+
+def _wanted(topic: m.CreateTopicsRequest.CreatableTopic) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        tuple((each.partition_index, tuple(each.broker_ids)) for each in topic.assignments),
+        tuple((each.name, each.value) for each in topic.configs),
+    )
+
+
+def _answer(broker: Broker, wanted: list[NewTopic], created: tuple[CreatedTopic, ...]) -> m.CreateTopicsResponse:
+    configs = {topic.name: topic.configs for topic in wanted}
+    return m.CreateTopicsResponse(topics=[_result(broker, each, configs[each.name]) for each in created])
+
+
+def _result(
+    broker: Broker, created: CreatedTopic, configs: tuple[tuple[str, str | None], ...]
+) -> m.CreateTopicsResponse.CreatableTopicResult:
+    result = m.CreateTopicsResponse.CreatableTopicResult(
+        name=created.name,
+        topic_id=created.topic_id,
+        error_code=created.verdict.code,
+        error_message=created.verdict.message,
+        num_partitions=created.num_partitions,
+        replication_factor=created.replication_factor,
+        configs=[],
+    )
+    if created.verdict.ok:
+        overrides = {name: value for name, value in configs if value is not None}
+        for setting in TOPIC:
+            effective = broker.layers.effective_for_topic(setting, overrides)
+            result.configs.append(
+                m.CreateTopicsResponse.CreatableTopicConfigs(
+                    name=setting.name, value=effective.text, config_source=effective.source
+                )
+            )
+    return result
+
+
+def _refuse_all(wanted: list[NewTopic], refused: Refused) -> m.CreateTopicsResponse:
+    verdict = Verdict.of(refused)
+    return m.CreateTopicsResponse(
+        topics=[
+            m.CreateTopicsResponse.CreatableTopicResult(
+                name=topic.name, error_code=verdict.code, error_message=verdict.message, configs=[]
+            )
+            for topic in wanted
+        ]
+    )
+
+
+API = Api(key=19, name="CreateTopics", versions=(2, 7), handle=handle)

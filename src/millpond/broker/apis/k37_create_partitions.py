@@ -1,0 +1,49 @@
+"""CreatePartitions (37), versions 0-3: give topics more partitions; existing records stay where they are.
+
+2 flexible · 3 quota errors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.commit import commit
+from millpond.metadata.decision import Verdict
+from millpond.metadata.topics import GrownTopic, MorePartitions, decide_create_partitions
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: m.CreatePartitionsRequest) -> Outcome:
+    wanted = [_wanted(topic) for topic in request.topics]
+    return commit(
+        broker,
+        lambda image: decide_create_partitions(
+            image, broker.layers, wanted, broker.entropy, validate_only=request.validate_only
+        ),
+        _answer,
+        lambda refused: _answer(tuple(GrownTopic(topic.name, Verdict.of(refused)) for topic in wanted)),
+    )
+
+
+def _wanted(topic: m.CreatePartitionsRequest.CreatePartitionsTopic) -> MorePartitions:
+    if topic.assignments is None:
+        return MorePartitions(topic.name, topic.count)
+    return MorePartitions(topic.name, topic.count, tuple(tuple(each.broker_ids) for each in topic.assignments))
+
+
+def _answer(grown: tuple[GrownTopic, ...]) -> m.CreatePartitionsResponse:
+    return m.CreatePartitionsResponse(
+        results=[
+            m.CreatePartitionsResponse.CreatePartitionsTopicResult(
+                name=each.name, error_code=each.verdict.code, error_message=each.verdict.message
+            )
+            for each in grown
+        ]
+    )
+
+
+API = Api(key=37, name="CreatePartitions", versions=(0, 3), handle=handle)

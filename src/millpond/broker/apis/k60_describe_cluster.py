@@ -1,0 +1,39 @@
+"""DescribeCluster (60), versions 0-2: the cluster's id, its brokers and who is the controller.
+
+1 endpoint type · 2 fenced brokers. Gap: authorised operations are not reported; there are no controllers apart from
+the brokers, so the endpoint type "controllers" is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode
+from millpond.broker.api import Api, Call, Outcome
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+BROKERS = 1
+
+
+def handle(broker: Broker, call: Call, request: m.DescribeClusterRequest) -> Outcome:
+    if request.endpoint_type != BROKERS:
+        return m.DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message="only the endpoints of brokers can be described",
+            endpoint_type=request.endpoint_type,
+            brokers=[],
+        )
+    return m.DescribeClusterResponse(
+        cluster_id=broker.image.cluster_id or "",
+        controller_id=broker.node_id,
+        brokers=[
+            m.DescribeClusterResponse.DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack)
+            for node_id, host, port, rack in broker.addresses_for(call.connection)
+        ],
+    )
+
+
+API = Api(key=60, name="DescribeCluster", versions=(0, 2), handle=handle)

@@ -1,0 +1,107 @@
+"""Which segments are past their time, and what time it is for that purpose.
+
+A segment is past `retention.ms` when that long has passed since the later of its largest record timestamp and the
+moment when it was last appended to. So a timestamp in the future keeps data longer, and an old timestamp (a backfill)
+does not delete what has just arrived. Neither may a clock that jumps: `RetentionClock` believes a jump forward only
+when the clock has kept its new pace for a while, and moves the known append times along with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from millpond.log.segment import NO_TIMESTAMP, Segment
+
+if TYPE_CHECKING:
+    from millpond.log.partition_log import PartitionLog
+
+SETTLE_MS: Final = 10 * 60 * 1000
+JUMP_MS: Final = 5_000
+
+
+def expired_segments(log: PartitionLog, now_ms: int, upper_offset: int) -> list[Segment]:
+    """The oldest segments, one after the other, as long as each may go: deleted from the front, too old, too much.
+
+    Nothing at or above `upper_offset` (what is not committed yet) and nothing that a compaction is reading.
+    """
+    left_bytes = log.size_bytes
+    found: list[Segment] = []
+    for segment in log.segments:
+        if not segment.size or segment.next_offset > upper_offset or segment.base_offset in log.held_segments:
+            break
+        left_bytes -= segment.size
+        if not (segment.next_offset <= log.start_offset or _is_past_retention(log, segment, left_bytes, now_ms)):
+            break
+        found.append(segment)
+    return found
+
+
+def _is_past_retention(log: PartitionLog, segment: Segment, left_bytes: int, now_ms: int) -> bool:
+    limits = log.limits
+    if not limits.cleanup_delete:
+        return False
+    if 0 <= limits.retention_bytes <= left_bytes:
+        return True
+    return limits.retention_ms >= 0 and now_ms - segment_time(segment, now_ms) > limits.retention_ms
+
+
+def segment_time(segment: Segment, now_ms: int) -> int:
+    """The moment from which the segment's age counts."""
+    moment = max(segment.max_timestamp, segment.appended_ms)
+    if moment == NO_TIMESTAMP:
+        # Nobody knows when it was written: its time begins now.
+        moment = segment.appended_ms = now_ms
+    return moment
+
+
+@dataclass(slots=True)
+class _Anchor:
+    wall_ms: int
+    monotonic_ms: int
+
+    def expected(self, monotonic_ms: int) -> int:
+        return self.wall_ms + monotonic_ms - self.monotonic_ms
+
+
+class RetentionClock:
+    """The wall clock, less its leaps forward.
+
+    A leap back counts at once, as it only keeps data longer. After a leap forward the old pace goes on, until the
+    clock has kept the new one for `settle_ms`.
+    """
+
+    def __init__(self, settle_ms: int = SETTLE_MS) -> None:
+        self.settle_ms = settle_ms
+        self._trusted: _Anchor | None = None
+        self._candidate: _Anchor | None = None
+
+    def observe(self, wall_ms: int, monotonic_ms: int) -> tuple[int, int]:
+        """The time to go by, and by how much the clock was found to have leapt (0 mostly)."""
+        if self._trusted is None:
+            self._trusted = _Anchor(wall_ms, monotonic_ms)
+            return wall_ms, 0
+        expected = self._trusted.expected(monotonic_ms)
+        if wall_ms <= expected + JUMP_MS:
+            # In step (small corrections are followed), or a leap back.
+            self._candidate = None
+            self._trusted = _Anchor(wall_ms, monotonic_ms)
+            leap = wall_ms - expected if wall_ms < expected - JUMP_MS else 0
+            return wall_ms, leap
+        return self._after_leap(wall_ms, monotonic_ms, expected)
+
+    def _after_leap(self, wall_ms: int, monotonic_ms: int, expected: int) -> tuple[int, int]:
+        candidate = self._candidate
+        if candidate is None or abs(candidate.expected(monotonic_ms) - wall_ms) > JUMP_MS:
+            self._candidate = candidate = _Anchor(wall_ms, monotonic_ms)
+        if monotonic_ms - candidate.monotonic_ms < self.settle_ms:
+            return expected, 0
+        self._trusted, self._candidate = _Anchor(wall_ms, monotonic_ms), None
+        return wall_ms, wall_ms - expected
+
+
+def move_append_times(log: PartitionLog, leap_ms: int, now_ms: int) -> None:
+    """The clock leapt: what was noted by the old pace is put in terms of the new one, never into the future."""
+    for segment in log.segments:
+        if segment.appended_ms != NO_TIMESTAMP:
+            segment.appended_ms = min(segment.appended_ms + max(leap_ms, 0), now_ms)

@@ -1,0 +1,349 @@
+from functools import partial
+
+import pytest
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.broker.controller import METADATA_PARTITION, CannotStart, Controller
+from millpond.config.effective import NodeLayers
+from millpond.config.node import node_settings
+from millpond.log.limits import LogLimits
+from millpond.log.store import LogStore
+from millpond.metadata.decision import Decision
+from millpond.metadata.image import Image
+from millpond.metadata.records import NoOpRecord, Record
+from millpond.metadata.topics import NewTopic, TopicRef, decide_create_topics, decide_delete_topics
+from millpond.sim.world import SimWorld
+from millpond.wire.records import Record as WireRecord
+from millpond.wire.records import encode_batch
+
+LAYERS = NodeLayers(node_settings({}))
+
+
+class Play:
+    """One host with a controller, and everything that was heard from it, in order."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.sim = SimWorld(seed)
+        self.heard: list[str] = []
+        # The data folder has been there for long: its own making is not what these tests are about.
+        disk = self.sim.start("a").disk
+        disk.make_folder("data")
+        disk.sync_folder("")
+        self.sim.kill("a")
+
+    def start(self, texts: dict[str, str] | None = None, *, after_crash: bool = False) -> Controller:
+        self.world = self.sim.start("a")
+        self.store = LogStore(self.world.disk, "data", LogLimits(), self.world.entropy)
+        self.store.open(self.world.clock.wall_ms())
+        self.controller = Controller(self.world, self.store, node_settings(texts or {}))
+        self.controller.load(("localhost", 9092), after_crash=after_crash)
+        self.controller.on_change(self._changed)
+        return self.controller
+
+    def restart(self, texts: dict[str, str] | None = None) -> Controller:
+        """End cleanly, start again."""
+        self.store.close()
+        self.sim.kill("a")
+        return self.start(texts)
+
+    def _changed(self, records: tuple[Record, ...]) -> None:
+        self.heard.append(f"changed {len(records)}")
+
+    def create(self, name: str) -> None:
+        self._submit(
+            f"create {name}", lambda image: decide_create_topics(image, LAYERS, [NewTopic(name)], self.world.entropy)
+        )
+
+    def delete(self, name: str) -> None:
+        self._submit(f"delete {name}", lambda image: decide_delete_topics(image, LAYERS, [TopicRef(name)]))
+
+    def _submit(self, what: str, decide) -> None:
+        self.controller.submit(
+            decide,
+            lambda reply: self.heard.append(f"{what}: {reply[0].verdict.code.name}"),
+            lambda refused: self.heard.append(f"{what}: refused {refused.code.name}"),
+        )
+
+    def settle(self) -> list[str]:
+        """Let time pass, and give what was heard since the last time."""
+        self.sim.run_for(1000)
+        heard, self.heard = self.heard, []
+        return heard
+
+    def topics(self) -> list[str]:
+        return list(self.controller.image.topics)
+
+    def syncs(self) -> int:
+        return sum("sync " in line and METADATA_PARTITION.folder in line for line in self.world.disk.trace)
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
+# Starting.
+
+
+def test_the_first_start_founds_the_cluster(play: Play) -> None:
+    image = play.start().image
+    assert image.cluster_id is not None
+    assert len(image.cluster_id) == 22
+    assert image.features["metadata.version"] > 0
+    broker = image.brokers[1]
+    assert (broker.epoch, broker.fenced) == (0, False)
+    assert [(each.host, each.port) for each in broker.end_points] == [("localhost", 9092)]
+
+
+def test_the_cluster_keeps_its_name_and_each_start_has_new_epochs(play: Play) -> None:
+    first = play.start({"cluster.id": "pond"})
+    epochs = (first.broker_epoch, first.leader_epoch)
+    again = play.restart({"broker.rack": "cellar"})
+    assert again.image.cluster_id == "pond"
+    assert (again.broker_epoch, again.leader_epoch) == (epochs[0] + 1, epochs[1] + 1)
+    assert again.image.brokers[1].rack == "cellar"
+
+
+def test_topics_are_there_after_a_restart(play: Play) -> None:
+    play.start()
+    play.create("a")
+    play.create("b")
+    play.delete("a")
+    play.settle()
+    before = play.controller.image.topics
+    play.restart()
+    assert play.controller.image.topics == before
+    assert play.topics() == ["b"]
+
+
+def test_after_a_crash_every_leader_begins_a_new_epoch(play: Play) -> None:
+    play.start()
+    play.create("a")
+    play.settle()
+    play.sim.crash("a")
+    play.start(after_crash=True)
+    assert [partition.leader_epoch for partition in play.controller.image.topics["a"].partitions] == [1]
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [({"cluster.id": "lake"}, "belongs to cluster pond"), ({"node.id": "2"}, "belongs to node 1")],
+)
+def test_a_folder_of_another_node_is_left_alone(play: Play, texts: dict[str, str], said: str) -> None:
+    play.start({"cluster.id": "pond"})
+    with pytest.raises(CannotStart, match=said):
+        play.restart(texts)
+
+
+def test_a_record_of_a_later_version_keeps_the_node_from_starting(play: Play) -> None:
+    log = play.start().log
+    batch = bytearray(encode_batch([WireRecord(0, 0, None, b"\x01\x63\x00")]))
+    log.append(memoryview(batch), leader_epoch=0, now_ms=0, from_client=False)
+    with pytest.raises(CannotStart, match="type 99"):
+        play.restart()
+
+
+def test_control_batches_are_passed_over(play: Play) -> None:
+    log = play.start().log
+    batch = bytearray(encode_batch([WireRecord(0, 0, b"\0\0\0\2", b"")], control=True))
+    log.append(memoryview(batch), leader_epoch=0, now_ms=0, from_client=False)
+    assert play.restart().broker_epoch == 1
+
+
+def test_a_log_that_cannot_be_opened_is_not_taken_for_a_new_one(play: Play) -> None:
+    play.start()
+    play.restart()
+    play.store.close()
+    play.sim.kill("a")
+    play.sim.hosts["a"].disk.fail_reads(METADATA_PARTITION.folder, times=None)
+    with pytest.raises((CannotStart, Refused, OSError)):
+        play.start()
+
+
+def test_a_start_that_cannot_be_made_durable_fails(play: Play) -> None:
+    world = play.sim.start("a")
+    store = LogStore(world.disk, "data", LogLimits(), world.entropy)
+    store.open(0)
+    world.disk.fail_syncs(METADATA_PARTITION.folder)
+    with pytest.raises(OSError):
+        Controller(world, store, node_settings({})).load(("localhost", 9092))
+
+
+# Deciding and committing.
+
+
+def test_nothing_is_visible_before_it_is_durable(play: Play) -> None:
+    play.start()
+    play.create("a")
+    assert (play.topics(), play.heard) == ([], [])
+    assert play.settle() == ["changed 2", "create a: NONE"]
+    assert play.topics() == ["a"]
+    assert play.controller.is_idle()
+
+
+def test_observers_hear_of_records_that_are_replayed_already(play: Play) -> None:
+    seen = []
+    play.start().on_change(lambda _: seen.append(play.topics()))
+    play.create("a")
+    play.create("b")
+    play.settle()
+    assert seen == [["a"], ["a", "b"]]
+
+
+def test_a_decision_knows_of_those_before_it_and_replies_come_in_order(play: Play) -> None:
+    play.start()
+    play.create("a")
+    play.create("a")
+    play.delete("a")
+    play.create("a.b")
+    play.create("a_b")
+    assert play.heard == []
+    assert play.settle() == [
+        "changed 2",
+        "create a: NONE",
+        "create a: TOPIC_ALREADY_EXISTS",
+        "changed 1",
+        "delete a: NONE",
+        "changed 2",
+        "create a.b: NONE",
+        "create a_b: INVALID_TOPIC_EXCEPTION",
+    ]
+    assert play.topics() == ["a.b"]
+
+
+def test_a_reply_without_records_comes_at_once_when_nothing_is_under_way(play: Play) -> None:
+    play.start()
+    play.delete("a")
+    assert play.heard == ["delete a: UNKNOWN_TOPIC_OR_PARTITION"]
+
+
+def test_one_sync_commits_all_that_wait(play: Play) -> None:
+    play.start()
+    before = play.syncs()
+    for number in range(50):
+        play.create(f"topic-{number}")
+    play.settle()
+    assert len(play.topics()) == 50
+    # The first one goes alone; all that came while it was under way go together.
+    assert play.syncs() - before == 2
+
+
+def test_a_reply_may_submit_again(play: Play) -> None:
+    controller = play.start()
+    decide = lambda _: Decision((NoOpRecord(),), "done")  # noqa: E731
+
+    def again(left: int, reply: str) -> None:
+        play.heard.append(f"{reply} {left}")
+        if left:
+            controller.submit(decide, partial(again, left - 1), pytest.fail)
+
+    controller.submit(decide, partial(again, 2), pytest.fail)
+    controller.submit(lambda _: Decision((), "nothing"), partial(again, 0), pytest.fail)
+    assert play.settle() == [
+        "changed 1",
+        "done 2",
+        "nothing 0",
+        "changed 1",
+        "done 1",
+        "changed 1",
+        "done 0",
+    ]
+
+
+def test_blocks_of_producer_ids_never_come_twice(play: Play) -> None:
+    firsts = []
+    play.start()
+    for _ in range(2):
+        play.controller.allocate_producer_ids(lambda block: firsts.append(block.first))
+        play.controller.allocate_producer_ids(lambda block: firsts.append(block.first))
+        play.settle()
+        play.restart()
+    assert firsts == [0, 1000, 2000, 3000]
+
+
+# Failing.
+
+
+def test_a_failed_sync_refuses_all_that_wait_and_ends_the_controller(play: Play) -> None:
+    play.start()
+    play.create("a")
+    play.settle()
+    play.world.disk.fail_syncs(METADATA_PARTITION.folder)
+    play.create("b")
+    play.create("c")
+    assert play.settle() == ["create b: refused KAFKA_STORAGE_ERROR", "create c: refused KAFKA_STORAGE_ERROR"]
+    assert play.topics() == ["a"]
+    play.create("d")
+    assert play.heard == ["create d: refused KAFKA_STORAGE_ERROR"]
+    blocks = []
+    play.controller.allocate_producer_ids(blocks.append)
+    assert [block.verdict.code for block in blocks] == [ErrorCode.KAFKA_STORAGE_ERROR]
+
+
+def test_a_full_disk_refuses_one_decision_and_not_the_next(play: Play) -> None:
+    play.start()
+    disk = play.world.disk
+    room = disk.capacity_bytes
+    disk.capacity_bytes = disk.used_bytes()
+    play.create("a")
+    assert play.heard == ["create a: refused KAFKA_STORAGE_ERROR"]
+    disk.capacity_bytes = room
+    play.create("a")
+    assert play.settle() == ["create a: refused KAFKA_STORAGE_ERROR", "changed 2", "create a: NONE"]
+    play.restart()
+    assert play.topics() == ["a"]
+
+
+def test_a_closed_controller_finishes_and_takes_no_more(play: Play) -> None:
+    play.start()
+    play.create("a")
+    play.controller.close()
+    play.create("b")
+    assert play.settle() == ["create b: refused NOT_CONTROLLER", "changed 2", "create a: NONE"]
+
+
+def test_the_log_may_be_closed_under_a_running_sync(play: Play) -> None:
+    play.start()
+    play.create("a")
+    play.controller.close()
+    play.store.close()
+    play.settle()
+    play.sim.kill("a")
+    play.start()
+    assert play.topics() == ["a"]
+
+
+def test_whatever_moment_the_power_goes_what_was_answered_stays() -> None:
+    """Cut the power at each operation on the disk in turn: all topics that were answered are there, in order."""
+    wanted = [f"topic-{number}" for number in range(4)]
+    for cut in range(1, 1000):
+        play = Play(seed=cut)
+        play.start()
+        disk = play.world.disk
+        disk.crash_at_operation(disk.operations + cut)
+        answered = play_until_power_cut(play, wanted)
+        if not play.sim.power_cuts:
+            assert (answered, cut > len(wanted)) == (len(wanted), True)
+            return
+        play.start(after_crash=True)
+        assert play.topics() == wanted[: len(play.topics())], f"seed and cut {cut}"
+        assert len(play.topics()) >= answered, f"seed and cut {cut}"
+    pytest.fail("the power was never left on")
+
+
+def play_until_power_cut(play: Play, names: list[str]) -> int:
+    """Create topics a little apart, and count the answers."""
+    for place, name in enumerate(names):
+        play.sim.clock.call_later(3 * place, lambda name=name: play.sim.power_cuts or play.create(name))
+    return play.settle().count("changed 2")
+
+
+def test_the_image_is_one_object_for_life(play: Play) -> None:
+    world = play.sim.start("a")
+    store = LogStore(world.disk, "data", LogLimits(), world.entropy)
+    store.open(0)
+    controller = Controller(world, store, node_settings({}))
+    image: Image = controller.image
+    controller.load(("localhost", 9092))
+    assert controller.image is image
+    assert image.brokers

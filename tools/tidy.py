@@ -1,0 +1,111 @@
+"""House rules that no other linter knows; each fault is one line that says what to do. Part of `make check`."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "millpond"
+TESTS = ROOT / "tests"
+
+FILE_LINES_MAX = 520
+FUNCTION_LINES_MAX = 60
+
+TESTED_ELSEWHERE = {
+    "broker/apis": "tests/clients and tests/broker/test_apis.py drive every API over the wire",
+    "cli": "tests/cli drives the commands as a user would",
+}
+"""Folders whose files have no test file of their own, and why."""
+
+UNTESTED_FILES = {
+    "base/ports.py": "protocols only; tests/ports holds both worlds to them",
+    "log/names.py": "names of files, used by every test of the log",
+    "log/limits.py": "a plain value",
+    "node/entropy.py": "two calls of the system",
+    "sim/entropy.py": "two calls of a seeded generator",
+    "broker/api.py": "plain values, used by every API",
+}
+
+GENERATED = ("tools/config_docs.py", "tools/wire_stub.py", "tools/api_docs.py")
+
+
+def main() -> int:
+    faults = [*modules(), *test_files(), *generated(), *words()]
+    for fault in faults:
+        print(fault)
+    print(f"tidy: {len(faults)} faults" if faults else "tidy: all in order")
+    return 1 if faults else 0
+
+
+def modules() -> Iterator[str]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        text = path.read_text()
+        where = path.relative_to(ROOT)
+        tree = ast.parse(text)
+        if not ast.get_docstring(tree):
+            yield f"{where}: the head must say what the file is for"
+        lines = text.count("\n")
+        if lines > FILE_LINES_MAX:
+            yield f"{where}: {lines} lines; what is it trying to be? (at most {FILE_LINES_MAX})"
+        below_node = where.parts[2] not in ("node", "cli", "sim")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > FUNCTION_LINES_MAX:
+                    yield f"{where}:{node.lineno}: {node.name} has {length} lines (at most {FUNCTION_LINES_MAX})"
+            if below_node and isinstance(node, ast.ExceptHandler) and _catches_all(node):
+                yield f"{where}:{node.lineno}: below node an error is named, not caught by the bunch"
+
+
+def _catches_all(handler: ast.ExceptHandler) -> bool:
+    return handler.type is None or (
+        isinstance(handler.type, ast.Name) and handler.type.id in ("Exception", "BaseException")
+    )
+
+
+def test_files() -> Iterator[str]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        where = path.relative_to(SOURCE)
+        if path.name == "__init__.py" or str(where) in UNTESTED_FILES:
+            continue
+        if any(str(where).startswith(folder + "/") for folder in TESTED_ELSEWHERE):
+            continue
+        test = TESTS / where.parent / f"test_{where.name}"
+        if not test.exists():
+            yield f"src/millpond/{where}: has no {test.relative_to(ROOT)}"
+
+
+def generated() -> Iterator[str]:
+    for tool in GENERATED:
+        if (ROOT / tool).exists():
+            run = subprocess.run([sys.executable, tool, "--check"], cwd=ROOT, capture_output=True, text=True)
+            if run.returncode:
+                yield f"{tool}: what it generates is out of date; run make docs ({run.stdout.strip()})"
+        else:
+            yield f"{tool}: missing"
+
+
+def words() -> Iterator[str]:
+    """Unfinished work does not hide in a comment, and no file knows the machine that it was written on."""
+    marks = ("TO" + "DO", "FIX" + "ME", "X" + "XX ", "/wo" + "rk/", "/ro" + "ot/")
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    for name in filter(None, files):
+        path = ROOT / name
+        if not path.is_file():
+            continue
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            for mark in marks:
+                if mark in line:
+                    yield f"{name}:{number}: has {mark.strip()!r}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
