@@ -153,7 +153,21 @@ def bench_echo(requests: int) -> None:
             echo(server, connections, requests // 10)
             elapsed, cpu, done = measure(server, lambda s=server, c=connections: echo(s, c, requests))
             server.stop()
-            per_second, cpu_us = done / elapsed, cpu / done * 1e6
+            rate = f"{done / elapsed:9,.0f} requests/s  {cpu / done * 1e6:6.1f} us CPU each"
+            print(f"echo      {kind:8} {connections:6} links  {rate}")
+
+
+def bench_sendfile(times: int) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(os.urandom(FILE_BYTES))
+        file.flush()
+        for sendfile in (True, False):
+            server = Server("uvloop", sendfile, file.name)
+            download(server, 2)
+            elapsed, cpu, done = measure(server, lambda s=server: download(s, times))
+            server.stop()
+            total = done * FILE_BYTES
+            name = "sendfile" if sendfile else "copying"
             rate = f"{total / elapsed / 1e6:9,.0f} MB/s  {cpu / total * 1e12:6.0f} us CPU per MB"
             print(f"{name:9} uvloop        1 links  {rate}")
 

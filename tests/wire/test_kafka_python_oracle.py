@@ -22,17 +22,14 @@ ONLY_KIO_KNOWS = {52, 53, 54, 56, 59, 62, 63, 64, 67, 68, 69, 70, *range(76, 88)
 
 
 def kafka_python_classes() -> dict[str, Any]:
-    """Their classes by name; those of the older protocol layer are left out."""
+    """Their classes by name (with two abstract ones); those of the older protocol layer are left out."""
     found = {}
     warnings.simplefilter("ignore", DeprecationWarning)
     for module in pkgutil.walk_packages(kafka.protocol.__path__, "kafka.protocol."):
         if ".old" in module.name or "generate" in module.name:
             continue
-        for name, value in vars(importlib.import_module(module.name)).items():
-            if inspect.isclass(value) and issubclass(value, ApiMessage | ApiData):
-                found[name] = value
-    found.pop("ApiMessage", None)
-    found.pop("ApiData", None)
+        classes = dict(inspect.getmembers(importlib.import_module(module.name), inspect.isclass))
+        found.update({name: each for name, each in classes.items() if issubclass(each, ApiMessage | ApiData)})
     return found
 
 

@@ -40,7 +40,6 @@ class Source:
     base_offset: int
     next_offset: int
     size: int
-    index_bytes: int
     file: File
 
 
@@ -195,7 +194,6 @@ def _groups(sources: Sequence[Source], limits: LogLimits) -> Iterator[list[Sourc
     for source in sources:
         if group and (
             sum(member.size for member in group) + source.size > limits.segment_bytes
-            or sum(member.index_bytes for member in group) + source.index_bytes > limits.index_bytes_max
             or source.next_offset - group[0].base_offset > RELATIVE_OFFSET_MAX
         ):
             yield group
@@ -223,11 +221,7 @@ def candidate(log: PartitionLog, now_ms: int, upper_offset: int) -> CompactionPl
     sources = []
     for segment in within:
         segment.file.retain()
-        sources.append(
-            Source(
-                segment.base_offset, segment.next_offset, segment.size, segment.index_bytes_estimate(), segment.file
-            )
-        )
+        sources.append(Source(segment.base_offset, segment.next_offset, segment.size, segment.file))
     log.held_segments = frozenset(source.base_offset for source in sources)
     return CompactionPlan(log.disk, log.folder, limits, now_ms, first_dirty, sources, log.producers.last_offsets())
 

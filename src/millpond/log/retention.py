@@ -8,9 +8,11 @@ when the clock has kept its new pace for a while, and moves the known append tim
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from millpond.base.ids import TopicPartition
 from millpond.log.segment import NO_TIMESTAMP, Segment
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 SETTLE_MS: Final = 10 * 60 * 1000
 JUMP_MS: Final = 5_000
+BACKFILL_MS: Final = 60_000
 
 
 def expired_segments(log: PartitionLog, now_ms: int, upper_offset: int) -> list[Segment]:
@@ -105,3 +108,16 @@ def move_append_times(log: PartitionLog, leap_ms: int, now_ms: int) -> None:
     for segment in log.segments:
         if segment.appended_ms != NO_TIMESTAMP:
             segment.appended_ms = min(segment.appended_ms + max(leap_ms, 0), now_ms)
+
+
+def append_times(logs: Mapping[TopicPartition, PartitionLog]) -> list[tuple[str, int, int, int]]:
+    """(topic, partition, base offset, time of the last append) of segments whose records bear much older timestamps.
+
+    Only there the append time matters and cannot be read from the log again, so it is written down.
+    """
+    return [
+        (tp.topic, tp.partition, segment.base_offset, segment.appended_ms)
+        for tp, log in sorted(logs.items())
+        for segment in log.segments
+        if segment.appended_ms > segment.max_timestamp + BACKFILL_MS and segment.size
+    ]

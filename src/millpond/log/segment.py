@@ -360,10 +360,6 @@ class Segment:
         data = self.file.read_at(0, HEADER_BYTES)
         return read_header(data).max_timestamp if len(data) == HEADER_BYTES else NO_TIMESTAMP
 
-    def index_bytes_estimate(self) -> int:
-        """How large the larger of the two indexes is; a sealed index is looked at only once it is open."""
-        return max(self.offsets.size_bytes, self.times.size_bytes)
-
     def move_to(self, stage: str) -> None:
         """The files have been renamed: they are found there from now on."""
         self.stage = stage

@@ -9,9 +9,10 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Disk, Entropy, FileLock
-from millpond.log.checkpoints import DamagedCheckpoint, read_offsets, write_offsets
+from millpond.log.checkpoints import DamagedCheckpoint, decode_lines, encode_lines, read_offsets, write_offsets
 from millpond.log.limits import LogLimits
 from millpond.log.names import (
+    APPEND_TIMES_FILE,
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
     DELETE_FOLDER,
@@ -23,6 +24,7 @@ from millpond.log.names import (
 )
 from millpond.log.partition_log import PartitionLog
 from millpond.log.recovery import LogDamaged, Opening, open_log
+from millpond.log.retention import RetentionClock, append_times, move_append_times
 from millpond.log.segment import Segment
 from millpond.log.syncing import FolderRemovalJob
 
@@ -54,13 +56,14 @@ class LogStore:
         self._entropy = entropy
         self._lock: FileLock | None = None
         self._written: dict[str, dict[TopicPartition, int]] = {}
-        self._is_folder_dirty = False
+        self._append_times: list[tuple[str, int, int, int]] = []
+        self._clock = RetentionClock()
 
     # Opening
 
     def open(self, now_ms: int, limits_for: Callable[[TopicPartition], LogLimits] | None = None) -> OpenReport:
         """Take the folder and open every partition in it. One that cannot be opened is reported, the others go on."""
-        self.disk.make_folder(self.folder)
+        self._make_data_folder()
         try:
             self._lock = self.disk.lock(self._path(LOCK_FILE))
         except BlockingIOError:
@@ -85,7 +88,31 @@ class LogStore:
                 self._adopt(tp, log)
             report.notes += opening.notes
         self.failed = report.failed
+        self._restore_append_times(report)
         return report
+
+    def _restore_append_times(self, report: OpenReport) -> None:
+        try:
+            rows = decode_lines(self.disk.read(self._path(APPEND_TIMES_FILE)), 4)
+            self._append_times = [(topic, int(n), int(base), int(moment)) for topic, n, base, moment in rows]
+        except FileNotFoundError:
+            return
+        except (DamagedCheckpoint, ValueError) as damage:
+            report.notes.append(f"{self._path(APPEND_TIMES_FILE)}: {damage}")
+            return
+        for topic, partition, base, moment in self._append_times:
+            log = self.logs.get(TopicPartition(topic, partition))
+            if log is not None and base in log.bases:
+                log.segment_at(base).appended_ms = moment
+
+    def _make_data_folder(self) -> None:
+        """Create it with its parents; their names must outlive a power cut as the data in them will."""
+        missing = [self.folder.rstrip("/")]
+        while missing[-1] and not self.disk.exists(missing[-1]):
+            missing.append(missing[-1].rpartition("/")[0])
+        self.disk.make_folder(self.folder)
+        for parent in missing[1:]:
+            self.disk.sync_folder(parent or ("/" if self.folder.startswith("/") else "."))
 
     def _take_marker(self) -> bool:
         """Whether the last end was clean. The marker goes at once: from now on the end may be any."""
@@ -151,6 +178,16 @@ class LogStore:
             return FolderRemovalJob(self.disk, new)
         return FolderRemovalJob(self.disk, new, log.limits.file_delete_delay_ms if log is not None else 0)
 
+    # Time
+
+    def retention_now(self, wall_ms: int, monotonic_ms: int) -> int:
+        """The time that retention goes by: the wall clock's, unless it has just leapt forward."""
+        now_ms, leap_ms = self._clock.observe(wall_ms, monotonic_ms)
+        if leap_ms:
+            for log in self.logs.values():
+                move_append_times(log, leap_ms, now_ms)
+        return now_ms
+
     # Checkpoints
 
     def checkpoint(self) -> None:
@@ -158,6 +195,10 @@ class LogStore:
         self._write(RECOVERY_FILE, {tp: log.synced_offset for tp, log in self.logs.items()})
         self._write(START_FILE, {tp: log.start_offset for tp, log in self.logs.items() if log.start_offset})
         self._write(CLEANER_FILE, {tp: log.clean_offset for tp, log in self.logs.items() if log.clean_offset})
+        times = append_times(self.logs)
+        if times != self._append_times:
+            self.disk.replace(self._path(APPEND_TIMES_FILE), encode_lines(times))
+            self._append_times = times
 
     def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
         # A partition that could not be opened keeps what is known of it.

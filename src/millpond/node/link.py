@@ -23,7 +23,7 @@ READS_PER_WAKE = 4
 SEND_BYTES_PER_WAKE = 1 << 20
 """The same for sending."""
 
-INLINE_BYTES_MAX = 16 << 10
+INLINE_BYTES_MAX = 8 << 10
 """A file range up to this size is read and joined with its neighbours: cheaper than a sendfile of its own."""
 
 JOIN_BYTES_MAX = 64 << 10

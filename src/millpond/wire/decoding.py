@@ -92,7 +92,7 @@ class DecoderGenerator(Generator):
             self.depth += 1
         self.emit("q = p + n")
         bound = f"not 0 <= n <= {STRING_LENGTH_MAX}" if type_ == "string" else "n < 0"
-        self.emit(f"if {bound} or q > end: raise Bad(n, end - p)")
+        self.emit(f"if {bound} or q > end: raise beyond(n, end - p)")
         self.emit(f"{target} = {take}")
         self.emit("p = q")
         if nullable:
@@ -122,7 +122,7 @@ class DecoderGenerator(Generator):
             self.emit(f"if n == -1: {target} = None")
             self.emit("else:")
             self.depth += 1
-        self.emit(f"if n < 0 or n * {size} > end - p: raise Bad(n, end - p)")
+        self.emit(f"if n < 0 or n * {size} > end - p: raise beyond(n, end - p)")
         if each.type in FIXED and each.type != "uuid":
             self.emit(f"{target} = list(arrays_{each.type}[n].unpack_from(buffer, p))")
             self.emit(f"p += n * {size}")
@@ -161,7 +161,7 @@ class DecoderGenerator(Generator):
         self.emit(f"if {number}:")
         self.depth += 1
         self.emit(f"if {number} > 127: {number}, p = longer(buffer, p, {number})")
-        self.emit(f"if {number} * 2 > end - p: raise Bad({number}, end - p)")
+        self.emit(f"if {number} * 2 > end - p: raise beyond({number}, end - p)")
         stop = self.fresh("e")
         self.emit(f"for _ in range({number}):")
         self.depth += 1
@@ -173,7 +173,7 @@ class DecoderGenerator(Generator):
             self.depth += 1
             self.value(each, f"{target}.{each.name}")
             self.flush()
-            self.emit(f"if p != {stop}: raise Bad(p, {stop})")
+            self.emit(f"if p != {stop}: raise uneven(p, {stop})")
             self.depth -= 1
             branch = "elif"
         self.path[-1] = "tags"

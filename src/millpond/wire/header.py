@@ -131,11 +131,11 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
         client_id = None
         if length >= 0:
             if length > end - position:
-                raise runtime.Bad(length, end - position)
+                raise runtime.beyond(length, end - position)
             client_id = str(frame[position : position + length], "utf-8")
             position += length
         elif length != -1:
-            raise runtime.Bad(length, end - position)
+            raise runtime.beyond(length, end - position)
         if api_version >= FLEXIBLE_FROM.get(api_key, NEVER):
             number = frame[position]
             position += 1

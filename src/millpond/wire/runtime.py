@@ -29,10 +29,17 @@ FIXED = {
 
 
 class Bad(Exception):
-    """A length, count or tag that cannot be. Turned into MalformedMessage, with the field's name, by the caller."""
+    """Bytes that cannot be. Turned into MalformedMessage, with the field's name, by the caller."""
 
-    def __init__(self, asked: int, left: int) -> None:
-        super().__init__(f"asks for {asked} where {left} bytes are left")
+
+def beyond(asked: int, left: int) -> Bad:
+    """A length or count that what is left cannot hold."""
+    return Bad(f"asks for {asked} where {left} bytes are left")
+
+
+def uneven(position: int, announced: int) -> Bad:
+    """A tagged field that is shorter or longer than it said."""
+    return Bad(f"ends at {position} but was announced to end at {announced}")
 
 
 class Missing(Exception):
@@ -70,7 +77,7 @@ def longer(buffer: memoryview, position: int, first: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    raise Bad(value, VARINT_LENGTH_MAX)
+    raise Bad(f"a varint of more than {VARINT_LENGTH_MAX} bytes")
 
 
 def varint(value: int) -> bytes:
@@ -103,7 +110,7 @@ def open_tag(buffer: memoryview, position: int, end: int) -> tuple[int, int, int
     if size > 127:
         size, position = longer(buffer, position, size)
     if size > end - position:
-        raise Bad(size, end - position)
+        raise beyond(size, end - position)
     return tag, position + size, position
 
 
@@ -112,7 +119,7 @@ def skip_tags(buffer: memoryview, position: int, end: int, number: int) -> int:
     if number > 127:
         number, position = longer(buffer, position, number)
     if number * 2 > end - position:
-        raise Bad(number, end - position)
+        raise beyond(number, end - position)
     for _ in range(number):
         _, position, _ = open_tag(buffer, position, end)
     return position
@@ -133,14 +140,15 @@ def joined(parts: list[ReplyPart]) -> bytes:
 
 
 NAMES: dict[str, object] = {
-    "Bad": Bad,
     "Missing": Missing,
     "ZERO": NO_TOPIC_ID,
+    "beyond": beyond,
     "longer": longer,
     "new": object.__new__,
     "open_tag": open_tag,
     "skip_tags": skip_tags,
     "string_length": string_length,
+    "uneven": uneven,
     "uuid": uuid,
     "varint": varint,
     **{f"arrays_{type_}": Arrays(format_) for type_, format_ in FIXED.items() if type_ != "uuid"},

@@ -1,8 +1,8 @@
 """ListOffsets (2), versions 1-11: which offset stands at a time, or at the start or end of a partition.
 
 1 one offset per partition · 2 isolation level · 4 leader epoch · 6 flexible · 7 the largest timestamp · 8 the
-earliest local offset · 9 the latest tiered offset · 10 timeout · 11 the earliest offset not yet uploaded. There is no tiered
-storage: the local start is the start, and nothing is tiered.
+earliest local offset · 9 the latest tiered offset · 10 timeout · 11 the earliest offset not yet uploaded.
+There is no tiered storage: the local start is the start, and nothing is tiered.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def find(partition: Partition, timestamp: int, committed_only: bool) -> Found:
         case -1:
             return Found(-1, end, partition.leader_epoch)
         case -2 | -4:
-            return Found(-1, log.start_offset, log.epoch_of(log.start_offset))
+            return Found(-1, log.start_offset, log.epochs.of(log.start_offset))
         case -3:
             newest = log.max_timestamp()
             return NOTHING if newest is None else Found(newest.timestamp, newest.offset, newest.leader_epoch)

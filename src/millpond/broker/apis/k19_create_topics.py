@@ -51,25 +51,26 @@ def _answer(broker: Broker, wanted: list[NewTopic], created: tuple[CreatedTopic,
 def _result(
     broker: Broker, created: CreatedTopic, configs: tuple[tuple[str, str | None], ...]
 ) -> m.CreateTopicsResponse.CreatableTopicResult:
-    result = m.CreateTopicsResponse.CreatableTopicResult(
+    overrides = {name: value for name, value in configs if value is not None}
+    return m.CreateTopicsResponse.CreatableTopicResult(
         name=created.name,
         topic_id=created.topic_id,
         error_code=created.verdict.code,
         error_message=created.verdict.message,
         num_partitions=created.num_partitions,
         replication_factor=created.replication_factor,
-        configs=[],
+        configs=_settings(broker, overrides) if created.verdict.ok else [],
     )
-    if created.verdict.ok:
-        overrides = {name: value for name, value in configs if value is not None}
-        for setting in TOPIC:
-            effective = broker.layers.effective_for_topic(setting, overrides)
-            result.configs.append(
-                m.CreateTopicsResponse.CreatableTopicConfigs(
-                    name=setting.name, value=effective.text, config_source=effective.source
-                )
-            )
-    return result
+
+
+def _settings(broker: Broker, overrides: dict[str, str]) -> list[m.CreateTopicsResponse.CreatableTopicConfigs]:
+    found = [broker.layers.effective_for_topic(setting, overrides) for setting in TOPIC]
+    return [
+        m.CreateTopicsResponse.CreatableTopicConfigs(
+            name=each.setting.name, value=each.text, config_source=each.source
+        )
+        for each in found
+    ]
 
 
 def _refuse_all(wanted: list[NewTopic], refused: Refused) -> m.CreateTopicsResponse:

@@ -1,0 +1,165 @@
+"""A node in a process and a folder of its own, and what the operating system knows about it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psutil
+
+from bench.raw import RawClient, api_versions_frame
+
+HOST = "127.0.0.1"
+START_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 60.0
+
+SERVE = """
+import sys
+from millpond.config.node import node_settings
+from millpond.node.journal import LineJournal
+from millpond.node.serve import serve
+texts = dict(each.split("=", 1) for each in sys.argv[1:])
+serve(node_settings(texts), LineJournal(), lambda broker: None)
+"""
+"""Runs a node where the command line is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """How long it took from exec to the first answer."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def command(folder: str, port: int, settings: Mapping[str, str]) -> list[str]:
+    if importlib.util.find_spec("millpond.cli") is not None:
+        words = [sys.executable, "-m", "millpond.cli"]
+        if importlib.util.find_spec("millpond.__main__") is not None:
+            words = [sys.executable, "-m", "millpond"]
+        script = os.path.join(os.path.dirname(sys.executable), "millpond")
+        if os.path.exists(script):
+            words = [script]
+        sets = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        return [*words, "up", "--data", folder, "--listen", f"{HOST}:{port}", *sets]
+    texts = {"data.folder": folder, "listen": f"{HOST}:{port}", **settings}
+    return [sys.executable, "-c", SERVE, *(f"{name}={value}" for name, value in texts.items())]
+
+
+class Node:
+    """Starts on entering, is stopped and wiped on leaving."""
+
+    def __init__(self, settings: Mapping[str, str] | None = None, folder: str | None = None) -> None:
+        self.settings = dict(settings or {})
+        self._root = folder or tempfile.mkdtemp(prefix="millpond-bench-")
+        self.port = 0
+        self.ready = Ready(0.0, 0.0)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._facts: psutil.Process | None = None
+
+    def __enter__(self) -> Node:
+        try:
+            self.start()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def start(self) -> Ready:
+        """Start and wait for the first answer."""
+        self.port = free_port()
+        with open(self.log_path, "ab") as log:
+            began = time.perf_counter()
+            self._process = subprocess.Popen(
+                command(os.path.join(self._root, "data"), self.port, self.settings),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._facts = psutil.Process(self._process.pid)
+        self._await_answer(began)
+        self.ready = Ready(time.perf_counter() - began, self.cpu_seconds())
+        return self.ready
+
+    @property
+    def log_path(self) -> str:
+        return os.path.join(self._root, "node.log")
+
+    def _await_answer(self, began: float) -> None:
+        assert self._process is not None
+        while time.perf_counter() - began < START_SECONDS_MAX:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the node ended at once: {self._last_words()}")
+            try:
+                with RawClient(HOST, self.port, timeout_seconds=START_SECONDS_MAX) as client:
+                    client.send(api_versions_frame())
+                    client.skip()
+                return
+            except OSError:
+                time.sleep(0.002)
+        raise TimeoutError(f"the node does not answer: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        with open(self.log_path, encoding="utf-8", errors="replace") as log:
+            return log.read()[-2000:]
+
+    def connect(self) -> RawClient:
+        return RawClient(HOST, self.port)
+
+    def create_topic(self, topic: str) -> int:
+        with self.connect() as client:
+            return client.create_topic(topic)
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all its threads since it started."""
+        assert self._facts is not None
+        times = self._facts.cpu_times()
+        return float(times.user + times.system)
+
+    def resident_bytes(self) -> int:
+        assert self._facts is not None
+        return int(self._facts.memory_info().rss)
+
+    def stop(self) -> None:
+        """Ask it to end cleanly, and wait."""
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self._root, ignore_errors=True)

@@ -1,0 +1,170 @@
+"""A client without a client library: requests are encoded once and sent as they are, as often as wanted.
+
+What it costs is a system call a request, so that what is measured is the broker.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+
+from millpond.base.ports import Buffer
+from millpond.wire import messages as m
+from millpond.wire.header import decode_response_header, encode_request_header
+from millpond.wire.records import Record, encode_batch
+
+LENGTH = struct.Struct(">i")
+CLIENT_ID = "bench"
+BATCH_BYTES_MAX = 1_000_000
+"""The largest batch of librdkafka unless it is told otherwise."""
+
+PRODUCE_VERSION = 10
+FETCH_VERSION = 12
+METADATA_VERSION = 12
+API_VERSIONS_VERSION = 0
+
+ACKS_LEADER = 1
+ACKS_ALL = -1
+
+
+def framed(request: m.Message, version: int, correlation_id: int = 1) -> bytes:
+    """A request with its header and length, ready to be sent."""
+    assert request.API_KEY is not None
+    body = encode_request_header(request.API_KEY, version, correlation_id, CLIENT_ID) + request.encode(version)
+    return LENGTH.pack(len(body)) + body
+
+
+def batch(count: int, value_bytes: int) -> bytes:
+    """One record batch of `count` values of this size, stamped now."""
+    now_ms = time.time_ns() // 1_000_000
+    value = bytes(range(32, 127)) * (value_bytes // 95 + 1)
+    return encode_batch([Record(place, now_ms, None, value[:value_bytes]) for place in range(count)])
+
+
+def full_batch(value_bytes: int, bytes_max: int = BATCH_BYTES_MAX) -> tuple[bytes, int]:
+    """A batch as large as a busy producer makes it, and how many records it has."""
+    record_bytes = len(batch(2, value_bytes)) - len(batch(1, value_bytes))
+    # Later records have longer offset deltas: a few bytes more each.
+    count = max(1, (bytes_max - 100) // (record_bytes + 3))
+    return batch(count, value_bytes), count
+
+
+def produce_frame(topic: str, partition: int, records: bytes, acks: int, version: int = PRODUCE_VERSION) -> bytes:
+    data = m.ProduceRequest.PartitionProduceData(index=partition, records=records)
+    request = m.ProduceRequest(
+        acks=acks,
+        timeout_ms=30_000,
+        topic_data=[m.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
+    )
+    return framed(request, version)
+
+
+def fetch_frame(
+    topic: str, partition: int, offset: int, bytes_max: int, wait_ms: int = 500, version: int = FETCH_VERSION
+) -> bytes:
+    wanted = m.FetchRequest.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max)
+    request = m.FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=bytes_max,
+        session_epoch=-1,
+        topics=[m.FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
+    )
+    return framed(request, version)
+
+
+def api_versions_frame() -> bytes:
+    return framed(m.ApiVersionsRequest(), API_VERSIONS_VERSION)
+
+
+class RawClient:
+    """One blocking connection."""
+
+    def __init__(self, host: str, port: int, timeout_seconds: float = 30.0) -> None:
+        self.socket = socket.create_connection((host, port), timeout=timeout_seconds)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._head = bytearray(LENGTH.size)
+        self._drain = memoryview(bytearray(1 << 20))
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def send(self, frame: Buffer) -> None:
+        self.socket.sendall(frame)
+
+    def receive(self) -> bytearray:
+        """The next reply, without its length."""
+        reply = bytearray(self._next_length())
+        self._fill(memoryview(reply))
+        return reply
+
+    def skip(self) -> int:
+        """Read the next reply and throw it away; its size."""
+        size = left = self._next_length()
+        room = self._drain
+        while left:
+            left -= self._some(room[: min(left, len(room))])
+        return size
+
+    def call(self, request: m.Message, version: int) -> m.Message:
+        """Ask and wait for the answer."""
+        assert request.API_KEY is not None
+        self.send(framed(request, version))
+        return decoded(self.receive(), request.API_KEY, version)
+
+    def create_topic(self, topic: str, timeout_seconds: float = 60.0) -> int:
+        """Bring a topic into being by asking about it; the number of its partitions."""
+        wanted = m.MetadataRequest.MetadataRequestTopic(name=topic)
+        request = m.MetadataRequest(topics=[wanted], allow_auto_topic_creation=True)
+        deadline = time.monotonic() + timeout_seconds
+        while time.monotonic() < deadline:
+            reply = self.call(request, METADATA_VERSION)
+            assert isinstance(reply, m.MetadataResponse)
+            found = reply.topics[0]
+            if not found.error_code and found.partitions and not any(each.error_code for each in found.partitions):
+                return len(found.partitions)
+            time.sleep(0.01)
+        raise TimeoutError(f"topic {topic} did not come into being")
+
+    def _next_length(self) -> int:
+        self._fill(memoryview(self._head))
+        (length,) = LENGTH.unpack(self._head)
+        assert isinstance(length, int)
+        return length
+
+    def _fill(self, room: memoryview) -> None:
+        at = 0
+        while at < len(room):
+            at += self._some(room[at:])
+
+    def _some(self, room: memoryview) -> int:
+        count = self.socket.recv_into(room)
+        if not count:
+            raise ConnectionError("the broker closed the connection")
+        return count
+
+
+def decoded(reply: Buffer, api_key: int, version: int) -> m.Message:
+    """A reply without its length, as a value."""
+    _, position = decode_response_header(reply, api_key, version)
+    message, _ = m.response_class(api_key).decode(reply, version, position)
+    return message
+
+
+def check_produced(reply: Buffer, version: int = PRODUCE_VERSION) -> None:
+    """Raise unless every partition took its records: a fast refusal must not look like a fast broker."""
+    message = decoded(reply, 0, version)
+    assert isinstance(message, m.ProduceResponse)
+    for topic in message.responses:
+        for each in topic.partition_responses:
+            if each.error_code:
+                raise RuntimeError(f"the broker refused with code {each.error_code}: {each.error_message}")
+
+
