@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from millpond.base.errors import ErrorCode, Refused
 from millpond.log.limits import LogLimits
 from millpond.sim.disk import PowerCut, SimDisk
 
@@ -45,8 +46,8 @@ def life(pond, model):
         pond.append(log, b"again-%d" % number, epoch=7)
     pond.sync(log)
     model.safe = log.synced_offset
-    log.delete_before(log.start_offset + 3)
-    model.start = log.start_offset
+    model.start = log.start_offset + 3
+    log.delete_before(model.start)
     store.close()
 
 
@@ -96,3 +97,140 @@ def test_a_power_cut_at_every_disk_operation_loses_nothing_that_was_synced(make_
         except PowerCut:
             pond.disk.crash()
         check(pond, model, before_cut=values_before_cut)
+
+
+def written(pond, count=6):
+    """A folder with `count` batches, everything synced and checkpointed up to before the last batch."""
+    store, log = pond.open()
+    pond.fill(log, count - 1)
+    pond.sync(log)
+    store.checkpoint()
+    pond.fill(log, 1, start=count - 1)
+    store.abandon()
+    return pond.disk.read(f"{pond.partition}/{0:020d}.log")
+
+
+def rewrite(pond, name, data):
+    file = pond.disk.open(f"{pond.partition}/{name}", create=True)
+    file.truncate(0)
+    file.append((data,))
+    file.close()
+
+
+def test_a_tail_torn_at_every_byte_is_cut_off(make_pond):
+    whole = written(make_pond())
+    size = len(whole) // 6
+    for kept in range(size):
+        for filling in (b"", b"\x00" * (size - kept)):
+            pond = make_pond()
+            written(pond)
+            rewrite(pond, f"{0:020d}.log", whole[: 5 * size + kept] + filling)
+            store, log = pond.open()
+            # Only a filling that happens to complete the batch may bring it back.
+            expected = 6 if whole[: 5 * size + kept] + filling == whole else 5
+            assert log.end_offset == expected, (kept, len(filling))
+            assert list(pond.values(log).values()) == [b"value-%d" % number for number in range(expected)]
+            pond.fill(log, 1, start=9)
+            assert pond.values(log)[expected] == b"value-9"
+            store.abandon()
+
+
+def test_damage_below_the_recovery_point_takes_the_partition_offline(pond, sim):
+    whole = written(pond)
+    sim.flip_bit(f"{pond.partition}/{0:020d}.log", len(whole) // 6 * 4 + 70)
+    store = pond.store()
+    report = store.open(pond.now_ms)
+    assert list(report.failed) == [pond.tp]
+    assert "known to be safe" in report.failed[pond.tp]
+    assert sim.read(f"{pond.partition}/{0:020d}.log")[:61] == whole[:61], "nothing is thrown away"
+    with pytest.raises(Refused, match="offline"):
+        store.create(pond.tp, pond.topic_id)
+
+
+def test_damage_above_the_recovery_point_keeps_what_follows_it_aside(make_pond):
+    pond = make_pond()
+    store, log = pond.open()
+    pond.fill(log, 7)
+    store.abandon()
+    pond.disk.flip_bit(f"{pond.partition}/{0:020d}.log", 3 * (log.active.size // 7) + 70)
+    store = pond.store()
+    report = store.open(pond.now_ms)
+    log = store.get(pond.tp)
+    assert log.end_offset == 3
+    assert len(report.notes) == 1
+    assert "kept in" in report.notes[0]
+    assert len(pond.disk.read(f"{pond.partition}/{3:020d}.cut")) == 4 * log.active.size // 3
+
+
+def test_indexes_that_are_lost_short_or_wrong_are_made_again(make_pond):
+    def mangle(data):
+        yield b""
+        yield data[:5]
+        yield data[:-3]
+        yield bytes(len(data))
+        yield data[::-1]
+        yield b"\xff" * len(data)
+        yield data[:8] + data
+
+    for clean in (True, False):
+        reference = make_pond()
+        store, log = reference.open()
+        reference.fill(log, 40)
+        store.close()
+        names = [name for name in reference.disk.list(reference.partition) if name.endswith("index")]
+        assert len(names) > 6
+        for name in names:
+            for variant in range(7):
+                pond = make_pond()
+                store, log = pond.open()
+                pond.fill(log, 40)
+                expected = pond.values(log)
+                pond.sync(log)
+                store.close() if clean else (store.checkpoint(), store.abandon())
+                data = pond.disk.read(f"{pond.partition}/{name}") or b"\x01" * 16
+                rewrite(pond, name, list(mangle(data))[variant])
+                store, log = pond.open()
+                assert pond.values(log) == expected, (clean, name, variant)
+                assert log.find_by_timestamp(pond.now_ms).offset == 0
+                store.abandon()
+
+
+def test_producers_are_known_again_after_a_clean_end_and_after_a_crash(make_pond):
+    for clean in (True, False):
+        pond = make_pond()
+        store, log = pond.open()
+        for number in range(30):
+            pond.append(log, b"v%d" % number, producer_id=5, producer_epoch=1, base_sequence=number)
+        store.close() if clean else store.abandon()
+        store, log = pond.open()
+        again = log.append(
+            pond.batch(b"v29", producer_id=5, producer_epoch=1, base_sequence=29), leader_epoch=0, now_ms=pond.now_ms
+        )
+        assert (again.duplicate, again.first_offset) == (True, 29)
+        with pytest.raises(Refused) as refusal:
+            pond.append(log, b"gap", producer_id=5, producer_epoch=1, base_sequence=31)
+        assert refusal.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert pond.append(log, b"next", producer_id=5, producer_epoch=1, base_sequence=30) == 30
+
+
+def test_epochs_are_read_from_the_log_when_their_file_is_gone(pond, sim):
+    store, log = pond.open()
+    for epoch in (0, 0, 3, 3, 4):
+        pond.append(log, b"value", epoch=epoch)
+    store.close()
+    sim.remove(f"{pond.partition}/leader-epoch-checkpoint")
+    _, log = pond.open()
+    assert log.epochs.entries == [(0, 0), (3, 2), (4, 4)]
+    assert log.end_offset_for_epoch(3) == (3, 4)
+
+
+def test_an_empty_folder_never_starts_before_offsets_that_were_used(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 5)
+    pond.sync(log)
+    store.checkpoint()
+    store.abandon()
+    for name in sim.list(pond.partition):
+        sim.remove(f"{pond.partition}/{name}")
+    _, log = pond.open()
+    assert (log.start_offset, log.end_offset) == (5, 5)

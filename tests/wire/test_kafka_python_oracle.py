@@ -9,10 +9,7 @@ import struct
 import warnings
 from typing import Any
 
-import kafka.protocol
 import pytest
-from kafka.protocol.api_data import ApiData
-from kafka.protocol.api_message import ApiMessage
 
 from millpond.wire import messages, notation
 from millpond.wire.header import NAMES
@@ -24,7 +21,6 @@ ONLY_KIO_KNOWS = {52, 53, 54, 56, 59, 62, 63, 64, 67, 68, 69, 70, *range(76, 88)
 def kafka_python_classes() -> dict[str, Any]:
     """Their classes by name (with two abstract ones); those of the older protocol layer are left out."""
     found = {}
-    warnings.simplefilter("ignore", DeprecationWarning)
     for module in pkgutil.walk_packages(kafka.protocol.__path__, "kafka.protocol."):
         if ".old" in module.name or "generate" in module.name:
             continue
@@ -34,6 +30,11 @@ def kafka_python_classes() -> dict[str, Any]:
 
 
 with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # They read their schemas in a way that Python gives up.
+    import kafka.protocol
+    from kafka.protocol.api_data import ApiData
+    from kafka.protocol.api_message import ApiMessage
+
     THEIRS = kafka_python_classes()
 SHARED = sorted(THEIRS.keys() & set(messages.names()))
 

@@ -57,6 +57,8 @@ class Api:
     name: str
     versions: tuple[int, int]
     handle: Callable[[Broker, Call, Any], Outcome]
+    lists: str | None = None
+    """The request's field that names topics or resources; how many it may name is limited."""
     advertised: tuple[int, int] | None = None
     refuse: Callable[[Broker, int, memoryview], Response] | None = None
 

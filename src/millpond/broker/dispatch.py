@@ -10,6 +10,7 @@ from millpond.base.errors import RemoteError
 from millpond.base.ports import Clock, FileRange, ReplyPart
 from millpond.broker.api import Api, Call, Response
 from millpond.broker.apis import APIS
+from millpond.config.node import MAX_REQUEST_TOPICS
 from millpond.wire import messages
 from millpond.wire.header import RequestHeader, decode_request_header, response_header
 
@@ -57,7 +58,15 @@ class Dispatcher:
             decode = entry.decode = getattr(messages, api.name + "Request").decode
         self.requests_total[header.api_key] += 1
         request, _ = decode(frame, version, header.body_position)
+        if api.lists is not None:
+            self._check_count(api, request)
         connection.reply(api.handle(self._broker, Call(connection, version, header.client_id), request), encode)
+
+    def _check_count(self, api: Api, request: Any) -> None:
+        count = len(getattr(request, api.lists or "") or ())
+        most = self._broker.settings[MAX_REQUEST_TOPICS]
+        if count > most:
+            raise UnservedRequest(f"{api.name} names {count} topics or resources, at most {most} are served at once")
 
     def _refusal(self, api: Api, version: int, body: memoryview) -> Response:
         if api.refuse is not None:

@@ -121,13 +121,6 @@ SOCKET_REQUEST_MAX_BYTES = Setting(
     at_least(1024),
     bits=32,
 )
-UNAUTHENTICATED_REQUEST_MAX_BYTES = Setting(
-    "unauthenticated.request.max.bytes",
-    64 * 1024,
-    "The largest request of a peer that has not yet proved who it is, where that is required.",
-    at_least(1024),
-    bits=32,
-)
 QUEUED_MAX_REQUEST_BYTES = Setting(
     "queued.max.request.bytes",
     512 * MIB,
@@ -143,13 +136,6 @@ MAX_INFLIGHT_REQUESTS_PER_CONNECTION = Setting(
 )
 MAX_REQUEST_TOPICS = Setting(
     "max.request.topics", 10_000, "The largest number of topics that one request may name.", at_least(1), bits=32
-)
-MAX_REQUEST_PARTITIONS = Setting(
-    "max.request.partitions",
-    100_000,
-    "The largest number of partitions that one request may name.",
-    at_least(1),
-    bits=32,
 )
 MAX_REQUEST_PARTITION_SIZE_LIMIT = Setting(
     "max.request.partition.size.limit",
@@ -249,11 +235,9 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         MAX_CONNECTIONS_PER_IP,
         CONNECTIONS_MAX_IDLE_MS,
         SOCKET_REQUEST_MAX_BYTES,
-        UNAUTHENTICATED_REQUEST_MAX_BYTES,
         QUEUED_MAX_REQUEST_BYTES,
         MAX_INFLIGHT_REQUESTS_PER_CONNECTION,
         MAX_REQUEST_TOPICS,
-        MAX_REQUEST_PARTITIONS,
         MAX_REQUEST_PARTITION_SIZE_LIMIT,
         NETWORK_SENDFILE,
     ),

@@ -370,7 +370,10 @@ class PartitionLog:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside 0 to {self.end_offset}")
         if offset > self.start_offset:
             self._move_start(offset)
-            self.checkpoint_now()
+            try:
+                self.checkpoint_now()
+            except OSError as error:
+                raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
 
     def _move_start(self, offset: int) -> None:
         self.start_offset = Offset(offset)

@@ -10,7 +10,7 @@ from millpond.base.ports import Disk, File
 from millpond.log.index import offset_index, time_index
 from millpond.log.names import LOG, OFFSET_INDEX, SEGMENT_SUFFIXES, TIME_INDEX, offset_name
 from millpond.log.scan import SCAN_BYTES, Damaged, checked, headers
-from millpond.wire.batch import HEADER_BYTES, BatchHeader, read_header
+from millpond.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, read_header
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 NO_TIMESTAMP = -1
@@ -158,25 +158,33 @@ class Segment:
         return self._locate_by_index(offset)
 
     def _locate_by_index(self, offset: int) -> Place | None:
+        for position, header in self._walk_from(self._index_entry(offset)):
+            if header.last_offset >= offset:
+                return Place(position, header.size, header.base_offset)
+        return None
+
+    def _index_entry(self, offset: int) -> tuple[int, int] | None:
+        """The index entry to start from. One that points to a place where its batch is not is a reason to rebuild."""
         entry = self.offsets.floor(offset - self.base_offset)
-        if entry is None and not self.offsets.count and self.size > _SMALL_BYTES and not self.offsets.is_in_memory:
-            self.rebuild_indexes()
+        if entry is None:
+            is_lost = not self.offsets.count and self.size > _SMALL_BYTES and not self.offsets.is_in_memory
+        else:
+            is_lost = self._last_offset_at(entry[1]) != self.base_offset + entry[0]
+        if is_lost:
+            # The log is the truth.
+            self.rebuild_indexes(keep=self.offsets.is_in_memory)
             entry = self.offsets.floor(offset - self.base_offset)
-        start = entry[1] if entry else 0
-        try:
-            for position, header in headers(self.file, start, self.size):
-                if entry and position == start and header.last_offset - self.base_offset != entry[0]:
-                    break
-                if header.last_offset >= offset:
-                    return Place(position, header.size, header.base_offset)
-            else:
-                return None
-        except Damaged:
-            if not entry:
-                raise
-        # The index points to a place where its batch is not. The log is the truth.
-        self.rebuild_indexes()
-        return self._locate_by_index(offset)
+        return entry
+
+    def _last_offset_at(self, position: int) -> int:
+        """The last offset of the batch that starts here; -1 if none does."""
+        if not 0 <= position <= self.size - HEADER_BYTES:
+            return -1
+        header = read_header(self.file.read_at(position, HEADER_BYTES))
+        return header.last_offset if header.magic == MAGIC else -1
+
+    def _walk_from(self, entry: tuple[int, int] | None) -> Iterator[tuple[int, BatchHeader]]:
+        return headers(self.file, entry[1] if entry else 0, self.size)
 
     def position_of_end(self, upper_offset: int) -> int:
         """Where the first batch that begins at or after `upper_offset` starts; the size if there is none."""
@@ -225,10 +233,24 @@ class Segment:
     def batches_from_timestamp(self, timestamp: int, from_offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Every batch, ending at or after `from_offset`, that says to have a record of this time or later."""
         entry = self.times.floor(timestamp)
+        if entry is not None and not self._holds_time(entry):
+            self.rebuild_indexes(keep=self.times.is_in_memory)
+            entry = self.times.floor(timestamp)
         start = self.base_offset + entry[1] if entry else self.base_offset
         for position, header in self.batches_from(max(start, from_offset)):
             if header.max_timestamp >= timestamp:
                 yield position, header
+
+    def _holds_time(self, entry: tuple[int, int]) -> bool:
+        """Whether the batch that a time entry speaks of is there and has that time."""
+        timestamp, relative = entry
+        if not 0 <= relative < self.next_offset - self.base_offset:
+            return False
+        place = self.locate(self.base_offset + relative)
+        if place is None:
+            return False
+        header = read_header(self.file.read_at(place.position, HEADER_BYTES))
+        return header.max_timestamp == timestamp and header.last_offset == self.base_offset + relative
 
     # Rebuilding
 

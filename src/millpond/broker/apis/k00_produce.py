@@ -204,4 +204,12 @@ def _old_topics(body: memoryview, version: int) -> bytes:
     return b"".join(out)
 
 
-API = Api(key=0, name="Produce", versions=(3, 13), advertised=(0, 13), handle=handle, refuse=refuse_old_format)
+API = Api(
+    key=0,
+    name="Produce",
+    versions=(3, 13),
+    advertised=(0, 13),
+    handle=handle,
+    lists="topic_data",
+    refuse=refuse_old_format,
+)

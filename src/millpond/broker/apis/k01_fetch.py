@@ -203,4 +203,4 @@ def _failed(index: int, code: ErrorCode, partition: Partition | None = None) -> 
     )
 
 
-API = Api(key=1, name="Fetch", versions=(4, 18), handle=handle)
+API = Api(key=1, name="Fetch", versions=(4, 18), handle=handle, lists="topics")

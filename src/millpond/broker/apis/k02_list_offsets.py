@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 READ_COMMITTED = 1
+LEADER_EPOCH_FROM = 4
 
 
 class Found(NamedTuple):
@@ -36,7 +37,9 @@ def handle(broker: Broker, call: Call, request: m.ListOffsetsRequest) -> Outcome
         topics=[
             m.ListOffsetsResponse.ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[_list_one(broker, topic.name, wanted, committed_only) for wanted in topic.partitions],
+                partitions=[
+                    _list_one(broker, call.version, topic.name, wanted, committed_only) for wanted in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
@@ -44,7 +47,7 @@ def handle(broker: Broker, call: Call, request: m.ListOffsetsRequest) -> Outcome
 
 
 def _list_one(
-    broker: Broker, topic: str, wanted: m.ListOffsetsRequest.ListOffsetsPartition, committed_only: bool
+    broker: Broker, version: int, topic: str, wanted: m.ListOffsetsRequest.ListOffsetsPartition, committed_only: bool
 ) -> m.ListOffsetsResponse.ListOffsetsPartitionResponse:
     index = wanted.partition_index
     partition = broker.partitions.get(topic, index)
@@ -63,7 +66,7 @@ def _list_one(
         error_code=error,
         timestamp=found.timestamp,
         offset=found.offset,
-        leader_epoch=found.leader_epoch,
+        leader_epoch=found.leader_epoch if version >= LEADER_EPOCH_FROM else -1,
     )
 
 
@@ -88,4 +91,4 @@ def find(partition: Partition, timestamp: int, committed_only: bool) -> Found:
             return Found(at.timestamp, at.offset, at.leader_epoch)
 
 
-API = Api(key=2, name="ListOffsets", versions=(1, 11), handle=handle)
+API = Api(key=2, name="ListOffsets", versions=(1, 11), handle=handle, lists="topics")

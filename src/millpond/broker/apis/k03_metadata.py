@@ -112,4 +112,4 @@ def _topic(broker: Broker, topic: Topic) -> m.MetadataResponse.MetadataResponseT
     )
 
 
-API = Api(key=3, name="Metadata", versions=(0, 13), handle=handle)
+API = Api(key=3, name="Metadata", versions=(0, 13), handle=handle, lists="topics")

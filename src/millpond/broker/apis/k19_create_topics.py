@@ -85,4 +85,4 @@ def _refuse_all(wanted: list[NewTopic], refused: Refused) -> m.CreateTopicsRespo
     )
 
 
-API = Api(key=19, name="CreateTopics", versions=(2, 7), handle=handle)
+API = Api(key=19, name="CreateTopics", versions=(2, 7), handle=handle, lists="topics")

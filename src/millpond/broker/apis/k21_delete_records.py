@@ -58,4 +58,4 @@ def _delete_before(
     )
 
 
-API = Api(key=21, name="DeleteRecords", versions=(0, 2), handle=handle)
+API = Api(key=21, name="DeleteRecords", versions=(0, 2), handle=handle, lists="topics")

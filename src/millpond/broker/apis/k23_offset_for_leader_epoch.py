@@ -44,4 +44,4 @@ def _end_of_epoch(
     return reply
 
 
-API = Api(key=23, name="OffsetForLeaderEpoch", versions=(2, 4), handle=handle)
+API = Api(key=23, name="OffsetForLeaderEpoch", versions=(2, 4), handle=handle, lists="topics")

@@ -92,4 +92,4 @@ def _one(
     )
 
 
-API = Api(key=32, name="DescribeConfigs", versions=(1, 4), handle=handle)
+API = Api(key=32, name="DescribeConfigs", versions=(1, 4), handle=handle, lists="resources")

@@ -47,4 +47,4 @@ def _answer(verdicts: tuple[ResourceVerdict, ...]) -> m.AlterConfigsResponse:
     )
 
 
-API = Api(key=33, name="AlterConfigs", versions=(0, 2), handle=handle)
+API = Api(key=33, name="AlterConfigs", versions=(0, 2), handle=handle, lists="resources")

@@ -49,4 +49,4 @@ def _wanted(broker: Broker, request: m.DescribeLogDirsRequest) -> list[Partition
     return [partition for partition in named if partition is not None]
 
 
-API = Api(key=35, name="DescribeLogDirs", versions=(1, 5), handle=handle)
+API = Api(key=35, name="DescribeLogDirs", versions=(1, 5), handle=handle, lists="topics")

@@ -48,4 +48,4 @@ def _answer(verdicts: tuple[ResourceVerdict, ...]) -> m.IncrementalAlterConfigsR
     )
 
 
-API = Api(key=44, name="IncrementalAlterConfigs", versions=(0, 1), handle=handle)
+API = Api(key=44, name="IncrementalAlterConfigs", versions=(0, 1), handle=handle, lists="resources")

@@ -15,24 +15,28 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
 
+NODES_FROM = 2
+
 
 def handle(broker: Broker, call: Call, request: m.DescribeQuorumRequest) -> Outcome:
-    host, port = next((host, port) for _, host, port, _ in broker.addresses_for(call.connection))
-    return m.DescribeQuorumResponse(
+    response = m.DescribeQuorumResponse(
         topics=[
             m.DescribeQuorumResponse.TopicData(
                 topic_name=topic.topic_name,
                 partitions=[_partition(broker, topic.topic_name, each.partition_index) for each in topic.partitions],
             )
             for topic in request.topics
-        ],
-        nodes=[
+        ]
+    )
+    if call.version >= NODES_FROM:
+        response.nodes = [
             m.DescribeQuorumResponse.Node(
-                node_id=broker.node_id,
+                node_id=node_id,
                 listeners=[m.DescribeQuorumResponse.Listener(name="PLAINTEXT", host=host, port=port)],
             )
-        ],
-    )
+            for node_id, host, port, _ in broker.addresses_for(call.connection)
+        ]
+    return response
 
 
 def _partition(broker: Broker, topic: str, index: int) -> m.DescribeQuorumResponse.PartitionData:

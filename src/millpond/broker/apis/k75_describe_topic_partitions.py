@@ -81,4 +81,4 @@ def _topic(
     )
 
 
-API = Api(key=75, name="DescribeTopicPartitions", versions=(0, 0), handle=handle)
+API = Api(key=75, name="DescribeTopicPartitions", versions=(0, 0), handle=handle, lists="topics")

@@ -1,0 +1,95 @@
+"""The `millpond` command. Each subcommand is a file of its own, imported only when it is used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Final
+
+import click
+
+from millpond import __version__
+
+EXAMPLES: Final = """\
+\b
+Try it in two terminals:
+  millpond up                                       a node, data in ./millpond-data
+  millpond topic create orders --partitions 3
+  echo 'tea:2' | millpond produce orders --key-separator :
+  millpond consume orders --keys                    Ctrl-C ends it
+"""
+
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "up": ("millpond.cli.up", "Run a node in the foreground."),
+    "topic": ("millpond.cli.topic", "Create, list, describe, alter and delete topics."),
+    "produce": ("millpond.cli.produce", "Write lines of a file or of standard input to a topic."),
+    "consume": ("millpond.cli.consume", "Print the records of a topic, from any place on."),
+    "log": ("millpond.cli.log_dump", "Look into the files of a data folder (log dump FILE)."),
+    "version": ("millpond.cli.version", "Say which version this is, and what it runs on."),
+}
+"""Each command's module and its line in the overview, which is told without importing the module."""
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and imports one when it is asked for: `--help` and `up` stay quick and small."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            from millpond.cli.errors import nearest
+
+            ctx.fail(f"There is no command {args[0]!r}{nearest(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+
+@click.command(
+    cls=LazyGroup,
+    epilog=EXAMPLES + "\nEvery command explains itself, with an example: millpond COMMAND --help",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, "-V", "--version", prog_name="Millpond", message="%(prog)s %(version)s")
+def command() -> None:
+    """A log-based message queue that speaks the Kafka protocol.
+
+    Commands that talk to a node take --bootstrap HOST:PORT (or MILLPOND_BOOTSTRAP) and work against any Kafka
+    cluster.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the process's exit code. 0: done, 2: asked for in a wrong way, 1: anything else."""
+    try:
+        result = command.main(arguments, prog_name="millpond", standalone_mode=False)
+    except click.exceptions.Abort:
+        return 130
+    except click.ClickException as failure:
+        failure.show()
+        return failure.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        forget_output()
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def forget_output() -> None:
+    """The reader of our output has gone: what Python still holds for it must not become an error at exit."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,63 @@
+"""Errors as a person reads them: one sentence that says what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+
+class Failed(click.ClickException):
+    """The command could not do what it was asked; the message says why and what to do. Exit code 1."""
+
+    exit_code = 1
+
+    def show(self, file: object = None) -> None:
+        click.echo(f"millpond: {self.message}", err=True)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the known one that was probably meant, if there is one."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else "."
+
+
+def nobody_listens(bootstrap: str) -> Failed:
+    return Failed(
+        f"Nothing listens on {bootstrap}: start a node with `millpond up`, or name another with --bootstrap."
+    )
+
+
+def unknown_topic(topic: str, known: Iterable[str]) -> Failed:
+    near = nearest(topic, known)
+    hint = near if near != "." else f"; create it with `millpond topic create {topic}`."
+    return Failed(f"There is no topic {topic}{hint}")
+
+
+_WORDS: Final = {
+    "_TRANSPORT": "the connection was lost; is the node still running?",
+    "_ALL_BROKERS_DOWN": "no broker can be reached; is the node still running?",
+    "_TIMED_OUT": "no answer came in time; is the node still running?",
+    "_MSG_TIMED_OUT": "the record was not acknowledged in time; is the node still running?",
+    "_UNSUPPORTED_FEATURE": "the cluster is too old for this command.",
+    "_AUTHENTICATION": "the cluster refused the credentials; give others with -X sasl.username=… -X sasl.password=…",
+}
+"""What librdkafka's own errors mean to the person at the keyboard."""
+
+
+def reason(error: KafkaError) -> str:
+    """Why a broker or the client library refused, in words. The broker's own message is the best one there is."""
+    own = _WORDS.get(error.name())
+    if own is not None:
+        return own
+    return str(error.str()).removeprefix("Broker: ") or str(error.name())
+
+
+def failed(what: str, error: KafkaError) -> Failed:
+    """`what` could not be done, because of `error`."""
+    return Failed(f"{what}: {reason(error)}")
