@@ -166,5 +166,3 @@ def check_produced(reply: Buffer, version: int = PRODUCE_VERSION) -> None:
         for each in topic.partition_responses:
             if each.error_code:
                 raise RuntimeError(f"the broker refused with code {each.error_code}: {each.error_message}")
-
-

@@ -106,7 +106,7 @@ def pond() -> Pond:
     return Pond()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_pond() -> Callable[..., Pond]:
     return Pond
 

@@ -187,7 +187,8 @@ def test_indexes_that_are_lost_short_or_wrong_are_made_again(make_pond):
                 expected = pond.values(log)
                 pond.sync(log)
                 store.close() if clean else (store.checkpoint(), store.abandon())
-                data = pond.disk.read(f"{pond.partition}/{name}") or b"\x01" * 16
+                path = f"{pond.partition}/{name}"
+                data = (pond.disk.exists(path) and pond.disk.read(path)) or b"\x01" * 16
                 rewrite(pond, name, list(mangle(data))[variant])
                 store, log = pond.open()
                 assert pond.values(log) == expected, (clean, name, variant)

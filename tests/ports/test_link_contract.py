@@ -294,7 +294,7 @@ def test_a_fault_of_the_peer_closes_its_link_only(arena, stage) -> None:
 
 
 def test_turned_away(arena) -> None:
-    listener = arena.network.listen("127.0.0.1", 0, lambda link: None)
+    listener = arena.network.listen("127.0.0.1", 0, lambda _: None)
     made: list[Peer] = []
 
     def make(link: Link) -> Peer:
@@ -309,9 +309,9 @@ def test_turned_away(arena) -> None:
 
 def test_a_port_is_taken_once(arena, stage) -> None:
     with pytest.raises(OSError):
-        arena.network.listen("127.0.0.1", stage.listener.port, lambda link: None)
+        arena.network.listen("127.0.0.1", stage.listener.port, lambda _: None)
     stage.listener.close()
-    arena.network.listen("127.0.0.1", stage.listener.port, lambda link: None).close()
+    arena.network.listen("127.0.0.1", stage.listener.port, lambda _: None).close()
 
 
 def test_open_links_outlive_their_listener(arena, stage) -> None:

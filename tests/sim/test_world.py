@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millpond.base.ports import World
 from millpond.sim.disk import PowerCut
 from millpond.sim.world import SimWorld
@@ -91,12 +93,9 @@ def test_a_power_cut_outside_the_loop_is_the_callers() -> None:
     sim = SimWorld(1)
     world = sim.start("a")
     sim.hosts["a"].disk.crash_at_operation(1)
-    try:
+    with pytest.raises(PowerCut) as raised:
         world.disk.make_folder("/a")
-    except PowerCut as cut:
-        assert cut.disk is sim.hosts["a"].disk
-    else:
-        raise AssertionError("the power stayed on")
+    assert raised.value.disk is sim.hosts["a"].disk
 
 
 def test_wall_clocks_drift_apart() -> None:

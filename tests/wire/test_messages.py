@@ -45,30 +45,6 @@ def test_what_does_not_exist() -> None:
         messages.FetchRequest().encode(3)
 
 
-def test_values_behave() -> None:
-    one = messages.FetchRequest(max_wait_ms=5)
-    assert one == messages.FetchRequest(max_wait_ms=5)
-    assert one != messages.FetchRequest(max_wait_ms=6)
-    assert one != messages.HeartbeatRequest()
-    assert (one.replica_id, one.session_epoch, one.max_bytes) == (-1, -1, 0x7FFFFFFF)
-    assert "max_wait_ms=5" in repr(one)
-    assert repr(messages.FetchRequest.ReplicaState()) == "FetchRequest.ReplicaState(replica_id=-1, replica_epoch=-1)"
-    with pytest.raises(AttributeError):
-        one.banana = 3  # type: ignore[attr-defined]
-    with pytest.raises(TypeError):
-        messages.FetchRequest(banana=3)  # type: ignore[call-arg]
-    with pytest.raises(TypeError):
-        hash(one)
-
-
-def test_defaults_are_not_shared() -> None:
-    one, other = messages.FetchRequest(), messages.FetchRequest()
-    one.topics.append(messages.FetchRequest.FetchTopic())
-    one.replica_state.replica_id = 7
-    assert other.topics == []
-    assert other.replica_state.replica_id == -1
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_every_version_comes_back(name: str, random_messages: Any) -> None:
     cls = getattr(messages, name)

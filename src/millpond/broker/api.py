@@ -12,6 +12,7 @@ from millpond.broker.wait import Wait
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
     from millpond.broker.connection import Connection
+    from millpond.wire.header import RequestHeader
 
 
 class Response(Protocol):
@@ -59,6 +60,8 @@ class Api:
     handle: Callable[[Broker, Call, Any], Outcome]
     lists: str | None = None
     """The request's field that names topics or resources; how many it may name is limited."""
+    quick: Callable[[Broker, Connection, RequestHeader, memoryview], bool] | None = None
+    """Answers the commonest shape of the request without building messages; False leaves it to `handle`."""
     advertised: tuple[int, int] | None = None
     refuse: Callable[[Broker, int, memoryview], Response] | None = None
 

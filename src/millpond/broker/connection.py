@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from struct import Struct
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import RemoteError
-from millpond.base.ports import FileRange, Link, ReplyPart
+from millpond.base.ports import Link, ReplyPart
+from millpond.broker.replies import release_ranges
 from millpond.broker.wait import Wait
 from millpond.wire.frames import FrameReader
 
 if TYPE_CHECKING:
     from millpond.broker.api import Outcome, Response
     from millpond.broker.dispatch import Dispatcher
-
-_LENGTH = Struct(">i")
 
 Encode = Callable[["Response"], list[ReplyPart]]
 
@@ -29,7 +27,7 @@ class _Slot:
 
     __slots__ = ("parts", "wait")
 
-    def __init__(self, wait: Wait[Response] | None, parts: list[ReplyPart] | None) -> None:
+    def __init__(self, wait: Wait[Response] | Wait[bytes] | None, parts: list[ReplyPart] | None) -> None:
         self.wait = wait
         self.parts = parts
 
@@ -114,6 +112,18 @@ class Connection:
             self._slots.append(slot)
             outcome.then(lambda response: self._fill(slot, encode(response)))
 
+    def reply_frame(self, frame: bytes) -> None:
+        """The same for a reply that is a whole frame already."""
+        if self._slots:
+            self._slots.append(_Slot(None, [frame]))
+        else:
+            self._ready.append(frame)
+
+    def reply_frame_later(self, wait: Wait[bytes]) -> None:
+        slot = _Slot(wait, None)
+        self._slots.append(slot)
+        wait.then(lambda frame: self._fill(slot, [frame]))
+
     def is_waiting(self) -> bool:
         """Whether some request is still unanswered or some answer unsent."""
         return bool(self._slots or self._backlog or self._ready or self.link.unsent_bytes())
@@ -125,18 +135,17 @@ class Connection:
     # The order of replies.
 
     def _answer(self, parts: list[ReplyPart]) -> None:
-        framed = frame_parts(parts)
         if self._slots:
-            self._slots.append(_Slot(None, framed))
+            self._slots.append(_Slot(None, parts))
         else:
-            self._ready += framed
+            self._ready += parts
 
     def _fill(self, slot: _Slot, parts: list[ReplyPart]) -> None:
         if not self._open:
             release_ranges(parts)
             return
         slot.wait = None
-        slot.parts = frame_parts(parts)
+        slot.parts = parts
         slots = self._slots
         while slots and (head := slots[0].parts) is not None:
             self._ready += head
@@ -178,18 +187,3 @@ class Connection:
 
     def _is_light(self) -> bool:
         return len(self._slots) < self._in_flight_max and self.link.unsent_bytes() <= self._unsent_bytes_max
-
-
-def frame_parts(parts: list[ReplyPart]) -> list[ReplyPart]:
-    """Put the length in front."""
-    first = parts[0]
-    assert not isinstance(first, FileRange), "every reply begins with its header"
-    parts[0] = _LENGTH.pack(sum(map(len, parts))) + first
-    return parts
-
-
-def release_ranges(parts: list[ReplyPart] | None) -> None:
-    """Give back the files of a reply that will never be sent."""
-    for part in parts or ():
-        if isinstance(part, FileRange):
-            part.file.release()

@@ -7,12 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import RemoteError
-from millpond.base.ports import Clock, FileRange, ReplyPart
+from millpond.base.ports import Clock
 from millpond.broker.api import Api, Call, Response
 from millpond.broker.apis import APIS
+from millpond.broker.replies import encode_reply
 from millpond.config.node import MAX_REQUEST_TOPICS
 from millpond.wire import messages
-from millpond.wire.header import RequestHeader, decode_request_header, response_header
+from millpond.wire.header import decode_request_header
 
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
@@ -49,18 +50,22 @@ class Dispatcher:
             raise UnservedRequest(f"API key {header.api_key} is not served")
         api = entry.api
         version = header.api_version
-        encode = partial(_encode, header)
         if not api.serves(version):
-            connection.reply(self._refusal(api, version, frame[header.body_position :]), encode)
+            connection.reply(
+                self._refusal(api, version, frame[header.body_position :]), partial(encode_reply, header)
+            )
+            return
+        self.requests_total[header.api_key] += 1
+        if api.quick is not None and api.quick(self._broker, connection, header, frame):
             return
         decode = entry.decode
         if decode is None:
             decode = entry.decode = getattr(messages, api.name + "Request").decode
-        self.requests_total[header.api_key] += 1
         request, _ = decode(frame, version, header.body_position)
         if api.lists is not None:
             self._check_count(api, request)
-        connection.reply(api.handle(self._broker, Call(connection, version, header.client_id), request), encode)
+        outcome = api.handle(self._broker, Call(connection, version, header.client_id), request)
+        connection.reply(outcome, partial(encode_reply, header))
 
     def _check_count(self, api: Api, request: Any) -> None:
         count = len(getattr(request, api.lists or "") or ())
@@ -73,13 +78,3 @@ class Dispatcher:
             return api.refuse(self._broker, version, body)
         low, high = api.versions
         raise UnservedRequest(f"{api.name} version {version} is not served, only {low} to {high}")
-
-
-def _encode(header: RequestHeader, response: Response) -> list[ReplyPart]:
-    version = header.api_version
-    parts = response.encode_parts(version)
-    head = response_header(header.api_key, version, header.correlation_id)
-    first = parts[0]
-    assert not isinstance(first, FileRange), "every reply begins with fields"
-    parts[0] = head + first
-    return parts

@@ -110,6 +110,8 @@ class Partitions:
     def __init__(self) -> None:
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_topic: dict[UUID, dict[int, Partition]] = {}
+        self._by_raw_name: dict[tuple[bytes, int], Partition] = {}
+        self._by_raw_id: dict[tuple[bytes, int], Partition] = {}
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._by_name.values()))
@@ -124,18 +126,28 @@ class Partitions:
         topic = self._by_topic.get(topic_id)
         return None if topic is None else topic.get(index)
 
+    def by_raw(self, topic: bytes, index: int, *, is_id: bool) -> Partition | None:
+        """By the topic's name or id as it stands in a frame."""
+        return (self._by_raw_id if is_id else self._by_raw_name).get((topic, index))
+
     def of_topic(self, topic_id: UUID) -> list[Partition]:
         return list(self._by_topic.get(topic_id, {}).values())
 
     def add(self, partition: Partition) -> None:
         self._by_name[partition.name] = partition
-        self._by_topic.setdefault(partition.topic_id, {})[partition.name.partition] = partition
+        name, index = partition.name
+        self._by_topic.setdefault(partition.topic_id, {})[index] = partition
+        self._by_raw_name[name.encode(), index] = partition
+        self._by_raw_id[partition.topic_id.bytes, index] = partition
 
     def discard(self, partition: Partition) -> None:
         """Forget a partition; whoever watches it is woken to find it gone."""
         del self._by_name[partition.name]
+        name, index = partition.name
+        del self._by_raw_name[name.encode(), index]
+        del self._by_raw_id[partition.topic_id.bytes, index]
         topic = self._by_topic[partition.topic_id]
-        del topic[partition.name.partition]
+        del topic[index]
         if not topic:
             del self._by_topic[partition.topic_id]
         partition.wake_watchers()

@@ -14,10 +14,10 @@ from millpond import __version__
 EXAMPLES: Final = """\
 \b
 Try it in two terminals:
-  millpond up                                       a node, data in ./millpond-data
+  millpond up                                  a node; its data in ./millpond-data
   millpond topic create orders --partitions 3
-  echo 'tea:2' | millpond produce orders --key-separator :
-  millpond consume orders --keys                    Ctrl-C ends it
+  echo tea:2 | millpond produce orders --key-separator :
+  millpond consume orders --keys               Ctrl-C ends it
 """
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -56,6 +56,14 @@ class LazyGroup(click.Group):
             ctx.fail(f"There is no command {args[0]!r}{nearest(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Whoever reads has seen enough, as in `… | head`. click itself would call that a failure.
+            forget_output()
+            return 0
+
 
 @click.command(
     cls=LazyGroup,
@@ -82,9 +90,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return failure.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        forget_output()
-        return 0
     return result if isinstance(result, int) else 0
 
 

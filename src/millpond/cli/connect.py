@@ -16,7 +16,8 @@ from millpond.config.node import host_and_port
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Producer
-    from confluent_kafka.admin import AdminClient, TopicMetadata
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin._metadata import TopicMetadata
 
 DEFAULT_PORT: Final = 9092
 PROBE_SECONDS: Final = 3.0
@@ -48,7 +49,7 @@ class Cluster:
 
         return self._made(Consumer, settings)
 
-    def _made(self, kind: Callable[[dict[str, object]], T], settings: Mapping[str, object] | None = None) -> T:
+    def _made(self, kind: Callable[[Any], T], settings: Mapping[str, object] | None = None) -> T:
         from confluent_kafka import KafkaException
 
         dotted = {name.replace("_", "."): value for name, value in (settings or {}).items()}
@@ -69,7 +70,7 @@ class Cluster:
             "reconnect.backoff.max.ms": 1_000,
             # What matters comes back as an error; the library's own lines on standard error would only repeat it.
             "log_level": 0,
-            "error_cb": lambda error: None,
+            "error_cb": lambda _: None,
         }
 
     def _probe(self) -> None:

@@ -50,6 +50,8 @@ def command(data: str | None, listen: str | None, sets: tuple[str, ...], file: s
         _serve(settings)
     except KeyboardInterrupt:
         return
+    if sys.stdout.isatty():
+        click.echo("\rStopped; everything is on disk.")
 
 
 def _serve(settings: Settings) -> None:
@@ -81,11 +83,12 @@ def _serve(settings: Settings) -> None:
 
 
 def _announce(broker: object) -> None:
-    from millpond.broker.broker import Broker
+    from millpond.broker.broker import WILDCARDS, Broker
 
     assert isinstance(broker, Broker)
     host, port = broker.address
-    at = _shown(*broker.advertised())
+    reach, reach_port = broker.advertised()
+    at = _shown("127.0.0.1" if reach in WILDCARDS else reach, reach_port)
     option = "" if at == LISTEN.default else f" -b {at}"
     rows: list[Row] = [
         ("listens on", _shown(host, port)),
@@ -94,7 +97,7 @@ def _announce(broker: object) -> None:
         ("", ""),
         ("topic", f"millpond topic create orders{option}"),
         ("kcat", f"kcat -b {at} -L"),
-        ("python", f'confluent_kafka.Producer({{"bootstrap.servers": "{at}"}})'),
+        ("python", f'Producer({{"bootstrap.servers": "{at}"}})'),
         ("", ""),
         ("stop", "Ctrl-C" if sys.stdout.isatty() else f"kill {os.getpid()}"),
     ]
@@ -117,11 +120,19 @@ def _settings(data: str | None, listen: str | None, sets: tuple[str, ...], file:
     if data is not None:
         texts[DATA_FOLDER.name] = data
     if listen is not None:
-        texts[LISTEN.name] = listen if ":" in listen else f"{listen}:{host_and_port(LISTEN.default)[1]}"
+        texts[LISTEN.name] = _address(listen)
     try:
         return node_settings(texts)
     except SettingError as fault:
         raise click.UsageError(f"{_sentence(str(fault))}") from None
+
+
+def _address(text: str) -> str:
+    """A port alone, or a host alone, is completed from the default address."""
+    host, port = host_and_port(LISTEN.default)
+    if text.isdigit():
+        return f"{host}:{text}"
+    return text if ":" in text else f"{text}:{port}"
 
 
 def _read_config(path: str) -> dict[str, str]:

@@ -37,3 +37,8 @@ class LogLimits:
     dedupe_buffer_bytes: int = 128 * 1024 * 1024
     flush_messages: int = FOREVER
     flush_ms: int = FOREVER
+
+    @property
+    def age_max_ms(self) -> int:
+        """How old a segment may get before it is rolled; compaction can only reach what is sealed."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.cleanup_compact else self.segment_ms

@@ -13,17 +13,19 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID, Offset
-from millpond.base.ports import Disk, FileRange
-from millpond.log import compaction, lookup, retention, truncation
+from millpond.base.ports import Disk
+from millpond.log import compaction, lookup, reading, retention, truncation
 from millpond.log.checkpoints import encode_metadata
 from millpond.log.checks import checked_headers, trusted_headers
 from millpond.log.epochs import LeaderEpochs
 from millpond.log.limits import LogLimits
-from millpond.log.names import EPOCHS_FILE, METADATA_FILE
+from millpond.log.names import METADATA_FILE
 from millpond.log.producers import ProducerStates
+from millpond.log.reading import LogSlice
+from millpond.log.scan import Damaged
 from millpond.log.segment import NO_TIMESTAMP, Segment
 from millpond.log.snapshots import Snapshots
-from millpond.log.syncing import Debts, RemovalJob, SyncTicket
+from millpond.log.syncing import Debts, RemovalJob, SyncTicket, make_ticket
 from millpond.wire.batch import BatchHeader, patch_append_time, patch_offset_and_epoch, read_header
 
 
@@ -36,14 +38,6 @@ class Appended(NamedTuple):
     """-1 unless the topic stamps records with the broker's time."""
     start_offset: int
     duplicate: bool
-
-
-class LogSlice(NamedTuple):
-    """Whole batches, except that the last may be cut. The file of the range is retained for whoever sends it."""
-
-    range: FileRange | None
-    first_offset: int
-    """The base offset of the first batch; it may lie before the offset that was asked for."""
 
 
 class PartitionLog:
@@ -168,7 +162,7 @@ class PartitionLog:
         active = self.active
         if active.size and (
             not active.fits(len(batches), last_offset, limits.segment_bytes, limits.index_bytes_max)
-            or self._is_old(active, now_ms)
+            or active.age_ms(now_ms) >= limits.age_max_ms
         ):
             self.roll()
             active = self.active
@@ -177,18 +171,6 @@ class PartitionLog:
         except OSError as error:
             self._drop_torn_tail(error)
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
-
-    def _is_old(self, segment: Segment, now_ms: int) -> bool:
-        first_ms = segment.first_append_ms
-        if first_ms is None:
-            # From before the last start: its first batch tells the time, unless that lies in the future.
-            first_ms = segment.first_timestamp()
-            first_ms = segment.first_append_ms = min(first_ms, now_ms) if first_ms >= 0 else now_ms
-        limits = self.limits
-        age_max_ms = limits.segment_ms
-        if limits.cleanup_compact and limits.max_compaction_lag_ms < age_max_ms:
-            age_max_ms = limits.max_compaction_lag_ms
-        return now_ms - first_ms >= age_max_ms
 
     def _drop_torn_tail(self, error: OSError) -> None:
         try:
@@ -278,66 +260,22 @@ class PartitionLog:
         if offset >= upper:
             return LogSlice(None, offset)
         try:
-            return self._read_slice(offset, max_bytes, upper, min_one)
-        except OSError as error:
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
-
-    def _read_slice(self, offset: int, max_bytes: int, upper: int, min_one: bool) -> LogSlice:
-        if offset >= self.active.base_offset:
-            candidates = [self.active]
-        else:
-            candidates = self.segments[max(bisect_right(self.bases, offset) - 1, 0) :]
-        for segment in candidates:
-            place = segment.locate(offset)
-            if place is None:
-                # Compaction left a hole up to the end of this segment.
-                continue
-            available = segment.position_of_end(upper) - place.position
-            length = min(max_bytes, available)
-            if length < place.size:
-                length = place.size if min_one and available >= place.size else 0
-            if length <= 0:
-                break
-            segment.file.retain()
-            return LogSlice(FileRange(segment.file, place.position, length), place.base_offset)
-        return LogSlice(None, offset)
+            return reading.read_slice(self, offset, max_bytes, upper, min_one)
+        except (OSError, Damaged) as fault:
+            raise reading.unreadable(self.folder, fault) from fault
 
     def read_batches(self, offset: int, max_bytes: int) -> bytes:
         """Whole batches from the one that holds `offset` on, at least one; empty at the end of the log."""
-        found = self.read(offset, max_bytes).range
-        if found is None:
-            return b""
         try:
-            data = found.file.read_at(found.position, found.length)
-        finally:
-            found.file.release()
-        whole = 0
-        while whole + 61 <= len(data):
-            size = read_header(data, whole).size
-            if whole + size > len(data):
-                break
-            whole += size
-        return data[:whole]
+            return reading.whole_batches(self.read(offset, max_bytes))
+        except OSError as error:
+            raise reading.unreadable(self.folder, error) from error
 
     # Making it last
 
     def sync_target(self) -> SyncTicket:
         """All that must be synced for everything appended so far. The ticket's `run` belongs on a worker thread."""
-        ticket = SyncTicket(self.end_offset, self.disk, self.debts.hand_over())
-        owed = ticket.debts
-        for base in owed.sealed_bases:
-            segment = self.segment_at(base)
-            indexes = (segment.offsets.file_for_sync(), segment.times.file_for_sync())
-            ticket.files += [segment.file, *(file for file in indexes if file is not None)]
-        if self.end_offset > self.synced_offset and self.active.size:
-            ticket.files.append(self.active.file)
-        for file in ticket.files:
-            file.retain()
-        if owed.epochs:
-            ticket.replacements.append((f"{self.folder}/{EPOCHS_FILE}", self.epochs.encode()))
-        if owed.metadata:
-            ticket.replacements.append((f"{self.folder}/{METADATA_FILE}", encode_metadata(self.topic_id)))
-        return ticket
+        return make_ticket(self)
 
     def synced(self, ticket: SyncTicket) -> None:
         """The ticket's `run` has returned."""
@@ -454,11 +392,18 @@ class PartitionLog:
 
     def find_by_timestamp(self, timestamp: int, upper_offset: int | None = None) -> lookup.Found | None:
         """(timestamp, offset, leader epoch) of the first record that is not older than `timestamp`."""
-        return lookup.find_by_timestamp(self, timestamp, self.end_offset if upper_offset is None else upper_offset)
+        upper = self.end_offset if upper_offset is None else upper_offset
+        try:
+            return lookup.find_by_timestamp(self, timestamp, upper)
+        except (OSError, Damaged) as fault:
+            raise reading.unreadable(self.folder, fault) from fault
 
     def max_timestamp(self) -> lookup.Found | None:
         """(timestamp, offset, leader epoch) of the first record with the largest timestamp."""
-        return lookup.max_timestamp(self)
+        try:
+            return lookup.max_timestamp(self)
+        except (OSError, Damaged) as fault:
+            raise reading.unreadable(self.folder, fault) from fault
 
     # Ending
 

@@ -123,6 +123,14 @@ class Segment:
         if self._max_timestamp is not None and self._max_timestamp > (last[0] if last else NO_TIMESTAMP):
             self.times.add(self._max_timestamp, self._max_timestamp_offset - self.base_offset)
 
+    def age_ms(self, now_ms: int) -> int:
+        """How long ago the first batch was appended."""
+        if self.first_append_ms is None:
+            # From before the last start: the first batch tells the time, unless that lies in the future.
+            first_ms = self.first_timestamp()
+            self.first_append_ms = min(first_ms, now_ms) if first_ms >= 0 else now_ms
+        return now_ms - self.first_append_ms
+
     def fits(self, size: int, last_offset: int, segment_bytes: int, index_bytes_max: int) -> bool:
         """Whether so many more bytes may go here, up to this offset."""
         return (
@@ -176,12 +184,12 @@ class Segment:
             entry = self.offsets.floor(offset - self.base_offset)
         return entry
 
-    def _last_offset_at(self, position: int) -> int:
-        """The last offset of the batch that starts here; -1 if none does."""
+    def _last_offset_at(self, position: int) -> int | None:
+        """The last offset of the batch that starts here, if one does."""
         if not 0 <= position <= self.size - HEADER_BYTES:
-            return -1
+            return None
         header = read_header(self.file.read_at(position, HEADER_BYTES))
-        return header.last_offset if header.magic == MAGIC else -1
+        return header.last_offset if header.magic == MAGIC else None
 
     def _walk_from(self, entry: tuple[int, int] | None) -> Iterator[tuple[int, BatchHeader]]:
         return headers(self.file, entry[1] if entry else 0, self.size)
@@ -219,7 +227,7 @@ class Segment:
 
     def _find_max_timestamp(self) -> None:
         last = self.times.last()
-        if last is None and self.size:
+        if self.size and (last is None or not self._holds_time(last)):
             self.rebuild_indexes()
             last = self.times.last()
         self._max_timestamp, relative = last if last else (NO_TIMESTAMP, 0)

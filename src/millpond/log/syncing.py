@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from millpond.base.ids import Offset
 from millpond.base.ports import Disk, File
-from millpond.log.names import LOG
+from millpond.log.checkpoints import encode_metadata
+from millpond.log.names import EPOCHS_FILE, LOG, METADATA_FILE
+
+if TYPE_CHECKING:
+    from millpond.log.partition_log import PartitionLog
 
 
 @dataclass(slots=True)
@@ -67,6 +72,25 @@ class Debts:
         """The segment is gone."""
         self.sealed_bases = [other for other in self.sealed_bases if other != base]
         self.named_bases = [other for other in self.named_bases if other != base]
+
+
+def make_ticket(log: PartitionLog) -> SyncTicket:
+    """All that must be synced for everything appended so far."""
+    ticket = SyncTicket(log.end_offset, log.disk, log.debts.hand_over())
+    owed = ticket.debts
+    for base in owed.sealed_bases:
+        segment = log.segment_at(base)
+        indexes = (segment.offsets.file_for_sync(), segment.times.file_for_sync())
+        ticket.files += [segment.file, *(file for file in indexes if file is not None)]
+    if log.end_offset > log.synced_offset and log.active.size:
+        ticket.files.append(log.active.file)
+    for file in ticket.files:
+        file.retain()
+    if owed.epochs:
+        ticket.replacements.append((f"{log.folder}/{EPOCHS_FILE}", log.epochs.encode()))
+    if owed.metadata:
+        ticket.replacements.append((f"{log.folder}/{METADATA_FILE}", encode_metadata(log.topic_id)))
+    return ticket
 
 
 @dataclass(slots=True, frozen=True)

@@ -15,18 +15,26 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused, RemoteError
+from millpond.base.ids import NO_TOPIC_ID
+from millpond.base.ports import FileRange
 from millpond.broker.api import Api, Call, Encoded, Outcome, Response
 from millpond.broker.partitions import Partition
+from millpond.broker.replies import encode_reply
 from millpond.broker.wait import Wait
 from millpond.config.node import PRODUCE_WAIT_MAX_MS
+from millpond.log.partition_log import PartitionLog
 from millpond.wire import messages as m
 from millpond.wire.batch import CorruptBatch
+from millpond.wire.kernel import SingleProduce, single_produce, single_produce_reply
 
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
+    from millpond.broker.connection import Connection
+    from millpond.wire.header import RequestHeader
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 ZSTD_FROM = 7
+TOPIC_IDS_FROM = 13
 
 
 def handle(broker: Broker, call: Call, request: m.ProduceRequest) -> Outcome:
@@ -43,6 +51,87 @@ def handle(broker: Broker, call: Call, request: m.ProduceRequest) -> Outcome:
     return produce.outcome()
 
 
+def quick(broker: Broker, connection: Connection, header: RequestHeader, frame: memoryview) -> bool:
+    """One partition, acknowledged, no transaction, no error: what nearly every producer sends and gets."""
+    version = header.api_version
+    single = single_produce(frame, header.body_position, version)
+    if single is None or single.acks not in (ACKS_LEADER, ACKS_ALL):
+        return False
+    partition = broker.partitions.by_raw(single.topic, single.partition, is_id=version >= TOPIC_IDS_FROM)
+    if partition is None:
+        return False
+    try:
+        appended = partition.append(frame[single.records_begin : single.records_end], zstd=version >= ZSTD_FROM)
+    except (Refused, CorruptBatch):
+        # Nothing was written; the general way refuses it again, and says why.
+        return False
+    reply = single_produce_reply(
+        version,
+        header.correlation_id,
+        single.topic,
+        single.partition,
+        appended.first_offset,
+        appended.append_time_ms,
+        appended.start_offset,
+    )
+    if single.acks == ACKS_LEADER or not partition.acknowledges_after_sync:
+        connection.reply_frame(reply)
+    else:
+        _reply_after_sync(broker, connection, header, single, partition.log, appended.last_offset + 1, reply)
+    return True
+
+
+def _reply_after_sync(
+    broker: Broker,
+    connection: Connection,
+    header: RequestHeader,
+    single: SingleProduce,
+    log: PartitionLog,
+    end_offset: int,
+    reply: bytes,
+) -> None:
+    wait: Wait[bytes] = Wait()
+
+    def fail(code: ErrorCode, message: str) -> None:
+        topic = single.topic
+        is_id = header.api_version >= TOPIC_IDS_FROM
+        failed = m.ProduceResponse.PartitionProduceResponse(
+            index=single.partition, error_code=code, base_offset=-1, error_message=message
+        )
+        response = m.ProduceResponse(
+            responses=[
+                m.ProduceResponse.TopicProduceResponse(
+                    name="" if is_id else topic.decode(),
+                    topic_id=UUID(bytes=topic) if is_id else NO_TOPIC_ID,
+                    partition_responses=[failed],
+                )
+            ]
+        )
+        wait.finish(b"".join(part for part in encode_reply(header, response) if not isinstance(part, FileRange)))
+
+    def synced(error: OSError | None) -> None:
+        if error is None:
+            wait.finish(reply)
+        else:
+            fail(*_not_synced(error))
+
+    broker.flusher.after_sync(log, end_offset, synced)
+    if not wait.ended:
+        wait.expire_after(broker.clock, _patience_ms(broker, single.timeout_ms), lambda: fail(*_TIMED_OUT))
+    connection.reply_frame_later(wait)
+
+
+_TIMED_OUT = (ErrorCode.REQUEST_TIMED_OUT, "the disk did not confirm in time; the outcome is open")
+
+
+def _not_synced(error: OSError) -> tuple[ErrorCode, str]:
+    return ErrorCode.KAFKA_STORAGE_ERROR, f"the log could not be forced to disk: {error}"
+
+
+def _patience_ms(broker: Broker, timeout_ms: int) -> int:
+    return min(max(timeout_ms, 0), broker.settings[PRODUCE_WAIT_MAX_MS])
+
+
 class _Unsynced:
     """One partition's part of a reply that waits for the disk."""
 
@@ -56,7 +145,7 @@ class _Unsynced:
     def __call__(self, error: OSError | None) -> None:
         self.settled = True
         if error is not None:
-            self.fail(ErrorCode.KAFKA_STORAGE_ERROR, f"the log could not be forced to disk: {error}")
+            self.fail(*_not_synced(error))
         self._produce.settle_one()
 
     def fail(self, code: ErrorCode, message: str) -> None:
@@ -124,8 +213,8 @@ class _Produce:
         for partition, end_offset, unsynced in self._syncs:
             self._broker.flusher.after_sync(partition.log, end_offset, unsynced)
         if self._left:
-            timeout_ms = min(max(self._timeout_ms, 0), self._broker.settings[PRODUCE_WAIT_MAX_MS])
-            self._wait.expire_after(self._broker.clock, timeout_ms, self._time_out)
+            patience_ms = _patience_ms(self._broker, self._timeout_ms)
+            self._wait.expire_after(self._broker.clock, patience_ms, self._time_out)
         return self._wait
 
     def settle_one(self) -> None:
@@ -136,12 +225,12 @@ class _Produce:
     def _time_out(self) -> None:
         for _, _, unsynced in self._syncs:
             if not unsynced.settled:
-                unsynced.fail(ErrorCode.REQUEST_TIMED_OUT, "the disk did not confirm in time; the outcome is open")
+                unsynced.fail(*_TIMED_OUT)
         self._wait.finish(self._response)
 
 
 def _find(broker: Broker, version: int, name: str, topic_id: UUID, index: int) -> Partition | ErrorCode:
-    if version >= 13:
+    if version >= TOPIC_IDS_FROM:
         return broker.partitions.by_id(topic_id, index) or ErrorCode.UNKNOWN_TOPIC_ID
     return broker.partitions.get(name, index) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -211,5 +300,6 @@ API = Api(
     advertised=(0, 13),
     handle=handle,
     lists="topic_data",
+    quick=quick,
     refuse=refuse_old_format,
 )

@@ -15,6 +15,7 @@ from crc32c import crc32c
 from millpond.base.errors import MalformedMessage
 from millpond.wire.batch import CorruptBatch
 from millpond.wire.kernel.plain import ScannedBatch
+from millpond.wire.kernel.produce import SingleProduce
 
 cdef enum:
     RECORD_BYTES_MIN = 7
@@ -313,3 +314,79 @@ cdef int32_t _int32(const uint8_t* at) noexcept:
 
 cdef int64_t _int64(const uint8_t* at) noexcept:
     return <int64_t>(<uint64_t><uint32_t>_int32(at) << 32 | <uint64_t><uint32_t>_int32(at + 4))
+
+
+def single_produce(frame, Py_ssize_t position, int version):
+    """See `produce.single_produce`."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+    try:
+        if position < 0 or position > view.len:
+            return None
+        if version < 9:
+            return _single_inflexible(<const uint8_t*>view.buf, position, view.len)
+        return _single_flexible(<const uint8_t*>view.buf, position, view.len, version)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef object _single_inflexible(const uint8_t* frame, Py_ssize_t position, Py_ssize_t end):
+    cdef Py_ssize_t length, name_end, begin, size
+    if end - position < 14 or _int16(frame + position) != -1 or _int32(frame + position + 8) != 1:
+        return None
+    length = _int16(frame + position + 12)
+    name_end = position + 14 + length
+    if length < 0 or end - name_end < 12 or _int32(frame + name_end) != 1:
+        return None
+    size = _int32(frame + name_end + 8)
+    begin = name_end + 12
+    if size < 0 or begin + size != end:
+        return None
+    return SingleProduce(
+        _int16(frame + position + 2),
+        _int32(frame + position + 4),
+        PyBytes_FromStringAndSize(<const char*>frame + position + 14, length),
+        _int32(frame + name_end + 4),
+        begin,
+        end,
+    )
+
+
+cdef object _single_flexible(const uint8_t* frame, Py_ssize_t position, Py_ssize_t end, int version):
+    cdef Py_ssize_t length, begin, name_end, at
+    cdef uint64_t size = 0
+    cdef int shift = 0
+    if end - position < 9 or frame[position] != 0 or frame[position + 7] != 2:
+        return None
+    begin = position + 8
+    if version >= 13:
+        length = 16
+    else:
+        length = <Py_ssize_t>frame[begin] - 1
+        if length < 0 or length >= 127:
+            return None
+        begin += 1
+    name_end = begin + length
+    if end - name_end < 6 or frame[name_end] != 2:
+        return None
+    at = name_end + 5
+    while True:
+        if at >= end or shift >= 35:
+            return None
+        size |= <uint64_t>(frame[at] & 0x7F) << shift
+        at += 1
+        if frame[at - 1] < 0x80:
+            break
+        shift += 7
+    if size < 1 or <uint64_t>(end - at) != size + 2:
+        return None
+    if frame[end - 3] or frame[end - 2] or frame[end - 1]:
+        return None
+    return SingleProduce(
+        _int16(frame + position + 1),
+        _int32(frame + position + 3),
+        PyBytes_FromStringAndSize(<const char*>frame + begin, length),
+        _int32(frame + name_end + 1),
+        at,
+        end - 3,
+    )

@@ -1,0 +1,87 @@
+"""`python -m bench`: run the rows, show progress, print one table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+
+from rich.console import Console
+
+from bench.measure import Plan
+from bench.profiling import Profiler
+from bench.rows import ROWS, Line, Row
+from bench.table import as_data, table_of
+
+WIDTH_MIN = 200
+"""The table is one line a row, also where the output is not a terminal."""
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure a node; see docs/BENCH.md.")
+    names = [row.name for row in ROWS]
+    parser.add_argument("--quick", action="store_true", help="one short slice of everything")
+    parser.add_argument("--only", metavar="ROW", action="append", choices=names, help=f"one of {', '.join(names)}")
+    parser.add_argument("--json", metavar="FILE", help="write all figures there as well")
+    parser.add_argument("--profile", metavar="ROW", choices=names, help="run one row under py-spy")
+    parser.add_argument("--slices", type=int, help="how often a row is repeated; the median counts")
+    parser.add_argument("--seconds", type=float, help="how long one slice takes")
+    return parser.parse_args()
+
+
+def plan_of(arguments: argparse.Namespace) -> Plan:
+    quick = arguments.quick
+    return Plan(
+        slices=arguments.slices or (1 if quick else 3),
+        slice_seconds=arguments.seconds or (0.8 if quick else 1.5),
+        bytes_max=(256 << 20) if quick else 1 << 30,
+        quick=quick,
+        profiler=Profiler(arguments.profile) if arguments.profile else None,
+    )
+
+
+def run_rows(rows: list[Row], plan: Plan, console: Console) -> tuple[list[Line], int]:
+    """All lines, and how many rows failed."""
+    lines: list[Line] = []
+    failures = 0
+    for place, row in enumerate(rows, 1):
+        began = time.monotonic()
+        console.print(f"{place:2}/{len(rows)}  {row.name} …", end="")
+        try:
+            lines += row.run(plan)
+            console.print(f" {time.monotonic() - began:.1f} s", highlight=False)
+        except (RuntimeError, OSError) as error:
+            # The other rows are still worth having.
+            failures += 1
+            lines.append(Line(row.name, {}, note=f"failed: {error}"))
+            console.print(f" failed: {error}", style="red", markup=False)
+    return lines, failures
+
+
+def main() -> int:
+    arguments = parsed()
+    plan = plan_of(arguments)
+    only = [arguments.profile] if arguments.profile else arguments.only
+    rows = [row for row in ROWS if not only or row.name in only]
+    # Clients are started as `-m bench.load`.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH"))))
+    progress = Console(stderr=True)
+    began = time.monotonic()
+    lines, failures = run_rows(rows, plan, progress)
+    load = os.getloadavg()[0]
+    title = f"{os.cpu_count()} cores, load {load:.1f}, {plan.slices} x {plan.slice_seconds} s, "
+    title += f"{time.monotonic() - began:.0f} s in all"
+    console = Console(width=None if sys.stdout.isatty() else WIDTH_MIN)
+    console.print(table_of(lines, title))
+    if plan.profiler is not None:
+        console.print(f"profile: {plan.profiler.top_path} and {plan.profiler.stacks_path}", highlight=False)
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as out:
+            json.dump({"title": title, "lines": as_data(lines)}, out, indent=1)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

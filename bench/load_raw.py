@@ -1,0 +1,229 @@
+"""Loads by raw sockets: the client does next to nothing, so the broker is the limit."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import socket
+import time
+
+from bench import raw
+from bench.node import HOST
+from millpond.wire import messages as m
+
+Measured = dict[str, float]
+
+IN_FLIGHT = 5
+"""Requests that a busy producer has under way on one connection."""
+
+PACE_PER_SECOND = 4000
+SPIN_SECONDS = 0.0003
+"""A sleep cannot be trusted below this."""
+
+
+class ProduceLarge:
+    """Full batches on one connection, several requests in flight."""
+
+    def __init__(self, port: int, topic: str, acks: int, value_bytes: int, bytes_max: int) -> None:
+        records, self._count = raw.full_batch(value_bytes)
+        self._batch_bytes = len(records)
+        self._frame = raw.produce_frame(topic, 0, records, acks)
+        self._requests_max = max(bytes_max // len(records), IN_FLIGHT + 1)
+        self._client = raw.RawClient(HOST, port)
+        for _ in range(IN_FLIGHT):
+            self._client.send(self._frame)
+        for _ in range(IN_FLIGHT):
+            raw.check_produced(self._client.receive())
+
+    def run(self, seconds: float) -> Measured:
+        client, frame = self._client, self._frame
+        began = time.perf_counter()
+        deadline = began + seconds
+        for _ in range(IN_FLIGHT - 1):
+            client.send(frame)
+        sent = IN_FLIGHT - 1
+        while time.perf_counter() < deadline and sent < self._requests_max:
+            client.send(frame)
+            client.skip()
+            sent += 1
+        for _ in range(IN_FLIGHT - 2):
+            client.skip()
+        raw.check_produced(client.receive())
+        return {
+            "seconds": time.perf_counter() - began,
+            "messages": sent * self._count,
+            "bytes": sent * self._batch_bytes,
+            "requests": sent,
+        }
+
+
+class FetchLarge:
+    """Reads a topic of equal batches over and over, and throws it away."""
+
+    def __init__(self, port: int, topic: str, value_bytes: int, batches: int, batches_per_fetch: int = 1) -> None:
+        records, count = raw.full_batch(value_bytes)
+        self._client = raw.RawClient(HOST, port)
+        self._step_bytes = len(records) * batches_per_fetch
+        self._step_count = count * batches_per_fetch
+        self._frames = [
+            raw.fetch_frame(topic, 0, first * count, self._step_bytes)
+            for first in range(0, batches - batches_per_fetch + 1, batches_per_fetch)
+        ]
+        self._client.send(self._frames[0])
+        reply = raw.decoded(self._client.receive(), 1, raw.FETCH_VERSION)
+        assert isinstance(reply, m.FetchResponse)
+        found = reply.responses[0].partitions[0]
+        assert found.error_code == 0
+        assert isinstance(found.records, memoryview)
+        assert len(found.records) == self._step_bytes, "the topic does not hold what was written to it"
+
+    def run(self, seconds: float) -> Measured:
+        client, frames = self._client, self._frames
+        began = time.perf_counter()
+        deadline = began + seconds
+        client.send(frames[0])
+        fetches = 0
+        while time.perf_counter() < deadline:
+            client.send(frames[(fetches + 1) % len(frames)])
+            self._skip()
+            fetches += 1
+        self._skip()
+        fetches += 1
+        return {
+            "seconds": time.perf_counter() - began,
+            "messages": fetches * self._step_count,
+            "bytes": fetches * self._step_bytes,
+            "requests": fetches,
+        }
+
+    def _skip(self) -> None:
+        if self._client.skip() < self._step_bytes:
+            raise RuntimeError("a fetch came back short")
+
+
+class ProduceOne:
+    """One record a request, one request in flight on each of many connections, as fast as they are answered."""
+
+    def __init__(self, port: int, topic: str, acks: int, connections: int, partitions: int = 1) -> None:
+        self._frames = _one_record_frames(topic, acks, partitions)
+        self._sockets = [socket.create_connection((HOST, port)) for _ in range(connections)]
+        self._poll = select.epoll()
+        for each in self._sockets:
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._poll.register(each.fileno(), select.EPOLLIN)
+        for frame in self._frames:
+            self._reply_bytes = _ask_once(self._sockets[0], frame)
+
+    def run(self, seconds: float) -> Measured:
+        frames, poll, reply_bytes = self._frames, self._poll.poll, self._reply_bytes
+        read, write, now = os.read, os.write, time.perf_counter_ns
+        turn, turns = 0, len(frames)
+        waits: list[int] = []
+        sent_at: dict[int, int] = {}
+        began = now()
+        deadline = began + int(seconds * 1e9)
+        for each in self._sockets:
+            sent_at[each.fileno()] = now()
+            write(each.fileno(), frames[turn % turns])
+            turn += 1
+        open_requests = len(self._sockets)
+        reply = b""
+        while open_requests:
+            for descriptor, _ in poll():
+                reply = read(descriptor, 4096)
+                if len(reply) != reply_bytes:
+                    raise RuntimeError(f"an answer of {len(reply)} bytes, not {reply_bytes}")
+                at = now()
+                waits.append(at - sent_at[descriptor])
+                if at < deadline:
+                    sent_at[descriptor] = at
+                    write(descriptor, frames[turn % turns])
+                    turn += 1
+                else:
+                    open_requests -= 1
+        took = (now() - began) / 1e9
+        raw.check_produced(reply[raw.LENGTH.size :])
+        return {"seconds": took, "messages": turn, "requests": turn, **percentiles_ms(waits)}
+
+
+class ProducePaced:
+    """One record a request at a fixed rate, one at a time, going round all connections and partitions."""
+
+    def __init__(self, port: int, topic: str, connections: int, partitions: int) -> None:
+        _raise_descriptor_limit()
+        self._frames = _one_record_frames(topic, raw.ACKS_LEADER, partitions)
+        self._sockets = [socket.create_connection((HOST, port)) for _ in range(connections)]
+        for each in self._sockets:
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._reply_bytes = _ask_once(each, self._frames[0])
+        for frame in self._frames:
+            _ask_once(self._sockets[0], frame)
+
+    def run(self, seconds: float) -> Measured:
+        frames, descriptors = self._frames, [each.fileno() for each in self._sockets]
+        read, write, now = os.read, os.write, time.perf_counter
+        gap = 1 / PACE_PER_SECOND
+        waits: list[int] = []
+        began = due = now()
+        turn = 0
+        while due - began < seconds:
+            rest = due - now()
+            if rest > SPIN_SECONDS:
+                time.sleep(rest - SPIN_SECONDS)
+            while (at := now()) < due:
+                pass
+            descriptor = descriptors[turn % len(descriptors)]
+            write(descriptor, frames[turn % len(frames)])
+            if len(read(descriptor, 4096)) != self._reply_bytes:
+                raise RuntimeError("an answer of another size")
+            waits.append(int((now() - at) * 1e9))
+            turn += 1
+            due = max(due + gap, at)
+        return {"seconds": now() - began, "messages": turn, "requests": turn, **percentiles_ms(waits)}
+
+
+class Idle:
+    """Connections that have introduced themselves and then say nothing."""
+
+    def __init__(self, port: int, connections: int) -> None:
+        _raise_descriptor_limit()
+        self._clients = []
+        for _ in range(connections):
+            client = raw.RawClient(HOST, port)
+            # The drain buffer of ten thousand clients would be ours to pay for.
+            client._drain = memoryview(bytearray(4096))
+            client.send(raw.api_versions_frame())
+            client.skip()
+            self._clients.append(client)
+
+    def run(self, seconds: float) -> Measured:
+        time.sleep(seconds)
+        return {"seconds": seconds, "connections": len(self._clients)}
+
+
+def percentiles_ms(waits_ns: list[int]) -> Measured:
+    waits_ns.sort()
+    last = len(waits_ns) - 1
+    return {
+        name: waits_ns[min(int(last * share) + 1, last)] / 1e6
+        for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99), ("p999_ms", 0.999))
+    }
+
+
+def _one_record_frames(topic: str, acks: int, partitions: int) -> list[bytes]:
+    records = raw.batch(1, 100)
+    return [raw.produce_frame(topic, partition, records, acks) for partition in range(partitions)]
+
+
+def _ask_once(sock: socket.socket, frame: bytes) -> int:
+    """Send, check the answer, and tell its size with its length."""
+    sock.sendall(frame)
+    reply = sock.recv(4096)
+    raw.check_produced(reply[raw.LENGTH.size :])
+    return len(reply)
+
+
+def _raise_descriptor_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,114 @@
+"""One load against one node: slices of it, what the broker spent meanwhile, and the median of them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from bench.load_raw import Measured
+from bench.node import Node
+from bench.profiling import Profiler
+
+MEGA = 1e6
+GIGA = 1e9
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long to measure, and whether to look inside meanwhile."""
+
+    slices: int = 3
+    slice_seconds: float = 1.5
+    bytes_max: int = 1 << 30
+    """The most that one slice writes to disk."""
+    quick: bool = False
+    profiler: Profiler | None = None
+
+
+class Client:
+    """A load in a process of its own."""
+
+    def __init__(self, load: str, **arguments: object) -> None:
+        self._load = load
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.load", load, json.dumps(arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._line()
+
+    def run(self, seconds: float) -> Measured:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{seconds}\n")
+        self._process.stdin.flush()
+        measured: Measured = json.loads(self._line())
+        return measured
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the client {self._load} ended early with code {self._process.wait()}")
+        return line
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def client(load: str, node: Node, **arguments: object) -> Iterator[Client]:
+    started = Client(load, port=node.port, **arguments)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def one_slice(node: Node, started: Client, seconds: float) -> Measured:
+    """Run once; what the client counted, with the broker's share and everything per unit."""
+    before = node.cpu_seconds()
+    measured = started.run(seconds)
+    return per_unit(measured, node.cpu_seconds() - before, node.resident_bytes())
+
+
+def per_unit(measured: Measured, cpu_seconds: float, resident_bytes: int) -> Measured:
+    found = dict(measured, cpu_seconds=cpu_seconds, resident_mb=resident_bytes / MIB)
+    seconds = measured["seconds"]
+    found["core_share"] = cpu_seconds / seconds
+    if messages := measured.get("messages"):
+        found["messages_per_s"] = messages / seconds
+        found["cpu_s_per_million"] = cpu_seconds / (messages / MEGA)
+    if size := measured.get("bytes"):
+        found["mb_per_s"] = size / MEGA / seconds
+        found["cpu_s_per_gb"] = cpu_seconds / (size / GIGA)
+    if requests := measured.get("requests"):
+        found["requests_per_s"] = requests / seconds
+        found["us_per_request"] = cpu_seconds / requests * MEGA
+    return found
+
+
+def median_of(slices: list[Measured]) -> Measured:
+    """Each figure's own median: one disturbed slice does not spoil the row."""
+    return {name: statistics.median(each[name] for each in slices) for name in slices[0]}
+
+
+def measure(node: Node, plan: Plan, load: str, **arguments: object) -> Measured:
+    """Run a load against a node, slice by slice."""
+    with client(load, node, **arguments) as started:
+        if plan.profiler is not None:
+            with plan.profiler.watching(node.pid):
+                return median_of([one_slice(node, started, plan.slice_seconds) for _ in range(plan.slices)])
+        return median_of([one_slice(node, started, plan.slice_seconds) for _ in range(plan.slices)])

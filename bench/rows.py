@@ -1,0 +1,269 @@
+"""What is measured: one function a row of the table, or a few rows that belong together."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from bench import raw
+from bench.floor import Floor
+from bench.librdkafka import NoLibrary, library_path
+from bench.load_raw import Measured
+from bench.measure import MIB, Plan, client, measure, median_of, one_slice
+from bench.node import Node
+
+SMALL_BYTES = 100
+LARGE_BYTES = 1024
+FETCH_BATCHES = 300
+FETCH_BATCHES_QUICK = 100
+PARTITION_STEPS = (1, 10, 100, 1000)
+PARTITION_STEPS_QUICK = (1, 10, 100)
+CONNECTION_STEPS = (1, 16, 100, 1000)
+MANY_PARTITIONS = 1000
+MANY_PARTITIONS_QUICK = 200
+IDLE_CONNECTIONS = 10_000
+DESCRIPTORS_SPARE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the table; `prototype` has the figures of the same name that a bare prototype reached."""
+
+    title: str
+    figures: Measured
+    prototype: Measured = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    name: str
+    run: Callable[[Plan], list[Line]]
+
+
+def _acks_title(acks: int) -> str:
+    return "acks=all" if acks < 0 else f"acks={acks}"
+
+
+# Many messages in a request.
+
+SMALL_PROTOTYPE: Measured = {"messages_per_s": 1.6e6, "cpu_s_per_million": 0.14}
+LARGE_PROTOTYPE: Measured = {"mb_per_s": 600.0, "cpu_s_per_gb": 0.7}
+
+
+def _produce(load: str, value_bytes: int, acks: int, title: str) -> Callable[[Plan], list[Line]]:
+    def run(plan: Plan) -> list[Line]:
+        if load == "ProduceLibrdkafka":
+            try:
+                library_path()
+            except NoLibrary as reason:
+                return [Line(title, {}, note=f"left out: {reason}")]
+        with Node() as node:
+            node.create_topic("bulk")
+            bounds = {} if load == "ProducePython" else {"bytes_max": plan.bytes_max}
+            figures = measure(node, plan, load, topic="bulk", acks=acks, value_bytes=value_bytes, **bounds)
+        prototype = SMALL_PROTOTYPE if value_bytes == SMALL_BYTES else LARGE_PROTOTYPE
+        if load == "ProducePython":
+            # Its Python loop is the limit, not the broker: only what the broker spends can be compared.
+            prototype = {"cpu_s_per_million": prototype["cpu_s_per_million"]}
+        return [Line(f"{title}, {_acks_title(acks)}", figures, prototype)]
+
+    return run
+
+
+# Reading.
+
+FETCH_PROTOTYPE: Measured = {"messages_per_s": 1.4e6, "cpu_s_per_gb": 0.3}
+
+
+def _filled(node: Node, batches: int) -> int:
+    """Write so many full batches of small messages; how many messages that is."""
+    node.create_topic("bulk")
+    records, count = raw.full_batch(SMALL_BYTES)
+    frame = raw.produce_frame("bulk", 0, records, raw.ACKS_LEADER)
+    with node.connect() as writer:
+        for _ in range(batches):
+            writer.send(frame)
+            raw.check_produced(writer.receive())
+    return count * batches
+
+
+def fetch_raw(plan: Plan) -> list[Line]:
+    batches = FETCH_BATCHES_QUICK if plan.quick else FETCH_BATCHES
+    with Node() as node:
+        _filled(node, batches)
+        figures = measure(node, plan, "FetchLarge", topic="bulk", value_bytes=SMALL_BYTES, batches=batches)
+    return [Line("fetch 100 B, raw", figures, FETCH_PROTOTYPE)]
+
+
+def fetch_consumer(plan: Plan) -> list[Line]:
+    batches = FETCH_BATCHES_QUICK if plan.quick else FETCH_BATCHES
+    with Node() as node:
+        messages = _filled(node, batches)
+        figures = measure(node, plan, "Consume", topic="bulk", value_bytes=SMALL_BYTES, messages=messages)
+    return [Line("fetch 100 B, confluent-kafka", figures, FETCH_PROTOTYPE)]
+
+
+# One message in a request.
+
+ONE_PROTOTYPE: Measured = {"requests_per_s": 40_000.0, "us_per_request": 25.0}
+
+
+def _one_message(acks: int) -> Callable[[Plan], list[Line]]:
+    def run(plan: Plan) -> list[Line]:
+        with Node() as node:
+            node.create_topic("one")
+            figures = measure(node, plan, "ProduceOne", topic="one", acks=acks, connections=16)
+        # How fast the disk syncs is not the broker's doing; its CPU time is.
+        prototype = ONE_PROTOTYPE if acks == raw.ACKS_LEADER else {"us_per_request": 25.0}
+        return [Line(f"one message a request, 16 conn., {_acks_title(acks)}", figures, prototype)]
+
+    return run
+
+
+def floor(plan: Plan) -> list[Line]:
+    with Floor() as node:
+        figures = measure(node, plan, "ProduceOne", topic="one", acks=1, connections=16)
+    return [Line("floor: a bare loop that only answers", figures, note="no broker; see docs/BENCH.md")]
+
+
+def _latency(acks: int) -> Callable[[Plan], list[Line]]:
+    def run(plan: Plan) -> list[Line]:
+        with Node() as node:
+            node.create_topic("steady")
+            figures = measure(node, plan, "Latency", topic="steady", acks=acks)
+        answered = {name.removeprefix("answer_"): figures[name] for name in figures if name.startswith("answer_")}
+        prototype: Measured = {"p50_ms": 0.25, "p99_ms": 0.5} if acks == raw.ACKS_LEADER else {}
+        title = _acks_title(acks)
+        return [
+            Line(f"end to end at 1,000/s, {title}", figures, prototype),
+            Line(f"until acknowledged at 1,000/s, {title}", answered),
+        ]
+
+    return run
+
+
+# The node by itself.
+
+START_PROTOTYPE: Measured = {"resident_mb": 28.0, "ready_ms": 150.0}
+
+
+def _start_figures(node: Node) -> Measured:
+    return {
+        "ready_ms": node.ready.seconds * 1000,
+        "ready_cpu_ms": node.ready.cpu_seconds * 1000,
+        "resident_mb": node.resident_bytes() / MIB,
+    }
+
+
+def start(plan: Plan) -> list[Line]:
+    found = []
+    # The first start may still compile modules.
+    for _ in range(plan.slices + 1):
+        with Node() as node:
+            found.append(_start_figures(node))
+    figures = median_of(found[1:])
+    return [Line("start, empty folder", figures, START_PROTOTYPE, f"{figures['ready_cpu_ms']:.0f} ms CPU")]
+
+
+def many_partitions(plan: Plan) -> list[Line]:
+    count = MANY_PARTITIONS_QUICK if plan.quick else MANY_PARTITIONS
+    with Node() as empty:
+        base = empty.resident_bytes()
+    with Node({"num.partitions": str(count)}) as node:
+        assert node.create_topic("wide") == count
+        found = []
+        for _ in range(1 if plan.quick else plan.slices):
+            node.stop()
+            node.start()
+            found.append(_start_figures(node))
+        each_kb = (statistics.median(one["resident_mb"] for one in found) * MIB - base) / count / 1024
+    figures = median_of(found)
+    note = f"{each_kb:.1f} KiB a partition, {figures['ready_cpu_ms']:.0f} ms CPU"
+    return [Line(f"start, {count:,} partitions, clean", {**figures, "kib_each": each_kb}, note=note)]
+
+
+def idle_connections(plan: Plan) -> list[Line]:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = min(IDLE_CONNECTIONS, hard - DESCRIPTORS_SPARE)
+    if plan.quick:
+        count = min(count, 2000)
+    with Node() as node:
+        base = node.resident_bytes()
+        with client("Idle", node, connections=count) as crowd:
+            crowd.run(0.2)
+            grown = node.resident_bytes()
+    each_kb = (grown - base) / count / 1024
+    figures = {"resident_mb": grown / MIB, "kib_each": each_kb}
+    return [Line(f"{count:,} idle connections", figures, note=f"{each_kb:.1f} KiB each")]
+
+
+# Flatness: the same work with more of everything around it.
+
+
+def _flat_lines(steps: Sequence[int], what: str, slices: Sequence[list[Measured]]) -> list[Line]:
+    medians = [median_of(each) for each in slices]
+    first = medians[0]["us_per_request"]
+    lines = []
+    for count, figures in zip(steps, medians, strict=True):
+        ratio = figures["us_per_request"] / first
+        lines.append(Line(f"{count:,} {what}", {**figures, "flat_ratio": ratio}, note=f"x{ratio:.2f} of {steps[0]}"))
+    return lines
+
+
+def flat_partitions(plan: Plan) -> list[Line]:
+    """A node for each number of partitions; slices take turns, so that a noisy moment hits all alike."""
+    steps = PARTITION_STEPS_QUICK if plan.quick else PARTITION_STEPS
+    slices: list[list[Measured]] = [[] for _ in steps]
+    with ExitStack() as stack:
+        pairs = []
+        for count in steps:
+            node = stack.enter_context(Node({"num.partitions": str(count)}))
+            node.create_topic("flat")
+            arguments: dict[str, object] = {"topic": "flat", "connections": 1, "partitions": count}
+            pairs.append((node, stack.enter_context(client("ProducePaced", node, **arguments))))
+        for _ in range(plan.slices):
+            for place, (node, started) in enumerate(pairs):
+                slices[place].append(one_slice(node, started, plan.slice_seconds))
+    return _flat_lines(steps, "partitions, one after the other", slices)
+
+
+def flat_connections(plan: Plan) -> list[Line]:
+    slices: list[list[Measured]] = [[] for _ in CONNECTION_STEPS]
+    with ExitStack() as stack:
+        pairs = []
+        for count in CONNECTION_STEPS:
+            node = stack.enter_context(Node())
+            node.create_topic("flat")
+            arguments: dict[str, object] = {"topic": "flat", "connections": count, "partitions": 1}
+            pairs.append((node, stack.enter_context(client("ProducePaced", node, **arguments))))
+        for _ in range(plan.slices):
+            for place, (node, started) in enumerate(pairs):
+                slices[place].append(one_slice(node, started, plan.slice_seconds))
+    return _flat_lines(CONNECTION_STEPS, "connections, one after the other", slices)
+
+
+ROWS: tuple[Row, ...] = (
+    Row("floor", floor),
+    Row("one", _one_message(raw.ACKS_LEADER)),
+    Row("one-all", _one_message(raw.ACKS_ALL)),
+    Row("produce", _produce("ProduceLarge", SMALL_BYTES, 1, "produce 100 B, raw")),
+    Row("produce-all", _produce("ProduceLarge", SMALL_BYTES, -1, "produce 100 B, raw")),
+    Row("produce-librdkafka", _produce("ProduceLibrdkafka", SMALL_BYTES, 1, "produce 100 B, librdkafka")),
+    Row("produce-librdkafka-all", _produce("ProduceLibrdkafka", SMALL_BYTES, -1, "produce 100 B, librdkafka")),
+    Row("produce-python", _produce("ProducePython", SMALL_BYTES, 1, "produce 100 B, confluent-kafka")),
+    Row("produce-1k", _produce("ProduceLarge", LARGE_BYTES, 1, "produce 1 KiB, raw")),
+    Row("produce-1k-librdkafka", _produce("ProduceLibrdkafka", LARGE_BYTES, 1, "produce 1 KiB, librdkafka")),
+    Row("fetch", fetch_raw),
+    Row("fetch-consumer", fetch_consumer),
+    Row("latency", _latency(raw.ACKS_LEADER)),
+    Row("latency-all", _latency(raw.ACKS_ALL)),
+    Row("partitions", flat_partitions),
+    Row("connections", flat_connections),
+    Row("start", start),
+    Row("start-many", many_partitions),
+    Row("idle", idle_connections),
+)

@@ -1,0 +1,98 @@
+"""The figures of a run as one table, for people and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from bench.load_raw import Measured
+from bench.rows import Line
+
+MORE_IS_BETTER = frozenset({"messages_per_s", "mb_per_s", "requests_per_s"})
+AIM = 0.5
+"""No worse than half as fast as the prototype."""
+
+UNITS = {
+    "messages_per_s": "msg/s",
+    "mb_per_s": "MB/s",
+    "requests_per_s": "req/s",
+    "cpu_s_per_gb": "s/GB",
+    "cpu_s_per_million": "s/M",
+    "us_per_request": "µs",
+    "p50_ms": "ms p50",
+    "p99_ms": "ms p99",
+    "resident_mb": "MB",
+    "ready_ms": "ms",
+}
+
+
+def speed_ratio(name: str, ours: float, prototype: float) -> float:
+    """How fast or thrifty we are beside the prototype: 1 is equal, 2 twice as good, 0.5 half."""
+    return ours / prototype if name in MORE_IS_BETTER else prototype / ours
+
+
+def short(value: float | None) -> str:
+    """A figure in three digits or so."""
+    if value is None:
+        return ""
+    for size, letter in ((1e6, "M"), (1e4, "k")):
+        if value >= size:
+            return f"{value / (size if letter == 'M' else 1e3):.3g} {letter}"
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def _latency(figures: Measured) -> str:
+    if "p50_ms" not in figures:
+        return ""
+    return " / ".join(short(figures[name]) for name in ("p50_ms", "p99_ms", "p999_ms"))
+
+
+def _beside_prototype(line: Line) -> tuple[str, Text]:
+    told = []
+    ratios = Text()
+    for name, prototype in line.prototype.items():
+        told.append(f"{short(prototype)} {UNITS[name]}")
+        if name in line.figures:
+            ratio = speed_ratio(name, line.figures[name], prototype)
+            ratios.append("  " if ratios else "")
+            ratios.append(f"x{ratio:.2f}", style="green" if ratio >= AIM else "red")
+    return " · ".join(told), ratios
+
+
+def table_of(lines: list[Line], title: str) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold")
+    table.add_column("row", no_wrap=True)
+    for heading in ("msg/s", "MB/s", "CPU s\n/GB", "CPU s\n/M msg", "CPU µs\n/request", "core\n%"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("p50 / p99 / p99.9\nms", justify="right", no_wrap=True)
+    for heading in ("RSS\nMB", "ready\nms"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("prototype", no_wrap=True)
+    table.add_column("ours\nbeside it", no_wrap=True)
+    table.add_column("note")
+    for line in lines:
+        figures = line.figures
+        share = figures.get("core_share")
+        table.add_row(
+            line.title,
+            *(
+                short(figures.get(name))
+                for name in ("messages_per_s", "mb_per_s", "cpu_s_per_gb", "cpu_s_per_million", "us_per_request")
+            ),
+            "" if share is None else f"{100 * share:.0f}",
+            _latency(figures),
+            short(figures.get("resident_mb")),
+            short(figures.get("ready_ms")),
+            *_beside_prototype(line),
+            line.note,
+        )
+    return table
+
+
+def as_data(lines: list[Line]) -> list[dict[str, Any]]:
+    return [asdict(line) for line in lines]

@@ -1,0 +1,237 @@
+"""`millpond consume`: the records of a topic, without a consumer group: reading leaves no trace."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from millpond.cli.connect import Cluster, cluster_options, topic_of
+from millpond.cli.errors import Failed, failed
+from millpond.cli.json_lines import Headers, dump
+from millpond.cli.offsets import Partition, bounds_of, resolve
+from millpond.cli.times import Place, read_place, show_time
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Message
+    from confluent_kafka.admin._metadata import TopicMetadata
+
+POLL_SECONDS: Final = 0.2
+BATCH_RECORDS: Final = 2000
+_UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Signs that a terminal would obey instead of showing."""
+
+Formatter = Callable[["Message"], bytes]
+
+
+@click.command("consume")
+@click.argument("topic")
+@click.option("-p", "--partition", "wanted", metavar="N", type=click.IntRange(0), multiple=True, help="Only this one; repeatable.")
+@click.option("--from", "place", metavar="PLACE", default="beginning", show_default=True, help="Where to begin.")
+@click.option("-n", "--count", metavar="N", type=click.IntRange(1), help="Stop after this many records.")
+@click.option("--follow/--until-end", default=True, help="Wait for what comes (the default), or stop at the end.")
+@click.option("-j", "--json-lines", is_flag=True, help="Each record as a line of JSON, with everything it has.")
+@click.option("-k", "--keys", is_flag=True, help="Show the key before the value.")
+@click.option("-H", "--headers", is_flag=True, help="Show the headers before the value.")
+@click.option("-t", "--timestamps", is_flag=True, help="Show partition, offset and time before the value.")
+@cluster_options
+def command(
+    topic: str,
+    wanted: tuple[int, ...],
+    place: str,
+    count: int | None,
+    follow: bool,
+    json_lines: bool,
+    keys: bool,
+    headers: bool,
+    timestamps: bool,
+    cluster: Cluster,
+) -> int:
+    """Print the records of TOPIC, one a line, and wait for more until Ctrl-C.
+
+    PLACE is beginning, end, an offset (1200), so many records before the end (-10), a time (2026-01-31T08:30,
+    local unless it names a zone) or how long ago (5m, "1h30m ago"). Within a partition the order is that of the
+    log; between partitions there is none.
+
+    Fields before the value are parted by tabs. Bytes that are no UTF-8 are shown as \\xNN; with --json-lines they
+    are {"$base64": "…"}, and nothing is lost.
+
+    \b
+    Examples:
+      millpond consume orders
+      millpond consume orders --from -10 --until-end --keys
+      millpond consume orders --from "5m ago" --json-lines | jq .value
+      millpond consume orders --partition 2 --from 1200 --count 1 --headers
+    """
+    from confluent_kafka import TopicPartition
+
+    begin = _place(place)
+    # The admin client knows all offsets with two questions; a consumer would ask for one partition at a time.
+    admin = cluster.admin()
+    partitions = _partitions(topic_of(admin, topic), wanted)
+    bounds = bounds_of(admin, partitions)
+    starts = resolve(admin, bounds, begin)
+    consumer = cluster.consumer(
+        # librdkafka insists on a name; no group comes into being, because nothing is subscribed or committed.
+        group_id="millpond-consume",
+        enable_auto_commit=False,
+        enable_auto_offset_store=False,
+        enable_partition_eof=not follow,
+        auto_offset_reset="error",
+        fetch_wait_max_ms=500 if follow else 100,
+        queued_min_messages=50_000,
+        # With its queue full the library rests for a second, unless told otherwise.
+        fetch_queue_backoff_ms=10,
+        queued_max_messages_kbytes=64 * 1024,
+    )
+    show = _json_line if json_lines else _plain_line(keys, headers, timestamps, sys.stdout.isatty())
+    try:
+        if not follow:
+            starts = {each: start for each, start in starts.items() if start < bounds[each].end}
+        consumer.assign([TopicPartition(topic, index, start) for (topic, index), start in starts.items()])
+        ends = None if follow else {index: bounds[topic, index].end for topic, index in starts}
+        Reader(consumer, show, count, ends).run()
+    finally:
+        consumer.close()
+    return 0
+
+
+def _place(text: str) -> Place:
+    try:
+        return read_place(text, time.time_ns() // 1_000_000)
+    except ValueError:
+        raise click.UsageError(
+            f"--from {text}: give beginning, end, an offset, -N, a time as 2026-01-31T08:30 or a span as 5m."
+        ) from None
+
+
+def _partitions(topic: TopicMetadata, wanted: tuple[int, ...]) -> list[Partition]:
+    there = sorted(topic.partitions)
+    for index in wanted:
+        if index not in topic.partitions:
+            raise Failed(f"{topic.topic} has no partition {index}: they go from 0 to {len(there) - 1}.")
+    return [(str(topic.topic), index) for index in sorted(set(wanted)) or there]
+
+
+class Reader:
+    """Prints what arrives until there is a reason to stop."""
+
+    def __init__(self, consumer: Consumer, show: Formatter, count: int | None, ends: dict[int, int] | None) -> None:
+        self._consumer = consumer
+        self._show = show
+        self._left = count
+        self._ends = ends
+        """What is still to be read, by partition; None when there is no end."""
+        self._out = sys.stdout.buffer
+        self._stopped = False
+
+    def run(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._stop)
+        while not self._is_done():
+            first = self._consumer.poll(POLL_SECONDS)
+            if first is None:
+                continue
+            messages = [first, *self._consumer.consume(BATCH_RECORDS, 0)]
+            self._out.write(b"".join([self._show(message) for message in messages if self._takes(message)]))
+            self._out.flush()
+
+    def _stop(self, *_: object) -> None:
+        # Only noted: a record half written would be worse than a moment's delay.
+        self._stopped = True
+
+    def _is_done(self) -> bool:
+        return self._stopped or self._left == 0 or self._ends == {}
+
+    def _takes(self, message: Message) -> bool:
+        """Whether to print it; notes how far we are."""
+        error = message.error()
+        if error is not None:
+            self._note(error, message.partition())
+            return False
+        if self._left == 0:
+            return False
+        if self._ends is not None and not self._is_before_end(message):
+            return False
+        if self._left is not None:
+            self._left -= 1
+        return True
+
+    def _is_before_end(self, message: Message) -> bool:
+        assert self._ends is not None
+        index, offset = message.partition(), message.offset()
+        assert index is not None
+        assert offset is not None
+        end = self._ends.get(index)
+        if end is None:
+            return False
+        if offset + 1 >= end:
+            del self._ends[index]
+        return offset < end
+
+    def _note(self, error: KafkaError, partition: int | None) -> None:
+        """The end of a partition may come without its last record: markers and compacted ones are not seen."""
+        if error.name() == "_PARTITION_EOF":
+            if self._ends is not None and partition is not None:
+                self._ends.pop(partition, None)
+        elif error.name() in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+            raise Failed("The records here were deleted while they were read: begin again with --from beginning.")
+        elif not error.retriable() and error.name() not in ("_ALL_BROKERS_DOWN", "_TRANSPORT"):
+            raise failed("Reading stopped", error)
+
+
+# Showing.
+
+
+def _json_line(message: Message) -> bytes:
+    return dump(
+        message.partition() or 0,
+        message.offset() or 0,
+        message.timestamp()[1],
+        _bytes(message.key()),
+        _bytes(message.value()),
+        _headers(message),
+    )
+
+
+def _plain_line(keys: bool, headers: bool, timestamps: bool, is_terminal: bool) -> Formatter:
+    def show(message: Message) -> bytes:
+        parts = []
+        if timestamps:
+            parts.append(f"{message.partition()}:{message.offset()}\t{show_time(message.timestamp()[1])}")
+        if keys:
+            parts.append(shown(_bytes(message.key()), is_terminal))
+        if headers:
+            told = (f"{name}={shown(value, is_terminal)}" for name, value in _headers(message))
+            parts.append(",".join(told) or "-")
+        parts.append(shown(_bytes(message.value()), is_terminal))
+        return ("\t".join(parts) + "\n").encode()
+
+    def value_only(message: Message) -> bytes:
+        return (shown(_bytes(message.value()), is_terminal) + "\n").encode()
+
+    return show if keys or headers or timestamps else value_only
+
+
+def shown(data: bytes | None, is_terminal: bool) -> str:
+    """Bytes as text; what is no text, or would command a terminal, is escaped."""
+    if data is None:
+        return "(null)"
+    text = data.decode("utf-8", "backslashreplace")
+    return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", text) if is_terminal else text
+
+
+def _bytes(data: object) -> bytes | None:
+    assert data is None or isinstance(data, bytes)
+    return data
+
+
+def _headers(message: Message) -> Headers:
+    headers = message.headers()
+    assert headers is None or isinstance(headers, list)
+    return [(name, _bytes(value)) for name, value in headers or ()]

@@ -1,0 +1,117 @@
+"""Records as lines of JSON, the same shape out and in, so that what `consume` prints `produce` can send.
+
+Bytes that are no UTF-8 stand as `{"$base64": "…"}`. Headers are an object, or a list of pairs where a name comes
+twice.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Final, NamedTuple
+
+MARK: Final = "$base64"
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class NotARecord(ValueError):
+    """A line that describes no record; the message says why."""
+
+
+class Outgoing(NamedTuple):
+    """A record to be sent; None leaves the choice to the client."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers | None = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+def dump(
+    partition: int, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Headers
+) -> bytes:
+    """One record as one line."""
+    line = {
+        "partition": partition,
+        "offset": offset,
+        "timestamp": timestamp_ms,
+        "key": _shown(key),
+        "value": _shown(value),
+        "headers": _shown_headers(headers),
+    }
+    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def load(line: bytes) -> Outgoing:
+    """The record that a line describes. `value` and `key` that are no text are sent as their JSON."""
+    try:
+        fields = json.loads(line)
+    except ValueError as fault:
+        raise NotARecord(f"no JSON ({fault})") from None
+    if not isinstance(fields, dict):
+        raise NotARecord('a record is an object, as {"value": "…"}')
+    unknown = fields.keys() - {"key", "value", "headers", "partition", "timestamp", "offset", "topic"}
+    if unknown:
+        raise NotARecord(f"unknown field {sorted(unknown)[0]}")
+    return Outgoing(
+        _read(fields.get("value")),
+        _read(fields.get("key")),
+        _read_headers(fields.get("headers")),
+        _whole_number(fields, "partition"),
+        _whole_number(fields, "timestamp"),
+    )
+
+
+def _shown(data: bytes | None) -> object:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {MARK: base64.b64encode(data).decode()}
+
+
+def _shown_headers(headers: Headers) -> object:
+    shown = [(name, _shown(value)) for name, value in headers]
+    unique = dict(shown)
+    return unique if len(unique) == len(shown) else shown
+
+
+def _read(field: object) -> bytes | None:
+    match field:
+        case None:
+            return None
+        case str():
+            try:
+                return field.encode()
+            except UnicodeEncodeError:
+                raise NotARecord("half of a surrogate pair is no text") from None
+        case dict() if field.keys() == {MARK}:
+            try:
+                return base64.b64decode(field[MARK], validate=True)
+            except (TypeError, ValueError, binascii.Error):
+                raise NotARecord(f"{MARK} does not hold base64") from None
+        case _:
+            return json.dumps(field, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _read_headers(field: object) -> Headers | None:
+    match field:
+        case None:
+            return None
+        case dict():
+            return [(name, _read(value)) for name, value in field.items()]
+        case list() if all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in field):
+            return [(name, _read(value)) for name, value in field]
+        case _:
+            raise NotARecord("headers are an object or a list of [name, value] pairs")
+
+
+def _whole_number(fields: dict[str, object], name: str) -> int | None:
+    value = fields.get(name)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63):
+        return value
+    raise NotARecord(f"{name} must be a whole number from 0 on")

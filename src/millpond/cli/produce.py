@@ -1,0 +1,255 @@
+"""`millpond produce`: lines become records."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+import click
+
+from millpond.cli.connect import Cluster, cluster_options, pairs, topic_of
+from millpond.cli.errors import Failed, reason
+from millpond.cli.json_lines import Headers, NotARecord, Outgoing, load
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+
+MESSAGE_SECONDS_MAX: Final = 30
+PROGRESS_SECONDS: Final = 0.2
+CHECK_RECORDS: Final = 1000
+"""Between two looks at the clock and at deliveries that failed."""
+
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@click.command("produce")
+@click.argument("topic")
+@click.option("-f", "--file", metavar="FILE", help="Read this file instead of standard input.")
+@click.option("-k", "--key-separator", metavar="SEP", help=r"What stands before SEP is the key; \t is a tab.")
+@click.option("-H", "--headers", metavar="NAME=VALUE", multiple=True, help="A header for every record; repeatable.")
+@click.option("-j", "--json-lines", is_flag=True, help="Each line is a record as JSON, with any of the fields below.")
+@click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True)
+@click.option("--compression", type=click.Choice(CODECS), default="none", show_default=True)
+@click.option("-p", "--partition", metavar="N", type=click.IntRange(0), help="All to this partition; else by key, or spread.")
+@click.option("--rate", metavar="N", type=click.FloatRange(0, min_open=True), help="At most N records a second.")
+@cluster_options
+def command(
+    topic: str,
+    file: str | None,
+    key_separator: str | None,
+    headers: tuple[str, ...],
+    json_lines: bool,
+    acks: str,
+    compression: str,
+    partition: int | None,
+    rate: float | None,
+    cluster: Cluster,
+) -> int:
+    """Write lines of a file or of standard input to TOPIC, each as one record.
+
+    With --json-lines a line has the fields value, key, headers, partition and timestamp (milliseconds), all
+    optional; bytes that are no text are {"$base64": "…"}. It is what `millpond consume --json-lines` prints.
+
+    The exit code is 0 only if every record was acknowledged.
+
+    \b
+    Examples:
+      echo hello | millpond produce orders
+      millpond produce orders --file orders.txt --key-separator : --compression zstd
+      echo '{"key": "tea", "value": {"cups": 2}}' | millpond produce orders --json-lines
+      millpond consume orders --until-end --json-lines | millpond produce copy --json-lines
+    """
+    if json_lines and key_separator is not None:
+        raise click.UsageError("--key-separator is for plain lines: with --json-lines the key is a field.")
+    given: Headers = [(name, value.encode()) for name, value in pairs(headers, "--headers").items()]
+    producer = _producer(cluster, acks, compression)
+    sender = Sender(producer, topic, len(topic_of(producer, topic).partitions), rate)
+    sender.check_partition(partition)
+    with _source(file) as source:
+        records = _json_records(source) if json_lines else _plain_records(source, _separator(key_separator))
+        return sender.run(_completed(record, given, partition) for record in records)
+
+
+def _producer(cluster: Cluster, acks: str, compression: str) -> Producer:
+    return cluster.producer(
+        acks=acks,
+        compression_type=compression,
+        # With all acknowledgements at hand a retry need not double or reorder anything.
+        enable_idempotence=acks == "all",
+        message_timeout_ms=MESSAGE_SECONDS_MAX * 1000,
+        linger_ms=5,
+        delivery_report_only_error=True,
+        queue_buffering_max_messages=200_000,
+    )
+
+
+def _completed(record: Outgoing, headers: Headers, partition: int | None) -> Outgoing:
+    """The record with what the command line says about all of them; its own word goes before that."""
+    if not headers and partition is None:
+        return record
+    return record._replace(
+        headers=[*(record.headers or ()), *headers],
+        partition=partition if record.partition is None else record.partition,
+    )
+
+
+# Reading.
+
+
+def _source(file: str | None) -> BinaryIO:
+    if file is None or file == "-":
+        if sys.stdin.isatty():
+            click.echo("One record a line; Ctrl-D ends.", err=True)
+        return sys.stdin.buffer
+    try:
+        return open(file, "rb")
+    except OSError as error:
+        raise Failed(f"{file} cannot be read: {(error.strerror or str(error)).lower()}.") from None
+
+
+def _separator(text: str | None) -> bytes | None:
+    if text == "":
+        raise click.UsageError("--key-separator cannot be empty.")
+    return text.replace("\\t", "\t").encode() if text is not None else None
+
+
+def _plain_records(lines: Iterable[bytes], separator: bytes | None) -> Iterator[Outgoing]:
+    for line in lines:
+        value = line.removesuffix(b"\n")
+        if separator is not None and separator in value:
+            key, _, value = value.partition(separator)
+            yield Outgoing(value, key)
+        else:
+            yield Outgoing(value)
+
+
+def _json_records(lines: Iterable[bytes]) -> Iterator[Outgoing]:
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                yield load(line)
+            except NotARecord as fault:
+                raise Failed(f"Line {number} is not a record: {fault}.") from None
+
+
+# Sending.
+
+
+class Sender:
+    """Sends records, counts them, and knows whether all of them arrived."""
+
+    def __init__(self, producer: Producer, topic: str, partition_count: int, rate: float | None) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._partition_count = partition_count
+        self._rate = rate
+        self._started = time.monotonic()
+        self._shown = self._started
+        self.sent = 0
+        self.sent_bytes = 0
+        self.failed = 0
+        self.first_reason = ""
+
+    def check_partition(self, partition: int | None) -> None:
+        if partition is not None and partition >= self._partition_count:
+            raise Failed(
+                f"{self._topic} has no partition {partition}: they go from 0 to {self._partition_count - 1}."
+            )
+
+    def run(self, records: Iterable[Outgoing]) -> int:
+        """Send all, wait for the last acknowledgement, say how it went; the exit code."""
+        broken: Failed | None = None
+        try:
+            for record in records:
+                self.check_partition(record.partition)
+                self._send(record)
+        except KeyboardInterrupt:
+            pass
+        except Failed as fault:
+            broken = fault
+        self._finish()
+        self._summarise()
+        if broken is not None:
+            raise broken
+        if self.failed:
+            raise Failed(f"{self.failed:,} of {self.sent:,} records were not acknowledged: {self.first_reason}")
+        return 0
+
+    def _send(self, record: Outgoing) -> None:
+        self._pace()
+        while True:
+            try:
+                self._hand_over(record)
+                break
+            except BufferError:
+                # Full: whatever was acknowledged makes room.
+                self._producer.poll(0.1)
+                self._progress()
+        self.sent += 1
+        if self.sent % CHECK_RECORDS == 0:
+            self._producer.poll(0)
+            self._progress()
+
+    def _hand_over(self, record: Outgoing) -> None:
+        from confluent_kafka import KafkaException
+
+        try:
+            self._producer.produce(
+                self._topic,
+                record.value,
+                record.key,
+                partition=record.partition if record.partition is not None else -1,
+                timestamp=record.timestamp_ms or 0,
+                headers=list(record.headers or ()),
+                on_delivery=self._delivered,
+            )
+            self.sent_bytes += len(record.value or b"") + len(record.key or b"")
+        except KafkaException as refusal:
+            self._count_failure(refusal.args[0])
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._count_failure(error)
+
+    def _count_failure(self, error: KafkaError) -> None:
+        self.failed += 1
+        self.first_reason = self.first_reason or reason(error)
+
+    def _pace(self) -> None:
+        if self._rate is None:
+            return
+        due = self._started + self.sent / self._rate
+        while (wait := due - time.monotonic()) > 0:
+            self._producer.poll(min(wait, PROGRESS_SECONDS))
+            self._progress()
+
+    def _finish(self) -> None:
+        try:
+            while self._producer.flush(PROGRESS_SECONDS):
+                self._progress()
+        except KeyboardInterrupt:
+            left = len(self._producer)
+            self.failed += left
+            self.first_reason = self.first_reason or "they were still on their way when you stopped."
+
+    # Telling.
+
+    def _progress(self) -> None:
+        now = time.monotonic()
+        if sys.stderr.isatty() and not sys.stdin.isatty() and now - self._shown >= PROGRESS_SECONDS:
+            self._shown = now
+            click.echo(f"\r\x1b[K{self._told()}", err=True, nl=False)
+
+    def _summarise(self) -> None:
+        erase = "\r\x1b[K" if sys.stderr.isatty() else ""
+        click.echo(f"{erase}{self._told()}", err=True)
+
+    def _told(self) -> str:
+        seconds = max(time.monotonic() - self._started, 1e-6)
+        arrived = self.sent - self.failed
+        return (
+            f"{arrived:,} record{'' if arrived == 1 else 's'}, {self.sent_bytes / 1e6:,.1f} MB "
+            f"in {seconds:,.1f} s ({self.sent / seconds:,.0f} a second)"
+        )

@@ -1,0 +1,52 @@
+"""Tables: drawn by rich on a terminal, aligned plain columns for everything that reads a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+Cell = str | int
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, words: int = 1) -> None:
+    """The first `words` columns hold words and stand left; the others hold numbers and stand right."""
+    if sys.stdout.isatty():
+        _draw(columns, rows, words)
+        return
+    cells = [list(columns), *([_text(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
+    for row in cells:
+        parts = [
+            cell.ljust(width) if at < words else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        click.echo("  ".join(parts).rstrip())
+
+
+def _draw(columns: Sequence[str], rows: Sequence[Sequence[Cell]], words: int) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for at, name in enumerate(columns):
+        table.add_column(name, justify="left" if at < words else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(_text, row))
+    Console(highlight=False, markup=False).print(table)
+
+
+def _text(cell: Cell) -> str:
+    return f"{cell:,}" if isinstance(cell, int) else cell
+
+
+def byte_size(count: int) -> str:
+    """A number of bytes as people say it."""
+    size = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"

@@ -1,0 +1,99 @@
+"""Moments as people write them, and the places in a topic that `--from` can name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+_UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_NAMES: Final = {
+    "sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "day": "d", "week": "w",
+}  # fmt: skip
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+_OFFSET: Final = re.compile(r"-?[0-9]{1,19}")
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The first record that is still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Only what comes from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """So many records before the end of each partition."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """The first record that is not older than this moment."""
+
+    time_ms: int
+
+
+Place = Beginning | End | At | Last | Since
+
+
+def read_place(text: str, now_ms: int) -> Place:
+    """What `--from` says. ValueError if it says nothing known."""
+    text = text.strip()
+    match text.lower():
+        case "beginning" | "start" | "earliest":
+            return Beginning()
+        case "end" | "latest":
+            return End()
+    if _OFFSET.fullmatch(text):
+        return Last(-int(text)) if text.startswith("-") else At(int(text))
+    return Since(read_time(text, now_ms))
+
+
+def read_time(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970 of an ISO time (local unless it names a zone) or of a span ago, as `1h30m ago`."""
+    span_ms = read_span(text.lower().removesuffix("ago"))
+    if span_ms is not None:
+        return now_ms - span_ms
+    # 1 ms short of the moment would show the record before it.
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def read_span(text: str) -> int | None:
+    """Milliseconds of a length of time such as `5m`, `1h30m` or `2 days`; None if it is none."""
+    text = text.strip()
+    total = 0.0
+    position = 0
+    while position < len(text):
+        part = _SPAN.match(text, position)
+        if part is None:
+            return None
+        word = part[2]
+        unit = _UNIT_MS.get(word) or _UNIT_MS.get(_NAMES.get(word.removesuffix("s"), ""))
+        if unit is None:
+            return None
+        total += float(part[1]) * unit
+        position = part.end()
+    return round(total) if text else None
+
+
+def show_time(time_ms: int) -> str:
+    """The moment in UTC, to the millisecond; a dash where there is none."""
+    if time_ms < 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(time_ms)
+    # Microseconds come out of a float: the milliseconds are exact in the integer.
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"

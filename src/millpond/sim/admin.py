@@ -1,0 +1,208 @@
+"""A simulated administrator: one change of the metadata at a time, and what may be believed after each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode
+from millpond.sim.client import SimClient
+from millpond.sim.history import History, Place, TopicFacts
+from millpond.sim.loop import VirtualClock
+from millpond.wire import messages as m
+from millpond.wire.messages import Message
+
+RETRY_MS = 100
+TOPIC = 2
+SET = 0
+
+Then = Callable[[], None]
+
+
+class SimAdmin:
+    """Each operation ends by calling `then`, with what is now known written into the history.
+
+    A lost reply leaves both outcomes possible; the next describing of the topic tells which one it was.
+    """
+
+    def __init__(self, client: SimClient, clock: VirtualClock, history: History) -> None:
+        self._client = client
+        self._clock = clock
+        self._history = history
+
+    def create(self, name: str, partitions: int, configs: Mapping[str, str], then: Then) -> None:
+        """Try until the topic is there."""
+        facts = self._history.topics.setdefault(name, TopicFacts())
+        request = m.CreateTopicsRequest(
+            topics=[
+                m.CreateTopicsRequest.CreatableTopic(
+                    name=name,
+                    num_partitions=partitions,
+                    replication_factor=1,
+                    assignments=[],
+                    configs=[
+                        m.CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
+                        for key, value in configs.items()
+                    ],
+                )
+            ]
+        )
+
+        def created(topic_id: UUID) -> None:
+            facts.ids = {topic_id: None}
+            facts.partition_counts = {partitions: None}
+            facts.configs = {key: {value: None} for key, value in configs.items()}
+            self._note(f"{name} is {topic_id}")
+            then()
+
+        def on_reply(reply: m.CreateTopicsResponse | None) -> None:
+            result = reply.topics[0] if reply is not None else None
+            if result is not None and result.error_code == ErrorCode.NONE:
+                created(result.topic_id)
+            elif result is not None and result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                # An earlier try whose reply was lost; the name is ours alone.
+                self._find_id(name, created)
+            else:
+                facts.ids[None] = None
+                self._later(lambda: self._send(request, 7, on_reply))
+
+        self._send(request, 7, on_reply)
+
+    def _find_id(self, name: str, found: Callable[[UUID], None]) -> None:
+        request = m.MetadataRequest(
+            topics=[m.MetadataRequest.MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
+        )
+
+        def on_reply(reply: m.MetadataResponse | None) -> None:
+            if reply is None or reply.topics[0].error_code:
+                self._later(lambda: self._send(request, 12, on_reply))
+            else:
+                found(reply.topics[0].topic_id)
+
+        self._send(request, 12, on_reply)
+
+    def delete(self, name: str, then: Then) -> None:
+        """Try until the topic is gone."""
+        facts = self._history.topics[name]
+        request = m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequest.DeleteTopicState(name=name)], timeout_ms=1000)
+
+        def on_reply(reply: m.DeleteTopicsResponse | None) -> None:
+            code = reply.responses[0].error_code if reply is not None else None
+            if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                self._history.forgotten_ids.update({known: None for known in facts.ids if known is not None})
+                facts.ids = {None: None}
+                facts.configs = {}
+                self._note(f"{name} is deleted")
+                then()
+            else:
+                facts.ids[None] = None
+                self._later(lambda: self._send(request, 6, on_reply))
+
+        self._send(request, 6, on_reply)
+
+    def add_partitions(self, name: str, count: int, then: Then) -> None:
+        """Grow the topic to so many partitions, or leave it open when the reply is lost."""
+        facts = self._history.topics[name]
+        request = m.CreatePartitionsRequest(
+            topics=[m.CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)],
+            timeout_ms=1000,
+        )
+
+        def on_reply(reply: m.CreatePartitionsResponse | None) -> None:
+            if reply is None or reply.results[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+                facts.partition_counts[count] = None
+            elif reply.results[0].error_code == ErrorCode.NONE:
+                facts.partition_counts = {count: None}
+                self._note(f"{name} has {count} partitions")
+            then()
+
+        self._send(request, 2, on_reply)
+
+    def set_config(self, name: str, key: str, value: str, then: Then) -> None:
+        facts = self._history.topics[name]
+        request = m.IncrementalAlterConfigsRequest(
+            resources=[
+                m.IncrementalAlterConfigsRequest.AlterConfigsResource(
+                    resource_type=TOPIC,
+                    resource_name=name,
+                    configs=[
+                        m.IncrementalAlterConfigsRequest.AlterableConfig(
+                            name=key, config_operation=SET, value=value
+                        )
+                    ],
+                )
+            ]
+        )
+
+        def on_reply(reply: m.IncrementalAlterConfigsResponse | None) -> None:
+            known = facts.configs.setdefault(key, {None: None})
+            if reply is None or reply.responses[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+                known[value] = None
+            elif reply.responses[0].error_code == ErrorCode.NONE:
+                facts.configs[key] = {value: None}
+                self._note(f"{name} has {key}={value}")
+            then()
+
+        self._send(request, 1, on_reply)
+
+    def delete_records(self, place: Place, offset: int, then: Then) -> None:
+        request = m.DeleteRecordsRequest(
+            topics=[
+                m.DeleteRecordsRequest.DeleteRecordsTopic(
+                    name=place.topic,
+                    partitions=[
+                        m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=place.partition, offset=offset)
+                    ],
+                )
+            ],
+            timeout_ms=1000,
+        )
+
+        def on_reply(reply: m.DeleteRecordsResponse | None) -> None:
+            result = reply.topics[0].partitions[0] if reply is not None else None
+            if result is not None and result.error_code == ErrorCode.NONE:
+                before = self._history.deleted_before.get(place, 0)
+                self._history.deleted_before[place] = max(before, offset, result.low_watermark)
+                self._note(f"{place} begins at {offset}")
+            then()
+
+        self._send(request, 1, on_reply)
+
+    def describe(self, names: list[str], on_found: Callable[[m.MetadataResponse, m.DescribeConfigsResponse], None]) -> None:
+        """What the node says about topics, once it answers."""
+        metadata = m.MetadataRequest(
+            topics=[m.MetadataRequest.MetadataRequestTopic(name=name) for name in names],
+            allow_auto_topic_creation=False,
+        )
+        configs = m.DescribeConfigsRequest(
+            resources=[
+                m.DescribeConfigsRequest.DescribeConfigsResource(
+                    resource_type=TOPIC, resource_name=name, configuration_keys=None
+                )
+                for name in names
+            ]
+        )
+
+        def on_metadata(found: m.MetadataResponse | None) -> None:
+            if found is None:
+                self._later(lambda: self._send(metadata, 12, on_metadata))
+            else:
+                self._send(configs, 2, lambda told: on_configs(found, told))
+
+        def on_configs(found: m.MetadataResponse, told: m.DescribeConfigsResponse | None) -> None:
+            if told is None:
+                self._later(lambda: self._send(metadata, 12, on_metadata))
+            else:
+                on_found(found, told)
+
+        self._send(metadata, 12, on_metadata)
+
+    def _send(self, request: Message, version: int, on_reply: Callable[[Any], None]) -> None:
+        self._client.send(request, version, on_reply)
+
+    def _later(self, again: Then) -> None:
+        self._clock.call_later(RETRY_MS, again)
+
+    def _note(self, line: str) -> None:
+        self._history.note(self._clock.now_ms, f"admin: {line}")

@@ -1,0 +1,135 @@
+"""What clients did and what they were told: the evidence that the checkers judge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+from uuid import UUID
+
+from millpond.wire.records import Record
+
+
+class Place(NamedTuple):
+    """One partition of one life of a topic."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} ({str(self.topic_id)[:8]})"
+
+
+class Promise(Enum):
+    """What an acknowledgement of a batch means."""
+
+    NOTHING = 0
+    UNTIL_POWER_CUT = 1
+    """The page cache has it: it outlives the process."""
+    SURVIVES = 2
+
+
+class Status(Enum):
+    OPEN = "open"
+    ACKNOWLEDGED = "acknowledged"
+    REFUSED = "refused"
+    """Every answer said that it was not written."""
+    UNKNOWN = "unknown"
+
+
+class Content(NamedTuple):
+    """What a record carries, by which it is known again."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+
+
+@dataclass(slots=True, eq=False)
+class SentBatch:
+    """One batch of one producer."""
+
+    producer: str
+    place: Place
+    contents: tuple[Content, ...]
+    promise: Promise
+    producer_id: int = -1
+    producer_epoch: int = -1
+    sequence: int = -1
+    status: Status = Status.OPEN
+    base_offset: int = -1
+    settled_at_ms: int = -1
+    attempts: int = 0
+    maybe_written: bool = False
+    """Some attempt was lost or ended in an error that leaves it open whether the bytes were kept."""
+
+    def records(self) -> list[Record]:
+        return [
+            Record(delta, content.timestamp, content.key, content.value)
+            for delta, content in enumerate(self.contents)
+        ]
+
+
+@dataclass(slots=True)
+class Sighting:
+    content: Content
+    last_seen_ms: int
+
+
+@dataclass(slots=True)
+class TopicFacts:
+    """What is known of one topic name. A set with several members is what nobody was told for sure."""
+
+    ids: dict[UUID | None, None] = field(default_factory=dict)
+    """Possible ids; None stands for its absence."""
+    partition_counts: dict[int, None] = field(default_factory=dict)
+    configs: dict[str, dict[str | None, None]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class History:
+    """Everything that happened in one run."""
+
+    batches: list[SentBatch] = field(default_factory=list)
+    seen: dict[Place, dict[int, list[Sighting]]] = field(default_factory=dict)
+    topics: dict[str, TopicFacts] = field(default_factory=dict)
+    deleted_before: dict[Place, int] = field(default_factory=dict)
+    """Acknowledged DeleteRecords: the start may never be below."""
+    forgotten_ids: dict[UUID, None] = field(default_factory=dict)
+    """Topics whose deletion was acknowledged."""
+    last_power_cut_ms: int = -1
+    violations: list[str] = field(default_factory=list)
+    """Found while running; the checkers find the rest."""
+    lines: list[str] = field(default_factory=list)
+    """What happened, in order; the same for the same seed."""
+
+    def note(self, now_ms: int, line: str) -> None:
+        self.lines.append(f"{now_ms} {line}")
+
+    def settle(self, batch: SentBatch, status: Status, now_ms: int, base_offset: int = -1) -> None:
+        assert batch.status is Status.OPEN, "a batch is settled once"
+        batch.status = status
+        batch.base_offset = base_offset
+        batch.settled_at_ms = now_ms
+        self.note(now_ms, f"{batch.producer} {batch.place} {batch.sequence} {status.value} {base_offset}")
+
+    def see(self, place: Place, records: Sequence[Record], now_ms: int) -> None:
+        """A reader got these."""
+        offsets = self.seen.setdefault(place, {})
+        for record in records:
+            content = Content(record.key, record.value, record.timestamp)
+            sightings = offsets.setdefault(record.offset, [])
+            for sighting in sightings:
+                if sighting.content == content:
+                    sighting.last_seen_ms = now_ms
+                    break
+            else:
+                sightings.append(Sighting(content, now_ms))
+
+    def counts(self) -> dict[str, int]:
+        found = {status.value: 0 for status in Status}
+        for batch in self.batches:
+            found[batch.status.value] += len(batch.contents)
+        return found

@@ -1,0 +1,102 @@
+"""A whole broker on a simulated host: started, stopped, killed, and cut from its power."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millpond.base.errors import Refused
+from millpond.broker.broker import Broker
+from millpond.config.node import node_settings
+from millpond.sim.disk import PowerCut, SimDisk
+from millpond.sim.world import HostClock, SimWorld
+
+PORT = 9092
+DATA_FOLDER = "/var/pond"
+JOURNAL_LINES_MAX = 10_000
+
+
+class SimNode:
+    """One host and the broker that runs on it, life after life. The disk outlives them all."""
+
+    def __init__(self, sim: SimWorld, name: str = "node", texts: Mapping[str, str] | None = None) -> None:
+        self.sim = sim
+        self.name = name
+        self.port = PORT
+        self.texts = {"data.folder": DATA_FOLDER, "listen": f"{name}:{PORT}", **(texts or {})}
+        self.lives = 0
+        self.journal_lines: list[str] = []
+        self._broker: Broker | None = None
+        self._clock: HostClock | None = None
+
+    @property
+    def broker(self) -> Broker:
+        assert self._broker is not None
+        assert self.is_up, f"{self.name} is down"
+        return self._broker
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the broker of the last start still runs: a power cut in the middle of an event ends it, too."""
+        host = self.sim.hosts.get(self.name)
+        return self._broker is not None and host is not None and host.clock is self._clock
+
+    @property
+    def disk(self) -> SimDisk:
+        return self.sim.hosts[self.name].disk
+
+    # Life
+
+    def start(self) -> bool:
+        """Boot. False when the process could not begin its work (a full or failing disk) or the power went again."""
+        assert not self.is_up, f"{self.name} runs already"
+        world = self.sim.start(self.name)
+        self._clock = self.sim.hosts[self.name].clock
+        self.lives += 1
+        broker = Broker(world, node_settings(self.texts), self._journal)
+        try:
+            broker.start()
+        except PowerCut as cut:
+            self.sim.power_cuts.append(self.name)
+            self._journal(f"power cut while starting: {cut}")
+            self.crash()
+            return False
+        except (OSError, Refused) as error:
+            self._journal(f"cannot start: {error}")
+            self.kill()
+            return False
+        self._broker = broker
+        return True
+
+    def crash(self) -> None:
+        """Cut the power: the broker is forgotten, what was not synced survives in part, clients hear nothing."""
+        self.sim.crash(self.name)
+        self._broker = None
+
+    def kill(self) -> None:
+        """Kill the process: the disk keeps all that was written, clients see their connections break."""
+        self.sim.kill(self.name)
+        self._broker = None
+
+    def stop(self) -> None:
+        """End in order: answer whoever waits, close the logs, exit. Takes a moment of virtual time."""
+        broker = self.broker
+        broker.drain(lambda: self._close(broker))
+
+    def _close(self, broker: Broker) -> None:
+        if self._broker is not broker or not self.is_up:
+            return
+        try:
+            broker.close()
+        except OSError as error:
+            self._journal(f"could not end cleanly: {error}")
+        self.kill()
+
+    def restart(self) -> bool:
+        """Cut the power and start again at once."""
+        self.crash()
+        return self.start()
+
+    def _journal(self, event: str, **facts: object) -> None:
+        if len(self.journal_lines) < JOURNAL_LINES_MAX:
+            told = "".join(f" {name}={fact}" for name, fact in facts.items())
+            self.journal_lines.append(f"{self.sim.clock.now_ms} {self.name}/{self.lives} {event}{told}")

@@ -1,0 +1,478 @@
+"""Administration through the tools that people use: confluent-kafka, kafka-python and aiokafka."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+from kafka import KafkaAdminClient
+from kafka import TopicPartition as PythonTopicPartition
+from kafka.admin import ConfigResource as PythonConfigResource
+from kafka.admin import ConfigResourceType, OffsetSpec as PythonOffsetSpec
+from kafka.errors import KafkaError as PythonKafkaError
+from support.raw import batch
+
+from millpond.base.errors import ErrorCode
+
+
+@pytest.fixture(scope="module")
+def admin(node):
+    return AdminClient({"bootstrap.servers": node.bootstrap})
+
+
+@pytest.fixture
+def python_admin(node):
+    client = KafkaAdminClient(bootstrap_servers=node.bootstrap)
+    yield client
+    client.close()
+
+
+def outcome(futures):
+    """What the one future of a reply holds."""
+    (future,) = futures.values()
+    return future.result(10)
+
+
+def refusal(futures):
+    """Code and text of the error that the one future of a reply ends with."""
+    with pytest.raises(KafkaException) as raised:
+        outcome(futures)
+    error = raised.value.args[0]
+    return error.code(), error.str()
+
+
+def described(admin, name):
+    return outcome(admin.describe_topics(TopicCollection([name])))
+
+
+def configs_of(admin, name, kind=ResourceType.TOPIC):
+    return outcome(admin.describe_configs([ConfigResource(kind, name)]))
+
+
+# Creating topics.
+
+
+def test_a_created_topic_has_what_was_asked_for(admin, topic):
+    outcome(admin.create_topics([NewTopic(topic, 3, 1, config={"retention.ms": "60000"})]))
+    found = described(admin, topic)
+    assert [each.id for each in found.partitions] == [0, 1, 2]
+    assert all(each.leader.id == 1 and [r.id for r in each.isr] == [1] for each in found.partitions)
+    assert not found.is_internal
+    assert topic in admin.list_topics(timeout=5).topics
+    assert configs_of(admin, topic)["retention.ms"].value == "60000"
+
+
+def test_numbers_left_to_the_broker_are_its_defaults(make_node, topic):
+    admin = AdminClient({"bootstrap.servers": make_node({"num.partitions": "5"}).bootstrap})
+    outcome(admin.create_topics([NewTopic(topic, -1, -1)]))
+    assert len(described(admin, topic).partitions) == 5
+
+
+def test_validate_only_creates_nothing_but_finds_faults(admin, topic):
+    outcome(admin.create_topics([NewTopic(topic, 3, 1)], validate_only=True))
+    assert topic not in admin.list_topics(timeout=5).topics
+    code, _ = refusal(admin.create_topics([NewTopic(topic, 3, 4)], validate_only=True))
+    assert code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_replicas_can_be_assigned_by_hand(admin, topic):
+    outcome(admin.create_topics([NewTopic(topic, 2, replica_assignment=[[1], [1]])]))
+    assert len(described(admin, topic).partitions) == 2
+
+
+def test_a_replica_on_a_broker_that_is_not_there_is_refused(admin, topic):
+    code, text = refusal(admin.create_topics([NewTopic(topic, 1, replica_assignment=[[7]])]))
+    assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert "there is no broker 7" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("..", "cannot be named"), ("a b", "may only have"), ("ä", "may only have"), ("x" * 250, "at most 249")],
+)
+def test_a_name_that_cannot_be_is_refused_with_the_reason(admin, name, words):
+    code, text = refusal(admin.create_topics([NewTopic(name, 1, 1)]))
+    assert code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert words in text
+
+
+@pytest.mark.parametrize(
+    ("partitions", "factor", "config", "code", "words"),
+    [
+        (0, 1, {}, ErrorCode.INVALID_PARTITIONS, "at least 1"),
+        (20_000, 1, {}, ErrorCode.POLICY_VIOLATION, "max.partitions.per.topic=10000"),
+        (1, 2, {}, ErrorCode.INVALID_REPLICATION_FACTOR, "2"),
+        (1, 1, {"retention.mss": "1"}, ErrorCode.INVALID_CONFIG, "did you mean retention.ms?"),
+        (1, 1, {"retention.ms": "soon"}, ErrorCode.INVALID_CONFIG, "must be a whole number"),
+        (1, 1, {"cleanup.policy": "shred"}, ErrorCode.INVALID_CONFIG, "cleanup.policy"),
+    ],
+)
+def test_what_cannot_be_created_is_refused_with_the_reason(admin, topic, partitions, factor, config, code, words):
+    found, text = refusal(admin.create_topics([NewTopic(topic, partitions, factor, config=config)]))
+    assert found == code
+    assert words in text
+    assert topic not in admin.list_topics(timeout=5).topics
+
+
+def test_a_second_topic_of_the_same_name_is_refused_and_harms_nothing(admin, raw, topic):
+    outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
+    raw.produce(topic, 0, batch(b"kept"))
+    code, text = refusal(admin.create_topics([NewTopic(topic, 1, 1)]))
+    assert code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert topic in text
+    assert [each.value for each in raw.read_all(topic)] == [b"kept"]
+
+
+def test_names_that_metrics_cannot_tell_apart_are_refused(admin, topic):
+    outcome(admin.create_topics([NewTopic(f"{topic}.x", 1, 1)]))
+    code, _ = refusal(admin.create_topics([NewTopic(f"{topic}_x", 1, 1)]))
+    assert code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_one_refused_topic_does_not_keep_the_others_from_being(admin, topic):
+    futures = admin.create_topics([NewTopic(topic, 1, 1), NewTopic(f"{topic}!", 1, 1)])
+    futures.pop(topic).result(10)
+    assert refusal(futures)[0] == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+# Growing and deleting.
+
+
+def test_partitions_are_added_and_can_be_written_to(admin, raw, topic):
+    outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
+    raw.produce(topic, 0, batch(b"before"))
+    outcome(admin.create_partitions([NewPartitions(topic, 3)]))
+    assert raw.produce(topic, 2, batch(b"new")).error_code == ErrorCode.NONE
+    assert [each.value for each in raw.read_all(topic, 0)] == [b"before"]
+    assert len(described(admin, topic).partitions) == 3
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_topic_cannot_shrink_or_stay(admin, topic, count):
+    outcome(admin.create_topics([NewTopic(topic, 2, 1)]))
+    code, text = refusal(admin.create_partitions([NewPartitions(topic, count)]))
+    assert code == ErrorCode.INVALID_PARTITIONS
+    assert "would not be more" in text
+
+
+def test_partitions_of_an_unknown_topic_cannot_be_added(admin):
+    code, _ = refusal(admin.create_partitions([NewPartitions("nowhere", 3)]))
+    assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_checking_only_adds_no_partitions(admin, topic):
+    outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
+    outcome(admin.create_partitions([NewPartitions(topic, 3)], validate_only=True))
+    assert len(described(admin, topic).partitions) == 1
+
+
+def test_a_topic_created_again_is_another_one_and_empty(admin, raw, topic):
+    outcome(admin.create_topics([NewTopic(topic, 2, 1, config={"retention.ms": "1234567"})]))
+    first_id = described(admin, topic).topic_id
+    raw.produce(topic, 0, batch(b"old"))
+    outcome(admin.delete_topics([topic]))
+    assert topic not in admin.list_topics(timeout=5).topics
+    assert raw.produce(topic, 0, batch(b"x")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
+    found = described(admin, topic)
+    assert str(found.topic_id) != str(first_id)
+    assert len(found.partitions) == 1
+    assert raw.read_all(topic) == []
+    assert configs_of(admin, topic)["retention.ms"].value == "604800000"
+    assert raw.produce(topic, 0, batch(b"new")).base_offset == 0
+
+
+def test_an_unknown_topic_cannot_be_deleted(admin):
+    code, text = refusal(admin.delete_topics(["nowhere"]))
+    assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert "nowhere" in text or "Unknown" in text
+
+
+def test_deletion_can_be_switched_off(make_node, topic):
+    admin = AdminClient({"bootstrap.servers": make_node({"delete.topic.enable": "false"}).bootstrap})
+    outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
+    assert refusal(admin.delete_topics([topic]))[0] == ErrorCode.TOPIC_DELETION_DISABLED
+    assert topic in admin.list_topics(timeout=5).topics
+
+
+def test_records_are_deleted_up_to_an_offset(admin, raw, topic):
+    outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
+    for number in range(10):
+        raw.produce(topic, 0, batch(b"%d" % number))
+    assert outcome(admin.delete_records([TopicPartition(topic, 0, 4)])).low_watermark == 4
+    assert raw.fetch(topic, 0, 3).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert [each.offset for each in raw.read_all(topic)][0] == 4
+    assert outcome(admin.delete_records([TopicPartition(topic, 0, -1)])).low_watermark == 10
+    assert raw.read_all(topic) == []
+    assert raw.produce(topic, 0, batch(b"next")).base_offset == 10
+
+
+def test_records_beyond_the_end_cannot_be_deleted(admin, raw, topic):
+    outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
+    raw.produce(topic, 0, batch(b"x"))
+    assert refusal(admin.delete_records([TopicPartition(topic, 0, 5)]))[0] == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_records_of_a_compacted_topic_cannot_be_deleted(admin, topic):
+    outcome(admin.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})]))
+    assert refusal(admin.delete_records([TopicPartition(topic, 0, 0)]))[0] == ErrorCode.POLICY_VIOLATION
+
+
+# The cluster and its offsets.
+
+
+def test_the_cluster_describes_itself(admin, node):
+    found = admin.describe_cluster().result(10)
+    assert found.controller.id == 1
+    assert [(each.id, each.host, each.port) for each in found.nodes] == [(1, "127.0.0.1", node.port)]
+    assert len(found.cluster_id) == 22
+    assert admin.list_topics(timeout=5).cluster_id == found.cluster_id
+
+
+def test_offsets_by_place_and_by_time(admin, raw, topic):
+    outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
+    now_ms = time.time_ns() // 1_000_000
+    for number in range(10):
+        raw.produce(topic, 0, batch(b"%d" % number, timestamp=now_ms + number * 100))
+    raw.produce(topic, 0, batch(b"late", timestamp=now_ms))
+
+    def offset(spec):
+        wanted = {TopicPartition(topic, 0): spec}
+        return outcome(admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED)).offset
+
+    assert offset(OffsetSpec.earliest()) == 0
+    assert offset(OffsetSpec.latest()) == 11
+    assert offset(OffsetSpec.max_timestamp()) == 9
+    assert offset(OffsetSpec.for_timestamp(now_ms - 1)) == 0
+    assert offset(OffsetSpec.for_timestamp(now_ms + 250)) == 3
+    assert offset(OffsetSpec.for_timestamp(now_ms + 300)) == 3
+    assert offset(OffsetSpec.for_timestamp(now_ms + 901)) == -1
+
+
+def test_offsets_of_an_unknown_partition_are_refused(admin, topic):
+    outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
+    with pytest.raises(KafkaException):
+        outcome(admin.list_offsets({TopicPartition(topic, 5): OffsetSpec.latest()}, request_timeout=3))
+
+
+# Settings.
+
+
+def test_a_topics_settings_have_values_and_sources(admin, topic):
+    outcome(admin.create_topics([NewTopic(topic, 1, 1, config={"segment.bytes": "1000000"})]))
+    found = configs_of(admin, topic)
+    assert found["segment.bytes"].value == "1000000"
+    assert found["segment.bytes"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    assert not found["segment.bytes"].is_default
+    assert found["retention.ms"].value == "604800000"
+    assert found["retention.ms"].source == ConfigSource.DEFAULT_CONFIG.value
+    assert found["retention.ms"].is_default
+    assert not any(each.is_read_only or each.is_sensitive for each in found.values())
+    assert list(found["segment.bytes"].synonyms) == ["segment.bytes", "log.segment.bytes"]
+
+
+def test_what_the_node_was_started_with_is_the_source_of_a_topics_default(make_node, topic):
+    admin = AdminClient({"bootstrap.servers": make_node({"log.retention.ms": "777000"}).bootstrap})
+    outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
+    found = configs_of(admin, topic)["retention.ms"]
+    assert found.value == "777000"
+    assert found.source == ConfigSource.STATIC_BROKER_CONFIG.value
+    assert "log.retention.ms" in found.synonyms
+
+
+def test_settings_change_one_by_one(admin, raw, topic):
+    outcome(admin.create_topics([NewTopic(topic, 1, 1, config={"retention.ms": "1000000"})]))
+
+    def alter(name, value, operation):
+        entry = ConfigEntry(name, value, incremental_operation=operation)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        return outcome(admin.incremental_alter_configs([resource]))
+
+    alter("max.message.bytes", "500", AlterConfigOpType.SET)
+    assert raw.produce(topic, 0, batch(b"x" * 600)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    alter("cleanup.policy", "compact", AlterConfigOpType.APPEND)
+    found = configs_of(admin, topic)
+    assert found["cleanup.policy"].value == "delete,compact"
+    assert found["retention.ms"].value == "1000000", "other settings stay"
+    alter("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT)
+    alter("max.message.bytes", None, AlterConfigOpType.DELETE)
+    found = configs_of(admin, topic)
+    assert found["cleanup.policy"].value == "compact"
+    assert found["max.message.bytes"].source == ConfigSource.DEFAULT_CONFIG.value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [("retention.mss", "1", "retention.ms"), ("retention.ms", "-5", "at least"), ("segment.bytes", "x", "whole")],
+)
+def test_a_setting_that_cannot_be_is_refused_with_the_reason(admin, topic, name, value, words):
+    outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    code, text = refusal(admin.incremental_alter_configs([resource]))
+    assert code == ErrorCode.INVALID_CONFIG
+    assert words in text
+
+
+def test_settings_replaced_as_a_whole_return_to_their_defaults(admin, topic):
+    outcome(admin.create_topics([NewTopic(topic, 1, 1, config={"retention.ms": "1000000"})]))
+    resource = ConfigResource(ResourceType.TOPIC, topic, set_config={"segment.ms": "3600000"})
+    outcome(admin.alter_configs([resource]))
+    found = configs_of(admin, topic)
+    assert found["segment.ms"].value == "3600000"
+    assert found["retention.ms"].value == "604800000"
+
+
+def test_the_settings_of_an_unknown_topic_are_refused(admin):
+    code, _ = refusal(admin.describe_configs([ConfigResource(ResourceType.TOPIC, "nowhere")]))
+    assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_brokers_live_settings_change_and_the_others_do_not(make_node):
+    node = make_node()
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    found = configs_of(admin, "1", ResourceType.BROKER)
+    assert found["data.folder"].value == str(node.data)
+    assert found["data.folder"].is_read_only
+    assert found["data.folder"].source == ConfigSource.STATIC_BROKER_CONFIG.value
+    assert not found["max.connections"].is_read_only
+
+    def alter(name, value):
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+        return admin.incremental_alter_configs([resource])
+
+    outcome(alter("max.connections", "123"))
+    assert configs_of(admin, "1", ResourceType.BROKER)["max.connections"].value == "123"
+    assert refusal(alter("data.folder", "/elsewhere"))[0] in (ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG)
+
+
+# The same through kafka-python, which speaks newer versions.
+
+
+def test_kafka_python_creates_describes_grows_and_deletes(python_admin, topic):
+    python_admin.create_topics({topic: {"num_partitions": 2, "configs": {"retention.ms": "99000"}}})
+    (found,) = python_admin.describe_topics([topic])
+    assert found["name"] == topic
+    assert len(found["partitions"]) == 2
+    python_admin.create_partitions({topic: 4})
+    (found,) = python_admin.describe_topics([topic])
+    assert sorted(each["partition_index"] for each in found["partitions"]) == [0, 1, 2, 3]
+    paged = python_admin.describe_topic_partitions([topic], response_partition_limit=3)
+    assert "next_cursor" in str(paged)
+    python_admin.delete_topics([topic])
+    assert topic not in python_admin.list_topics()
+
+
+def test_kafka_python_hears_the_errors(python_admin, topic):
+    for wanted, code in (
+        ({topic: {"num_partitions": 1, "replication_factor": 3}}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"a b": {}}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ({topic: {"configs": {"nothing": "1"}}}, ErrorCode.INVALID_CONFIG),
+    ):
+        with pytest.raises(PythonKafkaError) as raised:
+            python_admin.create_topics(wanted)
+        assert raised.value.errno == code
+
+
+def test_kafka_python_describes_cluster_and_quorum(python_admin, node):
+    cluster = python_admin.describe_cluster()
+    assert cluster["controller_id"] == 1
+    assert [each["port"] for each in cluster["brokers"]] == [node.port]
+    quorum = python_admin.describe_metadata_quorum()
+    assert "'leader_id': 1" in str(quorum)
+
+
+def test_kafka_python_describes_settings_with_documentation_and_synonyms(python_admin, topic):
+    python_admin.create_topics({topic: {"configs": {"retention.ms": "99000"}}})
+    resource = PythonConfigResource(ConfigResourceType.TOPIC, topic)
+    found = str(python_admin.describe_configs([resource], include_synonyms=True, config_filter="all"))
+    assert "99000" in found
+    assert "log.retention.ms" in found
+    modified = python_admin.describe_configs([resource])
+    assert "segment.bytes" not in str(modified)
+
+
+def test_kafka_python_alters_settings(python_admin, admin, topic):
+    python_admin.create_topics({topic: {}})
+    resource = PythonConfigResource(ConfigResourceType.TOPIC, topic, configs={"retention.ms": "55000"})
+    python_admin.alter_configs([resource])
+    assert configs_of(admin, topic)["retention.ms"].value == "55000"
+
+
+def test_kafka_python_lists_offsets_and_deletes_records(python_admin, raw, topic):
+    python_admin.create_topics({topic: {}})
+    now_ms = time.time_ns() // 1_000_000
+    raw.produce(topic, 0, batch(b"a", b"b", b"c", timestamp=now_ms))
+    place = PythonTopicPartition(topic, 0)
+
+    def offset(spec):
+        return python_admin.list_partition_offsets({place: spec})[place].offset
+
+    assert offset(PythonOffsetSpec.EARLIEST) == 0
+    assert offset(PythonOffsetSpec.LATEST) == 3
+    assert offset(PythonOffsetSpec.MAX_TIMESTAMP) == 0
+    python_admin.delete_records({place: 2})
+    assert offset(PythonOffsetSpec.EARLIEST) == 2
+
+
+def test_kafka_python_sees_how_large_partitions_are(python_admin, node, raw, topic):
+    python_admin.create_topics({topic: {}})
+    raw.produce(topic, 0, batch(b"x" * 5000))
+    found = str(python_admin.describe_log_dirs())
+    assert str(node.data) in found
+    size = (node.data / f"{topic}-0" / "00000000000000000000.log").stat().st_size
+    assert size > 5000
+    assert f"'partition_size': {size}" in found
+
+
+# And through aiokafka.
+
+
+def test_aiokafka_administers_topics(node, raw, topic):
+    from aiokafka.admin import AIOKafkaAdminClient
+    from aiokafka.admin import NewPartitions as AioNewPartitions
+    from aiokafka.admin import NewTopic as AioNewTopic
+    from aiokafka.admin import RecordsToDelete
+    from aiokafka.admin.config_resource import ConfigResource as AioConfigResource
+    from aiokafka.admin.config_resource import ConfigResourceType as AioConfigResourceType
+    from aiokafka.structs import TopicPartition as AioTopicPartition
+
+    async def act():
+        client = AIOKafkaAdminClient(bootstrap_servers=node.bootstrap)
+        await client.start()
+        try:
+            created = await client.create_topics([AioNewTopic(topic, 1, 1)])
+            assert created.topic_errors[0][1] == 0
+            again = await client.create_topics([AioNewTopic(topic, 1, 1)])
+            assert again.topic_errors[0][1] == ErrorCode.TOPIC_ALREADY_EXISTS
+            await client.create_partitions({topic: AioNewPartitions(2)})
+            (found,) = await client.describe_topics([topic])
+            assert len(found["partitions"]) == 2
+            assert (await client.describe_cluster())["controller_id"] == 1
+            resource = AioConfigResource(AioConfigResourceType.TOPIC, topic, {"retention.ms": "66000"})
+            await client.alter_configs([resource])
+            (configs,) = await client.describe_configs([AioConfigResource(AioConfigResourceType.TOPIC, topic)])
+            assert "66000" in str(configs)
+            raw.produce(topic, 1, batch(b"a", b"b"))
+            place = AioTopicPartition(topic, 1)
+            assert (await client.delete_records({place: RecordsToDelete(before_offset=1)}))[place] == 1
+            await client.delete_topics([topic])
+            assert topic not in await client.list_topics()
+        finally:
+            await client.close()
+
+    asyncio.run(act())

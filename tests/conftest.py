@@ -1,0 +1,59 @@
+"""Fixtures of all tests: real nodes, and names that no other test uses."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+# Test files are imported by path, so what they share must be found by name.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from support.node import Node
+from support.raw import Raw
+
+_numbers = count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What a client library does behind our back is not news."""
+    config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """One node for all tests of a module that do not harm it."""
+    running = Node(tmp_path_factory.mktemp("node")).start()
+    yield running
+    running.kill9()
+
+
+@pytest.fixture
+def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
+    """Starts fresh nodes with given settings; all of them end with the test."""
+    made: list[Node] = []
+
+    def make(settings: dict[str, str] | None = None, *, start: bool = True, **options: object) -> Node:
+        fresh = Node(tmp_path / f"node-{len(made)}", settings, **options)  # type: ignore[arg-type]
+        made.append(fresh)
+        return fresh.start() if start else fresh
+
+    yield make
+    for each in made:
+        each.kill9()
+
+
+@pytest.fixture
+def raw(node: Node) -> Iterator[Raw]:
+    """A connection to the shared node."""
+    with Raw(node.port) as connection:
+        yield connection
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name for a topic of this test alone."""
+    return f"pond-{next(_numbers)}"

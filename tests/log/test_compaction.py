@@ -1,0 +1,263 @@
+"""Compaction against a dictionary: the latest value of every key stays, offsets never change, whatever the crash."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from millpond.log.limits import LogLimits
+from millpond.sim.disk import PowerCut, SimDisk
+from millpond.wire.batch import walk
+from millpond.wire.records import Record, encode_batch
+
+COMPACT = LogLimits(
+    segment_bytes=500,
+    index_interval_bytes=150,
+    cleanup_delete=False,
+    cleanup_compact=True,
+    min_cleanable_dirty_ratio=0.01,
+    delete_retention_ms=1000,
+)
+
+
+def put(pond, log, key, value, **fields):
+    return pond.append(log, value, key=key, **fields)
+
+
+def bury(pond, log, key):
+    record = Record(0, pond.now_ms, key, None)
+    return log.append(memoryview(bytearray(encode_batch([record]))), leader_epoch=0, now_ms=pond.now_ms).first_offset
+
+
+def compact(pond, log):
+    plan = log.compaction_candidate(pond.now_ms)
+    if plan is None:
+        return False
+    plan.run()
+    log.finish_compaction(plan).run()
+    return True
+
+
+def table(pond, log):
+    """What a reader from the start ends up with."""
+    rows = {}
+    for record in pond.records(log):
+        rows[record.key] = record.value
+    return {key: value for key, value in rows.items() if value is not None}
+
+
+def assert_connected(log):
+    for segment, following in zip(log.segments, log.segments[1:], strict=False):
+        assert segment.true_next_offset() == following.base_offset
+
+
+keys = st.sampled_from([b"a", b"b", b"c", b"a-rather-long-key-that-is-hashed"])
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), keys, st.binary(min_size=1, max_size=90)),
+        st.tuples(st.just("bury"), keys),
+        st.tuples(st.just("compact")),
+        st.tuples(st.just("wait"), st.integers(0, 900)),
+        st.tuples(st.just("reopen"), st.booleans()),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(steps, st.sampled_from([200, 1000, 1 << 20]))
+def test_a_reader_ends_up_with_the_same_table(make_pond, steps, buffer_bytes):
+    pond = make_pond(limits=replace(COMPACT, dedupe_buffer_bytes=buffer_bytes))
+    store, log = pond.open()
+    rows, written = {}, {}
+    for step in steps:
+        match step:
+            case ("put", key, value):
+                written[put(pond, log, key, value)] = (key, value)
+                rows[key] = value
+            case ("bury", key):
+                written[bury(pond, log, key)] = (key, None)
+                rows.pop(key, None)
+            case ("compact",):
+                compact(pond, log)
+            case ("wait", moment):
+                pond.now_ms += moment
+            case ("reopen", clean):
+                store.close() if clean else store.abandon()
+                store, log = pond.open()
+        assert log.end_offset == len(written)
+    assert table(pond, log) == rows
+    for record in pond.records(log):
+        assert written[record.offset] == (record.key, record.value)
+    assert_connected(log)
+
+
+def test_superseded_records_go_and_offsets_stay(make_pond):
+    pond = make_pond(limits=COMPACT)
+    _, log = pond.open()
+    for number in range(40):
+        put(pond, log, b"k%d" % (number % 2), b"v%d" % number)
+    before = log.size_bytes
+    assert compact(pond, log)
+    assert log.size_bytes < before / 2
+    offsets = [record.offset for record in pond.records(log)]
+    sealed = [offset for offset in offsets if offset < log.active.base_offset]
+    assert sealed == [log.active.base_offset - 2, log.active.base_offset - 1]
+    assert log.end_offset == 40
+    assert log.clean_offset == log.active.base_offset
+    # Every offset can still be asked for.
+    for offset in range(40):
+        assert log.read(offset, 1000).range is not None
+
+
+def test_a_tombstone_stays_for_its_time_and_not_longer(make_pond):
+    pond = make_pond(limits=COMPACT)
+    _, log = pond.open()
+    put(pond, log, b"gone", b"value")
+    bury(pond, log, b"gone")
+    pond.fill(log, 10)
+    compact(pond, log)
+    assert [r.value for r in pond.records(log) if r.key == b"gone"] == [None]
+    pond.now_ms += 999
+    pond.fill(log, 10)
+    compact(pond, log)
+    assert [r.value for r in pond.records(log) if r.key == b"gone"] == [None]
+    pond.now_ms += 2
+    pond.fill(log, 10)
+    compact(pond, log)
+    assert [r.value for r in pond.records(log) if r.key == b"gone"] == []
+
+
+def test_a_producers_sequence_survives_when_all_its_records_are_superseded(make_pond):
+    pond = make_pond(limits=COMPACT)
+    store, log = pond.open()
+    put(pond, log, b"k", b"first", producer_id=9, producer_epoch=0, base_sequence=0)
+    pond.fill(log, 20)
+    assert compact(pond, log)
+    headers = [header for _, header in log.segments[0].batches_from(0)]
+    assert [(h.base_offset, h.record_count) for h in headers if h.producer_id == 9] == [(0, 0)]
+    for name in pond.disk.list(pond.partition):
+        if name.endswith(".snapshot"):
+            pond.disk.remove(f"{pond.partition}/{name}")
+    store.abandon()
+    _, log = pond.open()
+    assert log.producers.entries[9].last_sequence == 0
+
+
+def test_control_batches_stay(make_pond):
+    pond = make_pond(limits=COMPACT)
+    _, log = pond.open()
+    marker = encode_batch(
+        [Record(0, pond.now_ms, b"\0\0\0\1", b"\0\0\0\0\0\0")], control=True, producer_id=3, producer_epoch=0
+    )
+    for _ in range(3):
+        log.append(memoryview(bytearray(marker)), leader_epoch=0, now_ms=pond.now_ms, from_client=False)
+    pond.fill(log, 20)
+    assert compact(pond, log)
+    data = log.read_batches(0, 10_000)
+    assert sum(header.is_control for _, header in walk(data)) == 3
+
+
+def test_young_uncommitted_and_active_data_is_left_alone(make_pond):
+    pond = make_pond(limits=replace(COMPACT, min_compaction_lag_ms=5000))
+    _, log = pond.open()
+    pond.fill(log, 20)
+    assert log.compaction_candidate(pond.now_ms) is None
+    pond.now_ms += 5000
+    assert log.compaction_candidate(pond.now_ms, upper_offset=2) is None
+    plan = log.compaction_candidate(pond.now_ms)
+    assert plan is not None
+    assert plan.sources[-1].next_offset == log.active.base_offset
+
+
+def test_the_dirty_ratio_decides_unless_it_waited_too_long(make_pond):
+    pond = make_pond(limits=replace(COMPACT, min_cleanable_dirty_ratio=0.9))
+    _, log = pond.open()
+    for number in range(40):
+        put(pond, log, b"key-%d" % number, b"v")
+    assert compact(pond, log)
+    for number in range(8):
+        put(pond, log, b"key-%d" % number, b"v")
+    assert log.compaction_candidate(pond.now_ms) is None
+    log.limits = replace(log.limits, max_compaction_lag_ms=100)
+    assert log.compaction_candidate(pond.now_ms + 99) is None
+    assert log.compaction_candidate(pond.now_ms + 100) is not None
+
+
+def test_appends_and_reads_go_on_while_a_plan_runs(make_pond):
+    pond = make_pond(limits=replace(COMPACT, cleanup_delete=True, retention_ms=0))
+    _, log = pond.open()
+    pond.fill(log, 20)
+    old = log.read(0, 100).range
+    plan = log.compaction_candidate(pond.now_ms)
+    assert log.compaction_candidate(pond.now_ms) is None, "one at a time"
+    assert log.expired_segments(pond.now_ms + 10_000) == [], "retention keeps off"
+    pond.fill(log, 20, start=20)
+    plan.run()
+    log.finish_compaction(plan).run()
+    assert pond.values(log)[39] == b"value-39"
+    assert old.file.read_at(old.position, 61), "a reader keeps the old file"
+    old.file.release()
+    assert not [name for name in pond.disk.list(pond.partition) if name.endswith((".deleted", ".swap", ".cleaned"))]
+
+
+def test_a_plan_that_is_given_up_leaves_everything_as_it_was(make_pond):
+    pond = make_pond(limits=COMPACT)
+    _, log = pond.open()
+    pond.fill(log, 20)
+    files = pond.disk.list(pond.partition)
+    before = pond.values(log)
+    plan = log.compaction_candidate(pond.now_ms)
+    plan.run()
+    log.give_up_compaction(plan).run()
+    assert pond.values(log) == before
+    assert pond.disk.list(pond.partition) == files
+    assert log.compaction_candidate(pond.now_ms) is not None
+
+
+def life(pond, rows):
+    """Puts, compactions and a clean end; `rows` follows what is safe."""
+    store, log = pond.open()
+    for number in range(36):
+        put(pond, log, b"k%d" % (number % 3), b"v%d" % number)
+        if number % 9 == 8:
+            pond.sync(log)
+            rows.update({b"k%d" % (n % 3): n for n in range(number + 1)})
+            compact(pond, log)
+            pond.now_ms += 2000
+    store.close()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_power_cut_at_every_operation_keeps_the_latest_value_of_every_key(make_pond, seed):
+    whole = make_pond(limits=COMPACT)
+    life(whole, {})
+    for number in range(seed, whole.disk.operations + 1, 3):
+        pond = make_pond(disk=SimDisk(seed * 1000 + number), limits=COMPACT)
+        pond.disk.crash_at_operation(number)
+        rows = {}
+        try:
+            life(pond, rows)
+        except PowerCut:
+            pond.disk.crash()
+        check(pond, rows, number)
+
+
+def check(pond, rows, number):
+    store, log = pond.open()
+    found = table(pond, log)
+    for key, least in rows.items():
+        assert int(found[key][1:]) >= least, (number, key)
+    for record in pond.records(log):
+        assert record.value == b"v%d" % record.offset, "offsets never change"
+    assert_connected(log)
+    # The next compaction and the next start work on what was left.
+    for _ in range(20):
+        put(pond, log, b"k0", b"v%d" % (log.end_offset))
+    compact(pond, log)
+    expected = table(pond, log)
+    store.close()
+    _, log = pond.open()
+    assert table(pond, log) == expected

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+from millpond.node.clock import LoopClock
+
+
+def test_it_tells_the_time(loop: asyncio.AbstractEventLoop) -> None:
+    clock = LoopClock(loop)
+    assert abs(clock.wall_ms() - time.time() * 1000) < 1000
+    before = clock.monotonic_ms()
+    time.sleep(0.01)
+    assert 10 <= clock.monotonic_ms() - before < 1000
+
+
+def test_it_runs_things_in_order_and_not_at_once(loop: asyncio.AbstractEventLoop) -> None:
+    clock = LoopClock(loop)
+    heard: list[str] = []
+    clock.call_later(30, loop.stop)
+    clock.call_later(20, lambda: heard.append("later"))
+    clock.call_later(10, lambda: heard.append("sooner"))
+    clock.call_later(5, lambda: heard.append("cancelled")).cancel()
+    clock.call_soon(lambda: heard.append("soon"))
+    assert heard == []
+    start = clock.monotonic_ms()
+    loop.run_forever()
+    assert heard == ["soon", "sooner", "later"]
+    assert clock.monotonic_ms() - start >= 25

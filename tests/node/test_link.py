@@ -1,0 +1,208 @@
+"""What only a socket link does: sendfile and its substitutes, fairness, limits, faults. (The rest: tests/ports.)"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from millpond.base.ports import FileRange
+from millpond.node import link as link_module
+from millpond.node.disk import RealDisk
+from millpond.node.link import SocketLink
+
+MIB = 1 << 20
+
+
+class Scene:
+    """A link with one end of a socket pair; the test holds the other."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.heard: list[str] = []
+        self.faults: list[BaseException] = []
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.far = socket.create_connection(listener.getsockname())
+        near, _ = listener.accept()
+        listener.close()
+        near.setblocking(False)
+        self.far.setblocking(False)
+        self.link = SocketLink(loop, near, "peer", True, lambda _, error: self.faults.append(error))
+        self.link.start(self)
+
+    def buffer(self) -> memoryview:
+        return memoryview(bytearray(1000))
+
+    def received(self, count: int) -> None:
+        self.heard.append(f"received {count}")
+
+    def drained(self) -> None:
+        self.heard.append("drained")
+
+    def closed(self) -> None:
+        self.heard.append("closed")
+
+    def run_until(self, condition: Callable[[], object], seconds: float = 5) -> bool:
+        async def wait() -> bool:
+            deadline = time.monotonic() + seconds
+            while not condition():
+                if time.monotonic() > deadline:
+                    return False
+                await asyncio.sleep(0.0005)
+            return True
+
+        return self.loop.run_until_complete(wait())
+
+    def drain(self) -> bytes:
+        """Read at the far end until nothing more comes for a moment."""
+        data = bytearray()
+        quiet = 0
+        while quiet < 20:
+            self.run_until(lambda: False, seconds=0.001)
+            try:
+                piece = self.far.recv(MIB)
+            except BlockingIOError:
+                quiet += 1
+                continue
+            if not piece:
+                break
+            quiet = 0
+            data += piece
+        return bytes(data)
+
+
+@pytest.fixture
+def scene(loop: asyncio.AbstractEventLoop) -> Iterator[Scene]:
+    scene = Scene(loop)
+    yield scene
+    scene.link.abort()
+    scene.far.close()
+    loop.run_until_complete(asyncio.sleep(0))
+
+
+@pytest.fixture
+def big(tmp_path: Path):
+    file = RealDisk().open(f"{tmp_path}/big", create=True)
+    file.append([os.urandom(6 * MIB)])
+    yield file
+    file.close()
+
+
+def whole(file) -> FileRange:
+    file.retain()
+    return FileRange(file, 0, file.size())
+
+
+def test_sendfile_is_used_in_turns(scene: Scene, big, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    sendfile = os.sendfile
+    monkeypatch.setattr(os, "sendfile", lambda *args: (asked.append(args[3]), sendfile(*args))[1])
+    scene.link.send([b"head", whole(big)])
+    assert sum(asked) < 6 * MIB, "one call of send must not do it all"
+    assert scene.drain() == b"head" + big.read_at(0, 6 * MIB)
+    assert max(asked) <= MIB
+    assert scene.heard == ["drained"]
+
+
+def test_a_file_system_without_sendfile_is_read_instead(scene: Scene, big, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EINVAL, "not here")
+
+    monkeypatch.setattr(os, "sendfile", refuse)
+    scene.link.send([b"head", whole(big), b"tail"])
+    assert scene.drain() == b"head" + big.read_at(0, 6 * MIB) + b"tail"
+    assert scene.faults == []
+
+
+def test_a_range_that_cannot_be_read_breaks_the_link(scene: Scene, big, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "rotten")
+
+    monkeypatch.setattr(os, "sendfile", fail)
+    scene.link.send([whole(big)])
+    assert scene.run_until(lambda: scene.heard)
+    assert scene.heard == ["closed"]
+    assert [error.errno for error in scene.faults] == [errno.EIO]
+    big.close()
+    assert big.descriptor() is None, "the range was released"
+
+
+def test_small_ranges_travel_with_their_neighbours(scene: Scene, big, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sendfile", pytest.fail)
+    big.retain()
+    scene.link.send([b"head", FileRange(big, 10, 100), b"tail"])
+    assert scene.drain() == b"head" + big.read_at(10, 100) + b"tail"
+
+
+def test_a_small_range_past_the_end_breaks_the_link_and_releases_all(scene: Scene, big) -> None:
+    for _ in range(3):
+        big.retain()
+    scene.link.send([FileRange(big, 0, MIB), FileRange(big, big.size() - 10, 100), FileRange(big, 0, MIB)])
+    assert scene.run_until(lambda: scene.heard)
+    assert scene.heard == ["closed"]
+    assert [error.errno for error in scene.faults] == [errno.EIO]
+    big.close()
+    assert big.descriptor() is None
+
+
+def test_a_peer_that_never_reads_cannot_hold_a_close_for_ever(
+    scene: Scene, big, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "CLOSE_WAIT_SECONDS", 0.1)
+    for _ in range(5):
+        scene.link.send([whole(big)])
+    scene.link.close()
+    assert not scene.run_until(lambda: scene.heard, seconds=0.05)
+    assert scene.run_until(lambda: scene.heard)
+    assert scene.heard == ["closed"]
+    big.close()
+    assert big.descriptor() is None
+
+
+def test_our_own_bug_breaks_its_link_at_once(scene: Scene) -> None:
+    def fail(count: int) -> None:
+        scene.link.send([b"half an answer"])
+        raise KeyError("our bug")
+
+    scene.received = fail  # type: ignore[method-assign]
+    scene.far.send(b"x")
+    assert scene.run_until(lambda: scene.heard)
+    assert scene.heard == ["closed"]
+    assert [type(error) for error in scene.faults] == [KeyError]
+
+
+def test_faults_in_drained_and_closed_are_told(scene: Scene) -> None:
+    def fail() -> None:
+        raise KeyError("our bug")
+
+    scene.drained = scene.closed = fail  # type: ignore[method-assign]
+    scene.link.send([bytes(8 * MIB)])
+    scene.drain()
+    assert scene.run_until(lambda: len(scene.faults) == 2)
+
+
+def test_a_reset_is_the_end_and_no_fault(scene: Scene) -> None:
+    scene.far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    scene.far.close()
+    assert scene.run_until(lambda: scene.heard)
+    scene.link.send([b"too late"])
+    scene.link.pause_reading()
+    scene.link.resume_reading()
+    assert scene.heard == ["closed"]
+    assert scene.faults == []
+
+
+def test_a_full_buffer_is_read_on_a_few_times_only(scene: Scene) -> None:
+    scene.link.pause_reading()
+    scene.far.send(bytes(10_000))
+    time.sleep(0.02)
+    scene.link.resume_reading()
+    scene.link._on_readable()
+    assert scene.heard == ["received 1000"] * link_module.READS_PER_WAKE
+    assert scene.run_until(lambda: len(scene.heard) == 10)

@@ -1,0 +1,176 @@
+"""Accepting: turned away, out of descriptors, both address families. (What links promise: tests/ports.)"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+from millpond.base.ports import Link
+from millpond.node.network import SocketNetwork
+
+
+class Quiet:
+    """A handler that only notes the end."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.is_closed = False
+
+    def buffer(self) -> memoryview:
+        return memoryview(bytearray(100))
+
+    def received(self, count: int) -> None: ...
+
+    def drained(self) -> None: ...
+
+    def closed(self) -> None:
+        self.is_closed = True
+
+
+class Scene:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.faults: list[tuple[object, BaseException]] = []
+        self.served: list[Quiet] = []
+        self.network = SocketNetwork(loop, on_fault=lambda link, error: self.faults.append((link, error)))
+
+    def accept(self, link: Link) -> Quiet:
+        self.served.append(Quiet(link))
+        return self.served[-1]
+
+    def run_until(self, condition: Callable[[], object], seconds: float = 5) -> bool:
+        async def wait() -> bool:
+            deadline = time.monotonic() + seconds
+            while not condition():
+                if time.monotonic() > deadline:
+                    return False
+                await asyncio.sleep(0.001)
+            return True
+
+        return self.loop.run_until_complete(wait())
+
+
+@pytest.fixture
+def scene(loop: asyncio.AbstractEventLoop):
+    scene = Scene(loop)
+    yield scene
+    for peer in scene.served:
+        peer.link.abort()
+    loop.run_until_complete(asyncio.sleep(0))
+
+
+def test_names_of_both_ends(scene: Scene) -> None:
+    listener = scene.network.listen("localhost", 0, scene.accept)
+    assert listener.host == "127.0.0.1"
+    with socket.create_connection((listener.host, listener.port)) as client:
+        assert scene.run_until(lambda: scene.served)
+        link = scene.served[0].link
+        assert link.peer == "{}:{}".format(*client.getsockname())
+        assert link.local_host == "127.0.0.1"
+    listener.close()
+
+
+def test_one_wildcard_serves_both_families(scene: Scene) -> None:
+    try:
+        listener = scene.network.listen("::", 0, scene.accept)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with socket.create_connection(("127.0.0.1", listener.port)), socket.create_connection(("::1", listener.port)):
+        assert scene.run_until(lambda: len(scene.served) == 2)
+    assert sorted(peer.link.local_host for peer in scene.served) == ["127.0.0.1", "::1"]
+    listener.close()
+
+
+def test_sockets_are_set_up_for_small_replies(scene: Scene) -> None:
+    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    with socket.create_connection((listener.host, listener.port)):
+        assert scene.run_until(lambda: scene.served)
+        sock = scene.served[0].link._socket
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert not sock.getblocking()
+    listener.close()
+
+
+def test_a_fault_while_accepting_costs_one_peer(scene: Scene) -> None:
+    def accept(link: Link) -> Quiet:
+        if not scene.faults:
+            raise KeyError("our bug")
+        return scene.accept(link)
+
+    listener = scene.network.listen("127.0.0.1", 0, accept)
+    with socket.create_connection((listener.host, listener.port)) as client:
+        assert scene.run_until(lambda: scene.faults)
+        assert client.recv(1) == b""
+    with socket.create_connection((listener.host, listener.port)):
+        assert scene.run_until(lambda: scene.served)
+    assert [type(error) for _, error in scene.faults] == [KeyError]
+    listener.close()
+
+
+def test_out_of_descriptors_it_waits_and_recovers(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millpond.node.network.EXHAUSTED_PAUSE_SECONDS", 0.02)
+    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    clients = [socket.socket() for _ in range(8)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    top = max(int(name) for name in os.listdir("/dev/fd"))
+    fillers: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (top + 10, hard))
+        while True:
+            try:
+                fillers.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError:
+                break
+        # uvloop takes two of these four while it runs.
+        for _ in range(4):
+            os.close(fillers.pop())
+        for client in clients:
+            client.connect((listener.host, listener.port))
+        assert scene.run_until(lambda: len(scene.served) >= 2 and scene.faults)
+        start = time.process_time()
+        scene.run_until(lambda: False, seconds=0.2)
+        assert time.process_time() - start < 0.15, "it must not spin"
+        assert {error.errno for _, error in scene.faults} == {errno.EMFILE}
+        assert len(scene.faults) <= 12
+    finally:
+        for descriptor in fillers:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(scene.served) < len(clients)
+    with socket.create_connection((listener.host, listener.port)) as late:
+        name = "{}:{}".format(*late.getsockname())
+        assert scene.run_until(lambda: scene.served[-1].link.peer == name)
+    for client in clients:
+        client.close()
+    listener.close()
+
+
+def test_a_listener_closed_while_it_waits_stays_closed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millpond.node.network.EXHAUSTED_PAUSE_SECONDS", 0.01)
+    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    listener._pause(OSError(errno.EMFILE, "too many"))
+    listener.close()
+    scene.run_until(lambda: False, seconds=0.05)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((listener.host, listener.port))
+
+
+def test_descriptors_are_given_back(scene: Scene) -> None:
+    scene.run_until(lambda: True)
+    before = len(os.listdir("/dev/fd"))
+    listener = scene.network.listen("127.0.0.1", 0, scene.accept)
+    for number in range(20):
+        with socket.create_connection((listener.host, listener.port)):
+            assert scene.run_until(lambda number=number: len(scene.served) > number)
+        assert scene.run_until(lambda: scene.served[-1].is_closed)
+    listener.close()
+    scene.run_until(lambda: False, seconds=0.01)
+    assert len(os.listdir("/dev/fd")) == before

@@ -1,0 +1,154 @@
+"""A real node as a child process with a data folder of its own: start it, stop it, kill it, start it again."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+HOST = "127.0.0.1"
+START_SECONDS_MAX = 30.0
+STOP_SECONDS_MAX = 30.0
+PORTS = range(20_000, 32_000)
+"""Below the ports that outgoing connections are given: a client that knocks on a dead node's port again and again
+would otherwise some day connect to itself, and the node could not have its port back."""
+
+STARTER = """
+import ctypes, signal, sys
+try:
+    # A node must not outlive the tests that started it, however they end.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+except (OSError, AttributeError):
+    pass
+from millpond.config.node import node_settings
+from millpond.node.journal import LineJournal
+from millpond.node.serve import serve
+texts = dict(each.split("=", 1) for each in sys.argv[1:])
+serve(node_settings(texts), LineJournal(), lambda broker: print("ready", flush=True))
+"""
+
+
+class NodeEnded(Exception):
+    """The process ended before it was ready."""
+
+
+class Node:
+    """One node. `settings` count from the next start on; the port stays the same through restarts."""
+
+    def __init__(
+        self, root: Path, settings: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.data = root / "data"
+        self.journal_path = root / "journal.txt"
+        self.settings = dict(settings or {})
+        self.environment = dict(environment or {})
+        self.port = 0
+        self.starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        root.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not running"
+        return self._process.pid
+
+    def start(self) -> Node:
+        """Start and wait until it serves."""
+        assert self._process is None, "already running"
+        self.port = self.port or free_port()
+        texts = {"data.folder": str(self.data), "listen": self.bootstrap, **self.settings}
+        with self.journal_path.open("ab") as journal:
+            process = subprocess.Popen(
+                [sys.executable, "-c", STARTER, *(f"{name}={text}" for name, text in texts.items())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=journal,
+                env={**os.environ, **self.environment},
+            )
+        self._process = process
+        assert process.stdout is not None
+        readable, _, _ = select.select([process.stdout], [], [], START_SECONDS_MAX)
+        if not readable or process.stdout.readline() != b"ready\n":
+            code = process.poll()
+            self.kill9()
+            raise NodeEnded(f"the node was not ready (exit code {code}): {self.journal()[-2000:]}")
+        self.starts += 1
+        return self
+
+    def kill9(self) -> None:
+        """End it as a crash of the process would: nothing is flushed, closed or said."""
+        self._end(signal.SIGKILL)
+
+    def terminate(self) -> int:
+        """Ask it to end, as an operator would; its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def restart(self, *, crash: bool = False) -> Node:
+        if crash:
+            self.kill9()
+        else:
+            self.terminate()
+        return self.start()
+
+    def journal(self) -> str:
+        """What it has told its operator so far, over all starts."""
+        return self.journal_path.read_text(errors="replace") if self.journal_path.exists() else ""
+
+    def resident_bytes(self) -> int:
+        return int(psutil.Process(self.pid).memory_info().rss)
+
+    def cpu_seconds(self) -> float:
+        times = psutil.Process(self.pid).cpu_times()
+        return float(times.user + times.system)
+
+    def _end(self, number: int) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        if process.poll() is None:
+            process.send_signal(number)
+        try:
+            return process.wait(STOP_SECONDS_MAX)
+        finally:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    for _ in range(200):
+        port = random.choice(PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+    raise OSError("no free port")
+
+
+def eventually(condition, seconds: float = 10.0, step: float = 0.01):  # type: ignore[no-untyped-def]
+    """What `condition` returns once it is true; the last thing it returned when that takes too long."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < deadline:
+        time.sleep(step)
+    return found

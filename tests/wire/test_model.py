@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import MalformedMessage
+from millpond.wire import messages
+
+
+def test_values_behave() -> None:
+    one = messages.FetchRequest(max_wait_ms=5)
+    assert one == messages.FetchRequest(max_wait_ms=5)
+    assert one != messages.FetchRequest(max_wait_ms=6)
+    assert one != messages.HeartbeatRequest()
+    assert (one.replica_id, one.session_epoch, one.max_bytes) == (-1, -1, 0x7FFFFFFF)
+    assert "max_wait_ms=5" in repr(one)
+    assert repr(messages.FetchRequest.ReplicaState()) == "FetchRequest.ReplicaState(replica_id=-1, replica_epoch=-1)"
+    with pytest.raises(AttributeError):
+        one.banana = 3  # type: ignore[attr-defined]
+    with pytest.raises(TypeError):
+        messages.FetchRequest(banana=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        hash(one)
+
+
+def test_defaults_are_not_shared() -> None:
+    one, other = messages.FetchRequest(), messages.FetchRequest()
+    one.topics.append(messages.FetchRequest.FetchTopic())
+    one.replica_state.replica_id = 7
+    assert other.topics == []
+    assert other.replica_state.replica_id == -1
+
+
+def test_code_is_made_on_first_use_and_kept(all_types: Any) -> None:
+    assert all_types._decoders == all_types._encoders == {}
+    data = all_types().encode(1)
+    all_types.decode(data, 1)
+    assert list(all_types._decoders) == list(all_types._encoders) == [1]
+    decoder = all_types._decoders[1]
+    all_types.decode(data, 1)
+    assert all_types._decoders[1] is decoder
+
+
+def test_structures_are_attributes_of_their_message(all_types: Any) -> None:
+    assert all_types.One.__qualname__ == "All.One"
+    assert all_types().one == all_types.One(x=0)
+    assert all_types().maybe is None
+
+
+def test_errors_name_message_version_and_field(all_types: Any) -> None:
+    with pytest.raises(MalformedMessage, match="All v0 a_bool to a_string: unpack_from requires"):
+        all_types.decode(b"", 0)
+    with pytest.raises(ValueError, match="All v0 strings: "):
+        all_types(strings=[7]).encode(0)
