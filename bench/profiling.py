@@ -7,17 +7,22 @@ functions that cost most, by themselves and with all they call.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 RESULTS = os.path.join(os.path.dirname(__file__), "results")
 SAMPLES_PER_SECOND = 500
 SECONDS_MAX = 120
-TOP = 20
+TOP = 25
+IDLE = "SimpleQueue_get"
+"""Where a worker thread without work stands; py-spy takes it for busy."""
+
+C_LINE = re.compile(r"(\.(?:c|h|pyx|c\.h)):\d+")
 
 
 class Profiler:
@@ -53,20 +58,39 @@ class Profiler:
             top.write(text)
 
 
-def top_of(stacks: Iterator[str] | list[str], count: int = TOP) -> str:
+def top_of(stacks: Iterable[str], count: int = TOP) -> str:
     """The costliest functions of collapsed stacks, as text."""
+    leaves: Counter[str] = Counter()
     own: Counter[str] = Counter()
     whole: Counter[str] = Counter()
     samples = 0
     for line in stacks:
         stack, _, number = line.rstrip("\n").rpartition(" ")
-        frames = stack.split(";")
-        own[frames[-1]] += int(number)
+        frames = [_plain(frame) for frame in stack.split(";")]
+        if any(IDLE in frame for frame in frames):
+            continue
         samples += int(number)
-        for frame in set(frames):
+        leaves[frames[-1]] += int(number)
+        own[next((frame for frame in reversed(frames) if _is_python(frame)), "?")] += int(number)
+        for frame in set(filter(_is_python, frames)):
             whole[frame] += int(number)
-    lines = [f"{samples} samples while busy", "", "by itself:"]
-    lines += [f"{100 * number / samples:6.1f} %  {name}" for name, number in own.most_common(count)]
-    lines += ["", "with all that it calls:"]
-    lines += [f"{100 * number / samples:6.1f} %  {name}" for name, number in whole.most_common(2 * count)]
+    lines = [f"{samples} samples, idle worker threads left out"]
+    for title, counter in (
+        ("by itself", leaves),
+        ("by Python function, with the C that it calls", own),
+        ("with all that it calls", whole),
+    ):
+        lines += ["", f"{title}:"]
+        lines += [f"{100 * number / samples:6.1f} %  {name}" for name, number in counter.most_common(count)]
     return "\n".join(lines) + "\n"
+
+
+def _plain(frame: str) -> str:
+    """A C function without its line, an address without its number: they would scatter what belongs together."""
+    if frame.startswith("0x"):
+        return frame.partition(" ")[2].strip("()")
+    return C_LINE.sub(r"\1", frame)
+
+
+def _is_python(frame: str) -> bool:
+    return ".py" in frame or frame.startswith("<")

@@ -8,6 +8,7 @@ from random import Random
 from uuid import UUID
 
 import pytest
+
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Disk
 from millpond.log.limits import LogLimits

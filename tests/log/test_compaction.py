@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from millpond.log.limits import LogLimits
 from millpond.sim.disk import PowerCut, SimDisk
 from millpond.wire.batch import walk

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from millpond.base.errors import ErrorCode, Refused
 from millpond.log.limits import LogLimits
 from millpond.sim.disk import PowerCut, SimDisk

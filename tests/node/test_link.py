@@ -110,6 +110,18 @@ def test_sendfile_is_used_in_turns(scene: Scene, big, monkeypatch: pytest.Monkey
     assert scene.heard == ["drained"]
 
 
+def test_a_kernel_that_takes_everything_does_not_starve_the_others(
+    scene: Scene, big, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(os, "sendfile", lambda *args: asked.append(args[3]) or args[3])
+    scene.link.send([whole(big)])
+    assert asked == [MIB]
+    assert scene.link.unsent_bytes() == 5 * MIB
+    assert scene.run_until(lambda: scene.heard == ["drained"])
+    assert asked == [MIB] * 6
+
+
 def test_a_file_system_without_sendfile_is_read_instead(scene: Scene, big, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError(errno.EINVAL, "not here")

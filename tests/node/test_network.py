@@ -116,7 +116,7 @@ def test_a_fault_while_accepting_costs_one_peer(scene: Scene) -> None:
 
 
 def test_out_of_descriptors_it_waits_and_recovers(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millpond.node.network.EXHAUSTED_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr("millpond.node.network.EXHAUSTED_PAUSE_SECONDS", 0.3)
     listener = scene.network.listen("127.0.0.1", 0, scene.accept)
     clients = [socket.socket() for _ in range(8)]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -135,11 +135,8 @@ def test_out_of_descriptors_it_waits_and_recovers(scene: Scene, monkeypatch: pyt
         for client in clients:
             client.connect((listener.host, listener.port))
         assert scene.run_until(lambda: len(scene.served) >= 2 and scene.faults)
-        start = time.process_time()
-        scene.run_until(lambda: False, seconds=0.2)
-        assert time.process_time() - start < 0.15, "it must not spin"
-        assert {error.errno for _, error in scene.faults} == {errno.EMFILE}
-        assert len(scene.faults) <= 12
+        scene.run_until(lambda: False, seconds=0.1)
+        assert [error.errno for _, error in scene.faults] == [errno.EMFILE], "one try, then a pause"
     finally:
         for descriptor in fillers:
             os.close(descriptor)
@@ -148,6 +145,7 @@ def test_out_of_descriptors_it_waits_and_recovers(scene: Scene, monkeypatch: pyt
     with socket.create_connection((listener.host, listener.port)) as late:
         name = "{}:{}".format(*late.getsockname())
         assert scene.run_until(lambda: scene.served[-1].link.peer == name)
+    assert len(scene.served) == len(clients), "one was turned away, the others only waited"
     for client in clients:
         client.close()
     listener.close()

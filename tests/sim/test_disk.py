@@ -142,6 +142,19 @@ def test_moving_between_folders_is_one_change() -> None:
         assert not seed % 2 or disk.contents() == {"/to/a": b"a"}
 
 
+def test_a_sync_carries_what_its_changes_stand_on() -> None:
+    for seed in SEEDS:
+        disk = SimDisk(seed)
+        for folder in ("/from", "/to"):
+            disk.make_folder(folder)
+        disk.sync_folder("/")
+        disk.open("/from/a", create=True).close()
+        disk.rename("/from/a", "/to/a")
+        disk.sync_folder("/to")
+        disk.crash()
+        assert disk.contents() == {"/to/a": b""}, f"seed {seed}"
+
+
 def test_a_folder_whose_name_is_not_synced_may_vanish_with_all_in_it() -> None:
     kept = set()
     for seed in SEEDS:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import RemoteError
 from millpond.base.ports import Link, ReplyPart
 from millpond.broker.replies import release_ranges
+from millpond.broker.request_memory import RequestMemory
 from millpond.broker.wait import Wait
 from millpond.wire.frames import FrameReader
 
@@ -40,6 +41,7 @@ class Connection:
         link: Link,
         dispatcher: Dispatcher,
         reader: FrameReader,
+        memory: RequestMemory,
         *,
         in_flight_max: int,
         unsent_bytes_max: int,
@@ -50,6 +52,8 @@ class Connection:
         self.last_active_ms = 0
         self._dispatcher = dispatcher
         self._reader = reader
+        self._memory = memory
+        self._held_bytes = 0
         self._slots: deque[_Slot] = deque()
         self._ready: list[ReplyPart] = []
         self._in_flight_max = in_flight_max
@@ -57,6 +61,7 @@ class Connection:
         self._on_closed = on_closed
         self._handling = False
         self._paused = False
+        self._stalled = False
         self._backlog: deque[bytes] = deque()
         self._open = True
 
@@ -80,6 +85,10 @@ class Connection:
         finally:
             self._handling = False
             self._flush()
+        held_bytes = self._reader.held_bytes
+        if held_bytes != self._held_bytes:
+            self._held_bytes = held_bytes
+            self._memory.hold(self, held_bytes)
 
     def drained(self) -> None:
         self.last_active_ms = self._dispatcher.clock.monotonic_ms()
@@ -87,6 +96,8 @@ class Connection:
 
     def closed(self) -> None:
         self._open = False
+        if self._held_bytes:
+            self._memory.hold(self, 0)
         for slot in self._slots:
             if slot.wait is not None:
                 slot.wait.cancel()
@@ -123,6 +134,18 @@ class Connection:
         slot = _Slot(wait, None)
         self._slots.append(slot)
         wait.then(lambda frame: self._fill(slot, [frame]))
+
+    def set_stalled(self, stalled: bool) -> None:
+        """The node is out of memory for large requests, or has some again (see `request_memory`)."""
+        self._stalled = stalled
+        if stalled:
+            self._pause()
+        else:
+            self._resume_if_light()
+
+    def is_stuck(self) -> bool:
+        """Whether a request has begun and not ended, through no fault of ours."""
+        return self._held_bytes > 0 and not self._stalled
 
     def is_waiting(self) -> bool:
         """Whether some request is still unanswered or some answer unsent."""
@@ -186,4 +209,8 @@ class Connection:
         self._flush()
 
     def _is_light(self) -> bool:
-        return len(self._slots) < self._in_flight_max and self.link.unsent_bytes() <= self._unsent_bytes_max
+        return (
+            not self._stalled
+            and len(self._slots) < self._in_flight_max
+            and self.link.unsent_bytes() <= self._unsent_bytes_max
+        )

@@ -9,17 +9,22 @@ from millpond.base.ports import Clock, Link, LinkHandler
 from millpond.base.settings import Settings
 from millpond.broker.connection import Connection
 from millpond.broker.dispatch import Dispatcher
+from millpond.broker.request_memory import RequestMemory
 from millpond.config.node import (
     CONNECTIONS_MAX_IDLE_MS,
     MAX_CONNECTIONS,
     MAX_CONNECTIONS_PER_IP,
     MAX_INFLIGHT_REQUESTS_PER_CONNECTION,
+    QUEUED_MAX_REQUEST_BYTES,
     SOCKET_REQUEST_MAX_BYTES,
 )
 from millpond.wire.frames import FrameReader
 
 SCRATCH_BYTES = 64 * 1024
 """One buffer that all connections read into; what is left of a frame in it moves to a buffer of its own."""
+
+STUCK_REQUEST_MS = 30_000
+"""A large request of which nothing more arrives for this long is given up: it keeps memory from others."""
 
 UNSENT_BYTES_MAX = 4 * 1024 * 1024
 """A client that leaves this much unread is not read from until it has caught up."""
@@ -33,6 +38,7 @@ class Connections:
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._open: dict[Connection, str] = {}
         self._per_host: Counter[str] = Counter()
+        self._memory = RequestMemory(settings()[QUEUED_MAX_REQUEST_BYTES])
         self.turned_away_total = 0
         self._closing = False
 
@@ -54,6 +60,7 @@ class Connections:
             link,
             self._dispatcher,
             FrameReader(self._scratch, settings[SOCKET_REQUEST_MAX_BYTES]),
+            self._memory,
             in_flight_max=settings[MAX_INFLIGHT_REQUESTS_PER_CONNECTION],
             unsent_bytes_max=UNSENT_BYTES_MAX,
             on_closed=self._forget,
@@ -71,9 +78,12 @@ class Connections:
 
     def drop_idle(self) -> None:
         """Close those on which nothing has moved for too long, whether they are silent or do not read."""
-        idle_since = self._clock.monotonic_ms() - self._settings()[CONNECTIONS_MAX_IDLE_MS]
-        for connection in [each for each in self._open if each.last_active_ms < idle_since]:
-            connection.drop()
+        now_ms = self._clock.monotonic_ms()
+        idle_since = now_ms - self._settings()[CONNECTIONS_MAX_IDLE_MS]
+        stuck_since = max(idle_since, now_ms - STUCK_REQUEST_MS)
+        for connection in list(self._open):
+            if connection.last_active_ms < (stuck_since if connection.is_stuck() else idle_since):
+                connection.drop()
 
     def begin_closing(self) -> None:
         """Take nobody new; close every connection that is not owed an answer."""

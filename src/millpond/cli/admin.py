@@ -11,7 +11,6 @@ from millpond.cli.errors import failed
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient
 
 SOURCES: Final = {
@@ -85,10 +84,6 @@ def own_settings(admin: AdminClient, names: Sequence[str]) -> dict[str, list[Top
             if entry.source != DEFAULT_SOURCE and not entry.is_default
         ]
     return found
-
-
-def error_name(error: KafkaError) -> str:
-    return str(error.name())
 
 
 def _settle(what: str, future: Future[Any]) -> Any:

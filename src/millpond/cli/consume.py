@@ -31,7 +31,15 @@ Formatter = Callable[["Message"], bytes]
 
 @click.command("consume")
 @click.argument("topic")
-@click.option("-p", "--partition", "wanted", metavar="N", type=click.IntRange(0), multiple=True, help="Only this one; repeatable.")
+@click.option(
+    "-p",
+    "--partition",
+    "wanted",
+    metavar="N",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only this one; repeatable.",
+)
 @click.option("--from", "place", metavar="PLACE", default="beginning", show_default=True, help="Where to begin.")
 @click.option("-n", "--count", metavar="N", type=click.IntRange(1), help="Stop after this many records.")
 @click.option("--follow/--until-end", default=True, help="Wait for what comes (the default), or stop at the end.")

@@ -33,9 +33,9 @@ def nobody_listens(bootstrap: str) -> Failed:
     )
 
 
-def unknown_topic(topic: str, known: Iterable[str]) -> Failed:
+def unknown_topic(topic: str, known: Iterable[str], *, to_create: bool = True) -> Failed:
     near = nearest(topic, known)
-    hint = near if near != "." else f"; create it with `millpond topic create {topic}`."
+    hint = f"; create it with `millpond topic create {topic}`." if near == "." and to_create else near
     return Failed(f"There is no topic {topic}{hint}")
 
 

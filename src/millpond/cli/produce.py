@@ -32,7 +32,9 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 @click.option("-j", "--json-lines", is_flag=True, help="Each line is a record as JSON, with any of the fields below.")
 @click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True)
 @click.option("--compression", type=click.Choice(CODECS), default="none", show_default=True)
-@click.option("-p", "--partition", metavar="N", type=click.IntRange(0), help="All to this partition; else by key, or spread.")
+@click.option(
+    "-p", "--partition", metavar="N", type=click.IntRange(0), help="All to this partition; else by key, or spread."
+)
 @click.option("--rate", metavar="N", type=click.FloatRange(0, min_open=True), help="At most N records a second.")
 @cluster_options
 def command(

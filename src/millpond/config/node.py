@@ -124,7 +124,7 @@ SOCKET_REQUEST_MAX_BYTES = Setting(
 QUEUED_MAX_REQUEST_BYTES = Setting(
     "queued.max.request.bytes",
     512 * MIB,
-    "Stop reading from sockets while requests of this many bytes in all are waiting to be answered.",
+    "The memory for requests that have only partly arrived; over it, large ones are read one at a time.",
     at_least(1),
 )
 MAX_INFLIGHT_REQUESTS_PER_CONNECTION = Setting(

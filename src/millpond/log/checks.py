@@ -8,6 +8,7 @@ from millpond.base.errors import ErrorCode, MalformedMessage, Refused
 from millpond.base.ports import Buffer
 from millpond.log.limits import LogLimits
 from millpond.wire.batch import (
+    CODEC_MASK,
     CONTROL,
     HAS_DELETE_HORIZON,
     TIMESTAMP_LOG_APPEND,
@@ -17,6 +18,7 @@ from millpond.wire.batch import (
 )
 from millpond.wire.records import batch_keys
 
+RECORD_BYTES_MIN = 7
 _NOT_FROM_CLIENTS = CONTROL | HAS_DELETE_HORIZON
 
 
@@ -67,6 +69,8 @@ def _check_for_topic(batches: Buffer, position: int, header: BatchHeader, limits
             f"the batch has {header.size} bytes, the topic takes {limits.max_message_bytes} (max.message.bytes)",
         )
     attributes = header.attributes
+    if not attributes & CODEC_MASK and header.record_count * RECORD_BYTES_MIN > header.batch_length:
+        raise Refused(ErrorCode.INVALID_RECORD, f"{header.record_count} records in {header.size} bytes")
     if attributes & _NOT_FROM_CLIENTS:
         raise Refused(ErrorCode.INVALID_RECORD, "a client may not write control batches or delete horizons")
     if not limits.timestamp_type_append and (

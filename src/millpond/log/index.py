@@ -6,6 +6,7 @@ stays in the file and is searched there, so that idle segments cost no memory.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from array import array
 from bisect import bisect_right
@@ -19,7 +20,7 @@ _BLOCK_ENTRIES = 512
 class SparseIndex:
     """Keys rise strictly, values never fall. `offset_index` and `time_index` make a segment's two kinds."""
 
-    __slots__ = ("_disk", "_entry", "_file", "_flushed", "_keys", "_values", "count", "path")
+    __slots__ = ("_disk", "_entry", "_file", "_flushed", "_is_written", "_keys", "_values", "count", "path")
 
     def __init__(self, disk: Disk, path: str, entry: struct.Struct) -> None:
         self.path = path
@@ -29,6 +30,8 @@ class SparseIndex:
         self._keys: array[int] | None = None
         self._values: array[int] = array("q")
         self._flushed = 0
+        self._is_written = False
+        """Whether the file holds the flushed entries and nothing else."""
         self._file: File | None = None
 
     @property
@@ -46,6 +49,7 @@ class SparseIndex:
         self.close()
         self._keys, self._values = array("q"), array("q")
         self.count = self._flushed = 0
+        self._is_written = False
 
     def load(self) -> None:
         """Take the whole file into memory, as far as it makes sense: entries that do not rise end it."""
@@ -64,20 +68,21 @@ class SparseIndex:
             self._values.append(value)
             last_key, last_value = key, value
         self.count = self._flushed = len(self._keys)
-        if self.count * self._entry.size != len(data):
-            self._flushed = 0
+        self._is_written = self.count * self._entry.size == len(data)
 
     def add(self, key: int, value: int) -> None:
         assert self._keys is not None, f"{self.path} is sealed"
         self._keys.append(key)
         self._values.append(value)
         self.count += 1
-        if self.count - self._flushed >= FLUSH_ENTRIES:
-            self.flush()
+        if not (self.count - self._flushed) % FLUSH_ENTRIES:
+            # A full disk is no reason to refuse the batch, which is in the log by now.
+            with contextlib.suppress(OSError):
+                self.flush()
 
     def flush(self) -> None:
         """Bring the file up to the memory. Not synced: a crash may lose it, recovery makes it again."""
-        if self._keys is None or (self._flushed == self.count and self.count):
+        if self._keys is None or (self._is_written and self._flushed == self.count):
             return
         pack = self._entry.pack
         pairs = zip(self._keys[self._flushed :], self._values[self._flushed :], strict=True)
@@ -89,6 +94,7 @@ class SparseIndex:
             if block:
                 file.append((block,))
             self._flushed = self.count
+            self._is_written = True
         finally:
             file.close()
 
@@ -99,7 +105,9 @@ class SparseIndex:
             self._keys.pop()
             self._values.pop()
             self.count -= 1
-        self._flushed = min(self._flushed, self.count)
+        if self._flushed > self.count:
+            self._flushed = self.count
+            self._is_written = False
 
     def seal(self) -> None:
         """Write the rest and give the memory back."""

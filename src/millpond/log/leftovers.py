@@ -33,8 +33,8 @@ def settle(disk: Disk, folder: str, names: list[str]) -> set[int]:
     for name in names:
         if name.endswith((DELETED, CLEANED, _TEMPORARY)):
             disk.remove(f"{folder}/{name}")
-    swaps = sorted({_base_of(name) for name in names if name.endswith(SWAP)})
-    for base in swaps:
+    swapped = (read_offset_name(name.removesuffix(SWAP)) for name in names if name.endswith(SWAP))
+    for base in sorted({entry[0] for entry in swapped if entry}):
         if offset_name(base, LOG) + SWAP in names:
             _finish_swap(disk, folder, base, names)
         for suffix in (OFFSET_INDEX, TIME_INDEX):
@@ -60,12 +60,6 @@ def _finish_swap(disk: Disk, folder: str, base: int, names: list[str]) -> None:
         for suffix in SEGMENT_SUFFIXES:
             _remove_if_there(disk, f"{folder}/{offset_name(other, suffix)}")
     disk.rename(swap_path, f"{folder}/{offset_name(base, LOG)}")
-
-
-def _base_of(name: str) -> int:
-    found = read_offset_name(name[: -len(SWAP)])
-    assert found is not None, f"{name} is no segment's file"
-    return found[0]
 
 
 def _remove_if_there(disk: Disk, path: str) -> None:

@@ -18,6 +18,7 @@ from millpond.log import compaction, lookup, reading, retention, truncation
 from millpond.log.checkpoints import encode_metadata
 from millpond.log.checks import checked_headers, trusted_headers
 from millpond.log.epochs import LeaderEpochs
+from millpond.log.handles import OpenSegments
 from millpond.log.limits import LogLimits
 from millpond.log.names import METADATA_FILE
 from millpond.log.producers import ProducerStates
@@ -26,7 +27,7 @@ from millpond.log.scan import Damaged
 from millpond.log.segment import NO_TIMESTAMP, Segment
 from millpond.log.snapshots import Snapshots
 from millpond.log.syncing import Debts, RemovalJob, SyncTicket, make_ticket
-from millpond.wire.batch import BatchHeader, patch_append_time, patch_offset_and_epoch, read_header
+from millpond.wire.batch import BatchHeader, patch_append_time, patch_offset_and_epoch
 
 
 class Appended(NamedTuple):
@@ -79,6 +80,8 @@ class PartitionLog:
         """Base offsets of segments that a running compaction reads: nobody else may take them away."""
         self.checkpoint_now: Callable[[], None] = _nothing
         """Set by the store: written at once where a later crash must not find an older truth."""
+        self.open_segments = OpenSegments()
+        """Shared by the store's logs."""
         self.debts = Debts(named_bases=list(self.bases), folders={folder})
 
     # Facts
@@ -167,7 +170,11 @@ class PartitionLog:
             self.roll()
             active = self.active
         try:
-            active.file.append((batches,))
+            file = active.file
+        except OSError as error:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
+        try:
+            file.append((batches,))
         except OSError as error:
             self._drop_torn_tail(error)
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
@@ -223,23 +230,19 @@ class PartitionLog:
         """Seal the active segment and begin a new one; the new active segment."""
         if not self.active.size:
             return self.active
+        sealed = self.active
         try:
+            # All that can fail comes before anything changes.
+            sealed.flush_indexes()
+            self.snapshots.write(self.end_offset, self.producers)
             fresh = Segment.create(self.disk, self.folder, self.end_offset)
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
-        sealed = self.active
+        sealed.seal()
+        self.replace_segments([*self.segments, fresh])
         self.debts.sealed_bases.append(sealed.base_offset)
         self.debts.named_bases.append(fresh.base_offset)
-        self.segments.append(fresh)
-        self.bases.append(fresh.base_offset)
-        self.active = fresh
         self.debts.folders.add(self.folder)
-        try:
-            sealed.seal()
-            self.snapshots.write(self.end_offset, self.producers)
-        except OSError as error:
-            self.fail(error)
-            raise self._offline() from error
         return fresh
 
     # Reading
@@ -296,6 +299,10 @@ class PartitionLog:
     def _offline(self) -> Refused:
         reason = f"is offline: {self.failed}" if self.failed is not None else "is closed"
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder} {reason}")
+
+    def expire_producers(self, now_ms: int) -> list[int]:
+        """Forget idempotent producers that have been silent for too long; their ids."""
+        return self.producers.expire(now_ms, self.limits.producer_id_expiration_ms)
 
     # Shortening
 

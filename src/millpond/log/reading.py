@@ -41,6 +41,9 @@ def read_slice(log: PartitionLog, offset: int, max_bytes: int, upper: int, min_o
             break
         file = segment.file
         file.retain()
+        if segment is not log.active and segment.base_offset not in log.debts.sealed_bases:
+            # A file that owes a sync stays open: a new descriptor might not hear of a failed write.
+            log.open_segments.touch(segment)
         return LogSlice(FileRange(file, place.position, length), place.base_offset)
     return LogSlice(None, offset)
 

@@ -74,6 +74,8 @@ class _Opener:
         unsynced_from = len(segments)
         if clean:
             segments[-1].load_tail(self.limits.index_interval_bytes, self.present)
+            # Most partitions are idle: a file is opened again when it is needed.
+            segments[-1].close()
         else:
             unsynced_from = self._recover(segments)
         end = segments[-1].next_offset
@@ -146,6 +148,11 @@ class _Opener:
                 segment.next_offset = following.base_offset
                 segment.seal()
             number += 1
+        if segments[-1].next_offset < point:
+            raise LogDamaged(
+                f"{self.folder} ends at offset {segments[-1].next_offset}, but everything below {point} was known to be "
+                f"safe; put the missing files back, or delete the partition's folder to copy it anew"
+            )
         return first
 
     def _drop_overlaps(self, segments: list[Segment]) -> None:

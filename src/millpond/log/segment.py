@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterator
-from typing import NamedTuple
 
 from millpond.base.ports import Disk, File
 from millpond.log.index import offset_index, time_index
 from millpond.log.names import LOG, OFFSET_INDEX, SEGMENT_SUFFIXES, TIME_INDEX, offset_name
+from millpond.log.recent import Place, RecentBatches
 from millpond.log.scan import SCAN_BYTES, Damaged, checked, headers
 from millpond.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, read_header
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 NO_TIMESTAMP = -1
-TAIL_BATCHES_MAX = 1024
 _SMALL_BYTES = 1 << 16
 """A segment up to this size can do without an index."""
 _NEVER = 1 << 62
 
 Walk = Callable[[File, int, int], Iterator[tuple[int, BatchHeader]]]
-
-
-class Place(NamedTuple):
-    """Where a batch lies in its segment's file."""
-
-    position: int
-    size: int
-    base_offset: int
 
 
 class Segment:
@@ -39,8 +29,7 @@ class Segment:
         "_file",
         "_max_timestamp",
         "_max_timestamp_offset",
-        "_tail_offsets",
-        "_tail_positions",
+        "_recent",
         "appended_ms",
         "base_offset",
         "first_append_ms",
@@ -72,8 +61,7 @@ class Segment:
         self._max_timestamp: int | None = None
         self._max_timestamp_offset = -1
         self._bytes_since_entry = 0
-        self._tail_offsets: list[int] = []
-        self._tail_positions: list[int] = []
+        self._recent = RecentBatches()
 
     @classmethod
     def create(cls, disk: Disk, folder: str, base_offset: int, stage: str = "") -> Segment:
@@ -112,11 +100,7 @@ class Segment:
         self._bytes_since_entry += size
         self.size = position + size
         self.next_offset = last_offset + 1
-        self._tail_offsets.append(base_offset)
-        self._tail_positions.append(position)
-        if len(self._tail_offsets) > TAIL_BATCHES_MAX:
-            del self._tail_offsets[: TAIL_BATCHES_MAX // 2]
-            del self._tail_positions[: TAIL_BATCHES_MAX // 2]
+        self._recent.add(base_offset, position)
 
     def _add_time_entry(self) -> None:
         last = self.times.last()
@@ -145,7 +129,7 @@ class Segment:
         self._add_time_entry()
         self.offsets.seal()
         self.times.seal()
-        self._tail_offsets, self._tail_positions = [], []
+        self._recent.clear()
 
     def flush_indexes(self) -> None:
         """Bring the index files up to date before a clean close."""
@@ -157,12 +141,10 @@ class Segment:
 
     def locate(self, offset: int) -> Place | None:
         """The first batch that ends at or after `offset`; None if compaction took it and all that followed here."""
-        tail = self._tail_offsets
-        if tail and offset >= tail[0] and offset < self.next_offset:
-            place = bisect_right(tail, offset) - 1
-            position = self._tail_positions[place]
-            end = self._tail_positions[place + 1] if place + 1 < len(tail) else self.size
-            return Place(position, end - position, tail[place])
+        if offset < self.next_offset:
+            place = self._recent.holding(offset, self.size)
+            if place is not None:
+                return place
         return self._locate_by_index(offset)
 
     def _locate_by_index(self, offset: int) -> Place | None:
@@ -198,16 +180,13 @@ class Segment:
         """Where the first batch that begins at or after `upper_offset` starts; the size if there is none."""
         if upper_offset >= self.next_offset:
             return self.size
-        tail = self._tail_offsets
-        if tail and upper_offset >= tail[0]:
-            place = bisect_left(tail, upper_offset)
-            return self._tail_positions[place] if place < len(tail) else self.size
-        place_found = self._locate_by_index(upper_offset)
-        if place_found is None:
+        position = self._recent.position_from(upper_offset, self.size)
+        if position is not None:
+            return position
+        place = self._locate_by_index(upper_offset)
+        if place is None:
             return self.size
-        if place_found.base_offset >= upper_offset:
-            return place_found.position
-        return place_found.position + place_found.size
+        return place.position if place.base_offset >= upper_offset else place.position + place.size
 
     # Time
 
@@ -380,7 +359,7 @@ class Segment:
         """Drop the file's bytes from `position` on and get ready to grow again."""
         self.file.truncate(position)
         self.size = position
-        self._tail_offsets, self._tail_positions = [], []
+        self._recent.clear()
         self.rebuild_indexes(interval, keep=True)
         self.offsets.flush()
         self.times.flush()

@@ -10,6 +10,7 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Disk, Entropy, FileLock
 from millpond.log.checkpoints import DamagedCheckpoint, decode_lines, encode_lines, read_offsets, write_offsets
+from millpond.log.handles import OpenSegments
 from millpond.log.limits import LogLimits
 from millpond.log.names import (
     APPEND_TIMES_FILE,
@@ -58,6 +59,7 @@ class LogStore:
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._append_times: list[tuple[str, int, int, int]] = []
         self._clock = RetentionClock()
+        self._open_segments = OpenSegments()
 
     # Opening
 
@@ -135,6 +137,7 @@ class LogStore:
 
     def _adopt(self, tp: TopicPartition, log: PartitionLog) -> None:
         log.checkpoint_now = self.checkpoint
+        log.open_segments = self._open_segments
         self.logs[tp] = log
 
     # Partitions

@@ -127,9 +127,7 @@ class SimAdmin:
                     resource_type=TOPIC,
                     resource_name=name,
                     configs=[
-                        m.IncrementalAlterConfigsRequest.AlterableConfig(
-                            name=key, config_operation=SET, value=value
-                        )
+                        m.IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=SET, value=value)
                     ],
                 )
             ]
@@ -169,7 +167,9 @@ class SimAdmin:
 
         self._send(request, 1, on_reply)
 
-    def describe(self, names: list[str], on_found: Callable[[m.MetadataResponse, m.DescribeConfigsResponse], None]) -> None:
+    def describe(
+        self, names: list[str], on_found: Callable[[m.MetadataResponse, m.DescribeConfigsResponse], None]
+    ) -> None:
         """What the node says about topics, once it answers."""
         metadata = m.MetadataRequest(
             topics=[m.MetadataRequest.MetadataRequestTopic(name=name) for name in names],

@@ -39,12 +39,21 @@ class Status(Enum):
     UNKNOWN = "unknown"
 
 
-class Content(NamedTuple):
-    """What a record carries, by which it is known again."""
+TAG_HEADER = "tag"
 
+
+class Content(NamedTuple):
+    """What a record carries. Its tag, which travels as a header, is unlike any other's in the run."""
+
+    tag: str
     key: bytes | None
     value: bytes | None
     timestamp: int
+
+    @classmethod
+    def of(cls, record: Record) -> Content:
+        tag = dict(record.headers).get(TAG_HEADER) or b""
+        return cls(tag.decode(), record.key, record.value, record.timestamp)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +76,7 @@ class SentBatch:
 
     def records(self) -> list[Record]:
         return [
-            Record(delta, content.timestamp, content.key, content.value)
+            Record(delta, content.timestamp, content.key, content.value, ((TAG_HEADER, content.tag.encode()),))
             for delta, content in enumerate(self.contents)
         ]
 
@@ -119,7 +128,7 @@ class History:
         """A reader got these."""
         offsets = self.seen.setdefault(place, {})
         for record in records:
-            content = Content(record.key, record.value, record.timestamp)
+            content = Content.of(record)
             sightings = offsets.setdefault(record.offset, [])
             for sighting in sightings:
                 if sighting.content == content:

@@ -252,7 +252,9 @@ class SimProducer:
             lane.next_sequence = 0
             lane.is_retrying = False
         self._is_asking_for_id = True
-        self.client.send(m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4, self._on_id)
+        self.client.send(
+            m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4, self._on_id
+        )
 
     def _on_id(self, reply: m.InitProducerIdResponse | None) -> None:
         self._is_asking_for_id = False

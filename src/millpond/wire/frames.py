@@ -38,6 +38,11 @@ class FrameReader:
         """Nothing of a next frame has arrived."""
         return self._pending is None and not self._prefix
 
+    @property
+    def held_bytes(self) -> int:
+        """The size of the buffer that waits for the rest of a frame."""
+        return 0 if self._pending is None else len(self._pending)
+
     def buffer(self) -> memoryview:
         """Where the next bytes should be read to. Ends the life of frames that lie in the scratch."""
         if self._pending is not None:
