@@ -19,6 +19,7 @@ SMALL_BYTES = 100
 LARGE_BYTES = 1024
 FETCH_BATCHES = 300
 FETCH_BATCHES_QUICK = 100
+CONSUME_BATCHES = 100
 PARTITION_STEPS = (1, 10, 100, 1000)
 PARTITION_STEPS_QUICK = (1, 10, 100)
 CONNECTION_STEPS = (1, 16, 100, 1000)
@@ -100,9 +101,8 @@ def fetch_raw(plan: Plan) -> list[Line]:
 
 
 def fetch_consumer(plan: Plan) -> list[Line]:
-    batches = FETCH_BATCHES_QUICK if plan.quick else FETCH_BATCHES
     with Node() as node:
-        messages = _filled(node, batches)
+        messages = _filled(node, CONSUME_BATCHES)
         figures = measure(node, plan, "Consume", topic="bulk", value_bytes=SMALL_BYTES, messages=messages)
     return [Line("fetch 100 B, confluent-kafka", figures, FETCH_PROTOTYPE)]
 
@@ -127,7 +127,7 @@ def _one_message(acks: int) -> Callable[[Plan], list[Line]]:
 def floor(plan: Plan) -> list[Line]:
     with Floor() as node:
         figures = measure(node, plan, "ProduceOne", topic="one", acks=1, connections=16)
-    return [Line("floor: a bare loop that only answers", figures, note="no broker; see docs/BENCH.md")]
+    return [Line("floor: a bare loop that only answers", figures, note="no broker at all")]
 
 
 def _latency(acks: int) -> Callable[[Plan], list[Line]]:
@@ -182,7 +182,7 @@ def many_partitions(plan: Plan) -> list[Line]:
             found.append(_start_figures(node))
         each_kb = (statistics.median(one["resident_mb"] for one in found) * MIB - base) / count / 1024
     figures = median_of(found)
-    note = f"{each_kb:.1f} KiB a partition, {figures['ready_cpu_ms']:.0f} ms CPU"
+    note = f"{figures['ready_cpu_ms']:.0f} ms CPU, {each_kb:.1f} KiB each"
     return [Line(f"start, {count:,} partitions, clean", {**figures, "kib_each": each_kb}, note=note)]
 
 

@@ -74,7 +74,7 @@ def table_of(lines: list[Line], title: str) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("prototype", no_wrap=True)
     table.add_column("ours\nbeside it", no_wrap=True)
-    table.add_column("note")
+    table.add_column("note", no_wrap=True)
     for line in lines:
         figures = line.figures
         share = figures.get("core_share")

@@ -56,7 +56,8 @@ def reason(error: KafkaError) -> str:
     own = _WORDS.get(error.name())
     if own is not None:
         return own
-    return str(error.str()).removeprefix("Broker: ") or str(error.name())
+    text = str(error.str()).removeprefix("Broker: ") or str(error.name())
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def failed(what: str, error: KafkaError) -> Failed:

@@ -15,7 +15,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, words
     if sys.stdout.isatty():
         _draw(columns, rows, words)
         return
-    cells = [list(columns), *([_text(cell) for cell in row] for row in rows)]
+    cells = [list(columns), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
     for row in cells:
         parts = [

@@ -150,7 +150,7 @@ class _Opener:
             number += 1
         if segments[-1].next_offset < point:
             raise LogDamaged(
-                f"{self.folder} ends at offset {segments[-1].next_offset}, but everything below {point} was known to be "
+                f"{self.folder} ends at offset {segments[-1].next_offset}, but all below {point} was known to be "
                 f"safe; put the missing files back, or delete the partition's folder to copy it anew"
             )
         return first

@@ -1,4 +1,4 @@
-"""What must never happen on one node, looked for in the evidence of a run. Each check gives its findings as sentences.
+"""What must never happen on one node, looked for in the evidence of a run. Each check gives its findings as words.
 
 Acknowledged records are there once, in order, at their offsets, with their content. What was refused is not there.
 Sequences have no gaps. Logs on disk are sound byte for byte. Metadata is what it was acknowledged to be.
@@ -112,7 +112,10 @@ def _check_acknowledged(
 ) -> Iterator[str]:
     latest_offset = {content.key: offset for offset, content in sorted(found.items())}
     tombstones = {
-        content.key for batch in sent.batches for content in batch.contents if rules.is_compacted and not content.value
+        content.key
+        for batch in sent.batches
+        for content in batch.contents
+        if rules.is_compacted and not content.value
     }
     for batch in sent.batches:
         if not _is_owed(batch, history):
@@ -201,9 +204,7 @@ def _check_start(history: History, view: PartitionView) -> Iterator[str]:
 # Metadata
 
 
-def check_metadata(
-    history: History, metadata: m.MetadataResponse, configs: m.DescribeConfigsResponse
-) -> list[str]:
+def check_metadata(history: History, metadata: m.MetadataResponse, configs: m.DescribeConfigsResponse) -> list[str]:
     """Topics and settings are what was acknowledged, or one of what was left open."""
     findings = []
     told_configs = {

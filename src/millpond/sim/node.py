@@ -8,6 +8,7 @@ from millpond.base.errors import Refused
 from millpond.broker.broker import Broker
 from millpond.config.node import node_settings
 from millpond.sim.disk import PowerCut, SimDisk
+from millpond.sim.workers import SimWorkers
 from millpond.sim.world import HostClock, SimWorld
 
 PORT = 9092
@@ -25,6 +26,8 @@ class SimNode:
         self.texts = {"data.folder": DATA_FOLDER, "listen": f"{name}:{PORT}", **(texts or {})}
         self.lives = 0
         self.journal_lines: list[str] = []
+        self.workers_delay_ms_usual = 5
+        self._workers: SimWorkers | None = None
         self._broker: Broker | None = None
         self._clock: HostClock | None = None
 
@@ -44,6 +47,16 @@ class SimNode:
     def disk(self) -> SimDisk:
         return self.sim.hosts[self.name].disk
 
+    @property
+    def workers_delay_ms(self) -> int | None:
+        """How long the disk keeps a worker waiting at most; None is as usual."""
+        return None if self._workers is None else self._workers.delay_ms_max
+
+    @workers_delay_ms.setter
+    def workers_delay_ms(self, delay_ms: int | None) -> None:
+        if self._workers is not None:
+            self._workers.delay_ms_max = self.workers_delay_ms_usual if delay_ms is None else delay_ms
+
     # Life
 
     def start(self) -> bool:
@@ -52,6 +65,9 @@ class SimNode:
         world = self.sim.start(self.name)
         self._clock = self.sim.hosts[self.name].clock
         self.lives += 1
+        assert isinstance(world.workers, SimWorkers)
+        self._workers = world.workers
+        self.workers_delay_ms = None
         broker = Broker(world, node_settings(self.texts), self._journal)
         try:
             broker.start()

@@ -1,0 +1,202 @@
+"""The batches of a segment file as rows, each checked, and where a file is torn or damaged."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+from millpond.base.errors import MalformedMessage, Refused, RemoteError
+from millpond.cli.times import show_time
+from millpond.metadata.codec import decode_record
+from millpond.metadata.topics import METADATA_TOPIC
+from millpond.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, check_batch, read_header
+from millpond.wire.compression import CODEC_NAMES
+from millpond.wire.records import Record, decode_batch
+
+VALUE_SIGNS_MAX: Final = 300
+BATCH_BYTES_MAX: Final = 1 << 30
+_CONTROL_KEY: Final = struct.Struct(">hh")
+_CONTROL_NAMES: Final = {0: "abort", 1: "commit", 2: "leader change", 3: "snapshot header", 4: "snapshot footer"}
+_ROW: Final = "{:>10} {:>10} {:>6} {:>8} {:<6} {:<12} {:>5} {:<3}  {}"
+
+
+class Torn(Exception):
+    """From `position` on there is no whole batch."""
+
+    def __init__(self, position: int, why: str) -> None:
+        super().__init__(why)
+        self.position = position
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was seen on the way through the file."""
+
+    batches: int = 0
+    records: int = 0
+    first_offset: int | None = None
+    next_offset: int = 0
+    faults: int = 0
+    day: str = ""
+
+
+def batches_of(path: str) -> Iterator[tuple[int, BatchHeader, bytes]]:
+    """Position, header and bytes of every batch. Torn where there is no whole one. The file is only read."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        position, end = 0, os.fstat(descriptor).st_size
+        while position < end:
+            head = os.pread(descriptor, HEADER_BYTES, position)
+            if len(head) < HEADER_BYTES:
+                raise Torn(position, f"{len(head)} bytes are too few for a header")
+            header = read_header(head)
+            if header.magic != MAGIC or not HEADER_BYTES <= header.size <= BATCH_BYTES_MAX:
+                raise Torn(position, _no_batch(header))
+            if header.size > end - position:
+                raise Torn(position, f"a batch of {header.size:,} bytes begins, {end - position:,} are left")
+            data = os.pread(descriptor, header.size, position)
+            if len(data) < header.size:
+                raise Torn(position, "the file shrinks while it is read")
+            yield position, header, data
+            position += header.size
+    finally:
+        os.close(descriptor)
+
+
+def _no_batch(header: BatchHeader) -> str:
+    if not any(header):
+        return "only zeros"
+    if header.magic in (0, 1):
+        return f"a message of the old format v{header.magic}"
+    return f"no batch (magic {header.magic}, size {header.size:,})"
+
+
+def dump_batches(path: str, *, records: bool, deep: bool) -> int:
+    """Print the table; the exit code: 0 for a whole file, 1 for one that is torn or damaged."""
+    is_metadata = os.path.basename(os.path.dirname(os.path.abspath(path))).startswith(f"{METADATA_TOPIC}-")
+    tally = Tally()
+    torn: Torn | None = None
+    click.echo(_ROW.format("position", "offset", "count", "size", "codec", "time (UTC)", "epoch", "crc", ""))
+    try:
+        for position, header, data in batches_of(path):
+            _print_batch(position, header, data, tally)
+            if records or deep:
+                _print_records(data, header, tally, is_metadata=is_metadata, shown=records)
+    except Torn as found:
+        torn = found
+    _print_sum(path, tally, torn)
+    return 1 if torn or tally.faults else 0
+
+
+def _print_batch(position: int, header: BatchHeader, data: bytes, tally: Tally) -> None:
+    notes = list(_notes(header))
+    crc = "ok"
+    try:
+        check_batch(data, compacted=True)
+    except (RemoteError, Refused) as fault:
+        crc = "BAD"
+        notes.insert(0, f"{fault}!")
+        tally.faults += 1
+    if tally.batches and header.base_offset < tally.next_offset:
+        notes.insert(0, f"offset {tally.next_offset:,} or more expected!")
+        tally.faults += 1
+    day, _, clock = show_time(header.base_timestamp).partition("T")
+    if clock and day != tally.day:
+        tally.day = day
+        click.echo(f"{'-' * 46} {day} {'-' * 21}")
+    codec = CODEC_NAMES[header.codec] if header.codec < len(CODEC_NAMES) else f"? {header.codec}"
+    time = clock.removesuffix("Z") or "-"
+    click.echo(
+        _ROW.format(
+            position,
+            header.base_offset,
+            header.record_count,
+            header.size,
+            codec,
+            time,
+            header.leader_epoch,
+            crc,
+            " · ".join(notes),
+        ).rstrip()
+    )
+    tally.batches += 1
+    tally.records += max(header.record_count, 0)
+    tally.next_offset = header.next_offset
+    if tally.first_offset is None:
+        tally.first_offset = header.base_offset
+
+
+def _notes(header: BatchHeader) -> Iterator[str]:
+    if header.is_control:
+        yield "control"
+    if header.is_transactional:
+        yield "transactional"
+    if header.is_append_time:
+        yield "append time"
+    if header.delete_horizon_ms is not None:
+        yield f"tombstones go after {show_time(header.delete_horizon_ms)}"
+    if header.producer_id >= 0:
+        yield f"producer {header.producer_id}/{header.producer_epoch} seq {header.base_sequence}"
+    if header.record_count != header.last_offset_delta + 1:
+        yield f"last offset {header.last_offset}"
+    if header.max_timestamp != header.base_timestamp and header.max_timestamp >= 0:
+        span_ms = header.max_timestamp - header.base_timestamp
+        yield f"+{span_ms} ms" if 0 <= span_ms < 10_000 else f"to {show_time(header.max_timestamp)}"
+
+
+def _print_records(data: bytes, header: BatchHeader, tally: Tally, *, is_metadata: bool, shown: bool) -> None:
+    try:
+        found = decode_batch(data, limit_bytes=BATCH_BYTES_MAX)
+    except (MalformedMessage, Refused) as fault:
+        click.echo(f"{'':>10} the records cannot be read: {fault}!")
+        tally.faults += 1
+        return
+    if found and found[-1].offset > header.last_offset:
+        click.echo(f"{'':>10} record {found[-1].offset} lies after the batch's last offset {header.last_offset}!")
+        tally.faults += 1
+    for record in found if shown else ():
+        click.echo(
+            f"{'':>10} {record.offset:>10} {show_time(record.timestamp)}  {_told(record, header, is_metadata)}"
+        )
+
+
+def _told(record: Record, header: BatchHeader, is_metadata: bool) -> str:
+    if header.is_control and record.key is not None and len(record.key) >= _CONTROL_KEY.size:
+        _, kind = _CONTROL_KEY.unpack_from(record.key)
+        return f"control: {_CONTROL_NAMES.get(kind, kind)}"
+    if is_metadata:
+        try:
+            return repr(decode_record(record.value or b""))
+        except MalformedMessage as fault:
+            return f"not a metadata record: {fault}"
+    headers = " ".join(f"{name}={_shown(value)}" for name, value in record.headers)
+    key = f"{_shown(record.key)} = " if record.key is not None else ""
+    return key + _shown(record.value) + (f"  [{headers}]" if headers else "")
+
+
+def _shown(data: bytes | None) -> str:
+    if data is None:
+        return "(null)"
+    text = data[:VALUE_SIGNS_MAX].decode("utf-8", "backslashreplace")
+    safe = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+    return safe if len(data) <= VALUE_SIGNS_MAX else f"{safe}… ({len(data):,} bytes)"
+
+
+def _print_sum(path: str, tally: Tally, torn: Torn | None) -> None:
+    span = f", offsets {tally.first_offset} to {tally.next_offset - 1}" if tally.batches else ""
+    batches = f"{tally.batches:,} batch{'' if tally.batches == 1 else 'es'}"
+    click.echo(f"{batches}, {tally.records:,} record{'' if tally.records == 1 else 's'}{span}")
+    if tally.faults:
+        click.echo(f"millpond: {path} has {tally.faults:,} faults, marked with ! above.", err=True)
+    if torn is not None:
+        lost = os.path.getsize(path) - torn.position
+        click.echo(
+            f"millpond: {path} is torn at byte {torn.position:,}: {torn}; the last {lost:,} bytes are no whole batch, "
+            "and a node cuts them off when it starts after a crash.",
+            err=True,
+        )

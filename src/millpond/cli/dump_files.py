@@ -1,0 +1,116 @@
+"""What the files beside a segment say: indexes, epochs, producers, checkpoints."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import click
+
+from millpond.cli.errors import Failed
+from millpond.cli.table import Cell, print_table
+from millpond.cli.times import show_time
+from millpond.log import checkpoints
+from millpond.log.snapshots import DamagedSnapshot, decode_snapshot
+
+_Row = Callable[[int, int], Sequence[Cell]]
+
+_OFFSET_ENTRY: Final = struct.Struct(">ii")
+_TIME_ENTRY: Final = struct.Struct(">qi")
+_ABORTED_ENTRY: Final = struct.Struct(">hqqqq")
+
+CHECKPOINT_COLUMNS: Final = {
+    2: ("Epoch", "First offset"),
+    3: ("Topic", "Partition", "Offset"),
+    4: ("Topic", "Partition", "Segment", "Appended last"),
+}
+"""What the words of a checkpoint's lines are, by how many there are."""
+
+
+def dump_offset_index(data: bytes, base: int) -> int:
+    return _dump_index(
+        data,
+        _OFFSET_ENTRY,
+        ("Last offset", "Batch starts at byte"),
+        lambda key, value: (base + key, value),
+    )
+
+
+def dump_time_index(data: bytes, base: int) -> int:
+    return _dump_index(
+        data,
+        _TIME_ENTRY,
+        ("Largest time so far", "Milliseconds", "Offset"),
+        lambda key, value: (show_time(key), key, base + value),
+    )
+
+
+def _dump_index(data: bytes, entry: struct.Struct, columns: Sequence[str], row: _Row) -> int:
+    """Entries rise; from the first that does not, the index is not used, and a node would make it again."""
+    rows: list[Sequence[Cell]] = []
+    last_key = last_value = -1
+    stray = len(data) % entry.size
+    fault = f"{stray} bytes at the end are no whole entry" if stray else ""
+    for number, (key, value) in enumerate(entry.iter_unpack(data[: len(data) - stray])):
+        if key <= last_key or value < last_value:
+            is_zero = not any(data[number * entry.size :])
+            # Kafka reserves room in the index of its active segment: zeros are no damage.
+            fault = "" if is_zero else f"entry {number:,} does not rise"
+            break
+        rows.append(row(key, value))
+        last_key, last_value = key, value
+    print_table(columns, rows, words=1 if isinstance(rows and rows[0][0], str) else 0)
+    click.echo(f"{len(rows):,} entr{'y' if len(rows) == 1 else 'ies'}")
+    if fault:
+        click.echo(f"millpond: damaged index: {fault}; delete the file and a node makes it again.", err=True)
+    return 1 if fault else 0
+
+
+def dump_aborted_index(data: bytes) -> int:
+    usable = len(data) - len(data) % _ABORTED_ENTRY.size
+    rows = [row[1:] for row in _ABORTED_ENTRY.iter_unpack(data[:usable])]
+    print_table(("Producer", "First offset", "Last offset", "Last stable offset"), rows, words=0)
+    return 0 if usable == len(data) else 1
+
+
+def dump_snapshot(data: bytes) -> int:
+    try:
+        states = decode_snapshot(data)
+    except DamagedSnapshot as damage:
+        raise Failed(f"The snapshot is damaged ({damage}): a node takes an older one and the log instead.") from None
+    rows: list[Sequence[Cell]] = [
+        (
+            str(producer),
+            entry.epoch,
+            entry.last_sequence,
+            entry.last_offset,
+            show_time(entry.active_ms),
+            "-" if entry.transaction_start is None else entry.transaction_start,
+        )
+        for producer, entry in sorted(states.entries.items())
+    ]
+    print_table(("Producer", "Epoch", "Last seq", "Last offset", "Active", "Open since"), rows)
+    return 0
+
+
+def dump_checkpoint(data: bytes) -> int:
+    """A version line, a count line, then words."""
+    fault = ""
+    for width, columns in CHECKPOINT_COLUMNS.items():
+        try:
+            rows = checkpoints.decode_lines(data, width)
+        except checkpoints.DamagedCheckpoint as damage:
+            fault = str(damage)
+            continue
+        print_table(columns, rows, words=1 if width > 2 else 0)
+        return 0
+    raise Failed(f"The checkpoint is damaged ({fault}): a node finds out in another way what it held.")
+
+
+def dump_partition_metadata(data: bytes) -> int:
+    try:
+        click.echo(f"topic id  {checkpoints.decode_metadata(data)}")
+    except checkpoints.DamagedCheckpoint as damage:
+        raise Failed(f"{damage}.") from None
+    return 0

@@ -1,0 +1,81 @@
+"""What every coordinator is made of: requests go in; records and replies come out.
+
+A shard is the part of a coordinator that lives in one partition of its internal topic. `step` and `on_time` decide:
+they read the state and return records and replies. Only `replay` changes what the records hold, at once when they are
+appended, again on every load. What dies with the coordinator (members that have not yet been written down, parked
+replies, timers) is soft state and may change in `step`.
+
+A reply leaves when every record up to and including those of its step is committed. If that fails, the runtime
+answers with an error and forgets the shard; it is loaded again from the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from millpond.wire.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks of a coordinator: the message as it came, and who sent it."""
+
+    body: Message
+    version: int
+    token: Any
+    """Stands for the one who waits for the reply; handed back with it, never looked into."""
+    client_id: str = ""
+    client_host: str = ""
+
+
+class CoordinatorRecord(NamedTuple):
+    """One record of the internal topic, encoded; a null value forgets the key."""
+
+    key: bytes
+    value: bytes | None
+
+
+class Reply(NamedTuple):
+    token: Any
+    response: Message
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a step has decided."""
+
+    records: list[CoordinatorRecord] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    orders: list[Any] = field(default_factory=list)
+    """Things for others to do once the records are committed (transaction markers to write); see each coordinator."""
+
+    def reply(self, token: Any, response: Message) -> None:
+        self.replies.append(Reply(token, response))
+
+    def add(self, other: Effects) -> None:
+        self.records += other.records
+        self.replies += other.replies
+        self.orders += other.orders
+
+
+class Shard(Protocol):
+    def step(self, request: Request, now_ms: int) -> Effects:
+        """Decide what a request leads to. The reply may come in a later step, when others have been heard."""
+        ...
+
+    def on_time(self, now_ms: int) -> Effects:
+        """Decide what the passing of time leads to."""
+        ...
+
+    def next_deadline_ms(self) -> int | None:
+        """When `on_time` wants to be called next; None when nothing waits for the clock."""
+        ...
+
+    def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
+        """Take in one committed or just appended record."""
+        ...
+
+    def on_loaded(self, now_ms: int) -> Effects:
+        """All records have been replayed: time begins to run for those who were there before."""
+        ...

@@ -1,0 +1,185 @@
+"""What goes wrong in a run, one small function per kind of fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from millpond.sim.history import History
+from millpond.sim.node import SimNode
+from millpond.sim.plan import FaultPlan
+from millpond.sim.world import SimWorld
+
+RESTART_MS_MAX = 1_500
+FULL_DISK_ROOM_BYTES_MAX = 20_000
+SYNC_TARGETS = ("", "", "topic", "__cluster_metadata", "checkpoint", ".log", ".index")
+JUMPS_MS = (-7_200_000, -60_000, -1_000, 1_000, 60_000, 86_400_000)
+
+
+class Trouble:
+    """Makes the planned faults happen to a node, and brings the node back after each."""
+
+    def __init__(self, sim: SimWorld, node: SimNode, history: History, random: Random) -> None:
+        self.sim = sim
+        self.node = node
+        self.history = history
+        self.counts: dict[str, int] = {}
+        self.clock_leapt = False
+        self.starts_refused = 0
+        self._random = random
+        self._start_at_ms = 0
+        self._power_cuts = 0
+        self._over = False
+
+    def schedule(self, faults: list[FaultPlan]) -> None:
+        for fault in faults:
+            self.sim.clock.call_later(fault.at_ms, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+
+    def watch(self) -> None:
+        """Look after the node every few milliseconds, as a supervisor would: what is down is started again."""
+        if self._over:
+            return
+        now_ms = self.sim.clock.now_ms
+        if len(self.sim.power_cuts) > self._power_cuts:
+            self._power_cuts = len(self.sim.power_cuts)
+            self._count("power cut at operation")
+            self._after_power_cut()
+        if not self.node.is_up and now_ms >= self._start_at_ms and not self.node.start():
+            self.starts_refused += 1
+            self._rest()
+        self.sim.clock.call_later(20, self.watch)
+
+    def end(self) -> None:
+        """No more faults, and the world is whole again."""
+        self._over = True
+        disk = self.node.disk
+        disk.heal()
+        disk.capacity_bytes = 1 << 40
+        disk.cold_share = 0.0
+        disk.crash_at_operation(1 << 62)
+        self.sim.network.heal()
+        self.sim.network.latency_range_ms = (0, 3)
+
+    def cut_power(self) -> None:
+        self.node.crash()
+        self._after_power_cut()
+
+    def _after_power_cut(self) -> None:
+        self.history.last_power_cut_ms = self.sim.clock.now_ms
+        self.history.note(self.sim.clock.now_ms, "power cut")
+        self._rest()
+
+    def _rest(self) -> None:
+        self._start_at_ms = self.sim.clock.now_ms + self._random.randint(0, RESTART_MS_MAX)
+
+    def _count(self, kind: str) -> None:
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+
+    # The faults
+
+    def _strike(self, fault: FaultPlan) -> None:
+        if self._over:
+            return
+        self.history.note(self.sim.clock.now_ms, f"fault: {fault}")
+        strike: Callable[[FaultPlan], None] = {
+            "power cut": self._power_cut,
+            "power cut at operation": self._power_cut_at_operation,
+            "kill": self._kill,
+            "stop": self._stop,
+            "failing sync": self._failing_sync,
+            "failing sync, then kill": self._failing_sync_then_kill,
+            "full disk": self._full_disk,
+            "resets": self._resets,
+            "lost packets": self._lost_packets,
+            "slow network": self._slow_network,
+            "slow disk": self._slow_disk,
+            "cold disk": self._cold_disk,
+            "clock jump": self._clock_jump,
+        }[fault.kind]
+        if fault.kind != "power cut at operation":
+            self._count(fault.kind)
+        strike(fault)
+
+    def _later(self, fault: FaultPlan, undo: Callable[[], None]) -> None:
+        self.sim.clock.call_later(fault.lasts_ms, undo)
+
+    def _power_cut(self, fault: FaultPlan) -> None:
+        if self.node.is_up:
+            self.cut_power()
+
+    def _power_cut_at_operation(self, fault: FaultPlan) -> None:
+        disk = self.node.disk
+        disk.crash_at_operation(disk.operations + 1 + int(fault.luck**2 * 200))
+
+    def _kill(self, fault: FaultPlan) -> None:
+        if self.node.is_up:
+            self.node.kill()
+            self._rest()
+
+    def _stop(self, fault: FaultPlan) -> None:
+        if self.node.is_up:
+            self.node.stop()
+
+    def _failing_sync(self, fault: FaultPlan) -> None:
+        """A failed sync takes its partition offline: only a new start brings it back, in whatever way."""
+        self.node.disk.fail_syncs(self._random.choice(SYNC_TARGETS), times=1 + int(fault.luck * 2))
+        self._later(fault, self.node.disk.heal)
+        self.sim.clock.call_later(fault.lasts_ms + 100, lambda: self._power_cut(fault))
+
+    def _failing_sync_then_kill(self, fault: FaultPlan) -> None:
+        self.node.disk.fail_syncs(self._random.choice(SYNC_TARGETS), times=1 + int(fault.luck * 2))
+        self._later(fault, self.node.disk.heal)
+        self.sim.clock.call_later(fault.lasts_ms + 100, lambda: self._kill(fault))
+
+    def _full_disk(self, fault: FaultPlan) -> None:
+        disk = self.node.disk
+        disk.capacity_bytes = disk.used_bytes() + int(fault.luck * FULL_DISK_ROOM_BYTES_MAX)
+
+        def make_room() -> None:
+            disk.capacity_bytes = 1 << 40
+
+        self._later(fault, make_room)
+
+    def _resets(self, fault: FaultPlan) -> None:
+        for link in self.sim.network.links(self.node.name):
+            if self._random.random() < 0.7:
+                self.sim.network.reset(link)
+
+    def _lost_packets(self, fault: FaultPlan) -> None:
+        """Nothing goes one way, or the other, or both; it arrives late."""
+        peers = sorted({link.peer_host for link in self.sim.network.links(self.node.name)})
+        for peer in peers:
+            if self._random.random() < 0.5:
+                self.sim.network.blackhole(peer, self.node.name)
+            if self._random.random() < 0.5:
+                self.sim.network.blackhole(self.node.name, peer)
+        self._later(fault, self.sim.network.heal)
+
+    def _slow_network(self, fault: FaultPlan) -> None:
+        self.sim.network.latency_range_ms = (0, 30 + int(fault.luck * 400))
+
+        def be_quick() -> None:
+            self.sim.network.latency_range_ms = (0, 3)
+
+        self._later(fault, be_quick)
+
+    def _slow_disk(self, fault: FaultPlan) -> None:
+        self.node.workers_delay_ms = 50 + int(fault.luck * 4_000)
+
+        def be_quick() -> None:
+            self.node.workers_delay_ms = None
+
+        self._later(fault, be_quick)
+
+    def _cold_disk(self, fault: FaultPlan) -> None:
+        self.node.disk.cold_share = fault.luck
+
+        def be_warm() -> None:
+            self.node.disk.cold_share = 0.0
+
+        self._later(fault, be_warm)
+
+    def _clock_jump(self, fault: FaultPlan) -> None:
+        jump_ms = JUMPS_MS[int(fault.luck * len(JUMPS_MS))]
+        self.clock_leapt |= jump_ms > 0
+        self.sim.clock.jump_wall(jump_ms)
