@@ -65,20 +65,14 @@ class Node:
         assert self._process is not None, "not running"
         return self._process.pid
 
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> Node:
         """Start and wait until it serves."""
-        assert self._process is None, "already running"
-        self.port = self.port or free_port()
-        texts = {"data.folder": str(self.data), "listen": self.bootstrap, **self.settings}
-        with self.journal_path.open("ab") as journal:
-            process = subprocess.Popen(
-                [sys.executable, "-c", STARTER, *(f"{name}={text}" for name, text in texts.items())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=journal,
-                env={**os.environ, **self.environment},
-            )
-        self._process = process
+        self.spawn()
+        process = self._process
+        assert process is not None
         assert process.stdout is not None
         readable, _, _ = select.select([process.stdout], [], [], START_SECONDS_MAX)
         if not readable or process.stdout.readline() != b"ready\n":
@@ -87,6 +81,20 @@ class Node:
             raise NodeEnded(f"the node was not ready (exit code {code}): {self.journal()[-2000:]}")
         self.starts += 1
         return self
+
+    def spawn(self) -> None:
+        """Start the process and wait for nothing."""
+        assert self._process is None, "already running"
+        self.port = self.port or free_port()
+        texts = {"data.folder": str(self.data), "listen": self.bootstrap, **self.settings}
+        with self.journal_path.open("ab") as journal:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", STARTER, *(f"{name}={text}" for name, text in texts.items())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=journal,
+                env={**os.environ, **self.environment},
+            )
 
     def kill9(self) -> None:
         """End it as a crash of the process would: nothing is flushed, closed or said."""

@@ -72,6 +72,7 @@ class Broker:
             partitions=self.partitions,
             layers=lambda: self.layers,
             clock=world.clock,
+            flush=self.housekeeping.flush,
             remove_later=self.housekeeping.remove_later,
             journal=journal,
         )

@@ -27,6 +27,8 @@ class Flusher:
             on_synced(log.failed)
         elif log.synced_offset >= end_offset:
             on_synced(None)
+        elif log.closed:
+            on_synced(_gone(log))
         else:
             self._waiting.setdefault(log, []).append(on_synced)
             self._start_round()
@@ -38,6 +40,10 @@ class Flusher:
         # A log is in one round at a time: a second ticket would not cover what the first has yet to finish.
         logs = [log for log in self._waiting if log not in self._syncing]
         if self._rounds >= ROUNDS_MAX or not logs:
+            return
+        self._fail_those_gone(logs)
+        logs = [log for log in logs if log in self._waiting]
+        if not logs:
             return
         waiters = [self._waiting.pop(log) for log in logs]
         tickets = [log.sync_target() for log in logs]
@@ -59,6 +65,17 @@ class Flusher:
                     on_synced(log.failed)
 
         self._workers.run(lambda: [_sync(ticket) for ticket in tickets], end_round, _unexpected)
+
+    def _fail_those_gone(self, logs: list[PartitionLog]) -> None:
+        """Logs that were deleted or failed while their waiters waited for a round have nothing to sync any more."""
+        for log in logs:
+            if log.closed or log.failed is not None:
+                for on_synced in self._waiting.pop(log):
+                    on_synced(log.failed or _gone(log))
+
+
+def _gone(log: PartitionLog) -> OSError:
+    return OSError(f"{log.folder} is closed")
 
 
 def _sync(ticket: SyncTicket) -> OSError | None:

@@ -9,6 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from millpond.base.errors import Refused, RemoteError
+from millpond.base.ids import TopicPartition
+from millpond.base.errors import Refused
+from millpond.base.ids import TopicPartition
 from millpond.base.ports import Clock, Timer, Workers
 from millpond.base.settings import Setting, Settings
 from millpond.broker.flusher import Flusher
@@ -19,9 +23,10 @@ from millpond.config.node import (
     FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS,
     RETENTION_CHECK_INTERVAL_MS,
 )
+from millpond.log.compaction import Cancelled, CompactionPlan
+from millpond.log.compaction import CompactionPlan
 from millpond.log.limits import FOREVER
 from millpond.log.store import LogStore
-from millpond.log.syncing import RemovalJob
 
 SWEEP_MS = 1000
 """How often the cheap things are looked at: idle connections, logs that are to be flushed by age."""
@@ -31,6 +36,15 @@ class Journal(Protocol):
     """Where a node writes what an operator should know."""
 
     def __call__(self, event: str, **facts: object) -> None: ...
+
+
+class DelayedJob(Protocol):
+    """Work for a worker thread, some time from now."""
+
+    @property
+    def delay_ms(self) -> int: ...
+
+    def run(self) -> None: ...
 
 
 class Housekeeping:
@@ -56,6 +70,8 @@ class Housekeeping:
         self._journal = journal
         self._timers: dict[str, Timer] = {}
         self._compacting = False
+        self._last_compacted: TopicPartition | None = None
+        self._dirty_since_ms: dict[Partition, int] = {}
         self._running = False
 
     def start(self) -> None:
@@ -82,35 +98,53 @@ class Housekeeping:
 
         self._timers[name] = self._clock.call_later(max(interval_ms(), 1), run)
 
-    # Connections, and flushing by age or count.
+    # Connections, and flushing by age.
 
     def _sweep(self) -> None:
         self._sweep_connections()
-        now_ms = self._clock.wall_ms()
-        for partition in self._partitions:
-            log = partition.log
-            if log.limits.flush_ms != FOREVER and log.dirty and log.unsynced_for_ms(now_ms) >= log.limits.flush_ms:
-                self._sync(partition)
+        now_ms = self._clock.monotonic_ms()
+        dirty = {
+            partition: self._dirty_since_ms.get(partition, now_ms)
+            for partition in self._partitions
+            if partition.log.limits.flush_ms != FOREVER and partition.log.dirty
+        }
+        self._dirty_since_ms = dirty
+        for partition, since_ms in dirty.items():
+            if now_ms - since_ms >= partition.log.limits.flush_ms:
+                self.flush(partition)
 
-    def _sync(self, partition: Partition) -> None:
+    def flush(self, partition: Partition) -> None:
+        """Force a log to disk though nobody waits for it."""
         self._flusher.after_sync(partition.log, partition.log.end_offset, _nothing)
 
     # Retention.
 
     def retain(self) -> None:
         """Retire segments past their time or size, and forget producers that have long been silent."""
-        now_ms = self._clock.wall_ms()
+        # Not the wall clock itself: one that leaps ahead must not delete anything.
+        now_ms = self._store.retention_now(self._clock.wall_ms(), self._clock.monotonic_ms())
         for partition in self._partitions:
-            log = partition.log
-            if log.failed is not None:
-                continue
-            log.expire_producers(now_ms)
-            segments = log.expired_segments(now_ms)
-            if segments:
-                self.remove_later(log.retire(segments))
-                self._journal("retention", partition=partition.name.folder, segments=len(segments))
+            if partition.log.failed is None:
+                try:
+                    self._retain(partition, now_ms)
+                except (OSError, Refused) as error:
+                    self._journal("retention failed", partition=partition.name.folder, error=str(error))
 
-    def remove_later(self, job: RemovalJob) -> None:
+    def _retain(self, partition: Partition, now_ms: int) -> None:
+        log = partition.log
+        log.expire_producers(now_ms)
+        segments = log.expired_segments(now_ms)
+        if not segments:
+            return
+        job = log.retire(segments)
+        if job.paths:
+            self.remove_later(job)
+            self._journal("retention", partition=partition.name.folder, segments=len(segments))
+        else:
+            # A new active segment takes their place: they go once its name is safe.
+            self._sync(partition)
+
+    def remove_later(self, job: DelayedJob) -> None:
         """Remove files that nobody needs, once whoever still reads them has had time to finish."""
         run = partial(self._workers.run, job.run, _nothing, self._on_failure("removal"))
         self._clock.call_later(job.delay_ms, run)
@@ -140,36 +174,48 @@ class Housekeeping:
             except OSError as error:
                 self._journal("checkpoint failed", error=str(error))
 
-    # Compaction: one log at a time, the dirtiest first.
+    # Compaction: one log at a time, each in its turn.
 
     def compact(self) -> None:
-        """Compact the log that needs it most, then look again until none does."""
+        """Compact one log that needs it, then look again until none does."""
         if self._compacting or not self._settings()[CLEANER_ENABLE]:
             return
         now_ms = self._clock.wall_ms()
-        plans = [
-            (plan, partition)
-            for partition in self._partitions
-            if partition.log.failed is None and (plan := partition.log.compaction_candidate(now_ms)) is not None
-        ]
-        if not plans:
-            return
-        plan, partition = max(plans, key=lambda each: each[0].dirty_ratio)
+        for partition in sorted(self._partitions, key=lambda each: self._compaction_turns.get(each.name, 0)):
+            plan = self._plan_compaction(partition, now_ms)
+            if plan is not None:
+                self._compaction_turns[partition.name] = self._turns_taken = self._turns_taken + 1
+                self._run_compaction(partition, plan)
+                return
+
+    def _plan_compaction(self, partition: Partition, now_ms: int) -> CompactionPlan | None:
+        try:
+            return partition.log.compaction_candidate(now_ms)
+        except OSError as error:
+            self._journal("compaction failed", partition=partition.name.folder, error=str(error))
+            return None
+
+    def _run_compaction(self, partition: Partition, plan: CompactionPlan) -> None:
         log = partition.log
         self._compacting = True
 
         def done(_: object) -> None:
             self._compacting = False
-            if self._running and log.failed is None and self._partitions.get(*partition.name) is partition:
-                self.remove_later(log.finish_compaction(plan))
+            end(log.finish_compaction)
+            if self._running:
                 self._journal("compacted", partition=partition.name.folder)
                 self._clock.call_soon(self.compact)
-            else:
-                plan.discard()
 
         def failed(error: Exception) -> None:
             self._compacting = False
             self._on_failure("compaction")(error)
+            end(log.give_up_compaction)
+
+        def end(way: Callable[[CompactionPlan], RemovalJob]) -> None:
+            try:
+                self.remove_later(way(plan))
+            except (OSError, Refused) as error:
+                self._journal("compaction failed", partition=partition.name.folder, error=str(error))
 
         self._workers.run(plan.run, done, failed)
 

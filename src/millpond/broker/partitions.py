@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 from uuid import UUID
 
@@ -11,6 +11,7 @@ from millpond.base.ids import LeaderEpoch, TopicPartition
 from millpond.base.ports import Buffer, Clock, FileRange
 from millpond.base.settings import Settings
 from millpond.config import topic as topic_settings
+from millpond.log.limits import FOREVER
 from millpond.log.partition_log import Appended, PartitionLog
 from millpond.wire import batch
 
@@ -33,10 +34,26 @@ class Watcher(Protocol):
 class Partition:
     """One partition that this node leads."""
 
-    __slots__ = ("_clock", "acknowledges_after_sync", "leader_epoch", "log", "name", "topic_id", "watchers")
+    __slots__ = (
+        "_clock",
+        "_flush",
+        "acknowledges_after_sync",
+        "flush_messages",
+        "leader_epoch",
+        "log",
+        "name",
+        "topic_id",
+        "watchers",
+    )
 
     def __init__(
-        self, name: TopicPartition, topic_id: UUID, log: PartitionLog, leader_epoch: LeaderEpoch, clock: Clock
+        self,
+        name: TopicPartition,
+        topic_id: UUID,
+        log: PartitionLog,
+        leader_epoch: LeaderEpoch,
+        clock: Clock,
+        flush: Callable[[Partition], None],
     ) -> None:
         self.name = name
         self.topic_id = topic_id
@@ -45,7 +62,9 @@ class Partition:
         self.acknowledges_after_sync = True
         # A dictionary, because a set would wake its members in an order that differs from run to run.
         self.watchers: dict[Watcher, None] = {}
+        self.flush_messages = FOREVER
         self._clock = clock
+        self._flush = flush
 
     @property
     def high_watermark(self) -> int:
@@ -59,6 +78,7 @@ class Partition:
     def configure(self, settings: Settings) -> None:
         """Obey changed settings from the next request on."""
         self.acknowledges_after_sync = settings[topic_settings.FLUSH_ACK] != "never"
+        self.flush_messages = settings[topic_settings.FLUSH_MESSAGES]
 
     def append(self, records: Buffer | None, *, zstd: bool) -> Appended:
         """Append a producer's batches and wake whoever waits for them. Refused leaves everything as it was."""
@@ -73,6 +93,8 @@ class Partition:
         appended = self.log.append(records, leader_epoch=self.leader_epoch, now_ms=self._clock.wall_ms())
         if not appended.duplicate:
             self.wake_watchers()
+            if self.log.end_offset - self.log.synced_offset >= self.flush_messages:
+                self._flush(self)
         return appended
 
     def wake_watchers(self) -> None:

@@ -8,13 +8,12 @@ from millpond.base.errors import Refused
 from millpond.base.ids import NO_TOPIC_ID, LeaderEpoch, TopicPartition
 from millpond.base.ports import Clock
 from millpond.base.settings import Settings
-from millpond.broker.housekeeping import Journal
+from millpond.broker.housekeeping import DelayedJob, Journal
 from millpond.broker.limits import log_limits
 from millpond.broker.partitions import Partition, Partitions
 from millpond.config.effective import NodeLayers
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
-from millpond.log.syncing import RemovalJob
 from millpond.metadata.image import Image, Topic
 from millpond.metadata.records import (
     ConfigRecord,
@@ -39,7 +38,8 @@ class TopicKeeper:
         partitions: Partitions,
         layers: Callable[[], NodeLayers],
         clock: Clock,
-        remove_later: Callable[[RemovalJob], None],
+        flush: Callable[[Partition], None],
+        remove_later: Callable[[DelayedJob], None],
         journal: Journal,
     ) -> None:
         self._node_id = node_id
@@ -48,6 +48,7 @@ class TopicKeeper:
         self._partitions = partitions
         self._layers = layers
         self._clock = clock
+        self._flush = flush
         self._remove_later = remove_later
         self._journal = journal
         self._told_topics: dict[str, tuple[Settings, LogLimits]] = {}
@@ -106,7 +107,7 @@ class TopicKeeper:
             self._journal("partition cannot be opened", partition=name.folder, error=str(error))
             return
         epoch = LeaderEpoch(topic.partitions[index].leader_epoch)
-        partition = Partition(name, topic.id, log, epoch, self._clock)
+        partition = Partition(name, topic.id, log, epoch, self._clock, self._flush)
         partition.configure(settings)
         self._partitions.add(partition)
 

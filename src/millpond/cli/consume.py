@@ -139,6 +139,7 @@ class Reader:
         self._stopped = False
 
     def run(self) -> None:
+        # Only noted, and looked at between two batches: a line half written would be worse than a moment's delay.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._stop)
         while not self._is_done():
@@ -150,7 +151,6 @@ class Reader:
             self._out.flush()
 
     def _stop(self, *_: object) -> None:
-        # Only noted: a record half written would be worse than a moment's delay.
         self._stopped = True
 
     def _is_done(self) -> bool:

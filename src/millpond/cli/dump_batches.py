@@ -81,7 +81,7 @@ def dump_batches(path: str, *, records: bool, deep: bool) -> int:
     is_metadata = os.path.basename(os.path.dirname(os.path.abspath(path))).startswith(f"{METADATA_TOPIC}-")
     tally = Tally()
     torn: Torn | None = None
-    click.echo(_ROW.format("position", "offset", "count", "size", "codec", "time (UTC)", "epoch", "crc", ""))
+    click.echo(_ROW.format("position", "offset", "count", "size", "codec", "time (UTC)", "epoch", "crc", "").rstrip())
     try:
         for position, header, data in batches_of(path):
             _print_batch(position, header, data, tally)
@@ -196,7 +196,7 @@ def _print_sum(path: str, tally: Tally, torn: Torn | None) -> None:
     if torn is not None:
         lost = os.path.getsize(path) - torn.position
         click.echo(
-            f"millpond: {path} is torn at byte {torn.position:,}: {torn}; the last {lost:,} bytes are no whole batch, "
+            f"millpond: {path} is torn at byte {torn.position}: {torn}; the last {lost:,} bytes are no whole batch, "
             "and a node cuts them off when it starts after a crash.",
             err=True,
         )

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 def truncate_to(log: PartitionLog, offset: int) -> None:
     """Forget every batch that ends after `offset`. Waits for the disk: no crash may bring back what was cut off."""
+    if offset > log.bases[0]:
+        place = log.segment_at(offset).locate(offset)
+        # A batch is kept whole or not at all.
+        offset = min(offset, place.base_offset) if place else offset
     log.debts.generation += 1
     log.synced_offset = Offset(min(log.synced_offset, offset))
     # First the note that less is safe, then the cut: the other way round a crash would look like damage.

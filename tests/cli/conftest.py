@@ -1,0 +1,184 @@
+"""The command as a user runs it: real processes, a real node on a free port, a real terminal where one matters."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MILLPOND = (sys.executable, "-c", "import sys; from millpond.cli import main; sys.exit(main())")
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MILLPOND")}
+    return kept | {"TZ": "UTC"} | more
+
+
+@dataclass
+class Finished:
+    code: int
+    out: str
+    err: str
+    raw: bytes
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines]
+
+
+class Command:
+    """Runs `millpond` against one node, or none."""
+
+    def __init__(self, bootstrap: str | None = None) -> None:
+        self.environment = clean_environment(**({"MILLPOND_BOOTSTRAP": bootstrap} if bootstrap else {}))
+
+    def __call__(self, *arguments: str, given: bytes | str = b"", cwd: Path | None = None) -> Finished:
+        data = given.encode() if isinstance(given, str) else given
+        done = subprocess.run(
+            [*MILLPOND, *arguments], input=data, capture_output=True, env=self.environment, cwd=cwd, timeout=60
+        )
+        return Finished(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode(), done.stdout)
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*MILLPOND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment, **options
+        )
+
+
+class Node:
+    """A node in a process of its own."""
+
+    def __init__(self, data: Path, *arguments: str) -> None:
+        self.data = data
+        self.process = Command().start("up", "--data", str(data), "--listen", "127.0.0.1:0", *arguments)
+        self.panel: dict[str, str] = {}
+        assert self.process.stdout is not None
+        while "stop" not in self.panel:
+            line = self.process.stdout.readline().decode()
+            assert line, f"the node ended: {self.process.communicate()[1].decode()}"
+            name, _, text = line.strip().partition("  ")
+            self.panel[name] = text.strip()
+        self.address = self.panel["listens on"]
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, float]:
+        """The exit code, and the seconds it took."""
+        began = time.monotonic()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        self.process.communicate(timeout=30)
+        return self.process.returncode, time.monotonic() - began
+
+
+@pytest.fixture
+def lonely() -> Command:
+    """The command where no node was named."""
+    return Command()
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    made = Node(tmp_path_factory.mktemp("node") / "data")
+    yield made
+    made.stop(signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def millpond(node: Node) -> Command:
+    return Command(node.address)
+
+
+@pytest.fixture
+def start_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
+    started: list[Node] = []
+
+    def start(*arguments: str, data: Path | None = None) -> Node:
+        started.append(Node(data or tmp_path / "own", *arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop(signal.SIGKILL)
+
+
+@pytest.fixture
+def topic(millpond: Command, request: pytest.FixtureRequest) -> str:
+    """A fresh topic of one partition."""
+    name = str(request.node.name).replace("[", "-").replace("]", "")
+    created = millpond("topic", "create", name)
+    assert created.code == 0, created.err
+    return name
+
+
+class Terminal:
+    """A command in a terminal of 80 columns."""
+
+    def __init__(self, environment: dict[str, str], *arguments: str) -> None:
+        self.screen, side = pty.openpty()
+        fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+        told = environment | {"TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
+        told.pop("COLUMNS", None)
+        self.process = subprocess.Popen(
+            [*MILLPOND, *arguments], stdin=side, stdout=side, stderr=side, env=told, start_new_session=True
+        )
+        os.close(side)
+        self.text = ""
+
+    def read_until(self, wanted: str, seconds: float = 20) -> str:
+        deadline = time.monotonic() + seconds
+        while wanted not in self.text and time.monotonic() < deadline:
+            if not select.select([self.screen], [], [], 0.2)[0]:
+                continue
+            try:
+                self.text += os.read(self.screen, 65536).decode()
+            except OSError:
+                break
+        assert wanted in self.text, self.text
+        return self.text
+
+    def type(self, text: str) -> None:
+        os.write(self.screen, text.encode())
+
+    def finish(self) -> int:
+        code = self.process.wait(20)
+        with contextlib.suppress(OSError):
+            while part := os.read(self.screen, 65536):
+                self.text += part.decode()
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.screen)
+
+
+@pytest.fixture
+def in_terminal(node: Node) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def run(*arguments: str) -> Terminal:
+        opened.append(Terminal(clean_environment(MILLPOND_BOOTSTRAP=node.address), *arguments))
+        return opened[-1]
+
+    yield run
+    for each in opened:
+        each.close()

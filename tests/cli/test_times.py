@@ -1,0 +1,55 @@
+"""Moments and places as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond.cli.times import At, Beginning, End, Last, Since, read_place, read_span, read_time, show_time
+
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("beginning", Beginning()),
+        ("Earliest", Beginning()),
+        ("end", End()),
+        ("0", At(0)),
+        ("1200", At(1200)),
+        ("-10", Last(10)),
+        ("5m", Since(NOW_MS - 300_000)),
+        ("5m ago", Since(NOW_MS - 300_000)),
+        ("1h30m ago", Since(NOW_MS - 5_400_000)),
+        ("2 days ago", Since(NOW_MS - 172_800_000)),
+        ("1.5 hours", Since(NOW_MS - 5_400_000)),
+        ("2026-01-31T08:30:00.125Z", Since(1_769_848_200_125)),
+        ("2026-01-31T09:30:00+01:00", Since(1_769_848_200_000)),
+    ],
+)
+def test_a_place_is_read(text: str, place: object) -> None:
+    assert read_place(text, NOW_MS) == place
+
+
+@pytest.mark.parametrize("text", ["", "soon", "5 parsecs ago", "ago", "--5", "1e5", "2026-13-01", "٣"])
+def test_what_names_no_place_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        read_place(text, NOW_MS)
+
+
+def test_a_span_is_no_span_without_a_unit() -> None:
+    assert read_span("5") is None
+    assert read_span("") is None
+    assert read_span("250ms") == 250
+
+
+@given(st.integers(0, 253_402_300_799_999))
+def test_what_is_shown_can_be_read(time_ms: int) -> None:
+    assert read_time(show_time(time_ms), NOW_MS) == time_ms
+
+
+def test_times_that_are_none_are_still_shown() -> None:
+    assert show_time(-1) == "-"
+    assert show_time(1 << 62) == str(1 << 62)

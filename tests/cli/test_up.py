@@ -1,0 +1,149 @@
+"""A node in the foreground: what it says, how it ends, and why it will not start."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly_within_a_second(start_node: Callable[..., Any], number: int) -> None:
+    node = start_node()
+    code, seconds = node.stop(number)
+    assert code == 0
+    assert seconds < 1
+    assert (node.data / ".kafka_cleanshutdown").exists()
+
+
+def test_the_panel_says_where_it_is_and_how_to_reach_it(start_node: Callable[..., Any]) -> None:
+    node = start_node()
+    host, _, port = node.address.rpartition(":")
+    socket.create_connection((host, int(port)), 5).close()
+    assert node.panel["data"] == str(node.data)
+    assert node.panel["cluster"].endswith(", node 1")
+    assert node.panel["topic"] == f"millpond topic create orders -b {node.address}"
+    assert node.address in node.panel["kcat"]
+    assert node.panel["stop"] == f"kill {node.process.pid}"
+
+
+def test_it_stays_small(start_node: Callable[..., Any]) -> None:
+    assert psutil.Process(start_node().process.pid).memory_info().rss < 60e6
+
+
+def test_it_comes_back_as_the_same_cluster(start_node: Callable[..., Any], tmp_path: Path) -> None:
+    first = start_node(data=tmp_path / "d")
+    first.stop()
+    assert start_node(data=tmp_path / "d").panel["cluster"] == first.panel["cluster"]
+
+
+def test_in_a_terminal_the_panel_is_a_box(in_terminal: Callable[..., Any], tmp_path: Path) -> None:
+    data = Path("d")
+    screen = in_terminal("up", "--listen", "127.0.0.1:0", "--data", str(tmp_path / data))
+    text = screen.read_until("Ctrl-C")
+    if "╭" in text:
+        # A folder whose path is too long for 80 columns gets no box rather than a broken one.
+        text = screen.read_until("╯")
+        widths = {
+            len(line.replace("\x1b[1m", "").replace("\x1b[0m", "")) for line in text.splitlines() if line[:1] in "╭│╰"
+        }
+        assert len(widths) == 1
+        assert widths.pop() <= 80
+    screen.type("\x03")
+    screen.process.send_signal(signal.SIGINT)
+    assert screen.finish() == 0
+    assert "Stopped" in screen.text
+
+
+def test_settings_come_from_the_file_and_the_command_line_goes_before_it(
+    start_node: Callable[..., Any], tmp_path: Path
+) -> None:
+    config = tmp_path / "node.conf"
+    config.write_text("# a comment\n\nnode.id = 5\ncluster.id=from-file\n")
+    node = start_node("--config", str(config), "--set", "node.id=7")
+    assert node.panel["cluster"] == "from-file, node 7"
+
+
+def test_a_taken_port_is_told_with_a_free_one(lonely: Any, node: Any, tmp_path: Path) -> None:
+    told = lonely("up", "--listen", node.address, "--data", str(tmp_path / "d"))
+    assert told.code == 1
+    host, _, port = node.address.rpartition(":")
+    assert told.err.startswith(f"millpond: Port {port} of {host} is taken")
+    offered = told.err.split("--listen ")[1].split("`")[0].rpartition(":")[2]
+    with socket.socket() as probe:
+        probe.bind((host, int(offered)))
+
+
+def test_a_folder_in_use_is_told(lonely: Any, node: Any) -> None:
+    told = lonely("up", "--listen", "127.0.0.1:0", "--data", str(node.data))
+    assert (told.code, told.out) == (1, "")
+    assert told.err == (
+        f"millpond: Another process uses the data folder {node.data}: "
+        "stop it, or choose another folder with --data DIR.\n"
+    )
+
+
+def test_a_folder_that_cannot_be_used_is_told(lonely: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    told = lonely("up", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "file" / "data"))
+    assert told.code == 1
+    assert "cannot be used (not a directory): choose another with --data DIR." in told.err
+    assert "Traceback" not in told.err
+
+
+def test_the_folder_of_another_node_is_told(lonely: Any, start_node: Callable[..., Any]) -> None:
+    node = start_node()
+    node.stop()
+    told = lonely("up", "--listen", "127.0.0.1:0", "--data", str(node.data), "--set", "node.id=9")
+    assert told.code == 1
+    assert "belongs to node 1, not to node 9; choose another folder with --data DIR." in told.err
+    assert "Traceback" not in told.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--set", "num.partition=3"), "unknown node setting num.partition; did you mean num.partitions?"),
+        (("--set", "num.partitions=0"), "num.partitions=0: must be at least 1."),
+        (("--set", "num.partitions"), "give it as name=value."),
+        (("--listen", "here:port"), "'here:port' is not an address of the form host:port."),
+        (("--config", "nowhere.conf"), "--config nowhere.conf cannot be read: no such file or directory."),
+    ],
+)
+def test_what_cannot_be_asked_for_is_told_in_one_sentence(
+    lonely: Any, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    told = lonely("up", *arguments, cwd=tmp_path)
+    assert told.code == 2
+    assert said in told.err.splitlines()[-1]
+    assert not list(tmp_path.iterdir()), "nothing was made"
+
+
+def test_a_wrong_line_of_the_file_is_named(lonely: Any, tmp_path: Path) -> None:
+    (tmp_path / "node.conf").write_text("node.id=1\nnum.partitons=3\n")
+    told = lonely("up", "--config", "node.conf", cwd=tmp_path)
+    assert told.code == 2
+    assert "node.conf, line 2: unknown node setting num.partitons; did you mean num.partitions?" in told.err
+
+
+def test_an_address_of_another_machine_is_told(lonely: Any, tmp_path: Path) -> None:
+    told = lonely("up", "--listen", "192.0.2.1:9092", "--data", str(tmp_path / "d"))
+    assert told.code == 1
+    assert "192.0.2.1 is no address of this machine" in told.err
+
+
+def test_a_signal_while_it_starts_ends_it_too(lonely: Any, tmp_path: Path) -> None:
+    process = lonely.start("up", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "d"))
+    try:
+        process.wait(0.12)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode in (0, -signal.SIGTERM)
+    assert b"Traceback" not in err

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from random import Random
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.record import MemoryRecordsBuilder
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.log.limits import LogLimits
+from millpond.sim.disk import SimDisk
+from millpond.wire.batch import check_batch, read_header
+
+
+def refusal(action, *arguments, **named):
+    with pytest.raises(Refused) as refused:
+        action(*arguments, **named)
+    return refused.value.code
+
+
+def test_a_batch_gets_the_next_offsets_and_the_leaders_epoch(pond):
+    _, log = pond.open()
+    first = log.append(pond.batch(b"a", b"b", b"c"), leader_epoch=4, now_ms=pond.now_ms)
+    assert first == (0, 2, -1, 0, False)
+    second = log.append(pond.batch(b"d"), leader_epoch=5, now_ms=pond.now_ms)
+    assert (second.first_offset, second.last_offset) == (3, 3)
+    header = check_batch(log.read_batches(3, 1000))
+    assert (header.base_offset, header.leader_epoch) == (3, 5)
+    assert log.latest_epoch == 5
+    assert log.end_offset_for_epoch(4) == (4, 3)
+
+
+def test_several_batches_are_written_as_one(pond, sim):
+    _, log = pond.open()
+    data = memoryview(bytearray(bytes(pond.batch(b"a", b"b")) + bytes(pond.batch(b"c"))))
+    before = sim.operations
+    assert log.append(data, leader_epoch=0, now_ms=pond.now_ms)[:2] == (0, 2)
+    assert sim.operations == before + 1
+    assert pond.values(log) == {0: b"a", 1: b"b", 2: b"c"}
+
+
+def test_a_refusal_changes_nothing(pond, sim):
+    _, log = pond.open()
+    pond.fill(log, 3)
+    files, epochs = sim.contents(), list(log.epochs.entries)
+    damaged = pond.batch(b"x", producer_id=1, producer_epoch=0, base_sequence=0)
+    damaged[-1] ^= 1
+    assert refusal(log.append, damaged, leader_epoch=9, now_ms=pond.now_ms) == ErrorCode.CORRUPT_MESSAGE
+    assert refusal(pond.append, log, b"x", timestamp=pond.now_ms + 10**8) == ErrorCode.INVALID_TIMESTAMP
+    assert (sim.contents(), log.end_offset, log.epochs.entries, log.producers.entries) == (files, 3, epochs, {})
+
+
+def test_append_time_is_stamped_into_every_batch(pond):
+    _, log = pond.open()
+    log.limits = replace(log.limits, timestamp_type_append=True)
+    done = log.append(pond.batch(b"a", timestamp=5), leader_epoch=0, now_ms=777)
+    assert done.append_time_ms == 777
+    assert check_batch(log.read_batches(0, 1000)).is_append_time
+    assert [record.timestamp for record in pond.records(log)] == [777]
+    assert log.find_by_timestamp(777) == (777, 0, 0)
+
+
+def test_it_rolls_by_size_by_age_and_by_index(make_pond):
+    pond = make_pond(limits=LogLimits(segment_bytes=300, index_interval_bytes=0))
+    _, log = pond.open()
+    pond.fill(log, 10)
+    assert len(log.segments) > 2
+    assert all(segment.size <= 300 for segment in log.segments)
+    pond = make_pond(limits=LogLimits(segment_ms=1000))
+    _, log = pond.open()
+    pond.fill(log, 1)
+    pond.now_ms += 999
+    pond.fill(log, 1)
+    assert len(log.segments) == 1
+    pond.now_ms += 1
+    pond.fill(log, 1)
+    assert log.bases == [0, 2]
+    pond = make_pond(limits=LogLimits(index_interval_bytes=0, index_bytes_max=24))
+    _, log = pond.open()
+    pond.fill(log, 8)
+    assert log.bases == [0, 4]
+
+
+def test_a_batch_sent_twice_is_stored_once(pond):
+    _, log = pond.open()
+    for sequence in range(7):
+        pond.append(log, b"%d" % sequence, producer_id=1, producer_epoch=0, base_sequence=sequence)
+    for sequence in (2, 6):
+        again = pond.batch(b"%d" % sequence, producer_id=1, producer_epoch=0, base_sequence=sequence)
+        done = log.append(again, leader_epoch=0, now_ms=pond.now_ms)
+        assert (done.first_offset, done.duplicate) == (sequence, True)
+    forgotten = pond.batch(b"1", producer_id=1, producer_epoch=0, base_sequence=1)
+    code = refusal(log.append, forgotten, leader_epoch=0, now_ms=pond.now_ms)
+    assert code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.end_offset == 7
+
+
+def test_a_full_disk_refuses_and_leaves_no_torn_tail(pond, sim):
+    _, log = pond.open()
+    pond.fill(log, 2)
+    sim.capacity_bytes = sim.used_bytes() + 30
+    assert refusal(pond.append, log, b"too much") == ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.failed is None
+    sim.capacity_bytes = 1 << 40
+    assert pond.append(log, b"fits again") == 2
+    assert pond.values(log) == {0: b"value-0", 1: b"value-1", 2: b"fits again"}
+
+
+def test_a_disk_that_is_full_when_a_segment_is_rolled_refuses_too(make_pond):
+    pond = make_pond(limits=LogLimits(segment_bytes=300))
+    _, log = pond.open()
+    pond.fill(log, 3)
+    pond.disk.open_files_max = pond.disk.open_files
+    assert refusal(pond.fill, log, 5, start=3) == ErrorCode.KAFKA_STORAGE_ERROR
+    pond.disk.open_files_max = None
+    end = log.end_offset
+    pond.fill(log, 5, start=end)
+    assert list(pond.values(log).values()) == [b"value-%d" % number for number in range(end + 5)]
+
+
+def test_a_failed_sync_closes_the_log_for_good(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 2)
+    pond.sync(log)
+    store.checkpoint()
+    pond.fill(log, 1, start=2)
+    sim.fail_syncs(".log", times=1)
+    ticket = log.sync_target()
+    with pytest.raises(OSError) as failure:
+        ticket.run()
+    assert failure.value.errno == errno.EIO
+    log.fail(failure.value, ticket)
+    assert refusal(pond.append, log, b"x") == ErrorCode.KAFKA_STORAGE_ERROR
+    assert refusal(log.read, 0, 100) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.synced_offset == 2
+    store.close()
+    sim.crash()
+    _, log = pond.open()
+    assert pond.values(log) == {0: b"value-0", 1: b"value-1"}
+
+
+def test_what_is_dirty_and_what_is_safe(pond):
+    _, log = pond.open()
+    assert log.dirty, "its own name is not safe yet"
+    pond.sync(log)
+    assert not log.dirty
+    pond.fill(log, 30)
+    assert (log.dirty, log.synced_offset) == (True, 0)
+    ticket = log.sync_target()
+    pond.fill(log, 1, start=30)
+    ticket.run()
+    log.synced(ticket)
+    assert (log.dirty, log.synced_offset) == (True, 30)
+    pond.sync(log)
+    assert (log.dirty, log.synced_offset, log.debts.sealed_bases, log.debts.named_bases) == (False, 31, [], [])
+
+
+def test_other_peoples_batches_are_taken_byte_for_byte(pond):
+    _, log = pond.open()
+    ours = []
+    for kind in (0, 1, 2, 3):
+        builder = MemoryRecordsBuilder(magic=2, compression_type=kind, batch_size=1 << 16)
+        for number in range(5):
+            builder.append(timestamp=pond.now_ms + number, key=b"key", value=b"value-%d" % number)
+        builder.close()
+        ours.append(bytes(builder.buffer()))
+        theirs = DefaultRecordBatchBuilder(
+            magic=2,
+            compression_type=kind,
+            is_transactional=0,
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=-1,
+            batch_size=1 << 16,
+        )
+        for number in range(5):
+            theirs.append(number, timestamp=pond.now_ms + number, key=b"key", value=b"value-%d" % number, headers=[])
+        ours.append(bytes(theirs.build()))
+    for data in ours:
+        done = log.append(memoryview(bytearray(data)), leader_epoch=0, now_ms=pond.now_ms)
+        stored = log.read_batches(done.first_offset, 1)
+        assert stored[16:] == data[16:]
+        assert [r.value for r in pond.records(log, done.first_offset)] == [b"value-%d" % n for n in range(5)]
+        assert log.find_by_timestamp(pond.now_ms + 4) == (pond.now_ms + 4, 4, 0)
+
+
+def test_a_leaders_batches_keep_their_offsets(pond):
+    _, leader = pond.open()
+    for epoch in (0, 0, 3):
+        pond.append(leader, b"a", b"b", epoch=epoch)
+    data = leader.read_batches(0, 10_000)
+    other = type(pond)()
+    _, follower = other.open()
+    assert follower.append_follower(memoryview(bytearray(data)), now_ms=1)[:2] == (0, 5)
+    assert follower.read_batches(0, 10_000) == data
+    assert follower.epochs.entries == leader.epochs.entries
+    again = memoryview(bytearray(data))
+    assert refusal(follower.append_follower, again, now_ms=1) == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_the_topic_id_survives(pond, sim):
+    store, log = pond.open()
+    pond.sync(log)
+    store.abandon()
+    sim.crash()
+    assert pond.open()[1].topic_id == pond.topic_id
+
+
+def test_random_lives_read_like_a_list(make_pond):
+    random = Random(5)
+    for seed in range(15):
+        pond = make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=700, index_interval_bytes=200))
+        store, log = pond.open()
+        model: list[bytes] = []
+        for _ in range(60):
+            match random.randrange(8):
+                case 0:
+                    store.close()
+                    store, log = pond.open()
+                case 1:
+                    store.abandon()
+                    store, log = pond.open()
+                case 2 if model:
+                    cut = random.randrange(len(model) + 1)
+                    log.truncate_to(cut)
+                    del model[log.end_offset :]
+                    assert log.end_offset <= cut < log.end_offset + 5
+                case _:
+                    values = [random.randbytes(random.randrange(60)) for _ in range(random.randrange(1, 5))]
+                    pond.append(log, *values)
+                    model += values
+            assert log.end_offset == len(model)
+        assert list(pond.values(log).values()) == model
+        for offset in range(len(model)):
+            assert read_header(log.read_batches(offset, 1)).base_offset <= offset
