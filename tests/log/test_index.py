@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import accumulate
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from millpond.log.index import FLUSH_ENTRIES, offset_index, time_index
 from millpond.sim.disk import SimDisk
 
 entries = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5000)), max_size=60).map(
-    lambda steps: [(sum(s[0] for s in steps[: n + 1]), sum(s[1] for s in steps[: n + 1])) for n in range(len(steps))]
+    lambda steps: list(zip(accumulate(key for key, _ in steps), accumulate(value for _, value in steps), strict=True))
 )
 
 

@@ -77,7 +77,7 @@ class NumberWriter:
                 self.sent[partition] += 1
             self._producer.poll(0)
             # Enough to keep several batches in flight, little enough to leave the node its core.
-            if sum(self.sent) % 100 == 0:
+            if sum(self.sent) % 40 == 0:
                 time.sleep(0.002)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:

@@ -11,8 +11,6 @@ from typing import Protocol
 
 from millpond.base.errors import Refused, RemoteError
 from millpond.base.ids import TopicPartition
-from millpond.base.errors import Refused
-from millpond.base.ids import TopicPartition
 from millpond.base.ports import Clock, Timer, Workers
 from millpond.base.settings import Setting, Settings
 from millpond.broker.flusher import Flusher
@@ -24,7 +22,6 @@ from millpond.config.node import (
     RETENTION_CHECK_INTERVAL_MS,
 )
 from millpond.log.compaction import Cancelled, CompactionPlan
-from millpond.log.compaction import CompactionPlan
 from millpond.log.limits import FOREVER
 from millpond.log.store import LogStore
 
@@ -142,7 +139,7 @@ class Housekeeping:
             self._journal("retention", partition=partition.name.folder, segments=len(segments))
         else:
             # A new active segment takes their place: they go once its name is safe.
-            self._sync(partition)
+            self.flush(partition)
 
     def remove_later(self, job: DelayedJob) -> None:
         """Remove files that nobody needs, once whoever still reads them has had time to finish."""
@@ -181,12 +178,19 @@ class Housekeeping:
         if self._compacting or not self._settings()[CLEANER_ENABLE]:
             return
         now_ms = self._clock.wall_ms()
-        for partition in sorted(self._partitions, key=lambda each: self._compaction_turns.get(each.name, 0)):
+        for partition in self._in_turn():
             plan = self._plan_compaction(partition, now_ms)
             if plan is not None:
-                self._compaction_turns[partition.name] = self._turns_taken = self._turns_taken + 1
+                self._last_compacted = partition.name
                 self._run_compaction(partition, plan)
                 return
+
+    def _in_turn(self) -> list[Partition]:
+        """All partitions, beginning after the one that had the last turn."""
+        names = [partition.name for partition in self._partitions]
+        first = names.index(self._last_compacted) + 1 if self._last_compacted in names else 0
+        everyone = list(self._partitions)
+        return everyone[first:] + everyone[:first]
 
     def _plan_compaction(self, partition: Partition, now_ms: int) -> CompactionPlan | None:
         try:
@@ -208,10 +212,13 @@ class Housekeeping:
 
         def failed(error: Exception) -> None:
             self._compacting = False
-            self._on_failure("compaction")(error)
             end(log.give_up_compaction)
+            # A batch whose records do not decode is its producer's fault: the log is kept as it is.
+            if not isinstance(error, OSError | RemoteError | Cancelled):
+                raise error
+            self._journal("compaction failed", partition=partition.name.folder, error=str(error))
 
-        def end(way: Callable[[CompactionPlan], RemovalJob]) -> None:
+        def end(way: Callable[[CompactionPlan], DelayedJob]) -> None:
             try:
                 self.remove_later(way(plan))
             except (OSError, Refused) as error:

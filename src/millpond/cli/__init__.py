@@ -14,10 +14,10 @@ from millpond import __version__
 EXAMPLES: Final = """\
 \b
 Try it in two terminals:
-  millpond up                                  a node; its data in ./millpond-data
+  millpond up                              a node; data in ./millpond-data
   millpond topic create orders --partitions 3
   echo tea:2 | millpond produce orders --key-separator :
-  millpond consume orders --keys               Ctrl-C ends it
+  millpond consume orders --keys           Ctrl-C ends it
 """
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {

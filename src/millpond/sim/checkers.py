@@ -123,10 +123,10 @@ def _check_acknowledged(
         for index, content in enumerate(batch.contents):
             offset = batch.base_offset + index
             if offset < view.start_offset:
-                if rules.keeps_all_ms is not None and now_ms - batch.settled_at_ms < rules.keeps_all_ms:
+                if rules.keeps_all_ms is not None and now_ms - batch.made_at_ms < rules.keeps_all_ms:
                     yield (
                         f"the acknowledged {content.tag!r} at offset {offset} was taken by retention after "
-                        f"{now_ms - batch.settled_at_ms} of {rules.keeps_all_ms} ms"
+                        f"{now_ms - batch.made_at_ms} of {rules.keeps_all_ms} ms"
                     )
                 continue
             there = found.get(offset)

@@ -104,7 +104,7 @@ class Trouble:
         self.sim.clock.call_later(fault.lasts_ms, undo)
 
     def _power_cut(self, fault: FaultPlan) -> None:
-        if self.node.is_up:
+        if self.node.is_up and not self._over:
             self.cut_power()
 
     def _power_cut_at_operation(self, fault: FaultPlan) -> None:
@@ -112,7 +112,7 @@ class Trouble:
         disk.crash_at_operation(disk.operations + 1 + int(fault.luck**2 * 200))
 
     def _kill(self, fault: FaultPlan) -> None:
-        if self.node.is_up:
+        if self.node.is_up and not self._over:
             self.node.kill()
             self._rest()
 

@@ -64,6 +64,7 @@ class SentBatch:
     place: Place
     contents: tuple[Content, ...]
     promise: Promise
+    made_at_ms: int = 0
     producer_id: int = -1
     producer_epoch: int = -1
     sequence: int = -1

@@ -79,7 +79,7 @@ class SimProducer:
 
     def produce(self, place: Place, contents: Sequence[Content], promise: Promise) -> SentBatch:
         """Queue one batch and send what may be sent."""
-        batch = SentBatch(self.name, place, tuple(contents), promise)
+        batch = SentBatch(self.name, place, tuple(contents), promise, made_at_ms=self._clock.now_ms)
         self._history.batches.append(batch)
         self._lanes.setdefault(place, _Lane(place)).waiting.append(batch)
         self._pump()

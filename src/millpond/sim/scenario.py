@@ -62,6 +62,7 @@ class Scenario:
         self.readers: list[SimReader] = []
         self._left_to_send = 0
         self._admin_left = self.plan.admin_operations
+        self._admin_busy = True
         self._tags = 0
 
     def run(self) -> Outcome:
@@ -153,7 +154,8 @@ class Scenario:
 
     def _administer(self) -> None:
         """One change at a time, with pauses between."""
-        if not self._admin_left or self.sim.clock.now_ms > WORK_MS:
+        self._admin_busy = self._admin_left > 0
+        if not self._admin_busy:
             return
         self._admin_left -= 1
         self.sim.clock.call_later(self.random.randint(0, 2_000), self._change_something)
@@ -225,8 +227,7 @@ class Scenario:
             self._bring_up()
 
     def _is_done(self) -> bool:
-        idle = not self._left_to_send and not self._admin_left and all(each.is_idle() for each in self.producers)
-        return idle and len(self.places) == sum(topic.partitions for topic in self.topics.values())
+        return not self._left_to_send and not self._admin_busy and all(each.is_idle() for each in self.producers)
 
     def _bring_up(self) -> None:
         for _ in range(START_TRIES):

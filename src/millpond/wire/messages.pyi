@@ -246,10 +246,12 @@ class ConsumerGroupMetadataKey(Message):
 
 class ConsumerGroupMetadataValue(Message):
     epoch: int
+    metadata_hash: int
     def __init__(
         self,
         *,
         epoch: int = ...,
+        metadata_hash: int = ...,
     ) -> None: ...
 
 class ConsumerGroupPartitionMetadataKey(Message):
@@ -290,6 +292,28 @@ class ConsumerGroupPartitionMetadataValue(Message):
         self,
         *,
         topics: list[ConsumerGroupPartitionMetadataValue.TopicMetadata] = ...,
+    ) -> None: ...
+
+class ConsumerGroupRegularExpressionKey(Message):
+    group_id: str
+    regular_expression: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+        regular_expression: str = ...,
+    ) -> None: ...
+
+class ConsumerGroupRegularExpressionValue(Message):
+    topics: list[str]
+    version: int
+    timestamp: int
+    def __init__(
+        self,
+        *,
+        topics: list[str] = ...,
+        version: int = ...,
+        timestamp: int = ...,
     ) -> None: ...
 
 class ConsumerGroupTargetAssignmentMemberKey(Message):

@@ -118,14 +118,18 @@ class _Fetch:
 
     def on_append(self) -> None:
         """A partition that we watch has grown (or gone)."""
-        if not self._wait.ended and self.read(self._bytes_min):
+        if self._is_waiting() and self.read(self._bytes_min):
             self._finish()
 
     def answer(self) -> None:
         """Answer with what there is, however little."""
-        if not self._wait.ended:
+        if self._is_waiting():
             self.read(at_least_bytes=0)
             self._finish()
+
+    def _is_waiting(self) -> bool:
+        """Not once something was found: while a worker warms it, the deadline may pass and partitions may grow."""
+        return not self._wait.ended and not self._found
 
     def _unpark(self) -> None:
         for partition in self._parked_on:

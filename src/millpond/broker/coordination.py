@@ -1,0 +1,182 @@
+"""Runs the shards of a coordinator: appends what they decide to their internal topic, answers once it is safe.
+
+Each partition of the internal topic is the home of one shard. A step's records are appended as one batch and replayed
+at once; its replies and orders leave, in order, when the batch is committed. A home whose log fails answers everyone
+who waits with an error and stays closed until the node is repaired.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ports import Clock, Timer
+from millpond.broker.flusher import Flusher
+from millpond.broker.partitions import Partition
+from millpond.coordinators.runtime import partition_for, replay_batches
+from millpond.coordinators.shard import CoordinatorRecord, Effects, Shard
+from millpond.wire.records import Record, encode_batch
+
+S = TypeVar("S", bound=Shard)
+
+LOAD_BYTES = 4 << 20
+
+Decide = Callable[[S, int], Effects]
+
+
+class Token(Protocol):
+    """Whoever waits for a reply of a coordinator."""
+
+    def finish(self, response: object) -> None: ...
+
+    def fail(self, code: ErrorCode) -> None: ...
+
+
+class Home(Generic[S]):
+    """One shard and the log that it lives in."""
+
+    def __init__(
+        self, shard: S, partition: Partition, clock: Clock, flusher: Flusher, carry_out: Callable[[object], None]
+    ) -> None:
+        self.shard = shard
+        self.partition = partition
+        self._clock = clock
+        # Members must not time out because somebody set the wall clock: it is looked at once, then time just passes.
+        self._wall_minus_monotonic_ms = clock.wall_ms() - clock.monotonic_ms()
+        self._flusher = flusher
+        self._carry_out = carry_out
+        self._unsettled: deque[tuple[int, Effects]] = deque()
+        self._timer: Timer | None = None
+        self._timer_ms = 0
+        self._closed = False
+
+    def _now_ms(self) -> int:
+        return self._wall_minus_monotonic_ms + self._clock.monotonic_ms()
+
+    def load(self) -> None:
+        """Replay the log. Waits for the disk: it is done before the node takes requests."""
+        log = self.partition.log
+        offset: int = log.start_offset
+        while data := log.read_batches(offset, LOAD_BYTES):
+            offset = replay_batches(self.shard, data)
+        self.run(lambda shard, now_ms: shard.on_loaded(now_ms))
+
+    def run(self, decide: Decide[S]) -> None:
+        """Let the shard decide, write down what it decided, answer when that is safe."""
+        effects = decide(self.shard, self._now_ms())
+        if effects.records:
+            try:
+                self._append(effects.records)
+            except Refused as refused:
+                _refuse(effects, refused.code)
+                self._close(refused.code)
+                return
+        self._settle_later(effects)
+        self._set_timer()
+
+    def _append(self, records: list[CoordinatorRecord]) -> None:
+        now_ms = self._now_ms()
+        batch = encode_batch(
+            [Record(place, now_ms, record.key, record.value) for place, record in enumerate(records)]
+        )
+        appended = self.partition.append_internal(memoryview(bytearray(batch)))
+        for place, record in enumerate(records):
+            self.shard.replay(appended.first_offset + place, record.key, record.value)
+
+    # Answering.
+
+    def _settle_later(self, effects: Effects) -> None:
+        if not (effects.replies or effects.orders):
+            return
+        end_offset = self.partition.log.end_offset
+        self._unsettled.append((end_offset, effects))
+        if self.partition.acknowledges_after_sync:
+            self._flusher.after_sync(self.partition.log, end_offset, self._on_synced)
+        else:
+            self._settle(end_offset)
+
+    def _on_synced(self, error: OSError | None) -> None:
+        if error is not None:
+            self._close(ErrorCode.KAFKA_STORAGE_ERROR)
+        else:
+            self._settle(self.partition.log.synced_offset)
+
+    def _settle(self, safe_offset: int) -> None:
+        while self._unsettled and self._unsettled[0][0] <= safe_offset:
+            _, effects = self._unsettled.popleft()
+            for reply in effects.replies:
+                reply.token.finish(reply.response)
+            for order in effects.orders:
+                self._carry_out(order)
+
+    def _close(self, code: ErrorCode) -> None:
+        self._closed = True
+        unsettled, self._unsettled = self._unsettled, deque()
+        for _, effects in unsettled:
+            _refuse(effects, code)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    # Time.
+
+    def _set_timer(self) -> None:
+        deadline_ms = self.shard.next_deadline_ms()
+        if self._timer is not None:
+            if deadline_ms == self._timer_ms:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if deadline_ms is not None and not self._closed:
+            self._timer_ms = deadline_ms
+            self._timer = self._clock.call_later(max(deadline_ms - self._now_ms(), 1), self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if not self._closed:
+            self.run(lambda shard, now_ms: shard.on_time(now_ms))
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._closed = True
+
+
+def _refuse(effects: Effects, code: ErrorCode) -> None:
+    for reply in effects.replies:
+        reply.token.fail(code)
+
+
+class Coordination(Generic[S]):
+    """All homes of one coordinator."""
+
+    def __init__(self, topic: str, make_home: Callable[[Partition], Home[S]]) -> None:
+        self.topic = topic
+        self._make_home = make_home
+        self._homes: dict[int, Home[S]] = {}
+        self._count = 0
+
+    def open(self, partition: Partition, count: int) -> None:
+        """A partition of the internal topic is there: load its shard."""
+        self._count = count
+        home = self._homes[partition.name.partition] = self._make_home(partition)
+        home.load()
+
+    def home_of(self, key: str) -> Home[S]:
+        """The home of a group or transactional id. Refused while there is none."""
+        if not self._count:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet")
+        home = self._homes.get(partition_for(key, self._count))
+        if home is None or home.is_closed:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"a partition of {self.topic} is offline")
+        return home
+
+    def homes(self) -> Iterator[Home[S]]:
+        return iter([home for home in self._homes.values() if not home.is_closed])
+
+    def stop(self) -> None:
+        for home in self._homes.values():
+            home.stop()

@@ -1,0 +1,139 @@
+"""Reading from any place, to any end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def numbers(millpond: Any) -> str:
+    """A topic with the numbers 0 to 99, a minute apart, the last one a minute ago."""
+    now_ms = int(time.time() * 1000)
+    lines = [json.dumps({"value": str(n), "timestamp": now_ms - (100 - n) * 60_000}) for n in range(100)]
+    assert millpond("topic", "create", "numbers").code == 0
+    assert millpond("produce", "numbers", "-j", given="\n".join(lines)).code == 0
+    return "numbers"
+
+
+@pytest.mark.parametrize(
+    ("place", "first"),
+    [
+        ("beginning", 0),
+        ("37", 37),
+        ("-10", 90),
+        ("-1000", 0),
+        ("10m30s ago", 90),
+        ("2h", 0),
+        ("2020-01-01", 0),
+    ],
+)
+def test_it_begins_where_it_is_told(millpond: Any, numbers: str, place: str, first: int) -> None:
+    read = millpond("consume", numbers, "--from", place, "--until-end")
+    assert read.code == 0, read.err
+    assert read.lines == [str(n) for n in range(first, 100)]
+
+
+def test_an_iso_time_is_a_place(millpond: Any, numbers: str) -> None:
+    (fiftieth,) = millpond("consume", numbers, "--from", "50", "-n", "1", "-t").lines
+    place, moment, value = fiftieth.split("\t")
+    assert (place, value) == ("0:50", "50")
+    assert millpond("consume", numbers, "--from", moment, "-n", "2").out == "50\n51\n"
+
+
+def test_nothing_from_the_end_until_the_end(millpond: Any, numbers: str) -> None:
+    for place in ("end", "100", "1s"):
+        read = millpond("consume", numbers, "--from", place, "--until-end")
+        assert (read.code, read.out) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--from", "101"), 1, "There is no offset 101 yet: the next record gets 100."),
+        (("--from", "yesterday"), 2, "--from yesterday: give beginning, end, an offset"),
+        (("--partition", "3"), 1, "numbers has no partition 3: they go from 0 to 0."),
+    ],
+)
+def test_a_place_that_is_none_is_told(
+    millpond: Any, numbers: str, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    told = millpond("consume", numbers, *arguments)
+    assert told.code == code
+    assert said in told.err
+    assert "Traceback" not in told.err
+
+
+def test_an_unknown_topic_is_told(millpond: Any, numbers: str) -> None:
+    assert millpond("consume", "nmbers").err == "millpond: There is no topic nmbers; did you mean numbers?\n"
+
+
+def test_only_the_partitions_asked_for(millpond: Any) -> None:
+    millpond("topic", "create", "three", "--partitions", "3")
+    lines = [json.dumps({"value": f"{n % 3}", "partition": n % 3}) for n in range(30)]
+    millpond("produce", "three", "-j", given="\n".join(lines))
+    assert sorted(millpond("consume", "three", "--until-end").lines) == sorted("012" * 10)
+    some = millpond("consume", "three", "--until-end", "-p", "0", "-p", "2", "--from", "-4")
+    assert sorted(some.lines) == sorted("02" * 4)
+    # Partition 1 alone ends before the others have anything to say.
+    assert millpond("consume", "three", "--until-end", "-p", "1", "--from", "9").lines == ["1"]
+
+
+def test_keys_headers_and_times_stand_before_the_value(millpond: Any, topic: str) -> None:
+    line = {"key": "k", "value": "v", "headers": {"a": "1", "b": None}, "timestamp": 1_700_000_000_123}
+    bare = {"value": None, "timestamp": 1_700_000_000_124}
+    millpond("produce", topic, "-j", given=f"{json.dumps(line)}\n{json.dumps(bare)}")
+    read = millpond("consume", topic, "--until-end", "-k", "-H", "-t")
+    assert [each.split("\t") for each in read.lines] == [
+        ["0:0", "2023-11-14T22:13:20.123Z", "k", "a=1,b=(null)", "v"],
+        ["0:1", "2023-11-14T22:13:20.124Z", "(null)", "-", "(null)"],
+    ]
+
+
+def test_bytes_that_are_no_text_are_escaped(millpond: Any, topic: str, in_terminal: Callable[..., Any]) -> None:
+    millpond("produce", topic, given=b"\xff\xfetea\x1b[2J\n")
+    assert millpond("consume", topic, "--until-end").raw == b"\\xff\\xfetea\x1b[2J\n"
+    screen = in_terminal("consume", topic, "--until-end")
+    assert screen.finish() == 0
+    assert r"\xff\xfetea\x1b[2J" in screen.text, "a record must not command the terminal"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_follows_until_it_is_stopped(millpond: Any, topic: str, number: int) -> None:
+    process = millpond.start("consume", topic)
+    assert process.stdout is not None
+    try:
+        millpond("produce", topic, given="one\n")
+        assert process.stdout.readline() == b"one\n"
+        millpond("produce", topic, given="two\n")
+        assert process.stdout.readline() == b"two\n"
+        process.send_signal(number)
+        began = time.monotonic()
+        out, err = process.communicate(timeout=10)
+    finally:
+        process.kill()
+    assert (process.returncode, out, err) == (0, b"", b"")
+    assert time.monotonic() - began < 1.5
+
+
+def test_a_reader_that_goes_away_is_no_error(millpond: Any, topic: str) -> None:
+    millpond("produce", topic, given="x\n" * 50_000)
+    process = millpond.start("consume", topic)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"x\n"
+    process.stdout.close()
+    process.stdout = None
+    try:
+        _, err = process.communicate(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    assert (process.returncode, err) == (0, b"")

@@ -1,0 +1,144 @@
+"""Looking into the files of a data folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond.wire.records import Record, encode_batch
+
+
+@pytest.fixture(scope="module")
+def folder(millpond: Any, node: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of a partition with three batches, and of the files beside it."""
+    millpond("topic", "create", "dumped", "--set", "index.interval.bytes=0")
+    for given in ("a:1\nb:2\n", "c:3\n", "d:4\n"):
+        assert millpond("produce", "dumped", "-k", ":", "-H", "h=v", given=given).code == 0
+    copy = tmp_path_factory.mktemp("dump") / "dumped-0"
+    shutil.copytree(node.data / "dumped-0", copy)
+    return copy
+
+
+@pytest.fixture
+def segment(folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(folder / "00000000000000000000.log", tmp_path))
+
+
+def rows(lines: list[str]) -> list[list[str]]:
+    return [line.split() for line in lines if line.split()[0].isdigit() and ("ok" in line or "BAD" in line)]
+
+
+def test_batches_are_rows(millpond: Any, segment: Path) -> None:
+    told = millpond("log", "dump", str(segment))
+    assert told.code == 0
+    found = rows(told.lines)
+    assert [row[1:3] for row in found] == [["0", "2"], ["2", "1"], ["3", "1"]]
+    assert [row[0] for row in found][0] == "0"
+    assert sum(int(row[3]) for row in found) == segment.stat().st_size
+    assert all(row[7] == "ok" for row in found)
+    assert all("producer" in row for row in found)
+    assert told.lines[-1] == "3 batches, 4 records, offsets 0 to 3"
+    assert max(map(len, told.lines)) <= 110
+
+
+def test_records_are_shown(millpond: Any, segment: Path) -> None:
+    told = millpond("log", "dump", str(segment), "--records")
+    shown = [line.split("Z  ")[1] for line in told.lines if "Z  " in line]
+    assert shown == ["a = 1  [h=v]", "b = 2  [h=v]", "c = 3  [h=v]", "d = 4  [h=v]"]
+
+
+@pytest.mark.parametrize("cut", [1, 30, 70])
+def test_a_torn_tail_is_told_with_its_byte(millpond: Any, segment: Path, cut: int) -> None:
+    last = int(rows(millpond("log", "dump", str(segment)).lines)[-1][0])
+    data = segment.read_bytes()
+    segment.write_bytes(data[:-cut])
+    told = millpond("log", "dump", str(segment))
+    assert told.code == 1
+    assert told.lines[-1] == "2 batches, 3 records, offsets 0 to 2"
+    assert f"is torn at byte {last}: " in told.err
+
+
+def test_a_flipped_bit_is_told_and_the_rest_is_shown(millpond: Any, segment: Path) -> None:
+    data = bytearray(segment.read_bytes())
+    data[64] ^= 1
+    segment.write_bytes(data)
+    told = millpond("log", "dump", str(segment))
+    assert told.code == 1
+    assert [row[7] for row in rows(told.lines)] == ["BAD", "ok", "ok"]
+    assert "has 1 faults" in told.err
+
+
+def test_deep_finds_records_that_a_right_crc_hides(millpond: Any, tmp_path: Path) -> None:
+    good = encode_batch([Record(0, 5, b"k", b"v"), Record(1, 5, b"k", None)])
+    wrong = bytearray(encode_batch([Record(2, 5, b"k", b"v")], base_offset=2))
+    wrong[61] += 40  # the record claims to be longer than its batch
+    from crc32c import crc32c
+
+    wrong[17:21] = crc32c(bytes(wrong[21:])).to_bytes(4, "big")
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(good + bytes(wrong))
+    assert millpond("log", "dump", str(path)).code == 0
+    told = millpond("log", "dump", str(path), "--deep")
+    assert told.code == 1
+    assert "the records cannot be read" in told.out
+
+
+def test_control_and_transactional_batches_are_marked(millpond: Any, tmp_path: Path) -> None:
+    marker = Record(1, 5, b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x00")
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(
+        encode_batch([Record(0, 5, None, b"v")], producer_id=7, producer_epoch=1, base_sequence=4, transactional=True)
+        + encode_batch([marker], base_offset=1, producer_id=7, producer_epoch=1, transactional=True, control=True)
+    )
+    told = millpond("log", "dump", str(path), "--records")
+    assert told.code == 0, told.err
+    assert "transactional · producer 7/1 seq 4" in told.out
+    assert "control · transactional" in told.out
+    assert "control: commit" in told.out
+
+
+def test_the_clusters_own_log_is_readable(millpond: Any, node: Any) -> None:
+    told = millpond("log", "dump", str(node.data / "__cluster_metadata-0" / "00000000000000000000.log"), "--records")
+    assert "RegisterBrokerRecord(broker_id=1" in told.out
+
+
+def test_the_files_beside_a_segment(
+    millpond: Any, folder: Path, start_node: Callable[..., Any], tmp_path: Path
+) -> None:
+    own = start_node()
+    for _ in range(3):
+        millpond("topic", "create", "t", "--if-not-exists", "-b", own.address)
+        millpond("produce", "t", "-b", own.address, given="x\n")
+    own.stop()
+    index = millpond("log", "dump", str(own.data / "t-0" / "00000000000000000000.index"))
+    assert index.code == 0
+    assert index.lines[0].split() == ["Last", "offset", "Batch", "starts", "at", "byte"]
+    times = millpond("log", "dump", str(own.data / "t-0" / "00000000000000000000.timeindex"))
+    assert times.lines[-2].split()[2] == "2"
+    (snapshot,) = (own.data / "t-0").glob("*3.snapshot")
+    producers = millpond("log", "dump", str(snapshot))
+    assert len(producers.lines) == 4
+    epochs = millpond("log", "dump", str(own.data / "t-0" / "leader-epoch-checkpoint"))
+    assert epochs.lines[1].split() == ["0", "0"]
+    points = millpond("log", "dump", str(own.data / "recovery-point-offset-checkpoint"))
+    assert ["t", "0", "3"] in [line.split() for line in points.lines]
+    assert millpond("log", "dump", str(own.data / "t-0" / "partition.metadata")).out.startswith("topic id  ")
+
+
+def test_damaged_small_files_are_told(millpond: Any, tmp_path: Path) -> None:
+    for name, data, said in [
+        ("00000000000000000000.snapshot", b"\x00\x01junk", "The snapshot is damaged"),
+        ("leader-epoch-checkpoint", b"0\n2\n0 0\n", "The checkpoint is damaged"),
+        ("00000000000000000000.index", b"\x00\x00\x00\x05\x00\x00\x00\x05" * 2, "entry 1 does not rise"),
+        ("00000000000000000000.timeindex", b"\x00" * 7, "7 bytes at the end are no whole entry"),
+        ("notes.txt", b"", "is none of the files that can be shown"),
+    ]:
+        (tmp_path / name).write_bytes(data)
+        told = millpond("log", "dump", str(tmp_path / name))
+        assert told.code == 1, name
+        assert said in told.err
+    assert millpond("log", "dump", "no-such-file.log").code == 2

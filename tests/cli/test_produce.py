@@ -1,0 +1,166 @@
+"""Lines become records."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RECORDS = 10_000
+
+
+def test_lines_with_keys_and_headers(millpond: Any, topic: str) -> None:
+    sent = millpond(
+        "produce", topic, "-k", r"\t", "--headers", "from=here", "--headers", "n=1", given="tea\t2\nplain\n\na\tb\tc"
+    )
+    assert sent.code == 0
+    assert sent.out == ""
+    assert sent.err.startswith("4 records, 0.0 MB in ")
+    read = millpond("consume", topic, "--until-end", "--json-lines").objects
+    assert [(each["key"], each["value"]) for each in read] == [
+        ("tea", "2"),
+        (None, "plain"),
+        (None, ""),
+        ("a", "b\tc"),
+    ]
+    assert all(each["headers"] == {"from": "here", "n": "1"} for each in read)
+
+
+def _serves_find_coordinator() -> bool:
+    """librdkafka takes it as the sign of a broker that understands LZ4, and sends plain batches to others."""
+    from millpond.broker.apis import APIS
+
+    return any(getattr(api, "key", api) == 10 for api in APIS)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_ten_thousand_records_come_back_as_they_went(
+    millpond: Any, node: Any, topic: str, codec: str, tmp_path: Path
+) -> None:
+    lines = [
+        json.dumps(
+            {
+                "key": f"k{n % 97}",
+                "value": f"value {n} ☕ " * 3,
+                "headers": {"n": str(n)},
+                "timestamp": 1_700_000_000_000 + n,
+            }
+        )
+        for n in range(RECORDS)
+    ]
+    source = tmp_path / "records.jsonl"
+    source.write_text("\n".join(lines))
+    sent = millpond("produce", topic, "--json-lines", "--compression", codec, "--file", str(source))
+    assert sent.code == 0, sent.err
+    assert sent.err.startswith("10,000 records, ")
+
+    read = millpond("consume", topic, "--until-end", "--json-lines").objects
+    assert [each["offset"] for each in read] == list(range(RECORDS))
+    kept = [{name: each[name] for name in ("key", "value", "headers", "timestamp")} for each in read]
+    assert kept == [json.loads(line) for line in lines]
+
+    (segment,) = (node.data / f"{topic}-0").glob("*.log")
+    dumped = millpond("log", "dump", str(segment), "--deep")
+    assert dumped.code == 0, dumped.err
+    codecs = {line.split()[4] for line in dumped.lines if line.split()[0].isdigit() and "ok" in line}
+    if codec != "lz4" or _serves_find_coordinator():
+        assert codecs == {codec}
+
+
+def test_what_consume_prints_produce_sends(millpond: Any, topic: str) -> None:
+    odd = [
+        {"key": {"$base64": "/wA="}, "value": None, "headers": [["a", "1"], ["a", {"$base64": "/g=="}]]},
+        {"key": None, "value": "line\nbreak", "headers": {}},
+    ]
+    millpond("produce", topic, "-j", given="\n".join(map(json.dumps, odd)))
+    first = millpond("consume", topic, "--until-end", "-j")
+    millpond("produce", topic, "-j", given=first.raw)
+    both = millpond("consume", topic, "--until-end", "-j").objects
+    assert len(both) == 4
+    for before, after, wanted in zip(both[:2], both[2:], odd, strict=True):
+        assert {**before, "offset": 0} == {**after, "offset": 0}
+        assert {name: before[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("acks", ["0", "1"])
+def test_fewer_acknowledgements(millpond: Any, topic: str, acks: str) -> None:
+    assert millpond("produce", topic, "--acks", acks, given="x\ny\n").code == 0
+    assert millpond("consume", topic, "-n", "2").out == "x\ny\n"
+
+
+def test_the_rate_is_held(millpond: Any, topic: str) -> None:
+    began = time.monotonic()
+    assert millpond("produce", topic, "--rate", "50", given="x\n" * 50).code == 0
+    assert time.monotonic() - began > 0.95
+
+
+def test_a_line_that_is_no_record_is_named_and_those_before_it_are_sent(millpond: Any, topic: str) -> None:
+    sent = millpond("produce", topic, "-j", given='{"value": "a"}\n\n{"valu": "b"}\n{"value": "c"}\n')
+    assert sent.code == 1
+    assert sent.err.endswith("millpond: Line 3 is not a record: unknown field valu.\n")
+    assert millpond("consume", topic, "--until-end").out == "a\n"
+
+
+def test_a_record_that_is_refused_is_counted_with_the_reason(millpond: Any, topic: str) -> None:
+    sent = millpond("produce", topic, given="x\n" + "y" * 2_000_000 + "\nz\n")
+    assert sent.code == 1
+    assert "1 of 3 records were not acknowledged: a record is too large;" in sent.err
+    assert millpond("consume", topic, "--until-end").out == "x\nz\n"
+
+
+def test_the_brokers_refusal_is_passed_on(millpond: Any) -> None:
+    millpond("topic", "create", "small", "--set", "max.message.bytes=200")
+    sent = millpond("produce", "small", given="y" * 1000)
+    assert sent.code == 1
+    assert "1 of 1 records were not acknowledged: " in sent.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--partition", "7"), 1, "has no partition 7: they go from 0 to 0."),
+        (("--file", "nowhere.txt"), 1, "nowhere.txt cannot be read: no such file or directory."),
+        (("--headers", "x"), 2, "--headers x: give it as name=value."),
+        (("--json-lines", "--key-separator", ":"), 2, "the key is a field."),
+    ],
+)
+def test_what_cannot_be_done_is_told(
+    millpond: Any, topic: str, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    told = millpond("produce", topic, *arguments, given="x")
+    assert told.code == code
+    assert said in told.err
+
+
+def test_an_unknown_topic_is_not_made_by_mistake(millpond: Any) -> None:
+    told = millpond("produce", "unheard.of", given="x")
+    assert told.code == 1
+    assert "There is no topic unheard.of" in told.err
+    assert "unheard.of" not in millpond("topic", "list").out
+
+
+def test_a_node_that_goes_away_is_told(start_node: Callable[..., Any], lonely: Any, tmp_path: Path) -> None:
+    node = start_node()
+    lonely("topic", "create", "t", "-b", node.address)
+    with open(tmp_path / "err", "wb") as err:
+        process = lonely.start(
+            "produce", "t", "-b", node.address, "--rate", "100", "-X", "message.timeout.ms=1000", stdin=-1
+        )
+        assert process.stdin is not None
+        process.stdin.write(b"x\n" * 150)
+        process.stdin.flush()
+        time.sleep(0.7)
+        node.stop(9)
+        process.stdin.close()
+        process.stdin = None
+        _, told = process.communicate(timeout=20)
+        err.write(told)
+    assert process.returncode == 1
+    last = told.decode().splitlines()[-1]
+    assert "records were not acknowledged: " in last
+    assert "is the node still running?" in last
+    assert "%" not in told.decode(), "librdkafka's own lines stay away"

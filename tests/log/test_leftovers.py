@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from millpond.log.leftovers import has_leftovers, settle
+from millpond.sim.disk import SimDisk
+from millpond.wire.records import Record, encode_batch
+
+
+def batch(offset, count=1):
+    records = [Record(offset + n, 5, b"k", b"v") for n in range(count)]
+    return encode_batch(records, base_offset=offset)
+
+
+def folder(**files):
+    disk = SimDisk()
+    disk.make_folder("/p")
+    for name, data in files.items():
+        number, _, suffix = name.lstrip("_").partition("_")
+        disk.replace(f"/p/{int(number):020d}.{suffix.replace('_', '.')}", data)
+    return disk
+
+
+def live(disk):
+    return {name.lstrip("0") or name: disk.read(f"/p/{name}") for name in disk.list("/p")}
+
+
+def test_what_was_deleted_or_half_cleaned_goes():
+    disk = folder(_0_log=b"old", _0_log_cleaned=b"half", _9_log_deleted=b"gone", _9_index_deleted=b"")
+    assert has_leftovers(disk.list("/p"))
+    assert settle(disk, "/p", disk.list("/p")) == set()
+    assert live(disk) == {".log": b"old"}
+    assert not has_leftovers(disk.list("/p"))
+
+
+def test_a_swap_replaces_the_segments_that_it_covers_and_no_other():
+    new = batch(0) + batch(19)
+    disk = folder(
+        _0_log=b"a",
+        _10_log=b"b",
+        _15_log=b"c",
+        _15_index=b"i",
+        _20_log=b"d",
+        _0_log_swap=new,
+        _0_index_swap=b"x",
+        _0_index=b"y",
+    )
+    assert settle(disk, "/p", disk.list("/p")) == {0}
+    assert live(disk) == {".log": new, "20.log": b"d"}
+
+
+def test_an_index_that_waits_alone_is_made_again():
+    disk = folder(_0_log=b"a", _0_index=b"old", _0_index_swap=b"new", _0_timeindex=b"t")
+    assert settle(disk, "/p", disk.list("/p")) == {0}
+    assert live(disk) == {".log": b"a"}
+
+
+def test_a_stranger_that_looks_like_a_swap_is_no_reason_to_stop():
+    disk = folder(_0_log=b"a")
+    disk.replace("/p/notes.swap", b"?")
+    assert settle(disk, "/p", disk.list("/p")) == set()

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from millpond.base.errors import Refused
+from millpond.base.ids import TopicPartition
+from millpond.log.limits import LogLimits
+from millpond.log.store import FolderInUse
+from millpond.node.disk import RealDisk
+from millpond.sim.disk import PowerCut, SimDisk
+
+
+def test_only_one_process_uses_a_folder(pond):
+    store, _ = pond.open()
+    with pytest.raises(FolderInUse, match="another process"):
+        pond.store().open(pond.now_ms)
+    store.close()
+    pond.open()
+
+
+def test_a_clean_end_is_believed_once(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 3)
+    store.close()
+    assert sim.exists("/data/.kafka_cleanshutdown")
+    store = pond.store()
+    assert store.open(pond.now_ms).clean
+    assert not sim.exists("/data/.kafka_cleanshutdown")
+    store.abandon()
+    assert not pond.store().open(pond.now_ms).clean
+
+
+def test_the_files_are_those_that_kafka_has(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 20)
+    log.delete_before(2)
+    store.close()
+    assert sim.list("/data") == [
+        ".kafka_cleanshutdown",
+        ".lock",
+        "log-start-offset-checkpoint",
+        "pond-0",
+        "recovery-point-offset-checkpoint",
+    ]
+    assert sim.read("/data/recovery-point-offset-checkpoint") == b"0\n1\npond 0 20\n"
+    assert sim.read("/data/log-start-offset-checkpoint") == b"0\n1\npond 0 2\n"
+    names = sim.list(pond.partition)
+    for base in log.bases:
+        assert {f"{base:020d}{suffix}" for suffix in (".log", ".index", ".timeindex")} <= set(names)
+    assert {"leader-epoch-checkpoint", "partition.metadata", f"{20:020d}.snapshot"} <= set(names)
+
+
+def test_one_partition_that_cannot_be_opened_does_not_keep_the_others(pond, sim):
+    store, log = pond.open()
+    other = store.create(TopicPartition("other", 1), UUID(int=2))
+    for each in (log, other):
+        pond.fill(each, 3)
+        pond.sync(each)
+    store.checkpoint()
+    store.abandon()
+    sim.remove(f"{pond.partition}/{0:020d}.log")
+    sim.flip_bit(f"/data/other-1/{0:020d}.log", 70)
+    store = pond.store()
+    report = store.open(pond.now_ms)
+    assert list(report.failed) == [TopicPartition("other", 1)]
+    assert store.get(pond.tp).end_offset == 3, "offsets go on where they were"
+    store.checkpoint()
+    assert b"other 1 3" in sim.read("/data/recovery-point-offset-checkpoint"), "what is known of it stays known"
+    store.delete(TopicPartition("other", 1)).run()
+    fresh = store.create(TopicPartition("other", 1), UUID(int=3))
+    assert fresh.end_offset == 0
+
+
+def test_a_deleted_partition_is_gone_and_its_name_is_free(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 5)
+    pond.sync(log)
+    store.checkpoint()
+    reader = log.read(0, 100).range
+    job = store.delete(pond.tp)
+    assert store.get(pond.tp) is None
+    with pytest.raises(Refused):
+        pond.append(log, b"x")
+    again = store.create(pond.tp, UUID(int=9))
+    assert again.end_offset == 0
+    pond.fill(again, 2)
+    pond.sync(again)
+    assert reader.file.read_at(reader.position, 61)
+    assert any(name.endswith("-delete") for name in sim.list("/data"))
+    store.abandon()
+    sim.crash()
+    _, again = pond.open()
+    assert (again.end_offset, again.topic_id) == (2, UUID(int=9)), "the old recovery point must not count"
+    assert not any(name.endswith("-delete") for name in sim.list("/data"))
+    job.run()
+
+
+def test_a_damaged_checkpoint_means_that_everything_is_checked(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 5)
+    store.close()
+    sim.replace("/data/recovery-point-offset-checkpoint", b"nonsense")
+    store = pond.store()
+    report = store.open(pond.now_ms)
+    assert not report.clean
+    assert "everything is checked" in report.notes[0]
+    assert store.get(pond.tp).end_offset == 5
+
+
+def test_a_failed_log_leaves_no_clean_marker(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 1)
+    sim.fail_syncs(".log")
+    store.close()
+    assert log.failed is not None
+    assert not sim.exists("/data/.kafka_cleanshutdown")
+
+
+def test_strangers_in_the_folder_are_left_alone(pond, sim):
+    sim.make_folder("/data/notes")
+    sim.replace("/data/readme.txt", b"hello")
+    store, _ = pond.open()
+    assert list(store.logs) == [pond.tp]
+    assert sim.read("/data/readme.txt") == b"hello"
+
+
+def test_creation_and_deletion_survive_a_power_cut_at_every_operation(make_pond):
+    def life(pond, state):
+        store, log = pond.open()
+        pond.fill(log, 2)
+        pond.sync(log)
+        state["safe"] = 2
+        state["deleting"] = True
+        job = store.delete(pond.tp)
+        job.run()
+        log = store.create(pond.tp, UUID(int=8))
+        pond.fill(log, 1)
+        pond.sync(log)
+        state["again"] = True
+        store.close()
+
+    whole = make_pond()
+    life(whole, {})
+    for number in range(1, whole.disk.operations + 1):
+        pond, state = make_pond(disk=SimDisk(number)), {}
+        pond.disk.crash_at_operation(number)
+        try:
+            life(pond, state)
+        except PowerCut:
+            pond.disk.crash()
+        store, log = pond.open()
+        if state.get("again"):
+            assert pond.values(log) == {0: b"value-0"}
+        elif state.get("safe") and not state.get("deleting"):
+            assert pond.values(log) == {0: b"value-0", 1: b"value-1"}
+        pond.fill(log, 1, start=7)
+        store.close()
+
+
+def test_it_works_on_the_real_disk(make_pond, tmp_path):
+    pond = make_pond(disk=RealDisk(), folder=str(tmp_path / "deep" / "data"), limits=LogLimits(segment_bytes=2000))
+    store, log = pond.open()
+    pond.fill(log, 200)
+    log.retire(log.segments[:2]).run()
+    expected = pond.values(log)
+    store.close()
+    store, log = pond.open()
+    assert pond.values(log) == expected
+    pond.fill(log, 50, start=200)
+    expected = pond.values(log)
+    store.abandon()
+    store, log = pond.open()
+    assert pond.values(log) == expected
+    store.delete(pond.tp).run()
+    store.close()
