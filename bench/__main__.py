@@ -15,8 +15,8 @@ from bench.profiling import Profiler
 from bench.rows import ROWS, Line, Row
 from bench.table import as_data, table_of
 
-WIDTH_MIN = 200
-"""The table is one line a row, also where the output is not a terminal."""
+WIDTH_MIN = 190
+"""The table is one line a row, also where the output is narrow or not a terminal."""
 
 
 def parsed() -> argparse.Namespace:
@@ -73,7 +73,7 @@ def main() -> int:
     load = os.getloadavg()[0]
     title = f"{os.cpu_count()} cores, load {load:.1f}, {plan.slices} x {plan.slice_seconds} s, "
     title += f"{time.monotonic() - began:.0f} s in all"
-    console = Console(width=None if sys.stdout.isatty() else WIDTH_MIN)
+    console = Console(width=max(Console().width, WIDTH_MIN))
     console.print(table_of(lines, title))
     if plan.profiler is not None:
         console.print(f"profile: {plan.profiler.top_path} and {plan.profiler.stacks_path}", highlight=False)

@@ -119,7 +119,7 @@ def _one_message(acks: int) -> Callable[[Plan], list[Line]]:
             figures = measure(node, plan, "ProduceOne", topic="one", acks=acks, connections=16)
         # How fast the disk syncs is not the broker's doing; its CPU time is.
         prototype = ONE_PROTOTYPE if acks == raw.ACKS_LEADER else {"us_per_request": 25.0}
-        return [Line(f"one message a request, 16 conn., {_acks_title(acks)}", figures, prototype)]
+        return [Line(f"one message a request, {_acks_title(acks)}", figures, prototype)]
 
     return run
 
@@ -228,7 +228,7 @@ def flat_partitions(plan: Plan) -> list[Line]:
         for _ in range(plan.slices):
             for place, (node, started) in enumerate(pairs):
                 slices[place].append(one_slice(node, started, plan.slice_seconds))
-    return _flat_lines(steps, "partitions, one after the other", slices)
+    return _flat_lines(steps, "partitions in turn", slices)
 
 
 def flat_connections(plan: Plan) -> list[Line]:
@@ -243,7 +243,7 @@ def flat_connections(plan: Plan) -> list[Line]:
         for _ in range(plan.slices):
             for place, (node, started) in enumerate(pairs):
                 slices[place].append(one_slice(node, started, plan.slice_seconds))
-    return _flat_lines(CONNECTION_STEPS, "connections, one after the other", slices)
+    return _flat_lines(CONNECTION_STEPS, "connections in turn", slices)
 
 
 ROWS: tuple[Row, ...] = (

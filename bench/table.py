@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -52,46 +53,48 @@ def _latency(figures: Measured) -> str:
     return " / ".join(short(figures[name]) for name in ("p50_ms", "p99_ms", "p999_ms"))
 
 
-def _beside_prototype(line: Line) -> tuple[str, Text]:
-    told = []
-    ratios = Text()
+def _beside_prototype(line: Line) -> Text:
+    """The prototype's figures, each with how we compare."""
+    told = Text()
     for name, prototype in line.prototype.items():
+        told.append("  " if told else "")
         told.append(f"{short(prototype)} {UNITS[name]}")
         if name in line.figures:
             ratio = speed_ratio(name, line.figures[name], prototype)
-            ratios.append("  " if ratios else "")
-            ratios.append(f"x{ratio:.2f}", style="green" if ratio >= AIM else "red")
-    return " · ".join(told), ratios
+            told.append(f" x{ratio:.2f}", style="bold green" if ratio >= AIM else "bold red")
+    return told
 
 
 def table_of(lines: list[Line], title: str) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("row", no_wrap=True)
     for heading in ("msg/s", "MB/s", "CPU s\n/GB", "CPU s\n/M msg", "CPU µs\n/request", "core\n%"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("p50 / p99 / p99.9\nms", justify="right", no_wrap=True)
     for heading in ("RSS\nMB", "ready\nms"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("prototype", no_wrap=True)
-    table.add_column("ours\nbeside it", no_wrap=True)
+    table.add_column("prototype, and ours beside it", no_wrap=True)
     table.add_column("note", no_wrap=True)
     for line in lines:
         figures = line.figures
-        share = figures.get("core_share")
         table.add_row(
             line.title,
             *(
                 short(figures.get(name))
                 for name in ("messages_per_s", "mb_per_s", "cpu_s_per_gb", "cpu_s_per_million", "us_per_request")
             ),
-            "" if share is None else f"{100 * share:.0f}",
+            _whole(figures.get("core_share"), 100),
             _latency(figures),
-            short(figures.get("resident_mb")),
-            short(figures.get("ready_ms")),
-            *_beside_prototype(line),
+            _whole(figures.get("resident_mb")),
+            _whole(figures.get("ready_ms")),
+            _beside_prototype(line),
             line.note,
         )
     return table
+
+
+def _whole(value: float | None, times: float = 1) -> str:
+    return "" if value is None else f"{value * times:,.0f}"
 
 
 def as_data(lines: list[Line]) -> list[dict[str, Any]]:

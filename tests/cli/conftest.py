@@ -122,7 +122,7 @@ def start_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
 @pytest.fixture
 def topic(millpond: Command, request: pytest.FixtureRequest) -> str:
     """A fresh topic of one partition."""
-    name = str(request.node.name).replace("[", "-").replace("]", "")
+    name = "".join(sign if sign.isalnum() else "-" for sign in request.node.name)[:200]
     created = millpond("topic", "create", name)
     assert created.code == 0, created.err
     return name

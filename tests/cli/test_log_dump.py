@@ -37,7 +37,7 @@ def test_batches_are_rows(millpond: Any, segment: Path) -> None:
     assert told.code == 0
     found = rows(told.lines)
     assert [row[1:3] for row in found] == [["0", "2"], ["2", "1"], ["3", "1"]]
-    assert [row[0] for row in found][0] == "0"
+    assert found[0][0] == "0"
     assert sum(int(row[3]) for row in found) == segment.stat().st_size
     assert all(row[7] == "ok" for row in found)
     assert all("producer" in row for row in found)

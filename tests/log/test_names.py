@@ -3,7 +3,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from millpond.base.ids import TopicPartition
-from millpond.log.names import delete_folder_name, offset_name, read_offset_name, read_partition_folder
+from millpond.log.names import former_folder_name, offset_name, read_offset_name, read_partition_folder
 
 
 def test_offsets_are_padded_to_twenty_digits():
@@ -26,7 +26,7 @@ def test_a_topic_name_may_hold_dashes():
 
 def test_a_deleted_folder_fits_a_file_name_and_is_no_partition():
     for topic in ("a", "t" * 249):
-        name = delete_folder_name(TopicPartition(topic, 7), UUID(int=1))
+        name = former_folder_name(TopicPartition(topic, 7), UUID(int=1), "-delete")
         assert len(name) <= 255
         assert name.endswith(f"{1:032x}-delete")
         assert read_partition_folder(name) is None

@@ -154,7 +154,7 @@ def test_what_is_dirty_and_what_is_safe(pond):
     log.synced(ticket)
     assert (log.dirty, log.synced_offset) == (True, 30)
     pond.sync(log)
-    assert (log.dirty, log.synced_offset, log.debts.sealed_bases, log.debts.named_bases) == (False, 31, [], [])
+    assert (log.dirty, log.synced_offset, log.debts.sealed_bases) == (False, 31, [])
 
 
 def test_other_peoples_batches_are_taken_byte_for_byte(pond):

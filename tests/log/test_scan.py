@@ -40,7 +40,7 @@ def test_a_torn_end_is_told_with_its_place(file, walk):
 
 def test_only_a_checked_walk_looks_at_the_records(file):
     data = bytearray(file.read_at(0, file.size()))
-    data[70] ^= 1
+    data[65] ^= 1
     rotten = SimDisk().open("/log", create=True)
     rotten.append((data,))
     assert len(list(headers(rotten, 0, rotten.size()))) == len(SIZES)

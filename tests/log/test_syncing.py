@@ -34,13 +34,13 @@ def test_a_rolled_segment_is_synced_with_its_indexes(pond, sim):
 
 
 def test_debts_are_handed_over_and_paid():
-    debts = Debts(sealed_bases=[1], named_bases=[2], folders={"/a"}, epochs=True)
+    debts = Debts(sealed_bases=[1], folders={"/a"}, epochs=True)
     handed = debts.hand_over()
     assert (handed.sealed_bases, handed.folders, handed.epochs) == ([1], {"/a"}, True)
     assert (debts.folders, debts.epochs) == (set(), False)
     debts.sealed_bases.append(5)
     debts.settle(handed)
-    assert (debts.sealed_bases, debts.named_bases) == ([5], [])
+    assert debts.sealed_bases == [5]
     debts.forget(5)
     assert debts.sealed_bases == []
 
@@ -53,6 +53,7 @@ def test_a_removal_syncs_after_each_log_and_forgives_what_is_gone():
     mark = len(disk.trace)
     RemovalJob(disk, "/p", ("/p/1.index", "/p/1.timeindex", "/p/1.log", "/p/2.log")).run()
     assert [line.split(" ", 1)[1] for line in list(disk.trace)[mark:]] == [
+        "sync_folder /p",
         "remove /p/1.index",
         "remove /p/1.log",
         "sync_folder /p",

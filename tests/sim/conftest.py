@@ -1,10 +1,16 @@
-"""A peer that keeps what it hears."""
+"""A peer that keeps what it hears, and clients of a simulated node."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
 from millpond.base.ports import Link
+from millpond.sim.admin import SimAdmin
+from millpond.sim.client import SimClient
+from millpond.sim.history import History
+from millpond.sim.world import SimWorld
 
 
 class Listening:
@@ -35,3 +41,14 @@ class Listening:
 @pytest.fixture
 def make_peer() -> type[Listening]:
     return Listening
+
+
+@pytest.fixture
+def make_client() -> Callable[[SimWorld, str], SimClient]:
+    """A client of the node that every simulated world calls `node`."""
+    return lambda sim, name: SimClient(sim.network, "node", 9092, name)
+
+
+@pytest.fixture
+def make_admin() -> Callable[[SimWorld, History], SimAdmin]:
+    return lambda sim, history: SimAdmin(SimClient(sim.network, "node", 9092, "admin"), sim.clock, history)

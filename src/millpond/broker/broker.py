@@ -137,10 +137,6 @@ class Broker:
             lambda _: done(),
         )
 
-    def checkpoint_starts(self) -> None:
-        """Write down where logs start, so that no crash brings back what was given up."""
-        self.store.checkpoint()
-
     def _on_records(self, records: Sequence[Record]) -> None:
         if any(isinstance(each, ConfigRecord) and each.resource_type == ResourceType.BROKER for each in records):
             self._read_broker_settings()

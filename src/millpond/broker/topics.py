@@ -54,13 +54,19 @@ class TopicKeeper:
         self._told_topics: dict[str, tuple[Settings, LogLimits]] = {}
 
     def open_all(self) -> None:
-        """At start: open a log for every partition of the metadata; what has none there is set aside."""
+        """At start: open a log for every partition of the metadata; what has none there is set aside.
+
+        So are records in a folder that does not say whose it is: they were never forced to disk, since the first
+        sync writes the owner down, and may be those of a deleted topic whose removal a power cut undid.
+        """
         wanted: dict[TopicPartition, Topic] = {}
         for topic, index, _ in self._image.partitions_of(self._node_id):
             wanted[TopicPartition(topic.name, index)] = topic
         for name, log in list(self._store.logs.items()):
             owner = wanted.get(name)
-            if name.topic != METADATA_TOPIC and (owner is None or log.topic_id not in (NO_TOPIC_ID, owner.id)):
+            if name.topic == METADATA_TOPIC or (owner is not None and log.topic_id == owner.id):
+                continue
+            if owner is None or log.topic_id != NO_TOPIC_ID or log.end_offset:
                 self._journal("a folder belongs to no topic and was set aside", folder=self._store.set_aside(name))
         for name, topic in wanted.items():
             self._open(topic, name.partition)
@@ -102,8 +108,9 @@ class TopicKeeper:
             log = self._store.get(name)
             if log is None:
                 log = self._store.create(name, topic.id, limits)
+            log.set_topic_id(topic.id)
             log.limits = limits
-        except Refused as error:
+        except (OSError, Refused) as error:
             self._journal("partition cannot be opened", partition=name.folder, error=str(error))
             return
         epoch = LeaderEpoch(topic.partitions[index].leader_epoch)

@@ -79,12 +79,27 @@ def command(
     from confluent_kafka import TopicPartition
 
     begin = _place(place)
-    # The admin client knows all offsets with two questions; a consumer would ask for one partition at a time.
-    admin = cluster.admin()
-    partitions = _partitions(topic_of(admin, topic), wanted)
+    # The admin client learns all offsets with two questions; a consumer would ask for one partition at a time.
+    consumer, admin = _consumer(cluster, follow), cluster.admin()
+    # Each is asked for the topics, because a client that has not heard of the leaders looks for them for seconds.
+    topic_of(admin, topic)
+    partitions = _partitions(topic_of(consumer, topic), wanted)
     bounds = bounds_of(admin, partitions)
     starts = resolve(admin, bounds, begin)
-    consumer = cluster.consumer(
+    show = _json_line if json_lines else _plain_line(keys, headers, timestamps, sys.stdout.isatty())
+    try:
+        if not follow:
+            starts = {each: start for each, start in starts.items() if start < bounds[each].end}
+        consumer.assign([TopicPartition(topic, index, start) for (topic, index), start in starts.items()])
+        ends = None if follow else {index: bounds[topic, index].end for topic, index in starts}
+        Reader(consumer, show, count, ends).run()
+    finally:
+        consumer.close()
+    return 0
+
+
+def _consumer(cluster: Cluster, follow: bool) -> Consumer:
+    return cluster.consumer(
         # librdkafka insists on a name; no group comes into being, because nothing is subscribed or committed.
         group_id="millpond-consume",
         enable_auto_commit=False,
@@ -97,16 +112,6 @@ def command(
         fetch_queue_backoff_ms=10,
         queued_max_messages_kbytes=64 * 1024,
     )
-    show = _json_line if json_lines else _plain_line(keys, headers, timestamps, sys.stdout.isatty())
-    try:
-        if not follow:
-            starts = {each: start for each, start in starts.items() if start < bounds[each].end}
-        consumer.assign([TopicPartition(topic, index, start) for (topic, index), start in starts.items()])
-        ends = None if follow else {index: bounds[topic, index].end for topic, index in starts}
-        Reader(consumer, show, count, ends).run()
-    finally:
-        consumer.close()
-    return 0
 
 
 def _place(text: str) -> Place:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.log.segment import NO_TIMESTAMP, Segment
+from millpond.wire.batch import BatchHeader
 from millpond.wire.records import Record, decode_batch
 
 if TYPE_CHECKING:
@@ -23,11 +23,12 @@ def find_by_timestamp(log: PartitionLog, timestamp: int, upper_offset: int) -> F
     for segment in log.segments:
         if segment.next_offset <= log.start_offset or segment.max_timestamp < timestamp:
             continue
-        for epoch, record in _records_from(segment, timestamp, log.start_offset):
-            if record.offset >= upper_offset:
-                return None
-            if record.timestamp >= timestamp and record.offset >= log.start_offset:
-                return Found(record.timestamp, record.offset, epoch)
+        for position, header in segment.batches_from_timestamp(timestamp, log.start_offset):
+            for record in _decode(segment, position, header):
+                if record.offset >= upper_offset:
+                    return None
+                if record.timestamp >= timestamp and record.offset >= log.start_offset:
+                    return Found(record.timestamp, record.offset, header.leader_epoch)
     return None
 
 
@@ -45,29 +46,31 @@ def max_timestamp(log: PartitionLog) -> Found | None:
 
 
 def _max_in(segment: Segment, start_offset: int) -> Found | None:
-    wanted = segment.max_timestamp
-    if segment.max_timestamp_offset < start_offset:
-        # The record that had it was deleted from the front.
-        wanted = max((header.max_timestamp for _, header in segment.batches_from(start_offset)), default=wanted)
-    records = [
-        Found(record.timestamp, record.offset, epoch)
-        for epoch, record in _records_from(segment, wanted, start_offset, batches=1)
-        if record.offset >= start_offset and record.timestamp > NO_TIMESTAMP
-    ]
-    return max(records, key=lambda found: (found.timestamp, -found.offset), default=None)
+    if segment.max_timestamp_offset >= start_offset:
+        for position, header in segment.batches_from(segment.max_timestamp_offset):
+            found = _latest(segment, position, header, start_offset)
+            if found is not None and found.timestamp == segment.max_timestamp:
+                return found
+            break
+    # The record that had it was deleted from the front or compacted away: look at every batch.
+    best: Found | None = None
+    for position, header in segment.batches_from(start_offset):
+        if best is None or header.max_timestamp > best.timestamp:
+            found = _latest(segment, position, header, start_offset)
+            if found is not None and (best is None or found.timestamp > best.timestamp):
+                best = found
+    return best
 
 
-def _records_from(
-    segment: Segment, timestamp: int, from_offset: int, batches: int | None = None
-) -> Iterator[tuple[int, Record]]:
-    """(leader epoch, record) of the batches that may hold this time."""
-    seen = 0
-    for position, header in segment.batches_from_timestamp(timestamp, from_offset):
-        # Compaction may have emptied a batch without changing what its header says of times.
-        if not header.record_count:
-            continue
-        for record in decode_batch(segment.file.read_at(position, header.size)):
-            yield header.leader_epoch, record
-        seen += 1
-        if seen == batches:
-            return
+def _latest(segment: Segment, position: int, header: BatchHeader, start_offset: int) -> Found | None:
+    """The first record of the batch with its largest timestamp."""
+    records = [record for record in _decode(segment, position, header) if record.offset >= start_offset]
+    latest = max(records, key=lambda record: (record.timestamp, -record.offset), default=None)
+    if latest is None or latest.timestamp == NO_TIMESTAMP:
+        return None
+    return Found(latest.timestamp, latest.offset, header.leader_epoch)
+
+
+def _decode(segment: Segment, position: int, header: BatchHeader) -> list[Record]:
+    # Compaction may have emptied a batch without changing what its header says of times.
+    return decode_batch(segment.file.read_at(position, header.size)) if header.record_count else []

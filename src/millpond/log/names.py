@@ -32,6 +32,8 @@ CLEANER_FILE = "cleaner-offset-checkpoint"
 APPEND_TIMES_FILE = "append-times-checkpoint"
 
 DELETE_FOLDER = "-delete"
+STRAY_FOLDER = "-stray"
+"""A folder that belongs to no topic: left for a person to look at, opened by nobody."""
 
 _PARTITION_FOLDER = re.compile(r"(.+)-(\d{1,10})")
 _OFFSET_NAME = re.compile(r"(\d{20})(\.[a-z]+)")
@@ -53,8 +55,8 @@ def read_partition_folder(name: str) -> TopicPartition | None:
     return TopicPartition(match[1], int(match[2])) if match else None
 
 
-def delete_folder_name(partition: TopicPartition, unique: UUID) -> str:
-    """Where a deleted partition waits for its removal; the unique part lets the same name be created again."""
-    tail = f".{unique.hex}{DELETE_FOLDER}"
+def former_folder_name(partition: TopicPartition, unique: UUID, ending: str) -> str:
+    """The name of a folder that is no partition any more; the unique part lets the same name be created again."""
+    tail = f".{unique.hex}{ending}"
     # A file name has at most 255 bytes, and the topic may have used most of them.
     return partition.folder[: 255 - len(tail)] + tail

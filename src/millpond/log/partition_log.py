@@ -23,7 +23,6 @@ from millpond.log.limits import LogLimits
 from millpond.log.names import METADATA_FILE
 from millpond.log.producers import ProducerStates
 from millpond.log.reading import LogSlice
-from millpond.log.scan import Damaged
 from millpond.log.segment import NO_TIMESTAMP, Segment
 from millpond.log.snapshots import Snapshots
 from millpond.log.syncing import Debts, RemovalJob, SyncTicket, make_ticket
@@ -82,7 +81,7 @@ class PartitionLog:
         """Set by the store: written at once where a later crash must not find an older truth."""
         self.open_segments = OpenSegments()
         """Shared by the store's logs."""
-        self.debts = Debts(named_bases=list(self.bases), folders={folder})
+        self.debts = Debts(folders={folder})
 
     # Facts
 
@@ -241,7 +240,6 @@ class PartitionLog:
         sealed.seal()
         self.replace_segments([*self.segments, fresh])
         self.debts.sealed_bases.append(sealed.base_offset)
-        self.debts.named_bases.append(fresh.base_offset)
         self.debts.folders.add(self.folder)
         return fresh
 
@@ -264,7 +262,7 @@ class PartitionLog:
             return LogSlice(None, offset)
         try:
             return reading.read_slice(self, offset, max_bytes, upper, min_one)
-        except (OSError, Damaged) as fault:
+        except OSError as fault:
             raise reading.unreadable(self.folder, fault) from fault
 
     def read_batches(self, offset: int, max_bytes: int) -> bytes:
@@ -334,15 +332,12 @@ class PartitionLog:
     def retire(self, segments: Sequence[Segment]) -> RemovalJob:
         """Take the oldest segments out of the log; the job removes their files once `delay_ms` has passed.
 
-        If the active segment is among them a new one takes its place, and the old one goes with a later call: only
-        once the name of the new one is safe may all else go, or a crash would make the offsets start again.
+        If the active segment is among them a new one takes its place.
         """
         if self.active in segments:
             self.roll()
         gone = list(segments)
         assert gone == self.segments[: len(gone)], "only the oldest segments can be retired"
-        while gone and self.segments[len(gone)].base_offset in self.debts.named_bases:
-            gone.pop()
         paths: list[str] = []
         for segment in gone:
             paths += segment.paths()
@@ -402,14 +397,14 @@ class PartitionLog:
         upper = self.end_offset if upper_offset is None else upper_offset
         try:
             return lookup.find_by_timestamp(self, timestamp, upper)
-        except (OSError, Damaged) as fault:
+        except OSError as fault:
             raise reading.unreadable(self.folder, fault) from fault
 
     def max_timestamp(self) -> lookup.Found | None:
         """(timestamp, offset, leader epoch) of the first record with the largest timestamp."""
         try:
             return lookup.max_timestamp(self)
-        except (OSError, Damaged) as fault:
+        except OSError as fault:
             raise reading.unreadable(self.folder, fault) from fault
 
     # Ending

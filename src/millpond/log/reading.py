@@ -65,6 +65,6 @@ def whole_batches(found: LogSlice) -> bytes:
     return data[:whole]
 
 
-def unreadable(folder: str, fault: OSError | Damaged) -> Refused:
+def unreadable(folder: str, fault: OSError) -> Refused:
     code = ErrorCode.CORRUPT_MESSAGE if isinstance(fault, Damaged) else ErrorCode.KAFKA_STORAGE_ERROR
     return Refused(code, f"{folder}: {fault}")

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from millpond.base.errors import Refused, RemoteError
 from millpond.base.ids import NO_TOPIC_ID, Offset
-from millpond.base.ports import Disk
+from millpond.base.ports import Disk, File
 from millpond.log.checkpoints import DamagedCheckpoint, decode_epochs, decode_metadata
 from millpond.log.epochs import LeaderEpochs
 from millpond.log.leftovers import has_leftovers, settle
@@ -20,10 +19,10 @@ from millpond.log.limits import LogLimits
 from millpond.log.names import CUT, DELETED, EPOCHS_FILE, LOG, METADATA_FILE, offset_name, read_offset_name
 from millpond.log.partition_log import PartitionLog
 from millpond.log.producers import ProducerStates
-from millpond.log.scan import SCAN_BYTES, Damaged, headers
+from millpond.log.scan import SCAN_BYTES, Damaged, checked, headers
 from millpond.log.segment import Segment
 from millpond.log.snapshots import Snapshots
-from millpond.wire.batch import HEADER_BYTES, MAGIC, check_batch, read_header
+from millpond.wire.batch import HEADER_BYTES, read_header
 
 
 class LogDamaged(Exception):
@@ -102,7 +101,7 @@ class _Opener:
             epochs_from = max(segments[0].base_offset, min(self.opening.recovery_point, end))
         self._replay(log, min(replay_from, end), epochs_from)
         if clean:
-            log.debts.folders, log.debts.named_bases = set(), []
+            log.debts.folders = set()
         log.debts.sealed_bases = [segment.base_offset for segment in segments[unsynced_from:-1]]
         return log
 
@@ -159,14 +158,18 @@ class _Opener:
         """Segments that a compacted one before them covers: their removal did not survive the crash."""
         number = 0
         while number + 1 < len(segments):
-            segment, following = segments[number], segments[number + 1]
-            if segment.size and segment.true_next_offset() > following.base_offset:
-                following.rename_all(DELETED)
-                following.close()
-                del segments[number + 1]
-                segment.next_offset = segments[number + 1].base_offset if number + 1 < len(segments) else -1
-            else:
-                number += 1
+            segment = segments[number]
+            end = segment.true_next_offset() if segment.size else segment.base_offset
+            bases = [other.base_offset for other in segments]
+            # A compacted segment ends exactly where another begins. Any other end is damage, and no reason to delete.
+            covered = bases.index(end) if end in bases else 0
+            for leftover in segments[number + 1 : covered]:
+                leftover.rename_all(DELETED)
+                leftover.close()
+            del segments[number + 1 : covered]
+            if number + 1 < len(segments):
+                segment.next_offset = segments[number + 1].base_offset
+            number += 1
 
     def _cut(self, segments: list[Segment], number: int, damage: Damaged) -> None:
         segment = segments[number]
@@ -175,16 +178,28 @@ class _Opener:
                 f"{segment.path(LOG)} is damaged at {damage}, below offset {self.opening.recovery_point} that was "
                 f"known to be safe; mend or remove the file, or delete the partition's folder to copy it anew"
             )
-        tail = segment.file.read_at(damage.position, segment.size - damage.position)
-        if _holds_a_batch_after(tail):
+        if _holds_a_batch_after(segment.file, damage.position, segment.size):
             path = f"{self.folder}/{offset_name(segment.next_offset, CUT)}"
-            self.disk.replace(path, tail)
+            self._copy_tail(segment, damage.position, path)
             self.opening.notes.append(
-                f"{segment.path(LOG)}: {damage}; the log ends at offset {segment.next_offset}, and {len(tail)} bytes "
-                f"after the damage are kept in {path}"
+                f"{segment.path(LOG)}: {damage}; the log ends at offset {segment.next_offset}, and the "
+                f"{segment.size - damage.position} bytes from the damage on are kept in {path}"
             )
         segment.cut(damage.position, self.limits.index_interval_bytes)
         self._drop_following(segments, number)
+
+    def _copy_tail(self, segment: Segment, position: int, path: str) -> None:
+        copy = self.disk.open(path, create=True)
+        try:
+            copy.truncate(0)
+            while position < segment.size:
+                piece = segment.file.read_at(position, SCAN_BYTES)
+                copy.append((piece,))
+                position += len(piece)
+            copy.sync()
+        finally:
+            copy.close()
+        self.disk.sync_folder(self.folder)
 
     def _drop_following(self, segments: list[Segment], number: int) -> None:
         """The log ends inside this segment: later ones do not connect to it."""
@@ -234,15 +249,14 @@ class _Opener:
                     log.producers.note(header, header.base_offset, self.opening.now_ms)
 
 
-def _holds_a_batch_after(tail: bytes) -> bool:
+def _holds_a_batch_after(file: File, position: int, end: int) -> bool:
     """Whether a whole batch follows the damaged one: then this is more than a torn end."""
-    if len(tail) < HEADER_BYTES:
-        return False
-    header = read_header(tail)
-    if header.magic != MAGIC or not HEADER_BYTES <= header.size < len(tail):
+    data = file.read_at(position, HEADER_BYTES)
+    size = read_header(data).size if len(data) == HEADER_BYTES else 0
+    if not HEADER_BYTES <= size < end - position:
         return False
     try:
-        check_batch(tail, header.size, compacted=True)
-    except (RemoteError, Refused):
+        next(checked(file, position + size, end))
+    except Damaged:
         return False
     return True

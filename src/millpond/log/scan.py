@@ -13,8 +13,8 @@ PROBE_BYTES = 1 << 13
 """Enough for what lies between two index entries, mostly."""
 
 
-class Damaged(Exception):
-    """At `position` of the file there is no whole batch."""
+class Damaged(OSError):
+    """At `position` of the file there is no whole batch: the disk gave back something else than was written."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"position {position}: {reason}")

@@ -297,9 +297,10 @@ class Segment:
         self.next_offset = self.base_offset
         if not self.size:
             return
+        before_gap: tuple[int, int] | None = None
         for position, header in walk(self.file, start, self.size):
-            if header.base_offset < self.next_offset:
-                raise Damaged(position, f"offset {header.base_offset} after {self.next_offset - 1}")
+            self._check_offset(position, header, before_gap)
+            before_gap = (position, self.next_offset) if header.base_offset > self.next_offset else None
             if entry and position == start:
                 if header.last_offset - self.base_offset != entry[0]:
                     raise Damaged(position, "the index points elsewhere")
@@ -308,6 +309,14 @@ class Segment:
                 self._take(position, header, interval)
         if self._max_timestamp_offset >= self.next_offset:
             raise Damaged(self.size, "the time index is ahead of the log")
+
+    def _check_offset(self, position: int, header: BatchHeader, before_gap: tuple[int, int] | None) -> None:
+        """Offsets rise. They lie outside the CRC, so of two that disagree the one after a gap is wrong."""
+        if header.base_offset < self.next_offset and before_gap is not None:
+            position, self.next_offset = before_gap
+            raise Damaged(position, "its offset leads past that of the next batch")
+        if not 0 <= header.base_offset - self.next_offset <= RELATIVE_OFFSET_MAX:
+            raise Damaged(position, f"offset {header.base_offset} after {self.next_offset - 1}")
 
     def true_next_offset(self) -> int:
         """The offset after the last batch in the file, whatever the next segment's name says."""

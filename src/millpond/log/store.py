@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -20,7 +21,8 @@ from millpond.log.names import (
     LOCK_FILE,
     RECOVERY_FILE,
     START_FILE,
-    delete_folder_name,
+    STRAY_FOLDER,
+    former_folder_name,
     read_partition_folder,
 )
 from millpond.log.partition_log import PartitionLog
@@ -169,17 +171,23 @@ class LogStore:
 
     def delete(self, tp: TopicPartition) -> FolderRemovalJob:
         """Take the partition away: gone for everyone at once, its files go with the job."""
+        log = self.logs.get(tp)
+        path = self._move_away(tp, DELETE_FOLDER)
+        return FolderRemovalJob(self.disk, path, log.limits.file_delete_delay_ms if log is not None else 0)
+
+    def set_aside(self, tp: TopicPartition) -> str:
+        """Take a partition that belongs to nobody out of use, but keep its files; the folder's new path."""
+        return self._move_away(tp, STRAY_FOLDER)
+
+    def _move_away(self, tp: TopicPartition, ending: str) -> str:
         log = self.logs.pop(tp, None)
         self.failed.pop(tp, None)
         if log is not None:
             log.abandon()
-        old = self._path(tp.folder)
-        new = self._path(delete_folder_name(tp, self._entropy.uuid()))
-        try:
-            self.disk.rename(old, new)
-        except FileNotFoundError:
-            return FolderRemovalJob(self.disk, new)
-        return FolderRemovalJob(self.disk, new, log.limits.file_delete_delay_ms if log is not None else 0)
+        path = self._path(former_folder_name(tp, self._entropy.uuid(), ending))
+        with contextlib.suppress(FileNotFoundError):
+            self.disk.rename(self._path(tp.folder), path)
+        return path
 
     # Time
 

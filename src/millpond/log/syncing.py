@@ -49,29 +49,23 @@ class Debts:
     """How often the log has been cut back: a ticket from before says nothing about what was written since."""
     sealed_bases: list[int] = field(default_factory=list)
     """Base offsets of sealed segments that were written to since the last sync."""
-    named_bases: list[int] = field(default_factory=list)
-    """Base offsets of segments whose names are new."""
     folders: set[str] = field(default_factory=set)
     epochs: bool = False
     metadata: bool = False
 
     def hand_over(self) -> Debts:
         """A copy for a ticket. What a retry could not mend, as a failed ticket closes the log, is owed no more."""
-        handed = Debts(
-            self.generation, list(self.sealed_bases), list(self.named_bases), self.folders, self.epochs, self.metadata
-        )
+        handed = Debts(self.generation, list(self.sealed_bases), self.folders, self.epochs, self.metadata)
         self.folders = set()
         self.epochs = self.metadata = False
         return handed
 
     def settle(self, paid: Debts) -> None:
         self.sealed_bases = [base for base in self.sealed_bases if base not in paid.sealed_bases]
-        self.named_bases = [base for base in self.named_bases if base not in paid.named_bases]
 
     def forget(self, base: int) -> None:
         """The segment is gone."""
         self.sealed_bases = [other for other in self.sealed_bases if other != base]
-        self.named_bases = [other for other in self.named_bases if other != base]
 
 
 def make_ticket(log: PartitionLog) -> SyncTicket:
@@ -103,6 +97,9 @@ class RemovalJob:
     delay_ms: int = 0
 
     def run(self) -> None:
+        if self.paths:
+            # What takes their place must be there for certain, or a crash would make the offsets start again.
+            self._sync()
         for path in self.paths:
             try:
                 self.disk.remove(path)

@@ -46,7 +46,6 @@ def _restart_at(log: PartitionLog, offset: int) -> None:
     """The whole log lies above `offset`: begin anew there."""
     old = log.active
     log.replace_segments([Segment.create(log.disk, log.folder, offset)])
-    log.debts.named_bases.append(offset)
     log.debts.folders.add(log.folder)
     _remove(log, old)
 

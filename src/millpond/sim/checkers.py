@@ -60,7 +60,7 @@ def check_partition(history: History, view: PartitionView, rules: TopicRules, no
             _check_known(found, sent, rules),
             _check_acknowledged(history, found, view, sent, rules, now_ms),
             _check_once_in_order(found, sent),
-            _check_sequences(view.batches, sent, rules, view.start_offset),
+            _check_sequences(view.batches, rules),
             _check_sightings(history, view.place, sent, rules),
             _check_start(history, view),
         )
@@ -160,13 +160,13 @@ def _check_once_in_order(found: Mapping[int, Content], sent: _Sent) -> Iterator[
         last[batch.producer_id] = sequence, offset
 
 
-def _check_sequences(
-    batches: Sequence[BatchHeader], sent: _Sent, rules: TopicRules, start_offset: int
-) -> Iterator[str]:
-    """No gap between batches of one producer id, unless compaction or the start of the log made it."""
+def _check_sequences(batches: Sequence[BatchHeader], rules: TopicRules) -> Iterator[str]:
+    """No gap between batches of one producer epoch, unless compaction made it.
+
+    The first may have any sequence: a log that knows nothing of a producer (any more) has to take its word.
+    """
     if rules.is_compacted:
         return
-    keeps = all(batch.promise is Promise.SURVIVES for batch in sent.batches)
     last: dict[tuple[int, int], int] = {}
     for header in batches:
         if header.producer_id < 0:
@@ -175,8 +175,6 @@ def _check_sequences(
         before = last.get(who)
         if before is not None and header.base_sequence != (before + 1) % SEQUENCE_COUNT:
             yield f"producer {who}: sequence {header.base_sequence} at {header.base_offset} follows {before}"
-        if before is None and keeps and start_offset == 0 and header.base_sequence != 0:
-            yield f"producer {who} begins with sequence {header.base_sequence} at {header.base_offset}"
         last[who] = header.last_sequence
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from millpond.base.errors import Refused
 from millpond.broker.broker import Broker
+from millpond.broker.controller import CannotStart
 from millpond.config.node import node_settings
 from millpond.sim.disk import PowerCut, SimDisk
 from millpond.sim.workers import SimWorkers
@@ -76,7 +77,7 @@ class SimNode:
             self._journal(f"power cut while starting: {cut}")
             self.crash()
             return False
-        except (OSError, Refused) as error:
+        except (OSError, Refused, CannotStart) as error:
             self._journal(f"cannot start: {error}")
             self.kill()
             return False

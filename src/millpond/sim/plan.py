@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 
 WORK_MS = 8_000
@@ -78,13 +78,13 @@ class Plan:
     values_bytes_max: int
     keys: int
     disk_delay_ms: int = 5
-    kinds: dict[str, int] = field(default_factory=dict)
 
 
-def make_plan(seed: int | str) -> Plan:
+def make_plan(seed: int | str, kinds: Sequence[str] = FAULTS) -> Plan:
+    """The plan of a seed; faults are of these kinds only."""
     random = Random(f"plan {seed}")
     topics = [_topic(random, f"topic{number}") for number in range(random.randint(1, 3))]
-    faults = sorted((_fault(random) for _ in range(random.randint(1, 7))), key=lambda fault: fault.at_ms)
+    faults = sorted((_fault(random, kinds) for _ in range(random.randint(1, 7))), key=lambda fault: fault.at_ms)
     return Plan(
         node={
             "log.retention.check.interval.ms": str(random.choice((200, 1_000, 10_000))),
@@ -141,7 +141,7 @@ def _producer(random: Random) -> ProducerPlan:
     )
 
 
-def _fault(random: Random) -> FaultPlan:
+def _fault(random: Random, kinds: Sequence[str]) -> FaultPlan:
     return FaultPlan(
-        random.choice(FAULTS), random.randint(0, WORK_MS), random.choice((20, 300, 2_000)), random.random()
+        random.choice(kinds), random.randint(0, WORK_MS), random.choice((20, 300, 2_000)), random.random()
     )

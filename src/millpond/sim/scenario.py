@@ -64,6 +64,7 @@ class Scenario:
         self._admin_left = self.plan.admin_operations
         self._admin_busy = True
         self._tags = 0
+        self._records_checked = 0
 
     def run(self) -> Outcome:
         self.node.start()
@@ -209,9 +210,10 @@ class Scenario:
 
     def _settle(self) -> None:
         """Heal the world, bring the node up, and let everybody finish."""
-        clock = self.sim.clock
         self.trouble.end()
-        if self.random.random() < 0.3 and self.node.is_up:
+        if self.trouble.must_cut_power():
+            self.trouble.cut_power()
+        elif self.random.random() < 0.3 and self.node.is_up:
             self.node.kill()
         self._bring_up()
         if not self.sim.run_until(self._is_done, within_ms=SETTLE_MS):
@@ -222,8 +224,7 @@ class Scenario:
             reader.close()
         self.sim.run_for(100)
         if self.plan.ends_with_power_cut:
-            self.node.crash()
-            self.history.last_power_cut_ms = clock.now_ms
+            self.trouble.cut_power()
             self._bring_up()
 
     def _is_done(self) -> bool:
@@ -244,22 +245,26 @@ class Scenario:
         if not self.node.is_up:
             return
         self._judge_metadata()
+        self._judge_records()
+        ends = self._ends()
+        self.node.stop()
+        if not self.sim.run_until(lambda: not self.node.is_up, within_ms=READ_MS):
+            self._blame("the node does not stop")
+            return
+        compacted = [topic.name for topic in self.topics.values() if topic.is_compacted]
+        self.history.violations += check_folder(self.node.disk.contents(), DATA_FOLDER, compacted)
+        self._bring_up()
+        if self.node.is_up and self._ends() != ends:
+            self._blame(f"after a clean stop logs end at {self._ends()}, not at {ends}")
+
+    def _judge_records(self) -> None:
         auditor = SimReader(self._client("auditor"), self.sim.clock, self.history, self.places, version=16, keep=True)
         auditor.start()
         self.sim.run_until(auditor.is_at_end, within_ms=READ_MS)
         auditor.close()
         for place, view in auditor.views.items():
             self.history.violations += check_partition(self.history, view, self._rules(place), self.sim.clock.now_ms)
-        self.records_checked = auditor.records_read
-        ends = self._ends()
-        if self.node.is_up:
-            self.node.stop()
-        self.sim.run_until(lambda: not self.node.is_up, within_ms=READ_MS)
-        compacted = [topic.name for topic in self.topics.values() if topic.is_compacted]
-        self.history.violations += check_folder(self.node.disk.contents(), DATA_FOLDER, compacted)
-        self._bring_up()
-        if self.node.is_up and self._ends() != ends:
-            self._blame(f"after a clean stop logs end at {self._ends()}, not at {ends}")
+        self._records_checked = auditor.records_read
 
     def _ends(self) -> dict[str, int]:
         return {each.name.folder: each.log.end_offset for each in self.node.broker.partitions}
@@ -291,7 +296,7 @@ class Scenario:
             violations=self.history.violations,
             faults=self.trouble.counts,
             records=self.history.counts(),
-            records_checked=getattr(self, "records_checked", 0),
+            records_checked=self._records_checked,
             lives=self.node.lives,
             events=self.sim.clock.events_run,
             disk_operations=disk.operations,

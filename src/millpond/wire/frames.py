@@ -10,7 +10,7 @@ _PREFIX = struct.Struct(">i")
 _PREFIX_BYTES = _PREFIX.size
 
 # Room is zeroed when it is made, so it follows what has arrived: four hostile bytes cannot claim a whole large frame.
-_ROOM_BYTES_FIRST = 1 << 20
+_ROOM_BYTES_FIRST = 64 << 10
 _ROOM_GROWTH = 4
 
 

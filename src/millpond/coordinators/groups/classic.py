@@ -1,0 +1,288 @@
+"""A group of the classic protocol: members join, one of them, the leader, shares out, everybody fetches their part.
+
+The members in memory run ahead of the log. A record is written when a generation has its assignment, and when a group
+has become empty; `replay` of it is the only way to `Stable` and to `Empty`. Everything in between (who has joined, who
+waits for what, the number of the generation in the making) is forgotten with the node: its members join again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from millpond.base.errors import ErrorCode, MalformedMessage, Refused
+from millpond.coordinators.groups.group import CONSUMER_PROTOCOL
+from millpond.coordinators.groups.history import History
+from millpond.coordinators.groups.members import Member, Protocols, member_from_record
+from millpond.coordinators.groups.offsets import Committed
+from millpond.coordinators.groups.records import group_record, prefix_of
+from millpond.coordinators.shard import CoordinatorRecord
+from millpond.wire.messages import ConsumerProtocolSubscription, GroupMetadataValue
+
+
+class State(str, Enum):
+    """The names are those that tools show."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+ALLOWED: Final[Mapping[State, frozenset[State]]] = {
+    State.EMPTY: frozenset({State.PREPARING, State.DEAD}),
+    State.PREPARING: frozenset({State.COMPLETING, State.EMPTY, State.DEAD}),
+    State.COMPLETING: frozenset({State.PREPARING, State.STABLE, State.DEAD}),
+    State.STABLE: frozenset({State.PREPARING, State.DEAD}),
+    State.DEAD: frozenset(),
+}
+"""Where a group can go from where it is. A group that is being loaded takes the state that its last record says."""
+
+assert ALLOWED.keys() == set(State)
+
+CAN_REBALANCE: Final = frozenset(state for state, then in ALLOWED.items() if State.PREPARING in then)
+
+
+class ClassicGroup:
+    """The members of one group and where they stand; what happens to them is in `join`, `sync`, `leave`."""
+
+    type_name: Final = "classic"
+
+    def __init__(self, group_id: str, history_length: int = 100) -> None:
+        self.group_id = group_id
+        self.state = State.EMPTY
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static_members: dict[str, str] = {}
+        self.pending: dict[str, None] = {}
+        """Ids that were given out and that nobody has joined with yet."""
+        self.unsynced: dict[str, None] = {}
+        """Members of this generation that have not asked for their assignment yet."""
+        self.initial_wait: tuple[int, int] | None = None
+        """While the first members of an empty group gather: how long this round lasts, and what is left after it."""
+        self.has_newcomers = False
+        """Somebody joined in this round, so more may come."""
+        self.subscribed: frozenset[str] | None = None
+        """The topics that members read; None when the group is not about topics, or does not say."""
+        self.state_since_ms = -1
+        self.is_written = False
+        """The log has a record of it."""
+        self.history = History(history_length)
+
+    # What it is.
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is State.EMPTY
+
+    @property
+    def is_consumer_group(self) -> bool:
+        return self.protocol_type == CONSUMER_PROTOCOL
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """As long as its most patient member allows."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def joining_count(self) -> int:
+        return sum(member.joining is not None for member in self.members.values())
+
+    @property
+    def all_joined(self) -> bool:
+        return not self.pending and all(member.joining for member in self.members.values())
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return self.is_consumer_group if self.subscribed is None else topic in self.subscribed
+
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
+        """Whether a member with these protocols could sit with the others."""
+        if self.state is State.EMPTY or not self.members:
+            return bool(protocol_type) and bool(protocols)
+        common = self.common_protocols()
+        return protocol_type == self.protocol_type and any(name in common for name, _ in protocols)
+
+    def common_protocols(self) -> set[str]:
+        """What every member knows."""
+        known = ({name for name, _ in member.protocols} for member in self.members.values())
+        return set.intersection(*known)
+
+    def elected_protocol(self) -> str:
+        """Of those that everybody knows, the one that most like best; of equals, the one that was named first."""
+        candidates = self.common_protocols()
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            choice = member.vote(candidates)
+            votes[choice] = votes.get(choice, 0) + 1
+        return max(votes, key=lambda name: votes[name])
+
+    # What a request may do.
+
+    def member(self, member_id: str, instance_id: str | None) -> Member:
+        """The member that a request says it comes from."""
+        if instance_id is not None:
+            known = self.static_members.get(instance_id)
+            if known is None:
+                raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+            if known != member_id:
+                raise Refused(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} has since joined as another member")
+        if member_id not in self.members:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+        return self.members[member_id]
+
+    def member_of_generation(self, member_id: str, instance_id: str | None, generation: int) -> Member:
+        member = self.member(member_id, instance_id)
+        if generation != self.generation:
+            raise Refused(ErrorCode.ILLEGAL_GENERATION)
+        return member
+
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, *, version: int, transactional: bool
+    ) -> None:
+        if self.state is State.EMPTY and generation < 0:
+            # An administrator, or a consumer that assigns its partitions itself.
+            return
+        if generation >= 0 or member_id or instance_id is not None:
+            self.member_of_generation(member_id, instance_id, generation)
+        elif not transactional:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+        if self.state is State.COMPLETING and not transactional:
+            raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """Anybody may read the offsets of a classic group."""
+
+    def check_offset_delete(self) -> None:
+        if not self.is_empty and not self.is_consumer_group:
+            raise Refused(ErrorCode.NON_EMPTY_GROUP)
+
+    def check_delete(self) -> None:
+        if not self.is_empty:
+            raise Refused(ErrorCode.NON_EMPTY_GROUP)
+
+    def retained_since_ms(self, committed: Committed) -> int | None:
+        if self.protocol_type is None:
+            return committed.commit_ms
+        if self.is_empty:
+            return self.state_since_ms if self.state_since_ms >= 0 else committed.commit_ms
+        if self.state is State.STABLE and self.is_consumer_group and self.subscribed is not None:
+            return committed.commit_ms
+        return None
+
+    # How it changes between records.
+
+    def move_to(self, state: State, now_ms: int) -> None:
+        assert state in ALLOWED[self.state], (self.group_id, self.state, state)
+        self.state = state
+        self.state_since_ms = now_ms
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        if not self.members:
+            self.protocol_type = protocol_type
+        self.members[member.id] = member
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.id
+        if self.leader is None:
+            self.leader = member.id
+        self.pending.pop(member.id, None)
+
+    def remove(self, member_id: str) -> Member:
+        member = self.members.pop(member_id)
+        if member.instance_id is not None:
+            del self.static_members[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        self.unsynced.pop(member_id, None)
+        return member
+
+    def elect_joined_leader(self) -> bool:
+        """Let a member lead that has joined; False when none has."""
+        if self.leader is not None and self.members[self.leader].joining:
+            return True
+        joined = next((member.id for member in self.members.values() if member.joining), None)
+        if joined is None:
+            return False
+        self.leader = joined
+        return True
+
+    def begin_generation(self, now_ms: int) -> None:
+        self.generation += 1
+        self.protocol = self.elected_protocol()
+        self.subscribed = self._subscribed_topics()
+        self.unsynced = dict.fromkeys(self.members)
+        self.move_to(State.COMPLETING, now_ms)
+
+    # What the log knows.
+
+    def assigned_record(self, assignments: Mapping[str, bytes], now_ms: int) -> CoordinatorRecord:
+        """This generation, with its assignment."""
+        members = [member.as_record(self.protocol, assignments.get(member.id, b"")) for member in self.members.values()]
+        return group_record(
+            self.group_id,
+            GroupMetadataValue(
+                protocol_type=self.protocol_type or "",
+                generation=self.generation,
+                protocol=self.protocol,
+                leader=self.leader,
+                current_state_timestamp=now_ms,
+                members=members,
+            ),
+        )
+
+    def emptied_record(self, now_ms: int) -> CoordinatorRecord:
+        """A next generation, of nobody."""
+        return group_record(
+            self.group_id,
+            GroupMetadataValue(
+                protocol_type=self.protocol_type or "",
+                generation=self.generation + 1,
+                protocol=None,
+                leader=None,
+                current_state_timestamp=now_ms,
+                members=[],
+            ),
+        )
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        return [group_record(self.group_id, None)] if self.is_written else []
+
+    def replay(self, value: GroupMetadataValue) -> None:
+        """Be what the record says. Members that are here already keep what the log does not know of them."""
+        self.is_written = True
+        self.generation = value.generation
+        self.protocol_type = value.protocol_type or None
+        self.protocol = value.protocol
+        self.leader = value.leader
+        self.state = State.STABLE if value.members else State.EMPTY
+        self.state_since_ms = value.current_state_timestamp
+        known, self.members, self.static_members = self.members, {}, {}
+        for record in value.members:
+            member = known.get(record.member_id)
+            if member is None:
+                member = member_from_record(record, value.protocol)
+            member.assignment = record.assignment
+            self.members[member.id] = member
+            if member.instance_id is not None:
+                self.static_members[member.instance_id] = member.id
+        self.subscribed = self._subscribed_topics()
+
+    def _subscribed_topics(self) -> frozenset[str] | None:
+        if not self.is_consumer_group:
+            return None
+        topics: set[str] = set()
+        try:
+            for member in self.members.values():
+                topics.update(prefix_of(ConsumerProtocolSubscription, member.metadata_for(self.protocol)).topics)
+        except MalformedMessage:
+            # The leader understands its members; that we do not is no reason to stop them.
+            return None
+        return frozenset(topics)

@@ -1,0 +1,384 @@
+"""Subscription patterns in the syntax of RE2, matched against whole topic names in a time linear in their length.
+
+Topic names have 65 characters to choose from, so a class of characters is just a set of those. A pattern becomes a
+small machine of steps (Thompson's construction); sets of its steps become states as names are read, and are kept. No
+pattern, however hostile, can make a match take longer than its name. What RE2 refuses (references back, looking
+ahead and behind) is refused here too, and so are word boundaries and Unicode classes, which names have no use for.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+PATTERN_LENGTH_MAX: Final = 512
+REPEAT_MAX: Final = 1000
+STEPS_MAX: Final = 4000
+DEPTH_MAX: Final = 50
+STATES_KEPT: Final = 1000
+
+NAME_CHARACTERS: Final = frozenset(string.ascii_letters + string.digits + "._-")
+DIGITS: Final = frozenset(string.digits)
+WORD: Final = frozenset(string.ascii_letters + string.digits + "_")
+NONE: Final[frozenset[str]] = frozenset()
+
+PERL_CLASSES: Final = {"d": DIGITS, "w": WORD, "s": NONE}
+POSIX_CLASSES: Final = {
+    "alnum": WORD - {"_"},
+    "alpha": frozenset(string.ascii_letters),
+    "ascii": NAME_CHARACTERS,
+    "blank": NONE,
+    "cntrl": NONE,
+    "digit": DIGITS,
+    "graph": NAME_CHARACTERS,
+    "lower": frozenset(string.ascii_lowercase),
+    "print": NAME_CHARACTERS,
+    "punct": frozenset("._-"),
+    "space": NONE,
+    "upper": frozenset(string.ascii_uppercase),
+    "word": WORD,
+    "xdigit": frozenset(string.hexdigits),
+}
+CONTROL_ESCAPES: Final = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}
+FLAGS: Final = frozenset("imsU")
+"""Of these only `i` matters to names of one line that are matched whole."""
+
+
+class BadPattern(ValueError):
+    """A pattern that cannot be; the message says why, for the person who wrote it."""
+
+
+# The steps of a machine. Each names the step that follows it.
+
+
+class Take(NamedTuple):
+    characters: frozenset[str]
+    then: int
+
+
+class Fork(NamedTuple):
+    ways: tuple[int, ...]
+
+
+class AtStart(NamedTuple):
+    then: int
+
+
+class AtEnd(NamedTuple):
+    then: int
+
+
+class Accept(NamedTuple):
+    pass
+
+
+Step = Take | Fork | AtStart | AtEnd | Accept
+Builder = Callable[[int], int]
+"""Lays the steps of a part of the pattern in front of the step that follows it; gives where the part begins."""
+
+ACCEPT: Final = 0
+
+
+@dataclass(slots=True)
+class Machine:
+    """Steps, and the states that reading names has led to so far."""
+
+    steps: list[Step] = field(default_factory=lambda: [Accept()])
+    start: int = ACCEPT
+    _next: dict[tuple[frozenset[int], str], frozenset[int]] = field(default_factory=dict)
+
+    def add(self, step: Step) -> int:
+        if len(self.steps) >= STEPS_MAX:
+            raise BadPattern("the pattern repeats too much")
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    def matches(self, name: str) -> bool:
+        state = self._reach([self.start], at_start=True, at_end=not name)
+        for position, character in enumerate(name, 1):
+            if position == len(name):
+                return ACCEPT in self._read(state, character, at_end=True)
+            key = state, character
+            following = self._next.get(key)
+            if following is None:
+                if len(self._next) >= STATES_KEPT:
+                    self._next.clear()
+                following = self._next[key] = self._read(state, character, at_end=False)
+            state = following
+            if not state:
+                return False
+        return ACCEPT in state
+
+    def _read(self, state: frozenset[int], character: str, *, at_end: bool) -> frozenset[int]:
+        taken = []
+        for number in state:
+            step = self.steps[number]
+            if isinstance(step, Take) and character in step.characters:
+                taken.append(step.then)
+        return self._reach(taken, at_start=False, at_end=at_end)
+
+    def _reach(self, numbers: Iterable[int], *, at_start: bool, at_end: bool) -> frozenset[int]:
+        """The steps that can be come to from these without reading a character."""
+        waiting = list(numbers)
+        seen = set(waiting)
+        while waiting:
+            following: tuple[int, ...]
+            match self.steps[waiting.pop()]:
+                case Fork(ways):
+                    following = ways
+                case AtStart(then) if at_start:
+                    following = (then,)
+                case AtEnd(then) if at_end:
+                    following = (then,)
+                case _:
+                    continue
+            fresh = [each for each in following if each not in seen]
+            seen.update(fresh)
+            waiting += fresh
+        return frozenset(seen)
+
+
+@lru_cache(maxsize=256)
+def compiled(pattern: str) -> Machine:
+    """The machine of a pattern; BadPattern when it is none."""
+    if len(pattern) > PATTERN_LENGTH_MAX:
+        raise BadPattern(f"a pattern has at most {PATTERN_LENGTH_MAX} characters, this one has {len(pattern)}")
+    return _Parser(pattern).parse()
+
+
+class _Parser:
+    """Recursive descent: alternatives of sequences of repeated atoms."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self.position = 0
+        self.depth = 0
+        self.ignore_case = False
+        self.machine = Machine()
+
+    def parse(self) -> Machine:
+        whole = self.alternatives()
+        if self.position < len(self.pattern):
+            raise BadPattern("there is a ) that closes nothing")
+        self.machine.start = whole(ACCEPT)
+        return self.machine
+
+    # Reading the pattern.
+
+    def peek(self, text: str) -> bool:
+        return self.pattern.startswith(text, self.position)
+
+    def eat(self, text: str) -> bool:
+        if not self.peek(text):
+            return False
+        self.position += len(text)
+        return True
+
+    def take(self) -> str:
+        if self.position >= len(self.pattern):
+            raise BadPattern("the pattern breaks off")
+        self.position += 1
+        return self.pattern[self.position - 1]
+
+    def take_until(self, end: str) -> str:
+        found = self.pattern.find(end, self.position)
+        if found < 0:
+            raise BadPattern(f"there is no {end} to what was begun")
+        text = self.pattern[self.position : found]
+        self.position = found + len(end)
+        return text
+
+    # The grammar.
+
+    def alternatives(self) -> Builder:
+        ignore_case_outside = self.ignore_case
+        ways = [self.sequence()]
+        while self.eat("|"):
+            ways.append(self.sequence())
+        self.ignore_case = ignore_case_outside
+        if len(ways) == 1:
+            return ways[0]
+        return lambda then: self.machine.add(Fork(tuple(way(then) for way in ways)))
+
+    def sequence(self) -> Builder:
+        parts: list[Builder] = []
+        while self.position < len(self.pattern) and not self.peek("|") and not self.peek(")"):
+            if self.eat("\\Q"):
+                text = self.take_until("\\E") if "\\E" in self.pattern[self.position :] else self._rest()
+                parts += [self.taking(frozenset(character)) for character in text]
+                continue
+            parts.append(self.repeated(self.atom()))
+
+        def build(then: int) -> int:
+            for part in reversed(parts):
+                then = part(then)
+            return then
+
+        return build
+
+    def _rest(self) -> str:
+        text, self.position = self.pattern[self.position :], len(self.pattern)
+        return text
+
+    def repeated(self, atom: Builder) -> Builder:
+        bounds = self.bounds()
+        if bounds is None:
+            return atom
+        self.eat("?")  # Greedy or not: a whole name matches or does not.
+        if self.bounds() is not None:
+            raise BadPattern("a repetition cannot itself be repeated without brackets")
+        least, most = bounds
+        return lambda then: self._repeat(atom, least, most, then)
+
+    def _repeat(self, atom: Builder, least: int, most: int | None, then: int) -> int:
+        if most is None:
+            # The loop's fork must exist before the atom that leads back to it.
+            loop = self.machine.add(Fork(()))
+            self.machine.steps[loop] = Fork((atom(loop), then))
+            begin = loop
+        else:
+            begin = then
+            for _ in range(most - least):
+                begin = self.machine.add(Fork((atom(begin), then)))
+        for _ in range(least):
+            following, begin = begin, atom(begin)
+            if begin == following:
+                break  # The atom is empty: repeating it would lay no steps, and so escape their limit.
+        return begin
+
+    def bounds(self) -> tuple[int, int | None] | None:
+        for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
+            if self.eat(sign):
+                return bounds
+        if not self.peek("{"):
+            return None
+        end = self.pattern.find("}", self.position)
+        least, comma, most = self.pattern[self.position + 1 : max(end, 0)].partition(",")
+        if not least.isdecimal() or not (most.isdecimal() or not most):
+            return None  # Then the brace stands for itself, as in RE2.
+        low = int(least)
+        high = int(most) if most else (None if comma else low)
+        if max(low, high or 0) > REPEAT_MAX or (high is not None and high < low):
+            raise BadPattern(f"{{{least}{comma}{most}}} is no number of repetitions from 0 to {REPEAT_MAX}")
+        self.position = end + 1
+        return low, high
+
+    def atom(self) -> Builder:
+        character = self.take()
+        match character:
+            case "(":
+                return self.group()
+            case "[":
+                return self.taking(self.bracket())
+            case ".":
+                return self.taking(NAME_CHARACTERS)
+            case "^":
+                return lambda then: self.machine.add(AtStart(then))
+            case "$":
+                return lambda then: self.machine.add(AtEnd(then))
+            case "*" | "+" | "?":
+                raise BadPattern(f"there is nothing for {character} to repeat")
+            case "\\":
+                return self.escape()
+            case _:
+                return self.taking(frozenset(character))
+
+    def taking(self, characters: frozenset[str]) -> Builder:
+        if self.ignore_case:
+            characters |= {each.swapcase() for each in characters}
+        wanted = characters & NAME_CHARACTERS
+        return lambda then: self.machine.add(Take(wanted, then))
+
+    def group(self) -> Builder:
+        ignore_case_outside = self.ignore_case
+        if self.eat("?"):
+            if self.eat("P<") or (self.peek("<") and not self.peek("<=") and not self.peek("<!") and self.eat("<")):
+                if not self.take_until(">").isidentifier():
+                    raise BadPattern("a group's name has letters, digits and _ only")
+            elif self.flags():
+                return lambda then: then
+        self.depth += 1
+        if self.depth > DEPTH_MAX:
+            raise BadPattern(f"brackets are nested more than {DEPTH_MAX} deep")
+        inner = self.alternatives()
+        self.depth -= 1
+        self.ignore_case = ignore_case_outside
+        if not self.eat(")"):
+            raise BadPattern("there is a ( that nothing closes")
+        return inner
+
+    def flags(self) -> bool:
+        """Read `i-m:` or `i)`; true when nothing else is in the brackets, so that the flags hold for what follows."""
+        on = True
+        while True:
+            character = self.take()
+            if character in ":)":
+                return character == ")"
+            if character == "-":
+                on = False
+            elif character not in FLAGS:
+                raise BadPattern(f"(?{character} is not supported")
+            elif character == "i":
+                self.ignore_case = on
+
+    def escape(self) -> Builder:
+        character = self.take()
+        if character == "A":
+            return lambda then: self.machine.add(AtStart(then))
+        if character == "z":
+            return lambda then: self.machine.add(AtEnd(then))
+        return self.taking(self.escaped(character))
+
+    def escaped(self, character: str) -> frozenset[str]:
+        """What stands behind a backslash, in brackets or not."""
+        if character.lower() in PERL_CLASSES:
+            found = PERL_CLASSES[character.lower()]
+            return NAME_CHARACTERS - found if character.isupper() else found
+        if character in CONTROL_ESCAPES:
+            return frozenset(CONTROL_ESCAPES[character])
+        if character == "x":
+            digits = self.take_until("}") if self.eat("{") else self.take() + self.take()
+            if not digits or not set(digits) <= set(string.hexdigits) or int(digits, 16) > 0x10FFFF:
+                raise BadPattern(f"\\x{digits} is no character")
+            return frozenset(chr(int(digits, 16)))
+        if character.isalnum():
+            raise BadPattern(f"\\{character} is not supported")
+        return frozenset(character)
+
+    def bracket(self) -> frozenset[str]:
+        """The inside of [...]."""
+        negated = self.eat("^")
+        found: set[str] = set()
+        is_first = True
+        while is_first or not self.peek("]"):
+            is_first = False
+            if self.eat("[:"):
+                name = self.take_until(":]")
+                if name.removeprefix("^") not in POSIX_CLASSES:
+                    raise BadPattern(f"[:{name}:] is no class of characters")
+                members = POSIX_CLASSES[name.removeprefix("^")]
+                found |= NAME_CHARACTERS - members if name.startswith("^") else members
+                continue
+            low = self.bracket_character()
+            if self.peek("-") and not self.peek("-]") and len(low) == 1:
+                self.take()
+                found |= _between(low, self.bracket_character())
+            else:
+                found |= low
+        self.take()
+        if self.ignore_case:
+            found |= {each.swapcase() for each in found}
+        return NAME_CHARACTERS - found if negated else frozenset(found)
+
+    def bracket_character(self) -> frozenset[str]:
+        character = self.take()
+        return self.escaped(self.take()) if character == "\\" else frozenset(character)
+
+
+def _between(low: frozenset[str], high: frozenset[str]) -> frozenset[str]:
+    if len(high) != 1 or min(high) < min(low):
+        raise BadPattern("a range of characters goes from a lower to a higher one")
+    return frozenset(each for each in NAME_CHARACTERS if min(low) <= each <= min(high))

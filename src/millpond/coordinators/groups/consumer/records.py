@@ -1,0 +1,142 @@
+"""The group's records as bytes, in Kafka's own format: a version of two bytes, then the message.
+
+The version of a key tells its type; that of a value is the value's own. Members, assignments and patterns turn into
+messages and back here and nowhere else. ConsumerGroupPartitionMetadata is read past and no longer written, as in
+Kafka 4.1 and later: a hash in the group's own record says whether its topics have changed.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from millpond.base.errors import MalformedMessage
+from millpond.coordinators.groups.consumer.members import (
+    ClassicProtocols,
+    CurrentAssignment,
+    MemberMetadata,
+    MemberState,
+    Partitions,
+    by_topic,
+    from_topics,
+)
+from millpond.coordinators.shard import CoordinatorRecord
+from millpond.wire import messages as m
+
+_VERSION = struct.Struct(">h")
+
+TYPES: Final[dict[int, tuple[type[m.Message], type[m.Message]]]] = {
+    3: (m.ConsumerGroupMetadataKey, m.ConsumerGroupMetadataValue),
+    4: (m.ConsumerGroupPartitionMetadataKey, m.ConsumerGroupPartitionMetadataValue),
+    5: (m.ConsumerGroupMemberMetadataKey, m.ConsumerGroupMemberMetadataValue),
+    6: (m.ConsumerGroupTargetAssignmentMetadataKey, m.ConsumerGroupTargetAssignmentMetadataValue),
+    7: (m.ConsumerGroupTargetAssignmentMemberKey, m.ConsumerGroupTargetAssignmentMemberValue),
+    8: (m.ConsumerGroupCurrentMemberAssignmentKey, m.ConsumerGroupCurrentMemberAssignmentValue),
+    16: (m.ConsumerGroupRegularExpressionKey, m.ConsumerGroupRegularExpressionValue),
+}
+"""Key and value by the version of the key."""
+
+
+def encode_record(key: m.Message, value: m.Message | None) -> CoordinatorRecord:
+    """One record; both sides are written in the newest version that we know."""
+    return CoordinatorRecord(_versioned(key), None if value is None else _versioned(value))
+
+
+def decode_record(key: bytes, value: bytes | None) -> tuple[m.Message, m.Message | None]:
+    """The messages of a record whose key is one of `TYPES`."""
+    (key_version,) = _VERSION.unpack_from(key)
+    if key_version not in TYPES:
+        raise MalformedMessage(f"a record of type {key_version} is none of a consumer group's")
+    key_class, value_class = TYPES[key_version]
+    decoded_key, _ = key_class.decode(key, key_version, _VERSION.size)
+    if value is None:
+        return decoded_key, None
+    (value_version,) = _VERSION.unpack_from(value)
+    return decoded_key, value_class.decode(value, value_version, _VERSION.size)[0]
+
+
+def _versioned(message: m.Message) -> bytes:
+    version = message.VERSIONS[1]
+    return _VERSION.pack(version) + message.encode(version)
+
+
+# What is in the values.
+
+
+def metadata_value(metadata: MemberMetadata) -> m.ConsumerGroupMemberMetadataValue:
+    kind = m.ConsumerGroupMemberMetadataValue
+    classic = metadata.classic
+    return kind(
+        instance_id=metadata.instance_id,
+        rack_id=metadata.rack_id,
+        client_id=metadata.client_id,
+        client_host=metadata.client_host,
+        subscribed_topic_names=list(metadata.topics),
+        subscribed_topic_regex=metadata.regex,
+        rebalance_timeout_ms=metadata.rebalance_timeout_ms,
+        server_assignor=metadata.assignor,
+        classic_member_metadata=classic
+        and kind.ClassicMemberMetadata(
+            session_timeout_ms=classic.session_timeout_ms,
+            supported_protocols=[kind.ClassicProtocol(name=name, metadata=data) for name, data in classic.supported],
+        ),
+    )
+
+
+def metadata_of(value: m.ConsumerGroupMemberMetadataValue) -> MemberMetadata:
+    classic = value.classic_member_metadata
+    return MemberMetadata(
+        instance_id=value.instance_id,
+        rack_id=value.rack_id,
+        client_id=value.client_id,
+        client_host=value.client_host,
+        topics=tuple(value.subscribed_topic_names),
+        regex=value.subscribed_topic_regex,
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        assignor=value.server_assignor,
+        classic=classic
+        and ClassicProtocols(
+            session_timeout_ms=classic.session_timeout_ms,
+            supported=tuple((each.name, bytes(each.metadata)) for each in classic.supported_protocols),
+        ),
+    )
+
+
+def current_value(current: CurrentAssignment) -> m.ConsumerGroupCurrentMemberAssignmentValue:
+    kind = m.ConsumerGroupCurrentMemberAssignmentValue
+
+    def listed(partitions: Partitions) -> list[m.ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions]:
+        return [
+            kind.TopicPartitions(topic_id=topic_id, partitions=numbers) for topic_id, numbers in by_topic(partitions)
+        ]
+
+    return kind(
+        member_epoch=current.epoch,
+        previous_member_epoch=current.previous_epoch,
+        state=current.state,
+        assigned_partitions=listed(current.assigned),
+        partitions_pending_revocation=listed(current.revoking),
+    )
+
+
+def current_of(value: m.ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssignment:
+    return CurrentAssignment(
+        epoch=value.member_epoch,
+        previous_epoch=value.previous_member_epoch,
+        state=MemberState(value.state),
+        assigned=from_topics((each.topic_id, each.partitions) for each in value.assigned_partitions),
+        revoking=from_topics((each.topic_id, each.partitions) for each in value.partitions_pending_revocation),
+    )
+
+
+def target_value(partitions: Partitions) -> m.ConsumerGroupTargetAssignmentMemberValue:
+    kind = m.ConsumerGroupTargetAssignmentMemberValue
+    return kind(
+        topic_partitions=[
+            kind.TopicPartition(topic_id=topic_id, partitions=numbers) for topic_id, numbers in by_topic(partitions)
+        ]
+    )
+
+
+def target_of(value: m.ConsumerGroupTargetAssignmentMemberValue) -> Partitions:
+    return from_topics((each.topic_id, each.partitions) for each in value.topic_partitions)

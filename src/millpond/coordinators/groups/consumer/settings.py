@@ -1,0 +1,34 @@
+"""What an operator decides about consumer groups of the new protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+INT32_MAX: Final = (1 << 31) - 1
+
+UPGRADING: Final = frozenset({"upgrade", "bidirectional"})
+DOWNGRADING: Final = frozenset({"downgrade", "bidirectional"})
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupSettings:
+    """The names are those of `group.consumer.*` with dots as underscores."""
+
+    heartbeat_interval_ms: int = 5_000
+    session_timeout_ms: int = 45_000
+    max_size: int = INT32_MAX
+    assignors: tuple[str, ...] = ("uniform", "range")
+    """Those that members may ask for; the first serves groups whose members ask for none."""
+    migration_policy: str = "bidirectional"
+    """Whether a live group may change its protocol: disabled, upgrade, downgrade or bidirectional."""
+    classic_max_size: int = INT32_MAX
+    """`group.max.size`: a larger group is not turned back into a classic one."""
+
+    @property
+    def upgrades(self) -> bool:
+        return self.migration_policy in UPGRADING
+
+    @property
+    def downgrades(self) -> bool:
+        return self.migration_policy in DOWNGRADING

@@ -1,0 +1,151 @@
+"""What the group's records hold. `replay` alone changes it: each record sets or forgets one thing by its key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from millpond.coordinators.groups.consumer.members import (
+    NO_PARTITIONS,
+    CurrentAssignment,
+    Member,
+    MemberMetadata,
+    Partitions,
+    TopicIdPartition,
+)
+from millpond.coordinators.groups.consumer.records import current_of, metadata_of, target_of
+from millpond.wire import messages as m
+
+EMPTY: Final = "Empty"
+ASSIGNING: Final = "Assigning"
+RECONCILING: Final = "Reconciling"
+STABLE: Final = "Stable"
+DEAD: Final = "Dead"
+
+NO_EPOCH: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedPattern:
+    """The topics that a subscribed pattern stood for when it was last looked at."""
+
+    topics: tuple[str, ...]
+    version: int = 0
+    timestamp_ms: int = 0
+
+
+@dataclass(slots=True)
+class GroupState:
+    """Durable state. `static_ids` and `owners` follow from the members and are kept for quick looking up."""
+
+    epoch: int = 0
+    metadata_hash: int = 0
+    assignment_epoch: int = NO_EPOCH
+    members: dict[str, Member] = field(default_factory=dict)
+    targets: dict[str, Partitions] = field(default_factory=dict)
+    patterns: dict[str, ResolvedPattern] = field(default_factory=dict)
+    static_ids: dict[str, str] = field(default_factory=dict)
+    """The member by its instance id."""
+    owners: dict[TopicIdPartition, str] = field(default_factory=dict)
+    """Who has been given a partition and has not yet let go of it."""
+
+    def copy(self) -> GroupState:
+        return replace(
+            self,
+            members=dict(self.members),
+            targets=dict(self.targets),
+            patterns=dict(self.patterns),
+            static_ids=dict(self.static_ids),
+            owners=dict(self.owners),
+        )
+
+    # Reading.
+
+    @property
+    def name(self) -> str:
+        if not self.members:
+            return EMPTY
+        if self.epoch > self.assignment_epoch:
+            return ASSIGNING
+        if all(member.current.is_reconciled(self.assignment_epoch) for member in self.members.values()):
+            return STABLE
+        return RECONCILING
+
+    def target(self, member_id: str) -> Partitions:
+        return self.targets.get(member_id, NO_PARTITIONS)
+
+    def static_member(self, instance_id: str) -> Member | None:
+        member_id = self.static_ids.get(instance_id)
+        return None if member_id is None else self.members[member_id]
+
+    def topics_of(self, member: Member) -> tuple[str, ...]:
+        """The names a member is subscribed to, those of its pattern included."""
+        metadata = member.metadata
+        resolved = self.patterns.get(metadata.regex) if metadata.regex else None
+        return metadata.topics if resolved is None else (*metadata.topics, *resolved.topics)
+
+    # Changing.
+
+    def replay(self, key: m.Message, value: m.Message | None) -> None:
+        match key, value:
+            case m.ConsumerGroupMetadataKey(), None:
+                self.epoch = self.metadata_hash = 0
+            case m.ConsumerGroupMetadataKey(), m.ConsumerGroupMetadataValue():
+                self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+            case m.ConsumerGroupTargetAssignmentMetadataKey(), None:
+                self.assignment_epoch = NO_EPOCH
+            case m.ConsumerGroupTargetAssignmentMetadataKey(), m.ConsumerGroupTargetAssignmentMetadataValue():
+                self.assignment_epoch = value.assignment_epoch
+            case m.ConsumerGroupTargetAssignmentMemberKey(), None:
+                self.targets.pop(key.member_id, None)
+            case m.ConsumerGroupTargetAssignmentMemberKey(), m.ConsumerGroupTargetAssignmentMemberValue():
+                self.targets[key.member_id] = target_of(value)
+            case m.ConsumerGroupMemberMetadataKey(), None:
+                self._remove_member(key.member_id)
+            case m.ConsumerGroupMemberMetadataKey(), m.ConsumerGroupMemberMetadataValue():
+                self._set_metadata(key.member_id, metadata_of(value))
+            case m.ConsumerGroupCurrentMemberAssignmentKey(), None:
+                if key.member_id in self.members:
+                    self._set_current(key.member_id, CurrentAssignment())
+            case m.ConsumerGroupCurrentMemberAssignmentKey(), m.ConsumerGroupCurrentMemberAssignmentValue():
+                self._set_current(key.member_id, current_of(value))
+            case m.ConsumerGroupRegularExpressionKey(), None:
+                self.patterns.pop(key.regular_expression, None)
+            case m.ConsumerGroupRegularExpressionKey(), m.ConsumerGroupRegularExpressionValue():
+                resolved = ResolvedPattern(tuple(value.topics), value.version, value.timestamp)
+                self.patterns[key.regular_expression] = resolved
+            case m.ConsumerGroupPartitionMetadataKey(), _:
+                pass  # Written by older Kafka; the hash tells what it told.
+            case _:
+                raise AssertionError(f"{key} with {value} is no record of a consumer group")
+
+    def _set_metadata(self, member_id: str, metadata: MemberMetadata) -> None:
+        old = self.members.get(member_id) or Member(member_id)
+        self._forget_instance(old)
+        self.members[member_id] = replace(old, metadata=metadata)
+        if metadata.instance_id is not None:
+            self.static_ids[metadata.instance_id] = member_id
+
+    def _set_current(self, member_id: str, current: CurrentAssignment) -> None:
+        # A cleaned log may bring a member's assignment before what it said of itself.
+        old = self.members.get(member_id) or Member(member_id)
+        self._forget_owner(old)
+        self.members[member_id] = replace(old, current=current)
+        for partition in current.assigned | current.revoking:
+            self.owners[partition] = member_id
+
+    def _remove_member(self, member_id: str) -> None:
+        old = self.members.pop(member_id, None)
+        if old is not None:
+            self._forget_owner(old)
+            self._forget_instance(old)
+
+    def _forget_owner(self, member: Member) -> None:
+        for partition in member.current.assigned | member.current.revoking:
+            if self.owners.get(partition) == member.id:
+                del self.owners[partition]
+
+    def _forget_instance(self, member: Member) -> None:
+        instance_id = member.metadata.instance_id
+        if instance_id is not None and self.static_ids.get(instance_id) == member.id:
+            del self.static_ids[instance_id]

@@ -1,0 +1,80 @@
+"""What the group is subscribed to, as the cluster's topics stand, and the target that follows from it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+
+from millpond.coordinators.groups.consumer.assignors import ASSIGNORS, Subscriber
+from millpond.coordinators.groups.consumer.draft import Draft
+from millpond.coordinators.groups.consumer.members import Member
+from millpond.coordinators.groups.consumer.patterns import compiled
+from millpond.coordinators.groups.consumer.state import GroupState, ResolvedPattern
+from millpond.metadata.image import Image
+
+
+def subscribed_names(state: GroupState) -> set[str]:
+    return {name for member in state.members.values() for name in state.topics_of(member)}
+
+
+def metadata_hash(names: Iterable[str], image: Image) -> int:
+    """Changes when a subscribed topic appears, vanishes, is made anew or grows; zero when there are none."""
+    topics = [image.topics[name] for name in sorted(names) if name in image.topics]
+    if not topics:
+        return 0
+    text = "\n".join(f"{topic.name} {topic.id} {len(topic.partitions)}" for topic in topics)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+def resolve(pattern: str, image: Image) -> tuple[str, ...]:
+    """The topics that a pattern stands for now; those that the brokers themselves write are never meant."""
+    machine = compiled(pattern)
+    return tuple(sorted(name for name, topic in image.topics.items() if not topic.is_internal and machine.matches(name)))
+
+
+def refresh_patterns(draft: Draft, image: Image, now_ms: int) -> None:
+    """Write down what each subscribed pattern stands for where that has changed, and forget those nobody uses."""
+    used = {member.metadata.regex for member in draft.state.members.values() if member.metadata.regex}
+    for pattern in sorted(used):
+        topics = resolve(pattern, image)
+        old = draft.state.patterns.get(pattern)
+        if old is None or old.topics != topics:
+            draft.set_pattern(pattern, ResolvedPattern(topics, old.version + 1 if old else 0, now_ms))
+    forget_unused_patterns(draft)
+
+
+def forget_unused_patterns(draft: Draft) -> None:
+    used = {member.metadata.regex for member in draft.state.members.values()}
+    for pattern in sorted(draft.state.patterns.keys() - used):
+        draft.forget_pattern(pattern)
+
+
+def preferred_assignor(members: Iterable[Member], offered: tuple[str, ...]) -> str:
+    """The one most members ask for; among equals, and when none is asked for, the one first offered."""
+    asked = Counter(member.metadata.assignor for member in members)
+    return max(offered, key=lambda name: asked[name])
+
+
+def update_target(draft: Draft, image: Image, offered: tuple[str, ...]) -> None:
+    """Write the target for the group's epoch: members whose target has changed, then the epoch it is for."""
+    state = draft.state
+    topics = {image.topics[name].id: len(image.topics[name].partitions) for name in _known(state, image)}
+    # A static member keeps its place under whatever id it comes back.
+    ordered = sorted(state.members.values(), key=lambda member: (member.metadata.instance_id or member.id, member.id))
+    members = {
+        member.id: Subscriber(
+            frozenset(image.topics[name].id for name in state.topics_of(member) if name in image.topics),
+            state.target(member.id),
+        )
+        for member in ordered
+    }
+    assign = ASSIGNORS[preferred_assignor(ordered, offered)]
+    for member_id, target in assign(members, topics).items():
+        if target != state.targets.get(member_id):
+            draft.set_target(member_id, target)
+    draft.set_assignment_epoch(draft.state.epoch)
+
+
+def _known(state: GroupState, image: Image) -> list[str]:
+    return sorted(name for name in subscribed_names(state) if name in image.topics)

@@ -1,0 +1,99 @@
+"""What every kind of group has in common, and what the parts of a shard share while they decide a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from millpond.base.ports import Entropy
+from millpond.coordinators.groups.settings import GroupSettings
+from millpond.coordinators.groups.timers import Timers
+from millpond.coordinators.shard import CoordinatorRecord, Effects
+from millpond.metadata.image import Image
+from millpond.wire.messages import Message
+
+if TYPE_CHECKING:
+    from millpond.coordinators.groups.offsets import Committed
+
+CONSUMER_PROTOCOL = "consumer"
+"""The protocol type of groups whose members share out partitions; other types share out something of their own."""
+
+
+class Group(Protocol):
+    """A group as offsets and the list of groups see it. A check that does not hold is a `Refused`."""
+
+    @property
+    def group_id(self) -> str: ...
+
+    @property
+    def type_name(self) -> str:
+        """`classic` or `consumer`."""
+        ...
+
+    @property
+    def state_name(self) -> str: ...
+
+    @property
+    def protocol_type(self) -> str | None: ...
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+        ...
+
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, *, version: int, transactional: bool
+    ) -> None:
+        """May this member, in this generation or epoch, commit offsets?"""
+        ...
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """May it read them?"""
+        ...
+
+    def check_offset_delete(self) -> None: ...
+
+    def check_delete(self) -> None: ...
+
+    def is_subscribed_to(self, topic: str) -> bool: ...
+
+    def retained_since_ms(self, committed: Committed) -> int | None:
+        """From when on the retention time of an offset runs; None while it does not."""
+        ...
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        """The records that make the log forget the group, its offsets left aside."""
+        ...
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all groups of a shard stand on."""
+
+    image: Image
+    settings: GroupSettings
+    entropy: Entropy
+    timers: Timers = field(default_factory=Timers)
+
+
+@dataclass(slots=True)
+class Turn:
+    """One step in the making: when it happens, on what ground, and what has been decided so far."""
+
+    shared: Shared
+    now_ms: int
+    effects: Effects = field(default_factory=Effects)
+
+    @property
+    def settings(self) -> GroupSettings:
+        return self.shared.settings
+
+    @property
+    def timers(self) -> Timers:
+        return self.shared.timers
+
+    def reply(self, token: Any, response: Message) -> None:
+        self.effects.reply(token, response)
+
+    def record(self, *records: CoordinatorRecord) -> None:
+        self.effects.records.extend(records)

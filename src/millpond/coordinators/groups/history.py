@@ -1,0 +1,189 @@
+"""Why a group rebalanced, and what it cost: a bounded memory of its last rebalances.
+
+It answers the question that is asked at three in the morning: who came or went, why, which partitions moved from whom
+to whom, and for how long nobody read. It lives in memory only and begins anew when the group moves to another node.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from millpond.base.errors import MalformedMessage
+from millpond.base.ids import TopicPartition
+from millpond.coordinators.groups.records import prefix_of
+from millpond.wire.messages import ConsumerProtocolAssignment
+
+MOVES_MAX = 1000
+"""How many moves of one rebalance are named; the rest are counted."""
+CAUSES_MAX = 1000
+DETAIL_LENGTH_MAX = 255
+
+
+class Why(str, Enum):
+    """What sets off a rebalance, or happens in its course."""
+
+    JOINED = "joined"
+    REJOINED = "rejoined"
+    LEFT = "left"
+    TIMED_OUT = "session timed out"
+    DID_NOT_JOIN = "did not rejoin in time"
+    DID_NOT_SYNC = "did not fetch its assignment in time"
+    FENCED = "replaced by a newer instance"
+    RESTARTED = "static member came back"
+    SUBSCRIPTION_CHANGED = "changed its subscription"
+    LEADER_ASKED = "leader asked for a new assignment"
+    OVER_CAPACITY = "group is over its size limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    why: Why
+    member_id: str
+    at_ms: int
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    detail: str = ""
+    """The client's own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A partition that changed hands; None is nobody."""
+
+    topic: str
+    partition: int
+    before: str | None
+    after: str | None
+
+
+@dataclass(slots=True)
+class Rebalance:
+    """One change of generation, from its first cause to the last member that fetched its assignment."""
+
+    started_ms: int
+    causes: list[Cause] = field(default_factory=list)
+    generation: int | None = None
+    members: int = 0
+    leader: str | None = None
+    protocol: str | None = None
+    assigned_ms: int | None = None
+    finished_ms: int | None = None
+    moves: list[Move] = field(default_factory=list)
+    moves_total: int = 0
+
+    @property
+    def paused_ms(self) -> int | None:
+        """How long partitions went unread at most; None while it lasts."""
+        return None if self.finished_ms is None else self.finished_ms - self.started_ms
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "started_ms": self.started_ms,
+            "assigned_ms": self.assigned_ms,
+            "finished_ms": self.finished_ms,
+            "paused_ms": self.paused_ms,
+            "generation": self.generation,
+            "members": self.members,
+            "leader": self.leader,
+            "protocol": self.protocol,
+            "causes": [
+                {
+                    "why": cause.why.value,
+                    "member_id": cause.member_id,
+                    "at_ms": cause.at_ms,
+                    "instance_id": cause.instance_id,
+                    "client_id": cause.client_id,
+                    "client_host": cause.client_host,
+                    "detail": cause.detail,
+                }
+                for cause in self.causes
+            ],
+            "moves": [
+                {"topic": move.topic, "partition": move.partition, "before": move.before, "after": move.after}
+                for move in self.moves
+            ],
+            "moves_total": self.moves_total,
+        }
+
+
+class History:
+    """The last rebalances of one group, oldest first; the last one may still be under way."""
+
+    def __init__(self, length: int) -> None:
+        self.rebalances: deque[Rebalance] = deque(maxlen=max(length, 1))
+        self._open: Rebalance | None = None
+
+    def note(self, cause: Cause) -> None:
+        """Something that sets off a rebalance, or adds to the one under way."""
+        rebalance = self._begun(cause.at_ms)
+        if len(rebalance.causes) < CAUSES_MAX:
+            rebalance.causes.append(cause)
+
+    def remember_calm(self, cause: Cause, generation: int, members: int) -> None:
+        """Something that might have set off a rebalance and did not."""
+        self.rebalances.append(
+            Rebalance(
+                cause.at_ms,
+                causes=[cause],
+                generation=generation,
+                members=members,
+                assigned_ms=cause.at_ms,
+                finished_ms=cause.at_ms,
+            )
+        )
+
+    def generation_began(self, generation: int, members: int, leader: str | None, protocol: str | None) -> None:
+        if self._open:
+            self._open.generation, self._open.members = generation, members
+            self._open.leader, self._open.protocol = leader, protocol
+
+    def assigned(self, before: Mapping[str, bytes], after: Mapping[str, bytes], now_ms: int) -> None:
+        """The leader has shared out: assignments by member, as they were and as they are now."""
+        if not self._open:
+            return
+        moves = list(moves_between(owners(before), owners(after)))
+        self._open.assigned_ms = now_ms
+        self._open.moves, self._open.moves_total = moves[:MOVES_MAX], len(moves)
+
+    def finished(self, now_ms: int) -> None:
+        """The last member has fetched its assignment, or none is left."""
+        if self._open:
+            self._open.finished_ms = now_ms
+            self._open = None
+
+    def _begun(self, now_ms: int) -> Rebalance:
+        if self._open is None:
+            self._open = Rebalance(now_ms)
+            self.rebalances.append(self._open)
+        return self._open
+
+
+def owners(assignments: Mapping[str, bytes]) -> dict[TopicPartition, str]:
+    """Who reads what. Bytes that are no consumer's assignment say nothing: other kinds of groups have their own."""
+    found: dict[TopicPartition, str] = {}
+    for member_id, data in assignments.items():
+        for topic, partition in assigned_partitions(data):
+            found[TopicPartition(topic, partition)] = member_id
+    return found
+
+
+def assigned_partitions(data: bytes) -> Iterable[tuple[str, int]]:
+    if not data:
+        return ()
+    try:
+        assignment = prefix_of(ConsumerProtocolAssignment, data)
+    except MalformedMessage:
+        return ()
+    return [(each.topic, partition) for each in assignment.assigned_partitions for partition in each.partitions]
+
+
+def moves_between(before: Mapping[TopicPartition, str], after: Mapping[TopicPartition, str]) -> Iterable[Move]:
+    for place in sorted(before.keys() | after.keys()):
+        old, new = before.get(place), after.get(place)
+        if old != new:
+            yield Move(place.topic, place.partition, old, new)

@@ -1,0 +1,157 @@
+"""The two phases of a rebalance: everybody joins, then everybody fetches what the leader has given them."""
+
+from __future__ import annotations
+
+from millpond.base.errors import ErrorCode
+from millpond.coordinators.groups.classic import CAN_REBALANCE, ClassicGroup, State
+from millpond.coordinators.groups.group import Turn
+from millpond.coordinators.groups.history import Why
+from millpond.coordinators.groups.members import NO_MEMBER_ID, Member
+from millpond.coordinators.groups.timers import TimerKey
+from millpond.coordinators.shard import Request
+from millpond.wire.messages import JoinGroupResponse, SyncGroupResponse
+
+SESSION = "session"
+JOIN_PHASE = "join"
+SYNC_PHASE = "sync"
+
+
+def prepare_or_complete(turn: Turn, group: ClassicGroup) -> None:
+    """Something changed: begin a rebalance, or see whether the one under way has now heard from everybody."""
+    if group.state in CAN_REBALANCE:
+        prepare(turn, group)
+    else:
+        complete_if_all_joined(turn, group)
+
+
+def prepare(turn: Turn, group: ClassicGroup) -> None:
+    """Ask everybody to join again. Members hear of it when they next send a heartbeat."""
+    for member in group.members.values():
+        answer_sync(turn, member, ErrorCode.REBALANCE_IN_PROGRESS)
+    group.unsynced.clear()
+    turn.timers.cancel(TimerKey(SYNC_PHASE, group.group_id))
+    is_initial = group.state is State.EMPTY
+    group.move_to(State.PREPARING, turn.now_ms)
+    if is_initial:
+        # Members of a new group tend to start together: waiting for all of them saves a rebalance for each.
+        delay_ms = turn.settings.initial_rebalance_delay_ms
+        group.initial_wait = delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0)
+        group.has_newcomers = False
+        _wait_for_joins(turn, group, delay_ms)
+    elif group.all_joined:
+        complete_join(turn, group)
+    else:
+        _wait_for_joins(turn, group, group.rebalance_timeout_ms)
+
+
+def complete_if_all_joined(turn: Turn, group: ClassicGroup) -> None:
+    if group.state is State.PREPARING and group.initial_wait is None and group.all_joined:
+        complete_join(turn, group)
+
+
+def on_join_timeout(turn: Turn, group: ClassicGroup) -> None:
+    if group.state is not State.PREPARING:
+        return
+    if group.initial_wait and group.has_newcomers and group.initial_wait[1] > 0:
+        lasted_ms, left_ms = group.initial_wait
+        delay_ms = min(turn.settings.initial_rebalance_delay_ms, left_ms)
+        group.initial_wait = delay_ms, max(left_ms - lasted_ms, 0)
+        group.has_newcomers = False
+        _wait_for_joins(turn, group, delay_ms)
+    else:
+        complete_join(turn, group)
+
+
+def complete_join(turn: Turn, group: ClassicGroup) -> None:
+    """Go on with those who have joined. Static members may stay away for a while and keep their part."""
+    turn.timers.cancel(TimerKey(JOIN_PHASE, group.group_id))
+    for member in [each for each in group.members.values() if not each.joining and not each.is_static]:
+        group.history.note(member.cause(Why.DID_NOT_JOIN, turn.now_ms))
+        drop_member(turn, group, member)
+    if group.members and not group.elect_joined_leader():
+        # Only absent static members are left: they come back, or their sessions end.
+        _wait_for_joins(turn, group, group.rebalance_timeout_ms)
+        return
+    group.initial_wait = None
+    if not group.members:
+        turn.record(group.emptied_record(turn.now_ms))
+        group.history.generation_began(group.generation + 1, 0, None, None)
+        group.history.finished(turn.now_ms)
+        return
+    group.begin_generation(turn.now_ms)
+    group.history.generation_began(group.generation, len(group.members), group.leader, group.protocol)
+    for member in group.members.values():
+        answer_join(turn, member, generation_reply(group, member))
+        member.is_new = False
+        expect_heartbeat(turn, group, member)
+    turn.timers.set(TimerKey(SYNC_PHASE, group.group_id), turn.now_ms + group.rebalance_timeout_ms)
+
+
+def on_sync_timeout(turn: Turn, group: ClassicGroup) -> None:
+    """Those who joined and never asked for their part are thought gone."""
+    if group.state not in (State.COMPLETING, State.STABLE) or not group.unsynced:
+        return
+    for member_id in list(group.unsynced):
+        member = group.members[member_id]
+        group.history.note(member.cause(Why.DID_NOT_SYNC, turn.now_ms))
+        drop_member(turn, group, member)
+    prepare(turn, group)
+
+
+def heard_sync(turn: Turn, group: ClassicGroup, member: Member) -> None:
+    """The member has asked for its part."""
+    group.unsynced.pop(member.id, None)
+    if not group.unsynced:
+        turn.timers.cancel(TimerKey(SYNC_PHASE, group.group_id))
+
+
+def drop_member(turn: Turn, group: ClassicGroup, member: Member) -> None:
+    """Take a member out; whatever it waits for is answered. What follows for the others is the caller's to decide."""
+    answer_join(turn, member, refused_join(member.joining, ErrorCode.UNKNOWN_MEMBER_ID, NO_MEMBER_ID))
+    answer_sync(turn, member, ErrorCode.UNKNOWN_MEMBER_ID)
+    group.remove(member.id)
+    turn.timers.cancel(TimerKey(SESSION, group.group_id, member.id))
+
+
+def expect_heartbeat(turn: Turn, group: ClassicGroup, member: Member, within_ms: int | None = None) -> None:
+    """A sign of life: the session runs anew."""
+    timeout_ms = member.session_timeout_ms if within_ms is None else within_ms
+    turn.timers.set(TimerKey(SESSION, group.group_id, member.id), turn.now_ms + timeout_ms)
+
+
+def generation_reply(group: ClassicGroup, member: Member) -> JoinGroupResponse:
+    """The generation as the member hears of it; only the leader hears who else is there."""
+    leads = group.leader == member.id
+    return JoinGroupResponse(
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol or "",
+        leader=group.leader or "",
+        member_id=member.id,
+        members=[each.as_join_member(group.protocol) for each in group.members.values()] if leads else [],
+    )
+
+
+def refused_join(request: Request | None, code: ErrorCode, member_id: str) -> JoinGroupResponse:
+    version = request.version if request else 0
+    return JoinGroupResponse(
+        error_code=code, member_id=member_id, protocol_name=None if version >= 7 else "", protocol_type=None
+    )
+
+
+def answer_join(turn: Turn, member: Member, response: JoinGroupResponse) -> None:
+    """Answer the member's join if one waits."""
+    if member.joining:
+        turn.reply(member.joining.token, response)
+        member.joining = None
+
+
+def answer_sync(turn: Turn, member: Member, code: ErrorCode) -> None:
+    """Turn the member's sync away if one waits."""
+    if member.syncing:
+        turn.reply(member.syncing.token, SyncGroupResponse(error_code=code))
+        member.syncing = None
+
+
+def _wait_for_joins(turn: Turn, group: ClassicGroup, within_ms: int) -> None:
+    turn.timers.set(TimerKey(JOIN_PHASE, group.group_id), turn.now_ms + within_ms)

@@ -1,0 +1,97 @@
+"""The records of `__consumer_offsets`, byte for byte in Kafka's format, so that existing tools can read the topic.
+
+A key begins with its version, which also says what kind of record it is; a value begins with the version it is
+written in. The kinds of the newer group protocol (3 to 8) are at home in `consumer`, those above are not known here.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple, TypeVar
+
+from millpond.base.errors import MalformedMessage
+from millpond.coordinators.shard import CoordinatorRecord
+from millpond.wire.messages import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    Message,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+
+OFFSET_KEY_VERSIONS: Final = (0, 1)
+GROUP_KEY_VERSION: Final = 2
+
+_OFFSET_KEY_WRITTEN: Final = 1
+_OFFSET_VALUE_WRITTEN: Final = 3
+_OFFSET_VALUE_WITH_EXPIRY: Final = 1
+"""The only version that can say when the offset itself asked to be forgotten."""
+_GROUP_VALUE_WRITTEN: Final = 3
+
+_VERSION = struct.Struct(">h")
+
+M = TypeVar("M", bound=Message)
+
+
+class OffsetKey(NamedTuple):
+    group_id: str
+    topic: str
+    partition: int
+
+
+def key_version(key: bytes) -> int:
+    """What kind of record this is the key of."""
+    if len(key) < _VERSION.size:
+        raise MalformedMessage("a coordinator's key of less than two bytes")
+    version: int = _VERSION.unpack_from(key)[0]
+    return version
+
+
+def offset_record(key: OffsetKey, value: OffsetCommitValue | None) -> CoordinatorRecord:
+    """An offset that was committed; without a value, the end of one."""
+    message = OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)
+    if value is None:
+        return CoordinatorRecord(versioned(message, _OFFSET_KEY_WRITTEN), None)
+    version = _OFFSET_VALUE_WRITTEN if value.expire_timestamp < 0 else _OFFSET_VALUE_WITH_EXPIRY
+    return CoordinatorRecord(versioned(message, _OFFSET_KEY_WRITTEN), versioned(value, version))
+
+
+def group_record(group_id: str, value: GroupMetadataValue | None) -> CoordinatorRecord:
+    """A generation of a classic group; without a value, the end of the group."""
+    key = versioned(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION)
+    return CoordinatorRecord(key, None if value is None else versioned(value, _GROUP_VALUE_WRITTEN))
+
+
+def decode_offset_key(key: bytes) -> OffsetKey:
+    message = unversioned(OffsetCommitKey, key)
+    return OffsetKey(message.group, message.topic, message.partition)
+
+
+def decode_offset_value(value: bytes) -> OffsetCommitValue:
+    return unversioned(OffsetCommitValue, value)
+
+
+def decode_group_key(key: bytes) -> str:
+    return unversioned(GroupMetadataKey, key).group
+
+
+def decode_group_value(value: bytes) -> GroupMetadataValue:
+    return unversioned(GroupMetadataValue, value)
+
+
+def versioned(message: Message, version: int) -> bytes:
+    return _VERSION.pack(version) + message.encode(version)
+
+
+def unversioned(kind: type[M], data: bytes) -> M:
+    """The message in these bytes, in whichever version they say."""
+    message, end = kind.decode(data, key_version(data), _VERSION.size)
+    if end != len(data):
+        raise MalformedMessage(f"{kind.__name__} has {len(data) - end} bytes too many")
+    return message
+
+
+def prefix_of(kind: type[M], data: bytes) -> M:
+    """The same for a format that only ever grows at its end: of a version yet unknown, the part that is known."""
+    message, _ = kind.decode(data, min(key_version(data), kind.VERSIONS[1]), _VERSION.size)
+    return message

@@ -1,0 +1,43 @@
+"""What a group coordinator can be told, as plain numbers; the broker fills them in from the node's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MINUTE_MS = 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Defaults are those of Kafka. The setting that each one stands for is named beside it."""
+
+    initial_rebalance_delay_ms: int = 3000
+    """group.initial.rebalance.delay.ms"""
+    session_timeout_min_ms: int = 6000
+    """group.min.session.timeout.ms"""
+    session_timeout_max_ms: int = 30 * MINUTE_MS
+    """group.max.session.timeout.ms"""
+    group_size_max: int = (1 << 31) - 1
+    """group.max.size"""
+    new_member_join_timeout_ms: int = 5 * MINUTE_MS
+    """How long a member that has never been in a generation may wait for one before it is thought gone."""
+    pending_members_max: int = 10_000
+    """How many members of one group may have been given an id without having joined with it."""
+    history_length: int = 100
+    """How many rebalances of a group are remembered."""
+
+    offset_metadata_bytes_max: int = 4096
+    """offset.metadata.max.bytes"""
+    offsets_retention_ms: int = 7 * 24 * 60 * MINUTE_MS
+    """offsets.retention.minutes"""
+    offsets_retention_check_interval_ms: int = 10 * MINUTE_MS
+    """offsets.retention.check.interval.ms"""
+
+    consumer_session_timeout_ms: int = 45_000
+    """group.consumer.session.timeout.ms"""
+    consumer_heartbeat_interval_ms: int = 5000
+    """group.consumer.heartbeat.interval.ms"""
+    consumer_group_size_max: int = (1 << 31) - 1
+    """group.consumer.max.size"""
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    """group.consumer.assignors; the first is the default"""

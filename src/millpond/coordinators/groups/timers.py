@@ -1,0 +1,70 @@
+"""One heap of deadlines for all groups of a shard.
+
+A heartbeat moves a deadline back many times before it is ever reached. So a deadline that moves back leaves its place
+in the heap alone; when that place comes up, it is put where it now belongs. The heap stays as long as the number of
+timers, however often they are set.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush, heapreplace
+from typing import NamedTuple
+
+
+class TimerKey(NamedTuple):
+    """What a timer is for. `kind` says who handles it."""
+
+    kind: str
+    group_id: str = ""
+    member_id: str = ""
+
+
+class Timers:
+    def __init__(self) -> None:
+        self._deadlines: dict[TimerKey, int] = {}
+        self._placed: dict[TimerKey, int] = {}
+        self._heap: list[tuple[int, TimerKey]] = []
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def __contains__(self, key: TimerKey) -> bool:
+        return key in self._deadlines
+
+    def set(self, key: TimerKey, at_ms: int) -> None:
+        """Let `key` come due at `at_ms`, and no longer when it was to before."""
+        self._deadlines[key] = at_ms
+        placed = self._placed.get(key)
+        if placed is None or at_ms < placed:
+            self._placed[key] = at_ms
+            heappush(self._heap, (at_ms, key))
+
+    def cancel(self, key: TimerKey) -> None:
+        self._deadlines.pop(key, None)
+
+    def next_ms(self) -> int | None:
+        """The earliest deadline."""
+        while self._heap:
+            at_ms, key = self._heap[0]
+            wanted = self._deadlines.get(key)
+            if wanted == at_ms:
+                return at_ms
+            if wanted is None or self._placed.get(key) != at_ms:
+                # Cancelled, or there is an earlier place for it in the heap that has been or will be looked at.
+                heappop(self._heap)
+                if self._placed.get(key) == at_ms:
+                    del self._placed[key]
+            else:
+                self._placed[key] = wanted
+                heapreplace(self._heap, (wanted, key))
+        return None
+
+    def pop_due(self, now_ms: int) -> TimerKey | None:
+        """Take one timer that has come due, the earliest first."""
+        next_ms = self.next_ms()
+        if next_ms is None or next_ms > now_ms:
+            return None
+        _, key = heappop(self._heap)
+        del self._deadlines[key]
+        self._placed.pop(key, None)
+        return key

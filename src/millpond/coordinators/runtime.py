@@ -1,0 +1,89 @@
+"""What all coordinators share: where a name lives, and how a shard is filled from its log again."""
+
+from __future__ import annotations
+
+import struct
+from typing import Protocol, runtime_checkable
+
+from millpond.base.errors import MalformedMessage
+from millpond.base.ports import Buffer
+from millpond.coordinators.shard import Shard
+from millpond.wire.batch import walk
+from millpond.wire.records import decode_batch
+
+ABORT_MARKER = 0
+COMMIT_MARKER = 1
+
+_MARKER_KEY = struct.Struct(">hh")
+
+
+@runtime_checkable
+class TransactionalShard(Protocol):
+    """A shard whose records may belong to a producer's transaction."""
+
+    def replay_transactional(
+        self, producer_id: int, epoch: int, offset: int, key: bytes, value: bytes | None
+    ) -> None:
+        """Take in a record that counts only once its transaction is committed."""
+        ...
+
+    def replay_marker(self, producer_id: int, epoch: int, committed: bool, offset: int) -> None:
+        """The producer's transaction has ended."""
+        ...
+
+
+def partition_for(key: str, partitions: int) -> int:
+    """The partition of the internal topic that a group or a transactional id lives in."""
+    return _absolute(_java_hash(key)) % partitions
+
+
+def replay_batches(shard: Shard, data: Buffer) -> int:
+    """Replay every whole batch of a log's bytes, in order; returns how many bytes that were.
+
+    A batch inside a transaction, and the marker that ends one, go to a shard that knows transactions; to others,
+    such records are nobody's.
+    """
+    view = memoryview(data)
+    end = 0
+    for position, header in walk(view):
+        end = position + header.size
+        if header.is_control:
+            if isinstance(shard, TransactionalShard):
+                _replay_control(shard, view, position, header.producer_id, header.producer_epoch)
+            continue
+        for record in decode_batch(view, position):
+            if record.key is None:
+                raise MalformedMessage(f"a coordinator's record at offset {record.offset} has no key")
+            if not header.is_transactional:
+                shard.replay(record.offset, record.key, record.value)
+            elif isinstance(shard, TransactionalShard):
+                shard.replay_transactional(
+                    header.producer_id, header.producer_epoch, record.offset, record.key, record.value
+                )
+    return end
+
+
+def _replay_control(
+    shard: TransactionalShard, view: memoryview, position: int, producer_id: int, epoch: int
+) -> None:
+    for record in decode_batch(view, position):
+        if record.key is None or len(record.key) < _MARKER_KEY.size:
+            raise MalformedMessage(f"the control record at offset {record.offset} has no type")
+        _, kind = _MARKER_KEY.unpack_from(record.key)
+        # Other control records (a leader's change) say nothing about transactions.
+        if kind in (ABORT_MARKER, COMMIT_MARKER):
+            shard.replay_marker(producer_id, epoch, kind == COMMIT_MARKER, record.offset)
+
+
+def _java_hash(text: str) -> int:
+    """`String.hashCode` of Java: over UTF-16 units, in 32 bits with a sign."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for (unit,) in struct.iter_unpack(">H", units):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def _absolute(value: int) -> int:
+    """The smallest 32-bit integer has no positive twin: Kafka takes zero for it."""
+    return 0 if value == -(1 << 31) else abs(value)

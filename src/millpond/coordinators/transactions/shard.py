@@ -1,0 +1,374 @@
+"""One partition of `__transaction_state`: requests in; records, replies and markers to write out.
+
+Every transactional id is one value (`Transaction`); each step decides on a new value, its record is appended, and
+`replay` puts it in place. The outcome of a transaction is decided by its Prepare record and by nothing else: the
+markers in the partitions follow it, however often the coordinator moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.base.errors import ErrorCode
+from millpond.base.ids import TopicPartition
+from millpond.coordinators.shard import Effects, Request
+from millpond.coordinators.transactions import ending, initialising, listing, partitions
+from millpond.coordinators.transactions.initialising import Renewal, Shown
+from millpond.coordinators.transactions.records import read_key, read_value, record_of
+from millpond.coordinators.transactions.replies import for_version, partitions_of, topic_results
+from millpond.coordinators.transactions.states import DECIDED, RESTING, State
+from millpond.coordinators.transactions.timers import Timers
+from millpond.coordinators.transactions.transaction import (
+    NO_ID,
+    TRANSACTIONS_V1,
+    TRANSACTIONS_V2,
+    TakeProducerId,
+    Transaction,
+    Verdict,
+)
+from millpond.wire import messages as m
+
+OFFSETS_TOPIC = "__consumer_offsets"
+EXPIRED_AT_ONCE_MAX = 1_000
+"""Tombstones of one step: they make one batch."""
+ASK_AGAIN_MS = 1_000
+"""How long to wait for a producer id that was not at hand when a transaction timed out."""
+
+BROKERS_ADD_FROM = 4
+"""From this version on AddPartitionsToTxn comes from brokers, for several transactions at once."""
+END_RAISES_EPOCH_FROM = 5
+"""From this version on EndTxn speaks transactions v2."""
+
+NOTHING = Verdict(ErrorCode.NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSettings:
+    timeout_ms_max: int = 900_000
+    """`transaction.max.timeout.ms`"""
+    id_expiration_ms: int = 604_800_000
+    """`transactional.id.expiration.ms`"""
+    expiration_interval_ms: int = 3_600_000
+    """`transaction.remove.expired.transaction.cleanup.interval.ms`"""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarkers:
+    """Write how a transaction ended into each of its partitions, then call `TransactionShard.markers_written`."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    coordinator_epoch: int
+    partitions: tuple[TopicPartition, ...]
+    transaction_version: int
+
+
+class TransactionShard:
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        coordinator_epoch: int,
+        take_producer_id: TakeProducerId,
+        offsets_partition: Callable[[str], int],
+    ) -> None:
+        self.settings = settings
+        self.coordinator_epoch = coordinator_epoch
+        """The leader epoch of the partition: it fences the markers of an earlier coordinator."""
+        self.transactions: dict[str, Transaction] = {}
+        self._take_producer_id = take_producer_id
+        self._offsets_partition = offsets_partition
+        self._renewals: dict[str, Renewal] = {}
+        self._timers = Timers()
+        self._sweep_ms: int | None = None
+
+    # Requests
+
+    def step(self, request: Request, now_ms: int) -> Effects:
+        match request.body:
+            case m.InitProducerIdRequest() as body:
+                return self._init_producer_id(request, body, now_ms)
+            case m.AddPartitionsToTxnRequest() as body:
+                return self._add_partitions(request, body, now_ms)
+            case m.AddOffsetsToTxnRequest() as body:
+                return self._add_offsets(request, body, now_ms)
+            case m.EndTxnRequest() as body:
+                return self._end(request, body, now_ms)
+            case m.DescribeTransactionsRequest() as body:
+                states = [listing.describe(each, self.transactions.get(each)) for each in body.transactional_ids]
+                return self._effects(
+                    NOTHING, request.token, m.DescribeTransactionsResponse(transaction_states=states)
+                )
+            case m.ListTransactionsRequest() as body:
+                return self._effects(
+                    NOTHING, request.token, listing.list_all(self.transactions.values(), body, now_ms)
+                )
+            case _:
+                raise AssertionError(f"{type(request.body).__name__} is not for a transaction coordinator")
+
+    def _init_producer_id(self, request: Request, body: m.InitProducerIdRequest, now_ms: int) -> Effects:
+        name = body.transactional_id
+        if not name:
+            verdict = Verdict(ErrorCode.INVALID_REQUEST)
+        elif not 0 < body.transaction_timeout_ms <= self.settings.timeout_ms_max:
+            verdict = Verdict(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        elif (body.producer_id == NO_ID) != (body.producer_epoch == NO_ID):
+            verdict = Verdict(ErrorCode.INVALID_REQUEST)
+        else:
+            verdict = self._initialise(name, body, now_ms)
+        response = m.InitProducerIdResponse(
+            error_code=for_version(verdict.error, request.version, fenced_since=4),
+            producer_id=NO_ID,
+            producer_epoch=-1,
+        )
+        if not verdict.error:
+            response.producer_id = verdict.steps[-1].producer_id
+            response.producer_epoch = verdict.steps[-1].producer_epoch
+        return self._effects(verdict, request.token, response)
+
+    def _initialise(self, name: str, body: m.InitProducerIdRequest, now_ms: int) -> Verdict:
+        current = self.transactions.get(name)
+        shown = Shown(body.producer_id, body.producer_epoch) if body.producer_id != NO_ID else None
+        timeout_ms = body.transaction_timeout_ms
+        if current is None:
+            return initialising.begin(name, timeout_ms, now_ms, self._take_producer_id)
+        verdict = initialising.renew(
+            current, timeout_ms, shown, self._renewals.get(name), now_ms, self._take_producer_id
+        )
+        if verdict.steps:
+            self._renewals.pop(name, None)
+            if shown is not None:
+                self._renewals[name] = Renewal(shown.epoch, answered=not verdict.error)
+        return verdict
+
+    def _add_partitions(self, request: Request, body: m.AddPartitionsToTxnRequest, now_ms: int) -> Effects:
+        if request.version < BROKERS_ADD_FROM:
+            wanted = partitions_of(body.v3_and_below_topics)
+            verdict = self._add(
+                body.v3_and_below_transactional_id,
+                body.v3_and_below_producer_id,
+                body.v3_and_below_producer_epoch,
+                wanted,
+                TRANSACTIONS_V1,
+                now_ms,
+            )
+            error = for_version(verdict.error, request.version, fenced_since=2)
+            results = topic_results(dict.fromkeys(wanted, error))
+            response = m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+            return self._effects(verdict, request.token, response)
+        effects = Effects()
+        response = m.AddPartitionsToTxnResponse(error_code=ErrorCode.NONE, results_by_transaction=[])
+        seen: set[str] = set()
+        for each in body.transactions:
+            wanted = partitions_of(each.topics)
+            name = each.transactional_id
+            if name in seen:
+                # Each id is decided on what the records before this request made it.
+                errors = dict.fromkeys(wanted, ErrorCode.CONCURRENT_TRANSACTIONS)
+            elif each.verify_only:
+                errors = self._membership(name, each.producer_id, each.producer_epoch, wanted)
+            else:
+                seen.add(name)
+                verdict = self._add(name, each.producer_id, each.producer_epoch, wanted, TRANSACTIONS_V2, now_ms)
+                effects.add(self._carried_out(verdict))
+                errors = dict.fromkeys(wanted, verdict.error)
+            response.results_by_transaction.append(
+                m.AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
+                    transactional_id=name,
+                    topic_results=topic_results(
+                        {
+                            each: for_version(error, request.version, abortable_since=5)
+                            for each, error in errors.items()
+                        }
+                    ),
+                )
+            )
+        effects.reply(request.token, response)
+        return effects
+
+    def _add_offsets(self, request: Request, body: m.AddOffsetsToTxnRequest, now_ms: int) -> Effects:
+        partition = TopicPartition(OFFSETS_TOPIC, self._offsets_partition(body.group_id))
+        verdict = self._add(
+            body.transactional_id, body.producer_id, body.producer_epoch, [partition], TRANSACTIONS_V1, now_ms
+        )
+        error = for_version(verdict.error, request.version, fenced_since=2)
+        return self._effects(verdict, request.token, m.AddOffsetsToTxnResponse(error_code=error))
+
+    def _end(self, request: Request, body: m.EndTxnRequest, now_ms: int) -> Effects:
+        name = body.transactional_id
+        current = self.transactions.get(name)
+        if not name:
+            verdict = Verdict(ErrorCode.INVALID_REQUEST)
+        else:
+            verdict = ending.end(
+                current,
+                body.producer_id,
+                body.producer_epoch,
+                body.committed,
+                TRANSACTIONS_V2 if request.version >= END_RAISES_EPOCH_FROM else TRANSACTIONS_V1,
+                now_ms,
+                self._take_producer_id,
+            )
+        response = m.EndTxnResponse(
+            error_code=for_version(verdict.error, request.version, fenced_since=2),
+            producer_id=NO_ID,
+            producer_epoch=-1,
+        )
+        ended = verdict.steps[-1] if verdict.steps else current
+        if not verdict.error and ended is not None:
+            # The epoch for the next transaction. Where the id changes with it, the client hears of both at once.
+            is_rotating = ended.next_producer_id != NO_ID
+            response.producer_id = ended.next_producer_id if is_rotating else ended.producer_id
+            response.producer_epoch = 0 if is_rotating else ended.producer_epoch
+        return self._effects(verdict, request.token, response)
+
+    # For the produce path
+
+    def is_partition_in_transaction(
+        self, transactional_id: str, producer_id: int, epoch: int, topic: str, partition: int
+    ) -> ErrorCode:
+        """Whether a producer that adds partitions by itself has added this one to its open transaction."""
+        place = TopicPartition(topic, partition)
+        return self._membership(transactional_id, producer_id, epoch, [place])[place]
+
+    def add_partition_implicitly(
+        self, transactional_id: str, producer_id: int, epoch: int, topic: str, partition: int, now_ms: int, token: Any
+    ) -> Effects:
+        """Take in the partition that a producer of transactions v2 is about to write to.
+
+        The reply is an AddPartitionsToTxnResponse of version 5 with this one partition; `replies.partition_error` reads it.
+        """
+        body = m.AddPartitionsToTxnRequest(
+            transactions=[
+                m.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+                    transactional_id=transactional_id,
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    verify_only=False,
+                    topics=[m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[partition])],
+                )
+            ]
+        )
+        return self._add_partitions(Request(body, 5, token), body, now_ms)
+
+    # Markers and time
+
+    def markers_written(self, transactional_id: str, producer_id: int, epoch: int, now_ms: int) -> Effects:
+        """Every partition of a `WriteMarkers` has its marker. Hearing of it twice does no harm."""
+        current = self.transactions.get(transactional_id)
+        if current is None or current.state not in DECIDED:
+            return Effects()
+        if (current.producer_id, current.producer_epoch) != (producer_id, epoch):
+            return Effects()
+        return Effects(records=[record_of(ending.complete(current, now_ms))])
+
+    def on_time(self, now_ms: int) -> Effects:
+        effects = Effects()
+        for name in self._timers.due(now_ms):
+            current = self.transactions.get(name)
+            if current is None or current.state is not State.ONGOING:
+                continue
+            if now_ms < current.deadline_ms:
+                self._timers.set(name, current.deadline_ms)
+                continue
+            verdict = ending.fence(current, now_ms, self._take_producer_id)
+            if verdict.error:
+                self._timers.set(name, now_ms + ASK_AGAIN_MS)
+            else:
+                self._renewals.pop(name, None)
+            effects.add(self._carried_out(verdict))
+        if self._sweep_ms is not None and now_ms >= self._sweep_ms:
+            self._expire(effects, now_ms)
+        return effects
+
+    def _expire(self, effects: Effects, now_ms: int) -> None:
+        """Forget ids that have been silent for too long."""
+        oldest_ms = now_ms - self.settings.id_expiration_ms
+        expired = 0
+        self._sweep_ms = now_ms + self.settings.expiration_interval_ms
+        for each in self.transactions.values():
+            if each.state in RESTING and each.updated_ms <= oldest_ms:
+                if expired == EXPIRED_AT_ONCE_MAX:
+                    self._sweep_ms = now_ms
+                    return
+                expired += 1
+                effects.records.append(record_of(each.moved(State.DEAD, now_ms)))
+
+    def next_deadline_ms(self) -> int | None:
+        times = [each for each in (self._timers.next_ms(), self._sweep_ms) if each is not None]
+        return min(times, default=None)
+
+    # Records
+
+    def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
+        name = read_key(key)
+        if name is None:
+            return
+        if value is None:
+            self.transactions.pop(name, None)
+            self._renewals.pop(name, None)
+            return
+        transaction = self.transactions[name] = read_value(name, value)
+        if transaction.state is State.ONGOING:
+            self._timers.set(name, transaction.deadline_ms)
+            # It goes on with its new epoch, so it has heard of it.
+            self._renewals.pop(name, None)
+
+    def on_loaded(self, now_ms: int) -> Effects:
+        """Markers may have been written or not: they are written again, which does no harm."""
+        self._sweep_ms = now_ms + self.settings.expiration_interval_ms
+        effects = Effects()
+        for each in self.transactions.values():
+            if each.state in DECIDED and each.partitions:
+                effects.orders.append(self._order(each))
+            elif each.state in DECIDED:
+                effects.records.append(record_of(ending.complete(each, now_ms)))
+        return effects
+
+    # Inside
+
+    def _add(
+        self,
+        name: str,
+        producer_id: int,
+        epoch: int,
+        wanted: list[TopicPartition],
+        client_version: int,
+        now_ms: int,
+    ) -> Verdict:
+        if not name:
+            return Verdict(ErrorCode.INVALID_REQUEST)
+        return partitions.add(self.transactions.get(name), producer_id, epoch, wanted, client_version, now_ms)
+
+    def _membership(
+        self, name: str, producer_id: int, epoch: int, places: list[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        if not name:
+            return dict.fromkeys(places, ErrorCode.INVALID_REQUEST)
+        return partitions.membership(self.transactions.get(name), producer_id, epoch, places)
+
+    def _effects(self, verdict: Verdict, token: Any, response: m.Message) -> Effects:
+        effects = self._carried_out(verdict)
+        effects.reply(token, response)
+        return effects
+
+    def _carried_out(self, verdict: Verdict) -> Effects:
+        """The records of a verdict, and the markers that its last state asks for."""
+        effects = Effects(records=[record_of(step) for step in verdict.steps])
+        if verdict.steps and verdict.steps[-1].state in DECIDED:
+            effects.orders.append(self._order(verdict.steps[-1]))
+        return effects
+
+    def _order(self, decided: Transaction) -> WriteMarkers:
+        return WriteMarkers(
+            transactional_id=decided.transactional_id,
+            producer_id=decided.producer_id,
+            producer_epoch=decided.producer_epoch,
+            committed=decided.state is State.PREPARE_COMMIT,
+            coordinator_epoch=self.coordinator_epoch,
+            partitions=tuple(sorted(decided.partitions)),
+            transaction_version=decided.client_version,
+        )

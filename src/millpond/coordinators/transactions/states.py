@@ -1,0 +1,48 @@
+"""The states of a transactional id, as the log numbers them, and every way from one to another."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class State(IntEnum):
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    """Decided, for good; the markers are being written."""
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    """Expired; stands in the log as a tombstone."""
+    PREPARE_EPOCH_FENCE = 7
+    """On the way to PREPARE_ABORT with a raised epoch; never written to the log."""
+
+    @property
+    def label(self) -> str:
+        """The name that tools show."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+ALLOWED: dict[State, frozenset[State]] = {
+    # Abort of a transaction that never had a partition goes straight to PREPARE_ABORT (transactions v2).
+    State.EMPTY: frozenset({State.EMPTY, State.ONGOING, State.PREPARE_ABORT, State.DEAD}),
+    State.ONGOING: frozenset(
+        {State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT, State.PREPARE_EPOCH_FENCE},
+    ),
+    State.PREPARE_COMMIT: frozenset({State.COMPLETE_COMMIT}),
+    State.PREPARE_ABORT: frozenset({State.COMPLETE_ABORT}),
+    State.COMPLETE_COMMIT: frozenset({State.EMPTY, State.ONGOING, State.PREPARE_ABORT, State.DEAD}),
+    State.COMPLETE_ABORT: frozenset({State.EMPTY, State.ONGOING, State.PREPARE_ABORT, State.DEAD}),
+    State.DEAD: frozenset(),
+    State.PREPARE_EPOCH_FENCE: frozenset({State.PREPARE_ABORT}),
+}
+assert ALLOWED.keys() == set(State)
+
+DECIDED = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
+"""The outcome is known, but not yet everywhere."""
+
+RESTING = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
+"""No transaction is open: the id may begin one, be renewed, or expire."""
+
+BY_LABEL = {state.label: state for state in State}

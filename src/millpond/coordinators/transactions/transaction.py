@@ -1,0 +1,73 @@
+"""What the coordinator knows of one transactional id: a value, replaced as a whole by each record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from millpond.base.errors import ErrorCode
+from millpond.base.ids import TopicPartition
+from millpond.coordinators.transactions.states import ALLOWED, State
+
+EPOCH_MAX = (1 << 15) - 1
+NO_ID = -1
+TRANSACTIONS_V1 = 0
+"""The client adds each partition by itself, and keeps its epoch from one transaction to the next."""
+TRANSACTIONS_V2 = 2
+"""The brokers add partitions as they are written to, and every transaction raises the epoch (KIP-890)."""
+
+TakeProducerId = Callable[[], int | None]
+"""A producer id that nobody has had; None when there is none at hand, and the client should ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The state of one transactional id and of its latest transaction."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    updated_ms: int
+    state: State = State.EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
+    start_ms: int = -1
+    previous_producer_id: int = NO_ID
+    """The producer id before the latest record: it tells the retry of a request that rotated the id."""
+    next_producer_id: int = NO_ID
+    """Takes over when the markers are written, because the epochs of this one are used up."""
+    client_version: int = TRANSACTIONS_V1
+    """The transaction protocol that the client spoke."""
+
+    @property
+    def exhausted(self) -> bool:
+        return is_exhausted(self.producer_epoch)
+
+    @property
+    def deadline_ms(self) -> int:
+        """From when on an ongoing transaction has lasted too long."""
+        return self.start_ms + self.timeout_ms + 1
+
+    def is_heir(self, producer_id: int) -> bool:
+        """Whether this producer has already heard of the producer id that is about to take over."""
+        return producer_id == self.next_producer_id != NO_ID
+
+    def moved(self, state: State, now_ms: int) -> Transaction:
+        """The same id in another state; the clock may have fallen, the time of the last change does not."""
+        assert state in ALLOWED[self.state], f"{self.transactional_id}: {self.state.label} to {state.label}"
+        return replace(
+            self, state=state, updated_ms=max(now_ms, self.updated_ms), previous_producer_id=self.producer_id
+        )
+
+
+class Verdict(NamedTuple):
+    """What a request leads to: the answer, and the states to be written, in order."""
+
+    error: ErrorCode
+    steps: tuple[Transaction, ...] = ()
+
+
+def is_exhausted(epoch: int) -> bool:
+    """A client never gets the very last epoch, so that there is always one left to fence it with."""
+    return epoch >= EPOCH_MAX - 1

@@ -1,0 +1,106 @@
+"""Run many seeds of the simulated node and print what came of them.
+
+    python tests/campaigns/simulate.py --seeds 1000 --start 0 --jobs 2
+
+A seed that fails is printed with its findings and with the command that plays it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing import Pool
+
+from millpond.sim.disk import PowerCut
+from millpond.sim.scenario import Outcome, Scenario, run_seed
+
+FINDINGS_SHOWN = 3
+
+
+def play(seed: int) -> Outcome:
+    """One seed; an error of the broker is a finding like any other."""
+    try:
+        return run_seed(seed)
+    except (Exception, PowerCut) as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return Outcome(seed, [f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"])
+
+
+def outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:
+    if jobs == 1:
+        yield from map(play, seeds)
+        return
+    with Pool(jobs) as pool:
+        yield from pool.imap_unordered(play, seeds, chunksize=4)
+
+
+def replay(seed: int) -> int:
+    """Play one seed and tell its whole story."""
+    scenario = Scenario(seed)
+    print(scenario.plan)
+    failed = True
+    try:
+        failed = bool(scenario.run().violations)
+    except (Exception, PowerCut):
+        traceback.print_exc()
+    print("\n".join(scenario.history.lines))
+    print("\n".join(scenario.node.journal_lines))
+    print("\n".join(scenario.history.violations) or "nothing was found")
+    return int(failed)
+
+
+def campaign(seeds: range, jobs: int) -> int:
+    began = told = time.monotonic()
+    faults: Counter[str] = Counter()
+    records: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
+    failed: list[int] = []
+    for done, outcome in enumerate(outcomes(seeds, jobs), 1):
+        faults.update(outcome.faults)
+        records.update(outcome.records)
+        totals.update(
+            {
+                "records read back and judged": outcome.records_checked,
+                "lives of the node": outcome.lives,
+                "disk operations": outcome.disk_operations,
+                "events": outcome.events,
+                "virtual seconds": outcome.virtual_ms // 1000,
+                "out-of-order refusals after a restart": outcome.spurious_refusals,
+            }
+        )
+        if outcome.violations:
+            failed.append(outcome.seed)
+            print(f"\nseed {outcome.seed} failed:")
+            for finding in outcome.violations[:FINDINGS_SHOWN]:
+                print(f"  {finding}")
+            print(f"  play it again: python tests/campaigns/simulate.py --replay {outcome.seed}")
+        if sys.stderr.isatty() and time.monotonic() - told > 1:
+            told = time.monotonic()
+            print(f"\r{done} of {len(seeds)} seeds, {len(failed)} failed", end="", file=sys.stderr)
+    seconds = time.monotonic() - began
+    print(f"\n{len(seeds)} seeds in {seconds:.1f} s ({len(seeds) / seconds:.1f} a second), {len(failed)} failed")
+    for title, counts in (("faults", faults), ("records sent", records), ("in all", totals)):
+        print(f"\n{title}")
+        for name, count in sorted(counts.items()):
+            print(f"  {name:<40} {count:>12,}")
+    return int(bool(failed))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run seeds of the simulated node.")
+    parser.add_argument("--seeds", type=int, default=200, help="how many seeds to run")
+    parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=2, help="how many processes to use")
+    parser.add_argument("--replay", type=int, help="play this one seed and tell everything")
+    given = parser.parse_args()
+    if given.replay is not None:
+        return replay(given.replay)
+    return campaign(range(given.start, given.start + given.seeds), given.jobs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
