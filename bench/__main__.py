@@ -15,7 +15,7 @@ from bench.profiling import Profiler
 from bench.rows import ROWS, Line, Row
 from bench.table import as_data, table_of
 
-WIDTH_MIN = 190
+WIDTH_MIN = 205
 """The table is one line a row, also where the output is narrow or not a terminal."""
 
 
@@ -42,10 +42,10 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     )
 
 
-def run_rows(rows: list[Row], plan: Plan, console: Console) -> tuple[list[Line], int]:
-    """All lines, and how many rows failed."""
+def run_rows(rows: list[Row], plan: Plan, console: Console) -> tuple[list[Line], list[str]]:
+    """All lines, and why rows failed."""
     lines: list[Line] = []
-    failures = 0
+    failures: list[str] = []
     for place, row in enumerate(rows, 1):
         began = time.monotonic()
         console.print(f"{place:2}/{len(rows)}  {row.name} …", end="")
@@ -54,9 +54,9 @@ def run_rows(rows: list[Row], plan: Plan, console: Console) -> tuple[list[Line],
             console.print(f" {time.monotonic() - began:.1f} s", highlight=False)
         except (RuntimeError, OSError) as error:
             # The other rows are still worth having.
-            failures += 1
-            lines.append(Line(row.name, {}, note=f"failed: {error}"))
-            console.print(f" failed: {error}", style="red", markup=False)
+            failures.append(f"{row.name} failed: {error}")
+            lines.append(Line(row.name, {}, note="failed, see below"))
+            console.print(" failed", style="red")
     return lines, failures
 
 
@@ -75,6 +75,8 @@ def main() -> int:
     title += f"{time.monotonic() - began:.0f} s in all"
     console = Console(width=max(Console().width, WIDTH_MIN))
     console.print(table_of(lines, title))
+    for failure in failures:
+        console.print(failure, style="red", markup=False)
     if plan.profiler is not None:
         console.print(f"profile: {plan.profiler.top_path} and {plan.profiler.stacks_path}", highlight=False)
     if arguments.json:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import random
 import shutil
 import signal
 import socket
@@ -20,6 +22,7 @@ from bench.raw import RawClient, api_versions_frame
 
 HOST = "127.0.0.1"
 LINUX: bool = sys.platform.startswith("linux")
+PORTS = (10_000, 30_000)
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
 
@@ -43,10 +46,16 @@ class Ready:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody has, below those that the system hands out to clients.
+
+    A client that knocks on a port of that range before anyone listens there may be given the very same port as its
+    own, and so reach itself.
+    """
+    while True:
+        port = random.randrange(*PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            return port
 
 
 def command(folder: str, port: int, settings: Mapping[str, str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import time
@@ -11,16 +10,15 @@ from typing import Any
 
 import pytest
 
-HOUR_MS = 3_600_000
-
 
 @pytest.fixture(scope="module")
-def numbers(millpond: Any) -> str:
+def numbers(quick: Any) -> str:
     """A topic with the numbers 0 to 99, a minute apart, the last one a minute ago."""
     now_ms = int(time.time() * 1000)
-    lines = [json.dumps({"value": str(n), "timestamp": now_ms - (100 - n) * 60_000}) for n in range(100)]
-    assert millpond("topic", "create", "numbers").code == 0
-    assert millpond("produce", "numbers", "-j", given="\n".join(lines)).code == 0
+    quick.create("numbers")
+    for n in range(100):
+        quick.producer.produce("numbers", str(n), timestamp=now_ms - (100 - n) * 60_000)
+    quick.producer.flush(20)
     return "numbers"
 
 
@@ -76,10 +74,10 @@ def test_an_unknown_topic_is_told(millpond: Any, numbers: str) -> None:
     assert millpond("consume", "nmbers").err == "millpond: There is no topic nmbers; did you mean numbers?\n"
 
 
-def test_only_the_partitions_asked_for(millpond: Any) -> None:
-    millpond("topic", "create", "three", "--partitions", "3")
-    lines = [json.dumps({"value": f"{n % 3}", "partition": n % 3}) for n in range(30)]
-    millpond("produce", "three", "-j", given="\n".join(lines))
+def test_only_the_partitions_asked_for(millpond: Any, quick: Any) -> None:
+    quick.create("three", partitions=3)
+    for index in range(3):
+        quick.send("three", *[str(index)] * 10, partition=index)
     assert sorted(millpond("consume", "three", "--until-end").lines) == sorted("012" * 10)
     some = millpond("consume", "three", "--until-end", "-p", "0", "-p", "2", "--from", "-4")
     assert sorted(some.lines) == sorted("02" * 4)
@@ -87,10 +85,10 @@ def test_only_the_partitions_asked_for(millpond: Any) -> None:
     assert millpond("consume", "three", "--until-end", "-p", "1", "--from", "9").lines == ["1"]
 
 
-def test_keys_headers_and_times_stand_before_the_value(millpond: Any, topic: str) -> None:
-    line = {"key": "k", "value": "v", "headers": {"a": "1", "b": None}, "timestamp": 1_700_000_000_123}
-    bare = {"value": None, "timestamp": 1_700_000_000_124}
-    millpond("produce", topic, "-j", given=f"{json.dumps(line)}\n{json.dumps(bare)}")
+def test_keys_headers_and_times_stand_before_the_value(millpond: Any, quick: Any, topic: str) -> None:
+    quick.send(topic, "v", key="k", headers=[("a", b"1"), ("b", None)], timestamp=1_700_000_000_123)
+    quick.producer.produce(topic, None, timestamp=1_700_000_000_124)
+    quick.producer.flush(20)
     read = millpond("consume", topic, "--until-end", "-k", "-H", "-t")
     assert [each.split("\t") for each in read.lines] == [
         ["0:0", "2023-11-14T22:13:20.123Z", "k", "a=1,b=(null)", "v"],
@@ -98,8 +96,10 @@ def test_keys_headers_and_times_stand_before_the_value(millpond: Any, topic: str
     ]
 
 
-def test_bytes_that_are_no_text_are_escaped(millpond: Any, topic: str, in_terminal: Callable[..., Any]) -> None:
-    millpond("produce", topic, given=b"\xff\xfetea\x1b[2J\n")
+def test_bytes_that_are_no_text_are_escaped(
+    millpond: Any, quick: Any, topic: str, in_terminal: Callable[..., Any]
+) -> None:
+    quick.send(topic, b"\xff\xfetea\x1b[2J")
     assert millpond("consume", topic, "--until-end").raw == b"\\xff\\xfetea\x1b[2J\n"
     screen = in_terminal("consume", topic, "--until-end")
     assert screen.finish() == 0
@@ -107,13 +107,13 @@ def test_bytes_that_are_no_text_are_escaped(millpond: Any, topic: str, in_termin
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_follows_until_it_is_stopped(millpond: Any, topic: str, number: int) -> None:
+def test_it_follows_until_it_is_stopped(millpond: Any, quick: Any, topic: str, number: int) -> None:
     process = millpond.start("consume", topic)
     assert process.stdout is not None
     try:
-        millpond("produce", topic, given="one\n")
+        quick.send(topic, "one")
         assert process.stdout.readline() == b"one\n"
-        millpond("produce", topic, given="two\n")
+        quick.send(topic, "two")
         assert process.stdout.readline() == b"two\n"
         process.send_signal(number)
         began = time.monotonic()
@@ -124,8 +124,8 @@ def test_it_follows_until_it_is_stopped(millpond: Any, topic: str, number: int) 
     assert time.monotonic() - began < 1.5
 
 
-def test_a_reader_that_goes_away_is_no_error(millpond: Any, topic: str) -> None:
-    millpond("produce", topic, given="x\n" * 50_000)
+def test_a_reader_that_goes_away_is_no_error(millpond: Any, quick: Any, topic: str) -> None:
+    quick.send(topic, *["x"] * 50_000)
     process = millpond.start("consume", topic)
     assert process.stdout is not None
     assert process.stdout.readline() == b"x\n"

@@ -78,7 +78,7 @@ def test_what_consume_prints_produce_sends(millpond: Any, topic: str) -> None:
     ]
     millpond("produce", topic, "-j", given="\n".join(map(json.dumps, odd)))
     first = millpond("consume", topic, "--until-end", "-j")
-    millpond("produce", topic, "-j", given=first.raw)
+    millpond("produce", topic, "-j", "--acks", "1", given=first.raw)
     both = millpond("consume", topic, "--until-end", "-j").objects
     assert len(both) == 4
     for before, after, wanted in zip(both[:2], both[2:], odd, strict=True):
@@ -94,12 +94,12 @@ def test_fewer_acknowledgements(millpond: Any, topic: str, acks: str) -> None:
 
 def test_the_rate_is_held(millpond: Any, topic: str) -> None:
     began = time.monotonic()
-    assert millpond("produce", topic, "--rate", "50", given="x\n" * 50).code == 0
+    assert millpond("produce", topic, "--rate", "50", "--acks", "1", given="x\n" * 50).code == 0
     assert time.monotonic() - began > 0.95
 
 
 def test_a_line_that_is_no_record_is_named_and_those_before_it_are_sent(millpond: Any, topic: str) -> None:
-    sent = millpond("produce", topic, "-j", given='{"value": "a"}\n\n{"valu": "b"}\n{"value": "c"}\n')
+    sent = millpond("produce", topic, "-j", "--acks", "1", given='{"value": "a"}\n\n{"valu": "b"}\n{"value": "c"}\n')
     assert sent.code == 1
     assert sent.err.endswith("millpond: Line 3 is not a record: unknown field valu.\n")
     assert millpond("consume", topic, "--until-end").out == "a\n"
@@ -112,8 +112,8 @@ def test_a_record_that_is_refused_is_counted_with_the_reason(millpond: Any, topi
     assert millpond("consume", topic, "--until-end").out == "x\nz\n"
 
 
-def test_the_brokers_refusal_is_passed_on(millpond: Any) -> None:
-    millpond("topic", "create", "small", "--set", "max.message.bytes=200")
+def test_the_brokers_refusal_is_passed_on(millpond: Any, quick: Any) -> None:
+    quick.create("small", max_message_bytes="200")
     sent = millpond("produce", "small", given="y" * 1000)
     assert sent.code == 1
     assert "1 of 1 records were not acknowledged: " in sent.err

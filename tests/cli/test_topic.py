@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 
-def test_the_life_of_a_topic(millpond: Any) -> None:
+def test_the_life_of_a_topic(millpond: Any, quick: Any) -> None:
     made = millpond("topic", "create", "life", "--partitions", "3", "--set", "retention.ms=5000")
     assert (made.code, made.out) == (0, "Created topic life with 3 partitions.\n")
     listed = {topic["name"]: topic for topic in json.loads(millpond("topic", "list", "--json").out)}
     assert listed["life"] == {"name": "life", "partitions": 3, "replicas": 1}
 
-    millpond("produce", "life", "--partition", "1", given="a\nb\n")
+    quick.send("life", "a", "b", partition=1)
     (told,) = json.loads(millpond("topic", "describe", "life", "--json").out)
     assert [(each["start"], each["end"]) for each in told["partitions"]] == [(0, 0), (0, 2), (0, 0)]
     assert told["partitions"][1]["size_bytes"] > 0
@@ -33,8 +33,8 @@ def test_the_life_of_a_topic(millpond: Any) -> None:
     assert "life" not in millpond("topic", "list").out
 
 
-def test_a_description_is_a_plain_table_in_a_pipe(millpond: Any, topic: str) -> None:
-    millpond("produce", topic, given="".join(f"{n}\n" for n in range(1234)))
+def test_a_description_is_a_plain_table_in_a_pipe(millpond: Any, quick: Any, topic: str) -> None:
+    quick.send(topic, *map(str, range(1234)))
     told = millpond("topic", "describe", topic)
     assert told.code == 0
     assert told.lines[0].startswith(f"{topic}: 1 partition, 1,234 offsets, ")
@@ -61,8 +61,8 @@ def test_the_cluster_says_what_is_wrong_with_a_topic(millpond: Any, topic: str) 
     assert millpond("topic", "alter", topic).code == 2
 
 
-def test_an_unknown_topic_is_told_with_the_nearest_name(millpond: Any) -> None:
-    assert millpond("topic", "create", "payments").code == 0
+def test_an_unknown_topic_is_told_with_the_nearest_name(millpond: Any, quick: Any) -> None:
+    quick.create("payments")
     for verb in (("describe",), ("alter", "--partitions", "2"), ("delete", "--yes")):
         told = millpond("topic", verb[0], "paymets", *verb[1:])
         assert told.code == 1

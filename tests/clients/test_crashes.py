@@ -7,9 +7,6 @@ import shutil
 import time
 
 import pytest
-from support.crashes import kill_in_a_loop
-from support.node import Node, NodeEnded
-from support.raw import Raw, batch
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
@@ -19,6 +16,9 @@ from millpond.node.disk import RealDisk
 from millpond.node.entropy import SystemEntropy
 from millpond.wire import messages as m
 from millpond.wire.batch import walk
+from support.crashes import kill_in_a_loop
+from support.node import Node, NodeEnded
+from support.raw import Raw, batch, produce_request
 
 LOG = "00000000000000000000.log"
 CLEAN_MARKER = ".kafka_cleanshutdown"
@@ -215,7 +215,9 @@ def test_deleted_records_stay_deleted(make_node, crash):
             raw.produce("a", 0, batch(b"%d" % number))
         wanted = m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=7)
         topics = [m.DeleteRecordsRequest.DeleteRecordsTopic(name="a", partitions=[wanted])]
-        assert raw.call(m.DeleteRecordsRequest(topics=topics, timeout_ms=1000), 2).topics[0].partitions[0].low_watermark
+        assert (
+            raw.call(m.DeleteRecordsRequest(topics=topics, timeout_ms=1000), 2).topics[0].partitions[0].low_watermark
+        )
     node.restart(crash=crash)
     with Raw(node.port) as raw:
         assert [each.offset for each in raw.read_all("a")] == [7, 8, 9]
@@ -229,8 +231,6 @@ def test_what_was_written_without_waiting_survives_a_clean_end(make_node, acks):
         if acks:
             raw.produce("a", 0, batch(b"x"), acks=1)
         else:
-            from support.raw import produce_request
-
             raw.send(produce_request("a", 0, batch(b"x"), acks=0), 9)
             raw.call(m.ApiVersionsRequest(), 0)
     node.terminate()

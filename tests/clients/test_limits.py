@@ -10,6 +10,12 @@ import time
 
 import pytest
 from crc32c import crc32c
+
+from millpond.base.errors import ErrorCode
+from millpond.wire import messages as m
+from millpond.wire.compression import compress
+from millpond.wire.header import encode_request_header
+from millpond.wire.records import Record, encode_batch
 from support.node import eventually
 from support.raw import (
     LENGTH,
@@ -21,12 +27,6 @@ from support.raw import (
     produce_request,
     records_of,
 )
-
-from millpond.base.errors import ErrorCode
-from millpond.wire import messages as m
-from millpond.wire.compression import compress
-from millpond.wire.header import encode_request_header
-from millpond.wire.records import Record, encode_batch
 
 MIB = 1 << 20
 OUR_FAULT = "our own fault"
@@ -115,7 +115,9 @@ def sample_requests():
     altered = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
         resource_type=2,
         resource_name="pond",
-        configs=[m.IncrementalAlterConfigsRequest.AlterableConfig(name="retention.ms", config_operation=0, value="9")],
+        configs=[
+            m.IncrementalAlterConfigsRequest.AlterableConfig(name="retention.ms", config_operation=0, value="9")
+        ],
     )
     listed = offsets.ListOffsetsPartition(partition_index=0, timestamp=5)
     ended = epochs.OffsetForLeaderPartition(partition=0, leader_epoch=0)
@@ -311,7 +313,7 @@ def test_requests_waiting_behind_a_parked_one_are_limited_and_all_answered(make_
 
 
 def bomb(codec):
-    """A batch of one record that unpacks to 600 MiB: the codecs read packed pieces one after another as one stream."""
+    """A batch of one record that unpacks to 600 MiB: codecs read packed pieces one after another as one stream."""
     small = encode_batch([Record(0, 1000, b"key", b"")])
     # The record: length, attributes, two deltas, key, then a value of which the length comes first.
     head = b"\x80\x80\x80\x80\x05" + small[62:70] + b"\x80\x80\x80\x80\x05"

@@ -8,10 +8,10 @@ import socket
 import time
 
 import pytest
-from support.node import HOST, eventually
-from support.raw import Raw, batch, fetch_request, frame
 
 from millpond.wire import messages as m
+from support.node import HOST, eventually
+from support.raw import Raw, batch, fetch_request, frame
 
 CONNECTIONS = 10_000
 SPARE_DESCRIPTORS = 1000

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 
+from millpond.wire.batch import walk
 from support.node import Node
 from support.raw import Raw, batch, fetch_request
-
-from millpond.wire.batch import walk
 
 BATCHES = (1, 40, 7_000, 9_000, 64_000, 300_000, 900_000)
 """Value sizes: below and above what is joined with its neighbours, and above what a socket takes at once."""

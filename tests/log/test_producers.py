@@ -44,15 +44,16 @@ class Log:
 
 def test_a_transcript():
     log = Log()
-    assert log.send(0, 3) == 0
-    assert log.send(3) == 3
-    assert log.send(0, 3) == 0, "again"
+    assert log.send(0) == 0
+    assert log.send(1, 3) == 1
+    assert log.send(1, 3) == 1, "again"
     assert log.send(4, 2) == 4
     assert log.refusal(7) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert log.refusal(0, 2) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "no batch ended there"
     assert log.refusal(1, epoch=1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a new epoch starts at 0"
     assert log.send(0, epoch=1) == 6
     assert log.refusal(6, epoch=0) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert log.send(0, epoch=1) == 6, "again, and not what epoch 0 wrote with this sequence"
     assert log.send(1, epoch=1) == 7
     assert log.send(77, producer=2) == 8, "a producer that nobody remembers may go on where it is"
 

@@ -143,7 +143,7 @@ def test_damage_below_the_recovery_point_takes_the_partition_offline(pond, sim):
     report = store.open(pond.now_ms)
     assert list(report.failed) == [pond.tp]
     assert "known to be safe" in report.failed[pond.tp]
-    assert sim.read(f"{pond.partition}/{0:020d}.log")[:61] == whole[:61], "nothing is thrown away"
+    assert sim.size(f"{pond.partition}/{0:020d}.log") == len(whole), "nothing is thrown away"
     with pytest.raises(Refused, match="offline"):
         store.create(pond.tp, pond.topic_id)
 

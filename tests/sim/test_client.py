@@ -1,4 +1,4 @@
-"""The client side of the simulator against a node: replies in order, losses told once, producers that keep their word."""
+"""The client side of the simulator against a node: replies in order, losses told once, promises kept."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ class Play:
         return self.make_client(self.sim, name)
 
     def producer(self, **choices) -> SimProducer:
-        return SimProducer(
-            self.client("producer"), self.sim.clock, self.history, self.sim.network.random, **choices
-        )
+        return SimProducer(self.client("producer"), self.sim.clock, self.history, self.sim.network.random, **choices)
 
     def contents(self, count: int) -> list[Content]:
         return [Content(f"tag{number}", None, b"v" * number, self.sim.clock.wall_ms()) for number in range(count)]

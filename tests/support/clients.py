@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -359,3 +360,9 @@ def _kcat_headers(shown: bytes) -> Headers:
 
 
 CLIENTS: tuple[Client, ...] = (Confluent(), KafkaPython(), AioKafka(), Kcat())
+HAS_KCAT = shutil.which("kcat") is not None
+
+
+def clients_here() -> list[Client]:
+    """Those that are installed: all but kcat come with the test's own packages."""
+    return [client for client in CLIENTS if HAS_KCAT or not isinstance(client, Kcat)]

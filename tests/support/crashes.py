@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from support.node import Node
-from support.raw import Raw
 
 from millpond.wire import messages as m
+from support.node import Node
+from support.raw import Raw
 
 TOPIC = "numbers"
 PARTITIONS = 4

@@ -35,7 +35,11 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[Cell]], words: int) ->
         table.add_column(name, justify="left" if at < words else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(_text, row))
-    Console(highlight=False, markup=False).print(table)
+    console = Console(highlight=False, markup=False)
+    with console.capture() as captured:
+        console.print(table)
+    # The box brings empty lines with it; where gaps belong is for the caller to say.
+    click.echo("\n".join(line for line in captured.get().splitlines() if line.strip()))
 
 
 def _text(cell: Cell) -> str:

@@ -63,9 +63,7 @@ def replay_batches(shard: Shard, data: Buffer) -> int:
     return end
 
 
-def _replay_control(
-    shard: TransactionalShard, view: memoryview, position: int, producer_id: int, epoch: int
-) -> None:
+def _replay_control(shard: TransactionalShard, view: memoryview, position: int, producer_id: int, epoch: int) -> None:
     for record in decode_batch(view, position):
         if record.key is None or len(record.key) < _MARKER_KEY.size:
             raise MalformedMessage(f"the control record at offset {record.offset} has no type")

@@ -102,6 +102,10 @@ class _Opener:
         self._replay(log, min(replay_from, end), epochs_from)
         if clean:
             log.debts.folders = set()
+        else:
+            # The process may have ended before its first sync: neither the folder's name nor its owner is safe yet.
+            log.debts.folders.add(self.folder.rpartition("/")[0])
+            log.debts.metadata = log.topic_id != NO_TOPIC_ID
         log.debts.sealed_bases = [segment.base_offset for segment in segments[unsynced_from:-1]]
         return log
 

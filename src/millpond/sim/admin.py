@@ -161,7 +161,8 @@ class SimAdmin:
             result = reply.topics[0].partitions[0] if reply is not None else None
             if result is not None and result.error_code == ErrorCode.NONE:
                 before = self._history.deleted_before.get(place, 0)
-                self._history.deleted_before[place] = max(before, offset, result.low_watermark)
+                self._history.deleted_before[place] = max(before, offset)
+                self._history.deleted_at_ms[place] = self._clock.now_ms
                 self._note(f"{place} begins at {offset}")
             then()
 

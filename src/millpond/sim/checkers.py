@@ -62,7 +62,7 @@ def check_partition(history: History, view: PartitionView, rules: TopicRules, no
             _check_once_in_order(found, sent),
             _check_sequences(view.batches, rules),
             _check_sightings(history, view.place, sent, rules),
-            _check_start(history, view),
+            _check_deleted(history, found, view, sent),
         )
         for finding in check
     ]
@@ -193,10 +193,18 @@ def _check_sightings(history: History, place: Place, sent: _Sent, rules: TopicRu
                     )
 
 
-def _check_start(history: History, view: PartitionView) -> Iterator[str]:
+def _check_deleted(history: History, found: Mapping[int, Content], view: PartitionView, sent: _Sent) -> Iterator[str]:
+    """What was deleted from the front stays deleted. (Offsets start again only where nothing was ever safe.)"""
     deleted = history.deleted_before.get(view.place, 0)
-    if view.start_offset < deleted:
-        yield f"begins at {view.start_offset}, although all before {deleted} was deleted"
+    moment = history.deleted_at_ms.get(view.place, -1)
+    for offset, content in found.items():
+        known = sent.by_tag.get(content.tag)
+        if known is None or not view.start_offset <= offset < deleted:
+            continue
+        batch, index = known
+        was_there = batch.status is Status.ACKNOWLEDGED and batch.settled_at_ms <= moment
+        if was_there and batch.base_offset + index == offset:
+            yield f"{content.tag!r} at {offset} is there again, although all before {deleted} was deleted"
 
 
 # Metadata

@@ -106,7 +106,8 @@ class History:
     seen: dict[Place, dict[int, list[Sighting]]] = field(default_factory=dict)
     topics: dict[str, TopicFacts] = field(default_factory=dict)
     deleted_before: dict[Place, int] = field(default_factory=dict)
-    """Acknowledged DeleteRecords: the start may never be below."""
+    """Acknowledged DeleteRecords: what was acknowledged by then with a lower offset may never be seen again."""
+    deleted_at_ms: dict[Place, int] = field(default_factory=dict)
     forgotten_ids: dict[UUID, None] = field(default_factory=dict)
     """Topics whose deletion was acknowledged."""
     last_power_cut_ms: int = -1

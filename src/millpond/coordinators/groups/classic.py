@@ -1,14 +1,15 @@
 """A group of the classic protocol: members join, one of them, the leader, shares out, everybody fetches their part.
 
-The members in memory run ahead of the log. A record is written when a generation has its assignment, and when a group
-has become empty; `replay` of it is the only way to `Stable` and to `Empty`. Everything in between (who has joined, who
-waits for what, the number of the generation in the making) is forgotten with the node: its members join again.
+The members in memory run ahead of the log. A record is written when a generation has its assignment, and when a
+group has become empty; `replay` of it is the only way to `Stable` and to `Empty`. Everything in between (who has
+joined, who waits for what, the number of the generation in the making) is forgotten with the node: its members join
+again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
@@ -21,7 +22,7 @@ from millpond.coordinators.shard import CoordinatorRecord
 from millpond.wire.messages import ConsumerProtocolSubscription, GroupMetadataValue
 
 
-class State(str, Enum):
+class State(StrEnum):
     """The names are those that tools show."""
 
     EMPTY = "Empty"
@@ -225,7 +226,9 @@ class ClassicGroup:
 
     def assigned_record(self, assignments: Mapping[str, bytes], now_ms: int) -> CoordinatorRecord:
         """This generation, with its assignment."""
-        members = [member.as_record(self.protocol, assignments.get(member.id, b"")) for member in self.members.values()]
+        members = [
+            member.as_record(self.protocol, assignments.get(member.id, b"")) for member in self.members.values()
+        ]
         return group_record(
             self.group_id,
             GroupMetadataValue(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from millpond.base.errors import MalformedMessage
@@ -23,7 +23,7 @@ CAUSES_MAX = 1000
 DETAIL_LENGTH_MAX = 255
 
 
-class Why(str, Enum):
+class Why(StrEnum):
     """What sets off a rebalance, or happens in its course."""
 
     JOINED = "joined"
@@ -37,6 +37,8 @@ class Why(str, Enum):
     SUBSCRIPTION_CHANGED = "changed its subscription"
     LEADER_ASKED = "leader asked for a new assignment"
     OVER_CAPACITY = "group is over its size limit"
+    TOPICS_CHANGED = "subscribed topics changed"
+    DID_NOT_REVOKE = "did not give up its partitions in time"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,10 @@ def prepare(turn: Turn, group: ClassicGroup) -> None:
         delay_ms = turn.settings.initial_rebalance_delay_ms
         group.initial_wait = delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0)
         group.has_newcomers = False
-        _wait_for_joins(turn, group, delay_ms)
+        if delay_ms > 0:
+            _wait_for_joins(turn, group, delay_ms)
+        else:
+            complete_join(turn, group)
     elif group.all_joined:
         complete_join(turn, group)
     else:

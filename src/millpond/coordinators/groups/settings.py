@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 
 MINUTE_MS = 60 * 1000
 
@@ -33,11 +35,5 @@ class GroupSettings:
     offsets_retention_check_interval_ms: int = 10 * MINUTE_MS
     """offsets.retention.check.interval.ms"""
 
-    consumer_session_timeout_ms: int = 45_000
-    """group.consumer.session.timeout.ms"""
-    consumer_heartbeat_interval_ms: int = 5000
-    """group.consumer.heartbeat.interval.ms"""
-    consumer_group_size_max: int = (1 << 31) - 1
-    """group.consumer.max.size"""
-    consumer_assignors: tuple[str, ...] = ("uniform", "range")
-    """group.consumer.assignors; the first is the default"""
+    consumer: ConsumerGroupSettings = field(default_factory=ConsumerGroupSettings)
+    """group.consumer.*"""

@@ -68,7 +68,7 @@ def list_all(
 def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
     """None when the pattern is wrong, or could take too long."""
     if not pattern:
-        return lambda transactional_id: True
+        return lambda _: True
     if len(pattern) > PATTERN_LENGTH_MAX or _REPEATED_GROUP.search(pattern):
         return None
     if len(_REPEAT.findall(pattern)) > REPEATS_MAX:

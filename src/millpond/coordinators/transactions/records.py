@@ -15,6 +15,7 @@ KEY_VERSION = 0
 VALUE_VERSION = 1
 """Version 0, which has no room for what transactions v2 needs, is read but never written."""
 _VERSION = struct.Struct(">h")
+_STATES = frozenset(int(state) for state in State)
 
 
 def record_of(transaction: Transaction) -> CoordinatorRecord:
@@ -41,6 +42,8 @@ def read_value(transactional_id: str, value: bytes) -> Transaction:
     if not 0 <= version <= VALUE_VERSION:
         raise MalformedMessage(f"version {version} of a value in the transaction log")
     body, _ = m.TransactionLogValue.decode(value, version, _VERSION.size)
+    if body.transaction_status not in _STATES:
+        raise MalformedMessage(f"status {body.transaction_status} in the transaction log")
     return Transaction(
         transactional_id=transactional_id,
         producer_id=body.producer_id,

@@ -239,7 +239,7 @@ class TransactionShard:
     ) -> Effects:
         """Take in the partition that a producer of transactions v2 is about to write to.
 
-        The reply is an AddPartitionsToTxnResponse of version 5 with this one partition; `replies.partition_error` reads it.
+        The reply is an AddPartitionsToTxnResponse of version 5; `replies.partition_error` reads it.
         """
         body = m.AddPartitionsToTxnRequest(
             transactions=[

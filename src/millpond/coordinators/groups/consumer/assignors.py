@@ -3,8 +3,8 @@
 Both keep as much of the last target as balance allows, since every partition that moves pauses. The order of the
 members given decides where counts alone do not, so the same input always gives the same target.
 
-- `uniform` spreads all partitions evenly over the members. With equal subscriptions loads differ by one at most and no
-  assignment moves fewer partitions. With unequal ones no other assignment is more even.
+- `uniform` spreads all partitions evenly over the members. With equal subscriptions loads differ by one at most and
+  no assignment moves fewer partitions. With unequal ones no other assignment is more even.
 - `range` gives partitions of the same number, of topics with the same subscribers, to the same member; within a topic
   loads differ by one at most.
 """
@@ -62,7 +62,9 @@ def _kept(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> Load
         kept = {
             each
             for each in subscriber.target
-            if each.topic_id in subscriber.topics and each.partition < topics.get(each.topic_id, 0) and each not in taken
+            if each.topic_id in subscriber.topics
+            and each.partition < topics.get(each.topic_id, 0)
+            and each not in taken
         }
         taken |= kept
         load[member_id] = kept
@@ -127,8 +129,8 @@ def _fill(load: Load, free: list[TopicIdPartition], subscribers: Mapping[UUID, l
 def _even_out(load: Load, members: Mapping[str, Subscriber], subscribers: Mapping[UUID, list[str]]) -> None:
     """Shift partitions along chains of members until no chain leads from one member to another with two fewer.
 
-    A member passes a partition of some topic to another subscriber of it, that one passes another partition on, and so
-    forth: only the two ends change in size. When no such chain is left, no assignment is more even. When none begins
+    A member passes a partition of some topic to another subscriber of it, that one passes another partition on, and
+    so forth: only the two ends change in size. When no such chain is left, no assignment is more even. When none begins
     at the largest member, none ever will at those it reaches, so they are settled.
     """
     settled: set[str] = set()
@@ -179,12 +181,12 @@ def _reach(
     return came_by
 
 
-def _least_missed(
-    passer: str, topic_id: UUID, load: Load, members: Mapping[str, Subscriber]
-) -> TopicIdPartition:
+def _least_missed(passer: str, topic_id: UUID, load: Load, members: Mapping[str, Subscriber]) -> TopicIdPartition:
     """A partition of the topic, one that is new to the member if there is any: it has not begun to read that."""
     old = members[passer].target
-    return max((each for each in load[passer] if each.topic_id == topic_id), key=lambda each: (each not in old, each[1]))
+    return max(
+        (each for each in load[passer] if each.topic_id == topic_id), key=lambda each: (each not in old, each[1])
+    )
 
 
 def range_(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> dict[str, Partitions]:
@@ -200,7 +202,9 @@ def range_(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> dic
     return {member_id: frozenset(partitions) for member_id, partitions in load.items()}
 
 
-def _last_readers(members: Mapping[str, Subscriber], readers: tuple[str, ...], topic_ids: list[UUID]) -> dict[int, str]:
+def _last_readers(
+    members: Mapping[str, Subscriber], readers: tuple[str, ...], topic_ids: list[UUID]
+) -> dict[int, str]:
     """Who had each number, in the first of the topics in which anybody had it."""
     place = {topic_id: number for number, topic_id in enumerate(topic_ids)}
     found: dict[int, tuple[int, str]] = {}

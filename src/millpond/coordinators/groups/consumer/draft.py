@@ -59,7 +59,8 @@ class Draft:
 
     def set_target(self, member_id: str, target: Partitions) -> None:
         self.write(
-            m.ConsumerGroupTargetAssignmentMemberKey(group_id=self.group_id, member_id=member_id), target_value(target)
+            m.ConsumerGroupTargetAssignmentMemberKey(group_id=self.group_id, member_id=member_id),
+            target_value(target),
         )
 
     def set_pattern(self, pattern: str, resolved: ResolvedPattern) -> None:

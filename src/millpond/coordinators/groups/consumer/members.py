@@ -99,7 +99,8 @@ def by_topic(partitions: Iterable[TopicIdPartition]) -> list[tuple[UUID, list[in
     """Partitions as messages carry them: each topic once, all in order, so that equal sets make equal bytes."""
     ordered = sorted(partitions, key=_place)
     return [
-        (topic_id, [each.partition for each in group]) for topic_id, group in groupby(ordered, key=lambda each: each[0])
+        (topic_id, [each.partition for each in group])
+        for topic_id, group in groupby(ordered, key=lambda each: each[0])
     ]
 
 

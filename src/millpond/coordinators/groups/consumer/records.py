@@ -7,7 +7,6 @@ Kafka 4.1 and later: a hash in the group's own record says whether its topics ha
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from millpond.base.errors import MalformedMessage
@@ -20,10 +19,9 @@ from millpond.coordinators.groups.consumer.members import (
     by_topic,
     from_topics,
 )
+from millpond.coordinators.groups.records import key_version, unversioned, versioned
 from millpond.coordinators.shard import CoordinatorRecord
 from millpond.wire import messages as m
-
-_VERSION = struct.Struct(">h")
 
 TYPES: Final[dict[int, tuple[type[m.Message], type[m.Message]]]] = {
     3: (m.ConsumerGroupMetadataKey, m.ConsumerGroupMetadataValue),
@@ -39,34 +37,27 @@ TYPES: Final[dict[int, tuple[type[m.Message], type[m.Message]]]] = {
 
 def encode_record(key: m.Message, value: m.Message | None) -> CoordinatorRecord:
     """One record; both sides are written in the newest version that we know."""
-    return CoordinatorRecord(_versioned(key), None if value is None else _versioned(value))
+    return CoordinatorRecord(_newest(key), None if value is None else _newest(value))
 
 
 def decode_record(key: bytes, value: bytes | None) -> tuple[m.Message, m.Message | None]:
     """The messages of a record whose key is one of `TYPES`."""
-    (key_version,) = _VERSION.unpack_from(key)
-    if key_version not in TYPES:
-        raise MalformedMessage(f"a record of type {key_version} is none of a consumer group's")
-    key_class, value_class = TYPES[key_version]
-    decoded_key, _ = key_class.decode(key, key_version, _VERSION.size)
-    if value is None:
-        return decoded_key, None
-    (value_version,) = _VERSION.unpack_from(value)
-    return decoded_key, value_class.decode(value, value_version, _VERSION.size)[0]
+    kind = key_version(key)
+    if kind not in TYPES:
+        raise MalformedMessage(f"a record of type {kind} is none of a consumer group's")
+    key_class, value_class = TYPES[kind]
+    return unversioned(key_class, key), None if value is None else unversioned(value_class, value)
 
 
-def _versioned(message: m.Message) -> bytes:
-    version = message.VERSIONS[1]
-    return _VERSION.pack(version) + message.encode(version)
+def _newest(message: m.Message) -> bytes:
+    return versioned(message, message.VERSIONS[1])
 
 
 # What is in the values.
 
 
 def metadata_value(metadata: MemberMetadata) -> m.ConsumerGroupMemberMetadataValue:
-    kind = m.ConsumerGroupMemberMetadataValue
-    classic = metadata.classic
-    return kind(
+    return m.ConsumerGroupMemberMetadataValue(
         instance_id=metadata.instance_id,
         rack_id=metadata.rack_id,
         client_id=metadata.client_id,
@@ -75,16 +66,19 @@ def metadata_value(metadata: MemberMetadata) -> m.ConsumerGroupMemberMetadataVal
         subscribed_topic_regex=metadata.regex,
         rebalance_timeout_ms=metadata.rebalance_timeout_ms,
         server_assignor=metadata.assignor,
-        classic_member_metadata=classic
-        and kind.ClassicMemberMetadata(
-            session_timeout_ms=classic.session_timeout_ms,
-            supported_protocols=[kind.ClassicProtocol(name=name, metadata=data) for name, data in classic.supported],
-        ),
+        classic_member_metadata=None if metadata.classic is None else _classic_value(metadata.classic),
+    )
+
+
+def _classic_value(classic: ClassicProtocols) -> m.ConsumerGroupMemberMetadataValue.ClassicMemberMetadata:
+    kind = m.ConsumerGroupMemberMetadataValue
+    return kind.ClassicMemberMetadata(
+        session_timeout_ms=classic.session_timeout_ms,
+        supported_protocols=[kind.ClassicProtocol(name=name, metadata=data) for name, data in classic.supported],
     )
 
 
 def metadata_of(value: m.ConsumerGroupMemberMetadataValue) -> MemberMetadata:
-    classic = value.classic_member_metadata
     return MemberMetadata(
         instance_id=value.instance_id,
         rack_id=value.rack_id,
@@ -94,11 +88,14 @@ def metadata_of(value: m.ConsumerGroupMemberMetadataValue) -> MemberMetadata:
         regex=value.subscribed_topic_regex,
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         assignor=value.server_assignor,
-        classic=classic
-        and ClassicProtocols(
-            session_timeout_ms=classic.session_timeout_ms,
-            supported=tuple((each.name, bytes(each.metadata)) for each in classic.supported_protocols),
-        ),
+        classic=None if value.classic_member_metadata is None else _classic_of(value.classic_member_metadata),
+    )
+
+
+def _classic_of(value: m.ConsumerGroupMemberMetadataValue.ClassicMemberMetadata) -> ClassicProtocols:
+    return ClassicProtocols(
+        session_timeout_ms=value.session_timeout_ms,
+        supported=tuple((each.name, each.metadata) for each in value.supported_protocols),
     )
 
 

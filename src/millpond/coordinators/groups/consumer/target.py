@@ -30,7 +30,9 @@ def metadata_hash(names: Iterable[str], image: Image) -> int:
 def resolve(pattern: str, image: Image) -> tuple[str, ...]:
     """The topics that a pattern stands for now; those that the brokers themselves write are never meant."""
     machine = compiled(pattern)
-    return tuple(sorted(name for name, topic in image.topics.items() if not topic.is_internal and machine.matches(name)))
+    return tuple(
+        sorted(name for name, topic in image.topics.items() if not topic.is_internal and machine.matches(name))
+    )
 
 
 def refresh_patterns(draft: Draft, image: Image, now_ms: int) -> None:

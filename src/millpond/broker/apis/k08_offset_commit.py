@@ -1,0 +1,42 @@
+"""OffsetCommit (8), versions 2-10: write down how far a group has read.
+
+5 no retention time · 6 leader epoch · 7 static members · 8 flexible · 9 member epochs of the new protocol · 10 topic
+ids.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode
+from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.asking import ask
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: m.OffsetCommitRequest) -> Outcome:
+    return ask(broker.groups, call, request.group_id, request, lambda code: _failed(request, code))
+
+
+def _failed(request: m.OffsetCommitRequest, code: ErrorCode) -> m.OffsetCommitResponse:
+    return m.OffsetCommitResponse(
+        topics=[
+            m.OffsetCommitResponse.OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    m.OffsetCommitResponse.OffsetCommitResponsePartition(
+                        partition_index=each.partition_index, error_code=code
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+API = Api(key=8, name="OffsetCommit", versions=(2, 10), handle=handle, lists="topics")

@@ -1,0 +1,22 @@
+"""SyncGroup (14), versions 0-5: the leader hands in the assignment, every member gets its part.
+
+1 throttle time · 3 static members · 4 flexible · 5 protocol type and name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.asking import ask
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: m.SyncGroupRequest) -> Outcome:
+    return ask(broker.groups, call, request.group_id, request, lambda code: m.SyncGroupResponse(error_code=code))
+
+
+API = Api(key=14, name="SyncGroup", versions=(0, 5), handle=handle)

@@ -1,0 +1,160 @@
+"""OffsetCommit, TxnOffsetCommit and OffsetDelete: what becomes of the offsets that a client names.
+
+Versions of OffsetCommit: 2 to 4 may say how long the offset should be kept; 6 brings the leader epoch, 7 static
+members; 9 tells a group that is not there from a stale generation; 10 names topics by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.coordinators.groups.group import Group, Turn
+from millpond.coordinators.groups.offsets import Offsets
+from millpond.coordinators.groups.records import OffsetKey, offset_record
+from millpond.metadata.image import Image
+from millpond.wire.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitValue,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+
+TOPIC_IDS_FROM = 10
+GROUP_ID_NOT_FOUND_FROM = 9
+
+
+def commit(turn: Turn, body: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
+    """The records of the offsets that can be, and an answer for each. The group has agreed already."""
+    topics = []
+    for topic in body.topics:
+        name, code = _named(turn.shared.image, topic.name, topic.topic_id, version)
+        partitions = []
+        for partition in topic.partitions:
+            partition_code = code or _fault(turn, name, partition.partition_index, partition.committed_metadata)
+            if partition_code is ErrorCode.NONE:
+                value = OffsetCommitValue(
+                    offset=partition.committed_offset,
+                    leader_epoch=partition.committed_leader_epoch,
+                    metadata=partition.committed_metadata or "",
+                    commit_timestamp=turn.now_ms,
+                    expire_timestamp=-1 if body.retention_time_ms < 0 else turn.now_ms + body.retention_time_ms,
+                )
+                turn.record(offset_record(OffsetKey(body.group_id, name, partition.partition_index), value))
+            partitions.append(
+                OffsetCommitResponse.OffsetCommitResponsePartition(
+                    partition_index=partition.partition_index, error_code=partition_code
+                )
+            )
+        topics.append(
+            OffsetCommitResponse.OffsetCommitResponseTopic(
+                name=topic.name, topic_id=topic.topic_id, partitions=partitions
+            )
+        )
+    return OffsetCommitResponse(topics=topics)
+
+
+def refused_commit(body: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
+    """The same answer for every partition."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponse.OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponse.OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=code
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in body.topics
+        ]
+    )
+
+
+def commit_in_transaction(turn: Turn, offsets: Offsets, body: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+    """Records for a batch of the producer's transaction; they count when its marker comes."""
+    under_way = offsets.pending.get(body.producer_id)
+    if under_way is not None and body.producer_epoch < under_way.epoch:
+        raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH)
+
+    def decide(topic: str, partition: TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition) -> ErrorCode:
+        code = _fault(turn, topic, partition.partition_index, partition.committed_metadata)
+        if code is ErrorCode.NONE:
+            value = OffsetCommitValue(
+                offset=partition.committed_offset,
+                leader_epoch=partition.committed_leader_epoch,
+                metadata=partition.committed_metadata or "",
+                commit_timestamp=turn.now_ms,
+            )
+            turn.record(offset_record(OffsetKey(body.group_id, topic, partition.partition_index), value))
+        return code
+
+    return _transactional_reply(body, decide)
+
+
+def refused_in_transaction(body: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse:
+    return _transactional_reply(body, lambda _topic, _partition: code)
+
+
+def delete_offsets(turn: Turn, group: Group, offsets: Offsets, body: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    """Forget offsets of topics that nobody in the group reads."""
+    group.check_offset_delete()
+    topics = []
+    for topic in body.topics:
+        is_read = group.is_subscribed_to(topic.name)
+        partitions = []
+        for partition in topic.partitions:
+            key = OffsetKey(body.group_id, topic.name, partition.partition_index)
+            if not is_read and (offsets.get(key) or offsets.is_pending(key)):
+                turn.record(offset_record(key, None))
+            partitions.append(
+                OffsetDeleteResponse.OffsetDeleteResponsePartition(
+                    partition_index=partition.partition_index,
+                    error_code=ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else ErrorCode.NONE,
+                )
+            )
+        topics.append(OffsetDeleteResponse.OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
+    return OffsetDeleteResponse(topics=topics)
+
+
+def _transactional_reply(
+    body: TxnOffsetCommitRequest,
+    decide: Callable[[str, TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition], ErrorCode],
+) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=decide(topic.name, partition)
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in body.topics
+        ]
+    )
+
+
+def _named(image: Image, name: str, topic_id: UUID, version: int) -> tuple[str, ErrorCode]:
+    """The name of the topic that a request means."""
+    if version < TOPIC_IDS_FROM:
+        return name, ErrorCode.NONE
+    topic = image.topics_by_id.get(topic_id)
+    return (topic.name, ErrorCode.NONE) if topic else ("", ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+def _fault(turn: Turn, topic: str, partition: int, metadata: str | None) -> ErrorCode:
+    if turn.shared.image.partition(topic, partition) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    # Counted in characters, as Kafka does: what a client may send must not depend on which broker it meets.
+    if metadata is not None and len(metadata) > turn.settings.offset_metadata_bytes_max:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE

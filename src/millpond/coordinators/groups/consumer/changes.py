@@ -1,0 +1,80 @@
+"""What requests and time do to a group, as steps of a draft: subscribe, remove, turn epoch and target over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from millpond.coordinators.groups.consumer.draft import Draft
+from millpond.coordinators.groups.consumer.members import Member, MemberMetadata, MemberState, Partitions
+from millpond.coordinators.groups.consumer.reconcile import reconciled
+from millpond.coordinators.groups.consumer.state import ResolvedPattern
+from millpond.coordinators.groups.consumer.target import (
+    forget_unused_patterns,
+    metadata_hash,
+    preferred_assignor,
+    resolve,
+    subscribed_names,
+    update_target,
+)
+from millpond.coordinators.groups.history import Why
+
+if TYPE_CHECKING:
+    from millpond.coordinators.groups.consumer.group import ConsumerGroup
+
+
+def subscribe(group: ConsumerGroup, draft: Draft, old: Member, metadata: MemberMetadata, now_ms: int) -> None:
+    """Write down what a member says of itself; a new member or subscription turns the group's epoch over."""
+    is_new = old.id not in draft.state.members
+    if not is_new and metadata == old.metadata:
+        return
+    draft.set_metadata(old.id, metadata)
+    has_changed = metadata.topics != old.metadata.topics or metadata.regex != old.metadata.regex
+    if metadata.regex and metadata.regex not in draft.state.patterns:
+        draft.set_pattern(metadata.regex, ResolvedPattern(resolve(metadata.regex, group.image), 0, now_ms))
+    if metadata.regex != old.metadata.regex:
+        forget_unused_patterns(draft)
+    if is_new or has_changed:
+        why = Why.JOINED if is_new else Why.SUBSCRIPTION_CHANGED
+        group.journal.note_member(why, draft.state.members[old.id], now_ms)
+        turn_epoch(group, draft)
+
+
+def turn_epoch(group: ConsumerGroup, draft: Draft) -> None:
+    found = metadata_hash(subscribed_names(draft.state), group.image)
+    draft.set_epoch(draft.state.epoch + 1, found)
+
+
+def ensure_target(group: ConsumerGroup, draft: Draft, now_ms: int) -> None:
+    """Make a target for the group's epoch if there is none yet."""
+    if draft.state.epoch <= draft.state.assignment_epoch:
+        return
+    before = draft.state.copy()
+    update_target(draft, group.image, group.settings.assignors)
+    assignor = preferred_assignor(draft.state.members.values(), group.settings.assignors)
+    group.journal.retargeted(before, draft.state, assignor, group.image, now_ms)
+
+
+def reconcile(group: ConsumerGroup, draft: Draft, member_id: str, owned: Partitions | None, now_ms: int) -> None:
+    """Bring a member as far towards its target as it can come now, and watch the clock while it has to let go."""
+    member = draft.state.members[member_id]
+    current = reconciled(draft.state, member, owned)
+    if current == member.current:
+        return
+    draft.set_current(member_id, current)
+    if member.is_classic:
+        return  # Those are watched while they join and sync.
+    if current.state is MemberState.UNREVOKED:
+        group.watch.revocation(member_id, now_ms + member.metadata.rebalance_timeout_ms)
+    else:
+        group.watch.revoked(member_id)
+
+
+def remove_members(group: ConsumerGroup, draft: Draft, gone: Iterable[tuple[Member, Why, str]], now_ms: int) -> None:
+    """They are no longer in the group. Their partitions are free at once; the next heartbeat makes a new target."""
+    for member, why, detail in gone:
+        draft.remove_member(member.id)
+        group.watch.forget(member.id)
+        group.journal.note_member(why, member, now_ms, detail)
+    forget_unused_patterns(draft)
+    turn_epoch(group, draft)

@@ -1,0 +1,112 @@
+"""Who may do what: the reasons for which a group turns a member away. A check that does not hold is a `Refused`."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.coordinators.groups.consumer.members import AWAY_EPOCH, LEAVING_EPOCH, Member, Partitions
+from millpond.coordinators.groups.consumer.patterns import BadPattern, compiled
+from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
+from millpond.coordinators.groups.consumer.state import GroupState
+from millpond.wire import messages as m
+
+OWN_ID_VERSION = 1
+"""From here on members choose their ids themselves, so that a join whose reply was lost can be told from another."""
+
+
+def check_request(body: m.ConsumerGroupHeartbeatRequest, version: int, settings: ConsumerGroupSettings) -> None:
+    """What can be said of a request without knowing the group."""
+    if not body.group_id:
+        _invalid("a group id cannot be empty")
+    if body.instance_id == "":
+        _invalid("an instance id cannot be empty")
+    if body.rack_id == "":
+        _invalid("a rack id cannot be empty")
+    if body.member_epoch < AWAY_EPOCH:
+        _invalid(f"{body.member_epoch} is no member epoch")
+    if not body.member_id and (body.member_epoch != 0 or version >= OWN_ID_VERSION):
+        _invalid("a member id cannot be empty")
+    if body.member_epoch == AWAY_EPOCH and body.instance_id is None:
+        _invalid("only a member with an instance id can leave for a while")
+    if body.member_epoch == 0:
+        _check_first(body)
+    if body.member_epoch >= 0:
+        _check_choices(body, settings)
+
+
+def _check_first(body: m.ConsumerGroupHeartbeatRequest) -> None:
+    if body.rebalance_timeout_ms == -1:
+        _invalid("a member says how long it may take to rebalance when it joins")
+    if body.topic_partitions is None or body.topic_partitions:
+        _invalid("a member owns no partitions when it joins")
+    if body.subscribed_topic_names is None and body.subscribed_topic_regex is None:
+        _invalid("a member says what it subscribes to when it joins")
+
+
+def _check_choices(body: m.ConsumerGroupHeartbeatRequest, settings: ConsumerGroupSettings) -> None:
+    if body.server_assignor is not None and body.server_assignor not in settings.assignors:
+        offered = ", ".join(settings.assignors)
+        raise Refused(
+            ErrorCode.UNSUPPORTED_ASSIGNOR, f"there is no assignor {body.server_assignor}; there are {offered}"
+        )
+    if body.subscribed_topic_regex:
+        try:
+            compiled(body.subscribed_topic_regex)
+        except BadPattern as fault:
+            raise Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{body.subscribed_topic_regex!r}: {fault}") from None
+
+
+def _invalid(why: str) -> NoReturn:
+    raise Refused(ErrorCode.INVALID_REQUEST, why)
+
+
+def check_epoch(member: Member, epoch: int, owned: Partitions | None) -> None:
+    """A member must know its own epoch. One that was not told of the last may still come with the one before."""
+    if epoch == member.epoch:
+        return
+    missed_a_reply = (
+        epoch == member.current.previous_epoch
+        and epoch < member.epoch
+        and owned is not None
+        and owned <= member.current.assigned
+    )
+    if not missed_a_reply:
+        raise Refused(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"the member's epoch is {member.epoch}, not {epoch}; it must give up its partitions and join again",
+        )
+
+
+def check_room(state: GroupState, size_max: int) -> None:
+    if len(state.members) >= size_max:
+        raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has all of its {size_max} members")
+
+
+def known_member(state: GroupState, member_id: str, instance_id: str | None) -> Member:
+    """The member that a request says it comes from."""
+    if instance_id is not None:
+        member = state.static_member(instance_id)
+        if member is None:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id}")
+        if member.id != member_id:
+            raise Refused(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} has since joined as another member")
+        return member
+    if member_id not in state.members:
+        raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of the group")
+    return state.members[member_id]
+
+
+def check_member_epoch(state: GroupState, member_id: str, epoch: int, *, stale: ErrorCode) -> None:
+    """May a member of this epoch commit or fetch offsets? Outside of any epoch only while the group is empty."""
+    if epoch < 0 and not state.members:
+        return
+    member = state.members.get(member_id)
+    if member is None:
+        raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of the group")
+    if epoch != member.epoch:
+        code = ErrorCode.ILLEGAL_GENERATION if member.is_classic else stale
+        raise Refused(code, f"the member's epoch is {member.epoch}, not {epoch}")
+
+
+assert LEAVING_EPOCH > AWAY_EPOCH, "the least epoch that a request may carry"

@@ -1,0 +1,47 @@
+"""What classic consumers carry inside their group protocol: subscriptions and assignments, by topic name."""
+
+from __future__ import annotations
+
+from millpond.coordinators.groups.consumer.members import Partitions, TopicIdPartition, by_topic, from_topics
+from millpond.coordinators.groups.records import key_version, prefix_of, versioned
+from millpond.metadata.image import Image
+from millpond.wire import messages as m
+
+
+def subscription_of(data: bytes) -> m.ConsumerProtocolSubscription:
+    """MalformedMessage when it is none."""
+    return prefix_of(m.ConsumerProtocolSubscription, data)
+
+
+def owned_partitions(subscription: m.ConsumerProtocolSubscription, image: Image) -> Partitions:
+    """What the member says it holds. One that says nothing gave up everything before it joined."""
+    return from_topics(
+        (image.topics[each.topic].id, each.partitions)
+        for each in subscription.owned_partitions
+        if each.topic in image.topics
+    )
+
+
+def partitions_of(assignment: bytes, image: Image) -> Partitions:
+    """What an assignment means for the topics as they are now."""
+    if not assignment:
+        return frozenset()
+    found = prefix_of(m.ConsumerProtocolAssignment, assignment)
+    return frozenset(
+        TopicIdPartition(image.topics[each.topic].id, number)
+        for each in found.assigned_partitions
+        if each.topic in image.topics
+        for number in each.partitions
+    )
+
+
+def assignment_bytes(partitions: Partitions, like: bytes, image: Image) -> bytes:
+    """An assignment in the version that the member's subscription is in."""
+    kind = m.ConsumerProtocolAssignment
+    assigned = [
+        kind.TopicPartition(topic=image.topics_by_id[topic_id].name, partitions=numbers)
+        for topic_id, numbers in by_topic(partitions)
+        if topic_id in image.topics_by_id
+    ]
+    version = max(kind.VERSIONS[0], min(key_version(like), kind.VERSIONS[1]))
+    return versioned(kind(assigned_partitions=assigned), version)

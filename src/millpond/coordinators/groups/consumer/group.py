@@ -1,0 +1,255 @@
+"""A consumer group of the new protocol, as the shard of all groups sees it.
+
+Every method that decides (`heartbeat`, the four of the classic protocol, `on_time`, `on_topics_changed`, `on_loaded`)
+reads the durable state and returns records and replies; the replies are already those of the state after the records
+(see `draft`). `replay` of exactly these records, in order, before the next decision, is the only thing that changes
+the durable state. Clocks and the journal are soft and change as decisions are made.
+
+- A group that the log does not know yet is made by the shard when a member joins (epoch 0), and dropped again if
+  nothing was written (`exists` is false).
+- `upgrade_from` is called on a new group when a member joins a classic one; on success (`records`) it takes the
+  classic group's place before the records are replayed.
+- After a step that sets `is_downgraded` the records end in a classic group's. Once they are replayed, the shard makes
+  the classic group from that record and rebalances it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ports import Entropy
+from millpond.coordinators.groups.consumer.changes import remove_members, turn_epoch
+from millpond.coordinators.groups.consumer.checks import check_member_epoch
+from millpond.coordinators.groups.consumer.classic_members import (
+    decide_classic_heartbeat,
+    decide_join,
+    decide_leave,
+    decide_sync,
+)
+from millpond.coordinators.groups.consumer.describe import described
+from millpond.coordinators.groups.consumer.draft import Draft
+from millpond.coordinators.groups.consumer.heartbeat import decide_heartbeat, refusal
+from millpond.coordinators.groups.consumer.journal import Journal
+from millpond.coordinators.groups.consumer.members import Member, MemberState
+from millpond.coordinators.groups.consumer.migration import (
+    ClassicGroupView,
+    answer_parked,
+    check_upgrade,
+    downgrade_if_classic,
+    write_upgrade,
+)
+from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
+from millpond.coordinators.groups.consumer.state import GroupState
+from millpond.coordinators.groups.consumer.target import metadata_hash, refresh_patterns, subscribed_names
+from millpond.coordinators.groups.consumer.watch import REJOIN, REVOCATION, SESSION, SYNC, Watch
+from millpond.coordinators.groups.group import CONSUMER_PROTOCOL
+from millpond.coordinators.groups.history import Why
+from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
+from millpond.metadata.image import Image
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.coordinators.groups.offsets import Committed
+
+R = TypeVar("R", bound=m.Message)
+Decide = Callable[["ConsumerGroup", Draft, Request, int], R]
+
+WHY_DUE: Final = {
+    SESSION: Why.TIMED_OUT,
+    REVOCATION: Why.DID_NOT_REVOKE,
+    REJOIN: Why.DID_NOT_JOIN,
+    SYNC: Why.DID_NOT_SYNC,
+}
+
+
+class ConsumerGroup:
+    type_name: Final = "consumer"
+    protocol_type: Final = CONSUMER_PROTOCOL
+
+    def __init__(
+        self,
+        group_id: str,
+        image: Image,
+        settings: ConsumerGroupSettings,
+        entropy: Entropy,
+        history_length: int = 100,
+    ) -> None:
+        self.group_id = group_id
+        self.image = image
+        self.settings = settings
+        self.entropy = entropy
+        self.state = GroupState()
+        self.watch = Watch()
+        self.journal = Journal(history_length)
+        self.is_downgraded = False
+
+    # What it is.
+
+    @property
+    def exists(self) -> bool:
+        """Whether the log knows of it."""
+        return self.state.epoch > 0 or bool(self.state.members)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.state.members
+
+    @property
+    def state_name(self) -> str:
+        return self.state.name
+
+    @property
+    def history(self) -> Journal:
+        return self.journal
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return topic in subscribed_names(self.state)
+
+    def describe(self, version: int = 1) -> m.ConsumerGroupDescribeResponse.DescribedGroup:
+        return described(self.group_id, self.state, self.settings, self.image)
+
+    # What others may do with its offsets.
+
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, *, version: int, transactional: bool
+    ) -> None:
+        """Members commit in their epoch. Transactions may come without one: their producer answers for them."""
+        if transactional and generation < 0 and not member_id and instance_id is None:
+            return
+        check_member_epoch(self.state, member_id, generation, stale=ErrorCode.STALE_MEMBER_EPOCH)
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        if member_id is None and member_epoch < 0:
+            return
+        check_member_epoch(self.state, member_id or "", member_epoch, stale=ErrorCode.STALE_MEMBER_EPOCH)
+
+    def check_offset_delete(self) -> None:
+        """Offsets of topics that nobody reads may go at any time."""
+
+    def check_delete(self) -> None:
+        if not self.is_empty:
+            raise Refused(ErrorCode.NON_EMPTY_GROUP)
+
+    def retained_since_ms(self, committed: Committed) -> int | None:
+        return committed.commit_ms
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        draft = self._draft()
+        draft.remove_group()
+        return draft.records if self.exists else []
+
+    # What requests lead to.
+
+    def heartbeat(self, request: Request, now_ms: int) -> Effects:
+        """ConsumerGroupHeartbeat."""
+        return self._answer(decide_heartbeat, request, now_ms, refusal)
+
+    def upgrade_from(self, classic: ClassicGroupView, request: Request, now_ms: int) -> Effects:
+        """ConsumerGroupHeartbeat with epoch 0 to a group that is still classic; this one is new."""
+        assert not self.exists
+
+        def decide(group: ConsumerGroup, draft: Draft, request: Request, now_ms: int) -> m.Message:
+            check_upgrade(classic, group.settings)
+            write_upgrade(draft, classic, group.image)
+            return decide_heartbeat(group, draft, request, now_ms)
+
+        effects = self._answer(decide, request, now_ms, refusal)
+        if effects.records:
+            answer_parked(classic, effects)
+            for each in classic.members.values():
+                self.watch.session(each.id, now_ms + each.session_timeout_ms)
+        return effects
+
+    def classic_join(self, request: Request, now_ms: int) -> Effects:
+        """JoinGroup, after the checks that do not need the group (group id, bounds of the session timeout)."""
+
+        def refused(why: Refused) -> m.Message:
+            body = request.body
+            assert isinstance(body, m.JoinGroupRequest)
+            return m.JoinGroupResponse(error_code=why.code, member_id=body.member_id, protocol_name="")
+
+        return self._answer(decide_join, request, now_ms, refused)
+
+    def classic_sync(self, request: Request, now_ms: int) -> Effects:
+        """SyncGroup."""
+        return self._answer(
+            decide_sync, request, now_ms, lambda why: m.SyncGroupResponse(error_code=why.code, assignment=b"")
+        )
+
+    def classic_heartbeat(self, request: Request, now_ms: int) -> Effects:
+        """Heartbeat."""
+        return self._answer(
+            decide_classic_heartbeat, request, now_ms, lambda why: m.HeartbeatResponse(error_code=why.code)
+        )
+
+    def classic_leave(self, request: Request, now_ms: int) -> Effects:
+        """LeaveGroup."""
+        return self._answer(decide_leave, request, now_ms, lambda why: m.LeaveGroupResponse(error_code=why.code))
+
+    def _answer(
+        self, decide: Decide[R], request: Request, now_ms: int, refused: Callable[[Refused], m.Message]
+    ) -> Effects:
+        draft = self._draft()
+        try:
+            response: m.Message = decide(self, draft, request, now_ms)
+        except Refused as why:
+            effects = Effects()
+            effects.reply(request.token, refused(why))
+            return effects
+        effects = self._decided(draft, now_ms)
+        effects.reply(request.token, response)
+        return effects
+
+    # What time and topics lead to.
+
+    def next_deadline_ms(self) -> int | None:
+        return self.watch.next_ms()
+
+    def on_time(self, now_ms: int) -> Effects:
+        """Members whose time is up leave the group, all of them in one epoch."""
+        gone: dict[str, tuple[Member, Why, str]] = {}
+        for kind, member_id in self.watch.due(now_ms):
+            member = self.state.members.get(member_id)
+            if member is None or (kind == REVOCATION and member.current.state is not MemberState.UNREVOKED):
+                continue
+            gone.setdefault(member_id, (member, WHY_DUE[kind], ""))
+        draft = self._draft()
+        if gone:
+            remove_members(self, draft, gone.values(), now_ms)
+            downgrade_if_classic(self, draft, now_ms)
+        return self._decided(draft, now_ms)
+
+    def on_topics_changed(self, now_ms: int) -> Effects:
+        """Topics came, went or grew. When that concerns the group, its epoch turns; the next heartbeat assigns."""
+        draft = self._draft()
+        if not self.is_empty:
+            refresh_patterns(draft, self.image, now_ms)
+            if metadata_hash(subscribed_names(draft.state), self.image) != draft.state.metadata_hash:
+                self.journal.note_topics(now_ms)
+                turn_epoch(self, draft)
+        return self._decided(draft, now_ms)
+
+    def on_loaded(self, now_ms: int) -> Effects:
+        """The clocks of all members begin; topics may have changed while nobody looked."""
+        for member in self.state.members.values():
+            classic = member.metadata.classic
+            session_ms = self.settings.session_timeout_ms if classic is None else classic.session_timeout_ms
+            self.watch.session(member.id, now_ms + session_ms)
+            if classic is None and member.current.state is MemberState.UNREVOKED:
+                self.watch.revocation(member.id, now_ms + member.metadata.rebalance_timeout_ms)
+        return self.on_topics_changed(now_ms)
+
+    # The one way in which the durable state changes.
+
+    def replay(self, key: m.Message, value: m.Message | None) -> None:
+        self.state.replay(key, value)
+
+    def _draft(self) -> Draft:
+        return Draft(self.group_id, self.state)
+
+    def _decided(self, draft: Draft, now_ms: int) -> Effects:
+        if draft.records:
+            self.journal.settled(draft.state, now_ms)
+        return Effects(records=draft.records)

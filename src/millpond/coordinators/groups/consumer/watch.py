@@ -1,0 +1,60 @@
+"""The clocks of a group's members. They die with the coordinator and begin anew when the group is loaded."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millpond.coordinators.groups.timers import TimerKey, Timers
+
+SESSION: Final = "session"
+REVOCATION: Final = "revocation"
+REJOIN: Final = "rejoin"
+SYNC: Final = "sync"
+
+KINDS: Final = (SESSION, REVOCATION, REJOIN, SYNC)
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.timers = Timers()
+
+    def session(self, member_id: str, at_ms: int) -> None:
+        """Until when a sign of life must have come."""
+        self.timers.set(TimerKey(SESSION, member_id=member_id), at_ms)
+
+    def revocation(self, member_id: str, at_ms: int) -> None:
+        """Until when a member must have let go of what it was told to."""
+        self.timers.set(TimerKey(REVOCATION, member_id=member_id), at_ms)
+
+    def revoked(self, member_id: str) -> None:
+        self.timers.cancel(TimerKey(REVOCATION, member_id=member_id))
+
+    def rejoin(self, member_id: str, at_ms: int) -> None:
+        """Until when a classic member that was told to join again must have done so. The first telling counts."""
+        key = TimerKey(REJOIN, member_id=member_id)
+        if key not in self.timers:
+            self.timers.set(key, at_ms)
+
+    def rejoined(self, member_id: str) -> None:
+        self.timers.cancel(TimerKey(REJOIN, member_id=member_id))
+
+    def sync(self, member_id: str, at_ms: int) -> None:
+        """Until when a classic member that joined must have fetched its assignment."""
+        self.timers.set(TimerKey(SYNC, member_id=member_id), at_ms)
+
+    def synced(self, member_id: str) -> None:
+        self.timers.cancel(TimerKey(SYNC, member_id=member_id))
+
+    def forget(self, member_id: str) -> None:
+        for kind in KINDS:
+            self.timers.cancel(TimerKey(kind, member_id=member_id))
+
+    def next_ms(self) -> int | None:
+        return self.timers.next_ms()
+
+    def due(self, now_ms: int) -> list[tuple[str, str]]:
+        """Kinds and members of all timers that have come due, the earliest first."""
+        found = []
+        while (key := self.timers.pop_due(now_ms)) is not None:
+            found.append((key.kind, key.member_id))
+        return found

@@ -1,0 +1,203 @@
+"""JoinGroup: how a member comes into a group, comes back, or changes what it wants.
+
+Versions: 0 has no rebalance timeout; from 4 on a new member is first told its id and asked to join with it; from 5 on
+a member may be static (`group_instance_id`); 8 says why; 9 lets a static leader that came back skip the assignment.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import topic_name_fault
+from millpond.coordinators.groups.classic import ClassicGroup, State
+from millpond.coordinators.groups.group import Turn
+from millpond.coordinators.groups.history import Why
+from millpond.coordinators.groups.members import (
+    NO_MEMBER_ID,
+    Member,
+    member_from_join,
+    new_member_id,
+    protocols_of,
+    rebalance_timeout_of,
+)
+from millpond.coordinators.groups.rebalance import (
+    SESSION,
+    answer_join,
+    answer_sync,
+    complete_if_all_joined,
+    drop_member,
+    expect_heartbeat,
+    generation_reply,
+    prepare,
+    prepare_or_complete,
+    refused_join,
+)
+from millpond.coordinators.groups.timers import TimerKey
+from millpond.coordinators.shard import Request
+from millpond.wire.messages import JoinGroupRequest
+
+MEMBER_ID_REQUIRED_FROM: Final = 4
+SKIP_ASSIGNMENT_FROM: Final = 9
+
+
+def check_join(turn: Turn, body: JoinGroupRequest) -> None:
+    """What can be told without knowing the group."""
+    settings = turn.settings
+    if not body.group_id:
+        raise Refused(ErrorCode.INVALID_GROUP_ID)
+    if not settings.session_timeout_min_ms <= body.session_timeout_ms <= settings.session_timeout_max_ms:
+        raise Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
+    if body.group_instance_id is not None and topic_name_fault(body.group_instance_id):
+        raise Refused(ErrorCode.INVALID_CONFIG, "a group.instance.id is spelled like the name of a topic")
+
+
+def join(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest) -> None:
+    """Answer now, or park the request with its member until the generation begins. Refusals are raised."""
+    member_id = body.member_id
+    if not _has_room(turn, group, member_id):
+        if member_id in group.members:
+            member = group.members[member_id]
+            group.history.note(member.cause(Why.OVER_CAPACITY, turn.now_ms))
+            drop_member(turn, group, member)
+            complete_if_all_joined(turn, group)
+        raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
+    if not group.supports(body.protocol_type, protocols_of(body)):
+        raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if member_id == NO_MEMBER_ID:
+        _join_unknown(turn, group, request, body)
+    elif member_id in group.pending:
+        if body.group_instance_id is not None:
+            # An id is only ever promised to a dynamic member.
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+        _add(turn, group, request, body, member_id)
+    else:
+        _rejoin(turn, group, request, body, group.member(member_id, body.group_instance_id))
+
+
+def _has_room(turn: Turn, group: ClassicGroup, member_id: str) -> bool:
+    size_max = turn.settings.group_size_max
+    if group.state is State.EMPTY:
+        return True
+    member = group.members.get(member_id)
+    if group.state is State.PREPARING:
+        # Members that have not come back may never do so; those who have are the ones to count.
+        return (member is not None and member.joining is not None) or group.joining_count < size_max
+    return member is not None or len(group.members) < size_max
+
+
+def _join_unknown(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest) -> None:
+    member_id = new_member_id(request.client_id, body.group_instance_id, str(turn.shared.entropy.uuid()))
+    if body.group_instance_id is not None:
+        known = group.static_members.get(body.group_instance_id)
+        if known is None:
+            _add(turn, group, request, body, member_id)
+        else:
+            _replace_static(turn, group, request, body, group.members[known], member_id)
+    elif request.version < MEMBER_ID_REQUIRED_FROM:
+        _add(turn, group, request, body, member_id)
+    else:
+        # A client that gives up waiting and tries again must not leave a nameless member behind each time.
+        if len(group.pending) >= turn.settings.pending_members_max:
+            raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        group.pending[member_id] = None
+        turn.timers.set(TimerKey(SESSION, group.group_id, member_id), turn.now_ms + body.session_timeout_ms)
+        turn.reply(request.token, refused_join(request, ErrorCode.MEMBER_ID_REQUIRED, member_id))
+
+
+def _add(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest, member_id: str) -> None:
+    member = member_from_join(request, body, member_id)
+    member.joining = request
+    group.has_newcomers = True
+    group.add(member, body.protocol_type)
+    # Whether a client is still there cannot be seen while its join is parked, and it has no id to say so itself.
+    expect_heartbeat(turn, group, member, turn.settings.new_member_join_timeout_ms)
+    group.history.note(member.cause(Why.JOINED, turn.now_ms, body.reason))
+    prepare_or_complete(turn, group)
+
+
+def _rejoin(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest, member: Member) -> None:
+    is_unchanged = member.protocols == protocols_of(body)
+    leads = group.leader == member.id
+    if (group.state is State.COMPLETING and is_unchanged) or (
+        group.state is State.STABLE and is_unchanged and not leads
+    ):
+        # It may not have heard the first answer.
+        turn.reply(request.token, generation_reply(group, member))
+        return
+    if not is_unchanged:
+        why = Why.SUBSCRIPTION_CHANGED
+    elif group.state is State.STABLE:
+        # What a leader knows of (new partitions of a topic) need not show in what it says of itself.
+        why = Why.LEADER_ASKED
+    else:
+        why = Why.REJOINED
+    group.history.note(member.cause(why, turn.now_ms, body.reason))
+    _park(turn, member, request, body)
+    prepare_or_complete(turn, group)
+
+
+def _park(turn: Turn, member: Member, request: Request, body: JoinGroupRequest) -> None:
+    """Take the member's new word and let it wait. If an older join of it waits, its sender has given up on it."""
+    if member.joining:
+        answer_join(turn, member, refused_join(member.joining, ErrorCode.REBALANCE_IN_PROGRESS, member.id))
+    member.joining = request
+    member.protocols = protocols_of(body)
+    member.rebalance_timeout_ms = rebalance_timeout_of(body)
+    member.session_timeout_ms = body.session_timeout_ms
+
+
+def _replace_static(
+    turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest, old: Member, member_id: str
+) -> None:
+    """An instance has started again. It takes the place of its predecessor, assignment included."""
+    old_leader = group.leader
+    member = _take_place(turn, group, request, body, old, member_id)
+    cause = member.cause(Why.RESTARTED, turn.now_ms, body.reason)
+    if group.state is State.STABLE and group.elected_protocol() == group.protocol:
+        group.history.remember_calm(cause, group.generation, len(group.members))
+        _answer_calmly(turn, group, member, old_leader)
+        return
+    group.history.note(cause)
+    if group.state is State.PREPARING:
+        complete_if_all_joined(turn, group)
+    else:
+        # While the leader shares out, it does so for the old id: the new one would come away empty.
+        prepare(turn, group)
+
+
+def _take_place(
+    turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest, old: Member, member_id: str
+) -> Member:
+    """The old id is fenced from here on, whatever it may be waiting for."""
+    answer_join(turn, old, refused_join(old.joining, ErrorCode.FENCED_INSTANCE_ID, old.id))
+    answer_sync(turn, old, ErrorCode.FENCED_INSTANCE_ID)
+    turn.timers.cancel(TimerKey(SESSION, group.group_id, old.id))
+    member = member_from_join(request, body, member_id)
+    member.assignment = old.assignment
+    member.is_new = False
+    member.joining = request
+    group.members = {
+        each.id: each for each in (member if known is old else known for known in group.members.values())
+    }
+    group.static_members[old.instance_id or ""] = member.id
+    if group.leader == old.id:
+        group.leader = member.id
+    if old.id in group.unsynced:
+        group.unsynced = dict.fromkeys(member.id if each == old.id else each for each in group.unsynced)
+    expect_heartbeat(turn, group, member)
+    return member
+
+
+def _answer_calmly(turn: Turn, group: ClassicGroup, member: Member, old_leader: str | None) -> None:
+    """No rebalance: write the new id down and let it fetch its old assignment."""
+    assert member.joining is not None
+    turn.record(group.assigned_record({each.id: each.assignment for each in group.members.values()}, turn.now_ms))
+    response = generation_reply(group, member)
+    if member.joining.version >= SKIP_ASSIGNMENT_FROM:
+        response.skip_assignment = group.leader == member.id
+    else:
+        # A leader that cannot be told to skip must not think it leads: it would share out anew.
+        response.leader = old_leader or ""
+        response.members = []
+    answer_join(turn, member, response)

@@ -1,0 +1,94 @@
+"""LeaveGroup and the end of sessions: how members go, by their own word, an administrator's, or by silence."""
+
+from __future__ import annotations
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.coordinators.groups.classic import ClassicGroup
+from millpond.coordinators.groups.group import Turn
+from millpond.coordinators.groups.history import Why
+from millpond.coordinators.groups.members import NO_MEMBER_ID, Member
+from millpond.coordinators.groups.rebalance import (
+    SESSION,
+    complete_if_all_joined,
+    drop_member,
+    prepare_or_complete,
+)
+from millpond.coordinators.groups.timers import TimerKey
+from millpond.coordinators.shard import Request
+from millpond.wire.messages import LeaveGroupRequest, LeaveGroupResponse
+
+SEVERAL_FROM = 3
+"""From this version on one request names several members, and each has its own answer."""
+
+
+def leave(turn: Turn, group: ClassicGroup | None, request: Request, body: LeaveGroupRequest) -> None:
+    """Let members go. A group that is not there has none."""
+    if request.version < SEVERAL_FROM:
+        leaving = [LeaveGroupRequest.MemberIdentity(member_id=body.member_id)]
+    else:
+        leaving = body.members
+    if group is None:
+        codes = [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
+    else:
+        members_before = len(group.members)
+        codes = [_let_go(turn, group, each) for each in leaving]
+        if len(group.members) < members_before:
+            prepare_or_complete(turn, group)
+        else:
+            complete_if_all_joined(turn, group)
+    turn.reply(request.token, _reply(request, leaving, codes))
+
+
+def _let_go(turn: Turn, group: ClassicGroup, leaving: LeaveGroupRequest.MemberIdentity) -> ErrorCode:
+    if leaving.member_id in group.pending:
+        forget_pending(turn, group, leaving.member_id)
+        return ErrorCode.NONE
+    try:
+        member = _leaving_member(group, leaving)
+    except Refused as refused:
+        return refused.code
+    group.history.note(member.cause(Why.LEFT, turn.now_ms, leaving.reason))
+    drop_member(turn, group, member)
+    return ErrorCode.NONE
+
+
+def _leaving_member(group: ClassicGroup, leaving: LeaveGroupRequest.MemberIdentity) -> Member:
+    if leaving.member_id == NO_MEMBER_ID and leaving.group_instance_id is not None:
+        # An administrator removes an instance without knowing by which id it runs.
+        return group.member(group.static_members.get(leaving.group_instance_id, ""), None)
+    return group.member(leaving.member_id, leaving.group_instance_id)
+
+
+def _reply(
+    request: Request, leaving: list[LeaveGroupRequest.MemberIdentity], codes: list[ErrorCode]
+) -> LeaveGroupResponse:
+    if request.version < SEVERAL_FROM:
+        return LeaveGroupResponse(error_code=codes[0])
+    return LeaveGroupResponse(
+        members=[
+            LeaveGroupResponse.MemberResponse(
+                member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=code
+            )
+            for each, code in zip(leaving, codes, strict=True)
+        ]
+    )
+
+
+def forget_pending(turn: Turn, group: ClassicGroup, member_id: str) -> None:
+    del group.pending[member_id]
+    turn.timers.cancel(TimerKey(SESSION, group.group_id, member_id))
+
+
+def on_session_end(turn: Turn, group: ClassicGroup, member_id: str) -> None:
+    """Nothing was heard of a member for the length of its session."""
+    if member_id in group.pending:
+        forget_pending(turn, group, member_id)
+        complete_if_all_joined(turn, group)
+        return
+    member = group.members.get(member_id)
+    # One that waits for us is not silent by its own fault; only a newcomer may have gone away meanwhile.
+    if member is None or (member.is_waiting and not member.is_new):
+        return
+    group.history.note(member.cause(Why.TIMED_OUT, turn.now_ms))
+    drop_member(turn, group, member)
+    prepare_or_complete(turn, group)

@@ -1,0 +1,133 @@
+"""How far each group has read: the offsets of all groups of a shard, and those that wait for a transaction's end.
+
+Everything here is what the log says; only `replay…` changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from millpond.coordinators.groups.records import OffsetKey
+from millpond.wire.messages import OffsetCommitValue
+
+
+class Committed(NamedTuple):
+    """One committed offset. `record_offset` is the place of its record in the coordinator's log."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expire_ms: int
+    record_offset: int
+
+    @classmethod
+    def from_record(cls, value: OffsetCommitValue, record_offset: int) -> Committed:
+        return cls(
+            value.offset,
+            value.leader_epoch,
+            value.metadata,
+            value.commit_timestamp,
+            value.expire_timestamp,
+            record_offset,
+        )
+
+
+@dataclass(slots=True)
+class Pending:
+    """The offsets of one producer's transaction under way."""
+
+    epoch: int
+    offsets: dict[OffsetKey, Committed] = field(default_factory=dict)
+
+
+ByPartition = dict[int, Committed]
+
+
+class Offsets:
+    def __init__(self) -> None:
+        self.by_group: dict[str, dict[str, ByPartition]] = {}
+        self.pending: dict[int, Pending] = {}
+        """By producer id."""
+        self._producers: dict[str, dict[int, None]] = {}
+        """The producers with a transaction under way that has offsets of the group."""
+
+    # Reading.
+
+    def get(self, key: OffsetKey) -> Committed | None:
+        return self.by_group.get(key.group_id, {}).get(key.topic, {}).get(key.partition)
+
+    def of_group(self, group_id: str) -> Iterator[tuple[OffsetKey, Committed]]:
+        for topic, partitions in self.by_group.get(group_id, {}).items():
+            for partition, committed in partitions.items():
+                yield OffsetKey(group_id, topic, partition), committed
+
+    def is_pending(self, key: OffsetKey) -> bool:
+        """Whether a transaction under way would change this offset."""
+        return any(key in self.pending[producer].offsets for producer in self._producers.get(key.group_id, ()))
+
+    def pending_of_group(self, group_id: str) -> list[OffsetKey]:
+        producers = self._producers.get(group_id, ())
+        keys = (key for producer in producers for key in self.pending[producer].offsets if key.group_id == group_id)
+        return list(dict.fromkeys(keys))
+
+    def has_any(self, group_id: str) -> bool:
+        return group_id in self.by_group or bool(self.pending_of_group(group_id))
+
+    def keys_to_forget(self, group_id: str) -> list[OffsetKey]:
+        """Every key of the group that the log still holds."""
+        committed = (key for key, _ in self.of_group(group_id))
+        return list(dict.fromkeys((*committed, *self.pending_of_group(group_id))))
+
+    def keys_of_topics(self, topics: frozenset[str]) -> list[OffsetKey]:
+        """Every key of these topics, in whichever group."""
+        found: dict[OffsetKey, None] = {}
+        for group_id, by_topic in self.by_group.items():
+            for topic in by_topic.keys() & topics:
+                found.update((OffsetKey(group_id, topic, partition), None) for partition in by_topic[topic])
+        for pending in self.pending.values():
+            found.update((key, None) for key in pending.offsets if key.topic in topics)
+        return sorted(found)
+
+    # Changing.
+
+    def replay(self, key: OffsetKey, committed: Committed | None) -> None:
+        """An offset, or the end of one; the latter also ends what a transaction would have made of it."""
+        if committed is not None:
+            self.by_group.setdefault(key.group_id, {}).setdefault(key.topic, {})[key.partition] = committed
+            return
+        by_topic = self.by_group.get(key.group_id, {})
+        if key.partition in by_topic.get(key.topic, {}):
+            del by_topic[key.topic][key.partition]
+            if not by_topic[key.topic]:
+                del by_topic[key.topic]
+            if not by_topic:
+                del self.by_group[key.group_id]
+        for producer in self._producers.get(key.group_id, ()):
+            self.pending[producer].offsets.pop(key, None)
+
+    def replay_pending(self, producer_id: int, epoch: int, key: OffsetKey, committed: Committed) -> None:
+        pending = self.pending.setdefault(producer_id, Pending(epoch))
+        pending.epoch = max(pending.epoch, epoch)
+        pending.offsets[key] = committed
+        self._producers.setdefault(key.group_id, {})[producer_id] = None
+
+    def replay_marker(self, producer_id: int, epoch: int, committed: bool) -> list[OffsetKey]:
+        """A transaction ended; returns the keys that were waiting for it."""
+        pending = self.pending.get(producer_id)
+        # A marker of an epoch before belongs to a transaction that is over; what waits here is younger.
+        if pending is None or epoch < pending.epoch:
+            return []
+        del self.pending[producer_id]
+        for group_id in [group_id for group_id, producers in self._producers.items() if producer_id in producers]:
+            del self._producers[group_id][producer_id]
+            if not self._producers[group_id]:
+                del self._producers[group_id]
+        for key, each in pending.offsets.items() if committed else ():
+            known = self.get(key)
+            # Compaction keeps the last record of a key, not the last that counted: the later record wins here too.
+            if known is None or each.record_offset > known.record_offset:
+                self.replay(key, each)
+        return list(pending.offsets)

@@ -1,0 +1,66 @@
+"""A refusal as the answer that each kind of request has for it."""
+
+from __future__ import annotations
+
+from millpond.base.errors import ErrorCode
+from millpond.coordinators.groups.committing import refused_commit, refused_in_transaction
+from millpond.coordinators.groups.fetching import GROUP_ERROR_FROM, SEVERAL_GROUPS_FROM
+from millpond.coordinators.groups.rebalance import refused_join
+from millpond.coordinators.shard import Request
+from millpond.wire import messages as m
+
+
+def refusal(request: Request, code: ErrorCode) -> m.Message:
+    body = request.body
+    match body:
+        case m.JoinGroupRequest():
+            return refused_join(request, code, body.member_id)
+        case m.SyncGroupRequest():
+            return m.SyncGroupResponse(error_code=code)
+        case m.HeartbeatRequest():
+            return m.HeartbeatResponse(error_code=code)
+        case m.LeaveGroupRequest():
+            return m.LeaveGroupResponse(error_code=code)
+        case m.OffsetCommitRequest():
+            return refused_commit(body, code)
+        case m.TxnOffsetCommitRequest():
+            return refused_in_transaction(body, code)
+        case m.OffsetFetchRequest():
+            return _refused_fetch(body, request.version, code)
+        case m.OffsetDeleteRequest():
+            return m.OffsetDeleteResponse(error_code=code)
+        case m.DescribeGroupsRequest():
+            described = m.DescribeGroupsResponse.DescribedGroup
+            return m.DescribeGroupsResponse(
+                groups=[described(group_id=each, error_code=code) for each in body.groups]
+            )
+        case m.DeleteGroupsRequest():
+            result = m.DeleteGroupsResponse.DeletableGroupResult
+            return m.DeleteGroupsResponse(
+                results=[result(group_id=each, error_code=code) for each in body.groups_names]
+            )
+        case _:
+            raise AssertionError(f"{type(body).__name__} is none of a group coordinator's requests")
+
+
+def _refused_fetch(body: m.OffsetFetchRequest, version: int, code: ErrorCode) -> m.OffsetFetchResponse:
+    if version >= SEVERAL_GROUPS_FROM:
+        answered = m.OffsetFetchResponse.OffsetFetchResponseGroup
+        return m.OffsetFetchResponse(
+            groups=[answered(group_id=each.group_id, error_code=code) for each in body.groups]
+        )
+    if version >= GROUP_ERROR_FROM:
+        return m.OffsetFetchResponse(error_code=code)
+    partition = m.OffsetFetchResponse.OffsetFetchResponsePartition
+    return m.OffsetFetchResponse(
+        topics=[
+            m.OffsetFetchResponse.OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    partition(partition_index=number, committed_offset=-1, metadata="", error_code=code)
+                    for number in topic.partition_indexes
+                ],
+            )
+            for topic in body.topics or ()
+        ]
+    )

@@ -1,0 +1,58 @@
+"""SyncGroup and Heartbeat: fetching one's part of the generation, and staying in it."""
+
+from __future__ import annotations
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.coordinators.groups.classic import ClassicGroup, State
+from millpond.coordinators.groups.group import Turn
+from millpond.coordinators.groups.members import Member
+from millpond.coordinators.groups.rebalance import answer_sync, expect_heartbeat, heard_sync
+from millpond.coordinators.shard import Request
+from millpond.wire.messages import HeartbeatRequest, HeartbeatResponse, SyncGroupRequest, SyncGroupResponse
+
+
+def sync(turn: Turn, group: ClassicGroup, request: Request, body: SyncGroupRequest) -> None:
+    """Answer now, or park the request until the leader has shared out. Refusals are raised."""
+    member = group.member_of_generation(body.member_id, body.group_instance_id, body.generation_id)
+    for said, known in ((body.protocol_type, group.protocol_type), (body.protocol_name, group.protocol)):
+        if said is not None and known is not None and said != known:
+            raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if group.state is State.PREPARING:
+        raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+    heard_sync(turn, group, member)
+    if group.state is State.STABLE:
+        turn.reply(request.token, _assignment_reply(group, member.assignment))
+    else:
+        answer_sync(turn, member, ErrorCode.REBALANCE_IN_PROGRESS)
+        member.syncing = request
+        if group.leader == member.id:
+            _share_out(turn, group, body)
+    if not group.unsynced:
+        group.history.finished(turn.now_ms)
+
+
+def _share_out(turn: Turn, group: ClassicGroup, body: SyncGroupRequest) -> None:
+    """The leader has spoken: write it down, which makes the group stable, and tell all who wait."""
+    said = {each.member_id: each.assignment for each in body.assignments}
+    assignments = {member_id: said.get(member_id, b"") for member_id in group.members}
+    before = {member.id: member.assignment for member in group.members.values()}
+    group.history.assigned(before, assignments, turn.now_ms)
+    turn.record(group.assigned_record(assignments, turn.now_ms))
+    for member in group.members.values():
+        if member.syncing:
+            turn.reply(member.syncing.token, _assignment_reply(group, assignments[member.id]))
+            member.syncing = None
+            # Its session may have ended unnoticed while it was waiting.
+            expect_heartbeat(turn, group, member)
+
+
+def _assignment_reply(group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
+    return SyncGroupResponse(protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=assignment)
+
+
+def heartbeat(turn: Turn, group: ClassicGroup, request: Request, body: HeartbeatRequest) -> None:
+    member: Member = group.member_of_generation(body.member_id, body.group_instance_id, body.generation_id)
+    expect_heartbeat(turn, group, member)
+    is_over = group.state is State.PREPARING
+    code = ErrorCode.REBALANCE_IN_PROGRESS if is_over else ErrorCode.NONE
+    turn.reply(request.token, HeartbeatResponse(error_code=code))

@@ -1,0 +1,29 @@
+"""All campaigns, one after the other: real kills under load, then many seeds of the simulator.
+
+python tests/campaigns/chaos.py --loops 200 --seeds 1000
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Kill real nodes under load, then simulate.")
+    parser.add_argument("--loops", default="200", help="how often a real node is killed")
+    parser.add_argument("--seeds", default="1000", help="how many runs are simulated")
+    wanted = parser.parse_args()
+    failed = 0
+    for words in (["kill9.py", "--loops", wanted.loops], ["simulate.py", "--seeds", wanted.seeds]):
+        print(f"\n{' '.join(words)}", flush=True)
+        failed += subprocess.run([sys.executable, str(FOLDER / words[0]), *words[1:]], check=False).returncode != 0
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""Administration through kafka-python, which speaks newer versions of the admin APIs, and through aiokafka."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka import TopicPartition as PythonTopicPartition
+from kafka.admin import ConfigResource as PythonConfigResource
+from kafka.admin import ConfigResourceType
+from kafka.admin import OffsetSpec as PythonOffsetSpec
+from kafka.errors import KafkaError as PythonKafkaError
+
+from millpond.base.errors import ErrorCode
+from support.raw import batch
+
+
+@pytest.fixture
+def python_admin(node):
+    client = KafkaAdminClient(bootstrap_servers=node.bootstrap)
+    yield client
+    client.close()
+
+
+def test_kafka_python_creates_describes_grows_and_deletes(python_admin, topic):
+    python_admin.create_topics({topic: {"num_partitions": 2, "configs": {"retention.ms": "99000"}}})
+    (found,) = python_admin.describe_topics([topic])
+    assert found["name"] == topic
+    assert len(found["partitions"]) == 2
+    python_admin.create_partitions({topic: 4})
+    (found,) = python_admin.describe_topics([topic])
+    assert sorted(each["partition_index"] for each in found["partitions"]) == [0, 1, 2, 3]
+    paged = python_admin.describe_topic_partitions([topic], response_partition_limit=3)
+    assert "next_cursor" in str(paged)
+    python_admin.delete_topics([topic])
+    assert topic not in python_admin.list_topics()
+
+
+def test_kafka_python_hears_the_errors(python_admin, topic):
+    for wanted, code in (
+        ({topic: {"num_partitions": 1, "replication_factor": 3}}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"a b": {}}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ({topic: {"configs": {"nothing": "1"}}}, ErrorCode.INVALID_CONFIG),
+    ):
+        with pytest.raises(PythonKafkaError) as raised:
+            python_admin.create_topics(wanted)
+        assert raised.value.errno == code
+
+
+def test_kafka_python_describes_cluster_and_quorum(python_admin, node):
+    cluster = python_admin.describe_cluster()
+    assert cluster["controller_id"] == 1
+    assert [each["port"] for each in cluster["brokers"]] == [node.port]
+    quorum = python_admin.describe_metadata_quorum()
+    assert "'leader_id': 1" in str(quorum)
+
+
+def test_kafka_python_describes_settings_with_documentation_and_synonyms(python_admin, topic):
+    python_admin.create_topics({topic: {"configs": {"retention.ms": "99000"}}})
+    resource = PythonConfigResource(ConfigResourceType.TOPIC, topic)
+    found = str(python_admin.describe_configs([resource], include_synonyms=True, config_filter="all"))
+    assert "99000" in found
+    assert "log.retention.ms" in found
+    modified = python_admin.describe_configs([resource])
+    assert "segment.bytes" not in str(modified)
+
+
+def test_kafka_python_alters_settings(python_admin, topic):
+    python_admin.create_topics({topic: {}})
+    resource = PythonConfigResource(ConfigResourceType.TOPIC, topic, configs={"retention.ms": "55000"})
+    python_admin.alter_configs([resource])
+    found = python_admin.describe_configs([PythonConfigResource(ConfigResourceType.TOPIC, topic)])
+    assert "55000" in str(found)
+
+
+def test_kafka_python_lists_offsets_and_deletes_records(python_admin, raw, topic):
+    python_admin.create_topics({topic: {}})
+    now_ms = time.time_ns() // 1_000_000
+    raw.produce(topic, 0, batch(b"a", b"b", b"c", timestamp=now_ms))
+    place = PythonTopicPartition(topic, 0)
+
+    def offset(spec):
+        return python_admin.list_partition_offsets({place: spec})[place].offset
+
+    assert offset(PythonOffsetSpec.EARLIEST) == 0
+    assert offset(PythonOffsetSpec.LATEST) == 3
+    assert offset(PythonOffsetSpec.MAX_TIMESTAMP) == 0
+    python_admin.delete_records({place: 2})
+    assert offset(PythonOffsetSpec.EARLIEST) == 2
+
+
+def test_kafka_python_sees_how_large_partitions_are(python_admin, node, raw, topic):
+    python_admin.create_topics({topic: {}})
+    raw.produce(topic, 0, batch(b"x" * 5000))
+    found = str(python_admin.describe_log_dirs())
+    assert str(node.data) in found
+    size = (node.data / f"{topic}-0" / "00000000000000000000.log").stat().st_size
+    assert size > 5000
+    assert f"'partition_size': {size}" in found
+
+
+# And through aiokafka.
+
+
+def test_aiokafka_administers_topics(node, raw, topic):
+    from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+    from aiokafka.admin import NewPartitions as AioNewPartitions
+    from aiokafka.admin import NewTopic as AioNewTopic
+    from aiokafka.admin.config_resource import ConfigResource as AioConfigResource
+    from aiokafka.admin.config_resource import ConfigResourceType as AioConfigResourceType
+    from aiokafka.structs import TopicPartition as AioTopicPartition
+
+    async def act():
+        client = AIOKafkaAdminClient(bootstrap_servers=node.bootstrap)
+        await client.start()
+        try:
+            created = await client.create_topics([AioNewTopic(topic, 1, 1)])
+            assert created.topic_errors[0][1] == 0
+            again = await client.create_topics([AioNewTopic(topic, 1, 1)])
+            assert again.topic_errors[0][1] == ErrorCode.TOPIC_ALREADY_EXISTS
+            await client.create_partitions({topic: AioNewPartitions(2)})
+            (found,) = await client.describe_topics([topic])
+            assert len(found["partitions"]) == 2
+            assert (await client.describe_cluster())["controller_id"] == 1
+            resource = AioConfigResource(AioConfigResourceType.TOPIC, topic, {"retention.ms": "66000"})
+            await client.alter_configs([resource])
+            (configs,) = await client.describe_configs([AioConfigResource(AioConfigResourceType.TOPIC, topic)])
+            assert "66000" in str(configs)
+            raw.produce(topic, 1, batch(b"a", b"b"))
+            place = AioTopicPartition(topic, 1)
+            assert (await client.delete_records({place: RecordsToDelete(before_offset=1)}))[place] == 1
+            await client.delete_topics([topic])
+            assert topic not in await client.list_topics()
+        finally:
+            await client.close()
+
+    asyncio.run(act())

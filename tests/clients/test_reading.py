@@ -1,0 +1,188 @@
+"""How consumers find their place: the ends of the log, a moment in time, an offset that is gone, new partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
+from kafka import KafkaConsumer
+from kafka import TopicPartition as PythonTopicPartition
+
+from millpond.wire import messages as m
+from support.raw import Raw, batch
+
+
+@pytest.fixture
+def consumer(node):
+    made = Consumer(
+        {
+            "bootstrap.servers": node.bootstrap,
+            "group.id": "none",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 100,
+        }
+    )
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def python_consumer(node):
+    made = KafkaConsumer(
+        bootstrap_servers=node.bootstrap, group_id=None, auto_offset_reset="earliest", fetch_max_wait_ms=100
+    )
+    yield made
+    made.close()
+
+
+def numbers(raw, topic, count=10, stamp=None):
+    """One batch for each number; with a stamp each is a second later than the one before."""
+    for number in range(count):
+        timestamp = None if stamp is None else stamp + number * 1000
+        raw.produce(topic, 0, batch(b"%d" % number, timestamp=timestamp), acks=1)
+
+
+def until_the_end(consumer):
+    """The offsets of all that comes before the consumer says that it is at the end."""
+    found = []
+    while True:
+        message = consumer.poll(10)
+        assert message is not None, "neither a record nor the end"
+        if message.error() is not None:
+            assert message.error().name() == "_PARTITION_EOF", message.error()
+            return found
+        found.append(message.offset())
+
+
+def give_up_before(raw, topic, offset):
+    wanted = m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
+    topics = [m.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[wanted])]
+    raw.call(m.DeleteRecordsRequest(topics=topics, timeout_ms=1000), 2)
+
+
+def test_from_the_beginning_from_the_end_and_from_the_middle(raw, topic, consumer):
+    raw.create_topic(topic)
+    numbers(raw, topic)
+    for start, expected in ((OFFSET_BEGINNING, list(range(10))), (OFFSET_END, []), (4, [4, 5, 6, 7, 8, 9])):
+        consumer.assign([TopicPartition(topic, 0, start)])
+        assert until_the_end(consumer) == expected
+    assert consumer.get_watermark_offsets(TopicPartition(topic, 0)) == (0, 10)
+
+
+def test_an_offset_that_is_gone_leads_to_the_new_start(raw, topic, consumer):
+    raw.create_topic(topic)
+    numbers(raw, topic)
+    give_up_before(raw, topic, 6)
+    consumer.assign([TopicPartition(topic, 0, 2)])
+    assert until_the_end(consumer) == [6, 7, 8, 9]
+    assert consumer.get_watermark_offsets(TopicPartition(topic, 0)) == (6, 10)
+
+
+def test_an_offset_beyond_the_end_leads_to_the_start(raw, topic, consumer):
+    raw.create_topic(topic)
+    numbers(raw, topic, 3)
+    consumer.assign([TopicPartition(topic, 0, 500)])
+    assert until_the_end(consumer) == [0, 1, 2]
+
+
+def test_a_moment_in_time_is_found(raw, topic, consumer, python_consumer):
+    raw.create_topic(topic)
+    began = time.time_ns() // 1_000_000 - 60_000
+    numbers(raw, topic, stamp=began)
+    for moment, expected in ((began - 5, 0), (began, 0), (began + 3500, 4), (began + 9000, 9)):
+        (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, moment)], timeout=10)
+        assert found.offset == expected
+        place = PythonTopicPartition(topic, 0)
+        assert python_consumer.offsets_for_times({place: moment})[place].offset == expected
+    (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, began + 9001)], timeout=10)
+    assert found.offset in (OFFSET_END, 10), "after the last record only the end is left"
+
+
+def test_kafka_python_knows_the_ends(raw, topic, python_consumer):
+    raw.create_topic(topic)
+    numbers(raw, topic)
+    give_up_before(raw, topic, 3)
+    place = PythonTopicPartition(topic, 0)
+    assert python_consumer.beginning_offsets([place]) == {place: 3}
+    assert python_consumer.end_offsets([place]) == {place: 10}
+    python_consumer.assign([place])
+    python_consumer.seek(place, 0)
+    found = []
+    while len(found) < 7:
+        polled = python_consumer.poll(timeout_ms=10_000)
+        assert polled
+        found += [each.offset for each in polled[place]]
+    assert found == [3, 4, 5, 6, 7, 8, 9]
+
+
+def test_aiokafka_is_reset_too(node, raw, topic):
+    from aiokafka import AIOKafkaConsumer
+    from aiokafka import TopicPartition as AioTopicPartition
+
+    raw.create_topic(topic)
+    numbers(raw, topic)
+    give_up_before(raw, topic, 8)
+
+    async def read():
+        async with AIOKafkaConsumer(
+            bootstrap_servers=node.bootstrap, group_id=None, auto_offset_reset="earliest"
+        ) as consumer:
+            place = AioTopicPartition(topic, 0)
+            consumer.assign([place])
+            consumer.seek(place, 1)
+            return [(await consumer.getone(place)).offset for _ in range(2)]
+
+    assert asyncio.run(asyncio.wait_for(read(), 20)) == [8, 9]
+
+
+def test_a_waiting_consumer_gets_what_is_written_next(node, raw, topic, consumer):
+    raw.create_topic(topic)
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    assert until_the_end(consumer) == []
+
+    def write():
+        with Raw(node.port) as other:
+            numbers(other, topic, 100)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    found = []
+    while len(found) < 100:
+        message = consumer.poll(10)
+        assert message is not None
+        if message.error() is None:
+            found.append(int(message.value()))
+    writer.join()
+    assert found == list(range(100))
+
+
+def test_partitions_that_are_added_are_read(raw, topic, consumer):
+    raw.create_topic(topic)
+    wanted = m.CreatePartitionsRequest.CreatePartitionsTopic(name=topic, count=3, assignments=None)
+    raw.call(m.CreatePartitionsRequest(topics=[wanted], timeout_ms=1000), 3)
+    raw.produce(topic, 2, batch(b"new"))
+    consumer.assign([TopicPartition(topic, 2, 0)])
+    assert until_the_end(consumer) == [0]
+
+
+def test_a_reader_of_a_topic_that_is_made_anew_is_not_given_the_old_records(raw, topic, consumer):
+    raw.create_topic(topic)
+    numbers(raw, topic)
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    assert len(until_the_end(consumer)) == 10
+    raw.call(m.DeleteTopicsRequest(topic_names=[topic], timeout_ms=1000), 5)
+    raw.create_topic(topic)
+    raw.produce(topic, 0, batch(b"fresh"))
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    deadline = time.monotonic() + 20
+    values = []
+    while not values and time.monotonic() < deadline:
+        message = consumer.poll(1)
+        if message is not None and message.error() is None:
+            values.append(message.value())
+    assert values == [b"fresh"]

@@ -1,0 +1,105 @@
+"""The start that the README promises, on a clean copy of the tree: make up, then what the other terminal does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).parent.parent.parent
+REGISTRY = "https://pypi.org/simple/click/"
+INSTALL_SECONDS_MAX = 150
+STEP_SECONDS_MAX = 30
+
+
+def registry_fault():
+    """Why packages cannot be had here, or None."""
+    context = ssl.create_default_context(cafile=os.environ.get("PIP_CERT") or None)
+    url = os.environ.get("PIP_INDEX_URL", "").rstrip("/")
+    try:
+        urllib.request.urlopen(f"{url}/click/" if url else REGISTRY, timeout=5, context=context).close()
+    except (OSError, ValueError) as fault:
+        return str(fault)
+    return None
+
+
+@pytest.fixture
+def clean_copy(tmp_path):
+    """What a fresh clone would hold: every file that is tracked or about to be, nothing that was built."""
+    if not (TREE / ".git").exists() or shutil.which("git") is None or shutil.which("make") is None:
+        pytest.skip("needs git, make and a checkout to copy")
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=TREE, capture_output=True, text=True, check=True, timeout=STEP_SECONDS_MAX,
+    )  # fmt: skip
+    copy = tmp_path / "clone"
+    for name in listed.stdout.splitlines():
+        if (TREE / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(TREE / name, copy / name)
+    return copy
+
+
+def address_announced_by(process, log):
+    """Where the node says that it listens, once it does."""
+    deadline = time.monotonic() + INSTALL_SECONDS_MAX
+    while time.monotonic() < deadline:
+        text = log.read_text()
+        found = re.search(r"listens on\s+(127\.0\.0\.1:\d+)", text)
+        stop = re.search(r"kill (\d+)", text)
+        if found and stop:
+            return found.group(1), int(stop.group(1))
+        assert process.poll() is None, f"make up ended: {text[-3000:]}"
+        time.sleep(0.05)
+    raise AssertionError(f"make up took more than {INSTALL_SECONDS_MAX} s: {log.read_text()[-3000:]}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(INSTALL_SECONDS_MAX + 6 * STEP_SECONDS_MAX)
+def test_the_start_of_the_readme_works_on_a_clean_copy(clean_copy, tmp_path):
+    if fault := registry_fault():
+        pytest.skip(f"no package registry: {fault}")
+    log = tmp_path / "make.txt"
+    # As from a plain terminal: nothing of the environment that these tests run in.
+    environment = {name: text for name, text in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            ["make", "up", f"ARGS=--listen 127.0.0.1:0 --data {tmp_path / 'pond'}"],
+            cwd=clean_copy, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        address, node_pid = address_announced_by(process, log)
+
+        def millpond(*words, text=None):
+            done = subprocess.run(
+                [clean_copy / ".venv/bin/millpond", *words, "-b", address],
+                input=text, capture_output=True, text=True, check=False, timeout=STEP_SECONDS_MAX, env=environment,
+            )  # fmt: skip
+            assert done.returncode == 0, (words, done.stdout, done.stderr)
+            return done.stdout
+
+        millpond("topic", "create", "orders", "--partitions", "3")
+        millpond("produce", "orders", text='{"order": 1}\n')
+        assert '{"order": 1}' in millpond("consume", "orders", "--from", "beginning", "--until-end")
+        os.kill(node_pid, signal.SIGTERM)
+        assert process.wait(STEP_SECONDS_MAX) == 0, log.read_text()[-2000:]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert "Traceback" not in log.read_text()
+
+
+def test_every_command_of_the_readme_is_tried_above():
+    readme = (TREE / "README.md").read_text()
+    for words in ("make up", "topic create orders --partitions 3", "consume orders --from beginning --until-end"):
+        assert words in readme

@@ -1,0 +1,157 @@
+"""Bugs put in on purpose: the simulator must find each within a few seeds, or it would not find the real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from millpond.broker import flusher
+from millpond.broker.apis import k01_fetch
+from millpond.broker.controller import Controller
+from millpond.log import recovery, store, syncing
+from millpond.log.partition_log import PartitionLog
+from millpond.log.producers import ProducerStates
+from millpond.sim import faults
+from millpond.sim.disk import PowerCut
+from millpond.sim.plan import Plan, make_plan
+from millpond.sim.scenario import Scenario
+
+SEEDS_MAX = 40
+
+Patch = pytest.MonkeyPatch
+
+
+def acknowledge_before_the_sync(patch: Patch) -> None:
+    real = flusher.Flusher.after_sync
+
+    def after_sync(self: flusher.Flusher, log: PartitionLog, end_offset: int, on_synced: flusher.OnSynced) -> None:
+        real(self, log, end_offset, lambda _: None)
+        on_synced(None)
+
+    patch.setattr(flusher.Flusher, "after_sync", after_sync)
+
+
+def retry_a_failed_sync(patch: Patch) -> None:
+    def sync(ticket: syncing.SyncTicket) -> OSError | None:
+        for _ in range(5):
+            try:
+                ticket.run()
+            except OSError as error:
+                failure = error
+            else:
+                return None
+        return failure
+
+    patch.setattr(flusher, "_sync", sync)
+
+
+def forget_producers_on_restart(patch: Patch) -> None:
+    def open_log(*given: Any) -> PartitionLog:
+        log = recovery.open_log(*given)
+        log.producers = ProducerStates()
+        return log
+
+    patch.setattr(store, "open_log", open_log)
+
+
+def keep_a_torn_tail(patch: Patch) -> None:
+    patch.setattr(recovery._Opener, "_cut", lambda *_: None)
+
+
+def sync_no_folders(patch: Patch) -> None:
+    def run(ticket: syncing.SyncTicket) -> None:
+        ticket.debts.folders = set()
+        real(ticket)
+
+    real = syncing.SyncTicket.run
+    patch.setattr(syncing.SyncTicket, "run", run)
+
+
+def sync_the_active_segment_only(patch: Patch) -> None:
+    def run(ticket: syncing.SyncTicket) -> None:
+        for file in ticket.files[-1:]:
+            file.sync()
+        for folder in sorted(ticket.debts.folders):
+            ticket.disk.sync_folder(folder)
+        for path, data in ticket.replacements:
+            ticket.disk.replace(path, data)
+
+    patch.setattr(syncing.SyncTicket, "run", run)
+
+
+def answer_metadata_before_the_sync(patch: Patch) -> None:
+    real = Controller.submit
+
+    def submit(self: Controller, decide: Any, done: Callable[[Any], None], failed: Any) -> None:
+        replies: list[Any] = []
+
+        def decide_and_tell(image: Any) -> Any:
+            decision = decide(image)
+            replies.append(decision.reply)
+            return decision
+
+        real(self, decide_and_tell, lambda _: None, lambda _: None)
+        if replies:
+            done(replies[0])
+
+    patch.setattr(Controller, "submit", submit)
+
+
+def forget_a_moved_start(patch: Patch) -> None:
+    real = PartitionLog.delete_before
+
+    def delete_before(self: PartitionLog, offset: int) -> None:
+        self.checkpoint_now = lambda: None
+        real(self, offset)
+
+    patch.setattr(PartitionLog, "delete_before", delete_before)
+
+
+def read_twice_while_warming(patch: Patch) -> None:
+    patch.setattr(k01_fetch._Fetch, "_is_waiting", lambda self: not self._wait.ended)
+
+
+POWER = ("power cut", "power cut at operation")
+
+MUTANTS: dict[Callable[[Patch], None], tuple[str, ...]] = {
+    acknowledge_before_the_sync: POWER,
+    retry_a_failed_sync: ("failing sync",),
+    forget_producers_on_restart: ("kill", "resets"),
+    keep_a_torn_tail: POWER,
+    sync_no_folders: POWER,
+    sync_the_active_segment_only: POWER,
+    answer_metadata_before_the_sync: POWER,
+    forget_a_moved_start: POWER,
+    read_twice_while_warming: ("cold disk", "slow disk"),
+}
+
+
+def plan(seed: int, kinds: tuple[str, ...]) -> Plan:
+    return replace(make_plan(seed, kinds), admin_operations=3)
+
+
+def find(kinds: tuple[str, ...]) -> int | None:
+    """The first seed that finds something wrong."""
+    for seed in range(SEEDS_MAX):
+        try:
+            if Scenario(seed, plan(seed, kinds)).run().violations:
+                return seed
+        except (Exception, PowerCut):
+            return seed
+    return None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_the_simulator_finds(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    mutant(monkeypatch)
+    assert find(MUTANTS[mutant]) is not None, f"{SEEDS_MAX} seeds did not notice"
+
+
+@pytest.mark.parametrize("kinds", sorted(set(MUTANTS.values())))
+def test_without_mutants_the_same_seeds_find_nothing(kinds: tuple[str, ...]) -> None:
+    assert not faults.KILL_AFTER_FAILED_SYNC
+    for seed in range(4):
+        assert Scenario(seed, plan(seed, kinds)).run().violations == []
