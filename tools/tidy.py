@@ -92,7 +92,9 @@ def generated() -> Iterator[str]:
 def words() -> Iterator[str]:
     """Unfinished work does not hide in a comment, and no file knows the machine that it was written on."""
     marks = ("TO" + "DO", "FIX" + "ME", "X" + "XX ", "/wo" + "rk/", "/ro" + "ot/")
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
     for name in filter(None, files):
         path = ROOT / name
         if not path.is_file():

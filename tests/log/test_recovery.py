@@ -254,3 +254,26 @@ def test_an_offset_that_rotted_deletes_nothing(make_pond):
         for base, size in others.items():
             assert pond.disk.size(f"{pond.partition}/{base:020d}.log") == size, bit
         store.abandon()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_kill_and_then_a_power_cut_cannot_take_the_place_of_what_was_retired(make_pond, seed):
+    limits = LogLimits(segment_bytes=400, retention_ms=10)
+    for number in range(1, 60):
+        pond = make_pond(disk=SimDisk(seed * 100 + number), limits=limits)
+        store, log = pond.open()
+        pond.fill(log, 12)
+        pond.sync(log)
+        end = log.end_offset
+        log.retire(log.expired_segments(pond.now_ms + 11))
+        store.checkpoint()
+        # The process dies, its writes live on in the page cache; then, while the next one starts, the power goes.
+        store.abandon()
+        pond.disk.crash_at_operation(pond.disk.operations + number)
+        try:
+            store, _ = pond.open()
+            store.close()
+        except PowerCut:
+            pond.disk.crash()
+        _, log = pond.open()
+        assert log.end_offset == end

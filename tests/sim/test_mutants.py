@@ -25,10 +25,7 @@ Patch = pytest.MonkeyPatch
 
 
 def acknowledge_before_the_sync(patch: Patch) -> None:
-    real = flusher.Flusher.after_sync
-
     def after_sync(self: flusher.Flusher, log: PartitionLog, end_offset: int, on_synced: flusher.OnSynced) -> None:
-        real(self, log, end_offset, lambda _: None)
         on_synced(None)
 
     patch.setattr(flusher.Flusher, "after_sync", after_sync)
@@ -119,11 +116,11 @@ POWER = ("power cut", "power cut at operation")
 MUTANTS: dict[Callable[[Patch], None], tuple[str, ...]] = {
     acknowledge_before_the_sync: POWER,
     retry_a_failed_sync: ("failing sync",),
-    forget_producers_on_restart: ("kill", "resets"),
+    forget_producers_on_restart: ("kill", "slow disk"),
     keep_a_torn_tail: POWER,
     sync_no_folders: POWER,
     sync_the_active_segment_only: POWER,
-    answer_metadata_before_the_sync: POWER,
+    answer_metadata_before_the_sync: ("power cut", "slow disk"),
     forget_a_moved_start: POWER,
     read_twice_while_warming: ("cold disk", "slow disk"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Protocol
 from uuid import UUID
@@ -17,6 +18,9 @@ from millpond.wire import batch
 
 COMMITTED_TXN_ONLY = batch.TRANSACTIONAL | batch.CONTROL
 ZSTD = 4
+
+RANGES_MAX = 64
+"""Of how many segments one read may take."""
 
 
 class Watcher(Protocol):
@@ -102,9 +106,24 @@ class Partition:
             for watcher in list(self.watchers):
                 watcher.on_append()
 
-    def read(self, offset: int, bytes_max: int, *, at_least_one_batch: bool) -> FileRange | None:
-        """The bytes from `offset` on, not yet read; None when there are none (yet)."""
-        return self.log.read(offset, bytes_max, min_one=at_least_one_batch).range
+    def read(self, offset: int, bytes_max: int, *, at_least_one_batch: bool) -> list[FileRange]:
+        """The bytes from `offset` on, not yet read, over as many segments as it takes; empty when there are none yet.
+
+        Compaction can leave many small segments of batches without records. A client that is sent only such ones
+        again and again takes its limits for too small (librdkafka ends with an error), hence more than one segment.
+        """
+        log = self.log
+        found = log.read(offset, bytes_max, min_one=at_least_one_batch)
+        ranges: list[FileRange] = []
+        while found.range is not None:
+            ranges.append(found.range)
+            bytes_max -= found.range.length
+            number = bisect_right(log.bases, found.first_offset)
+            is_cut = found.range.position + found.range.length < log.segments[number - 1].size
+            if is_cut or bytes_max <= 0 or number == len(log.bases) or len(ranges) == RANGES_MAX:
+                break
+            found = log.read(log.bases[number], bytes_max, min_one=False)
+        return ranges
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Refuse a client whose view of the leadership is older or newer than ours; -1 does not ask."""

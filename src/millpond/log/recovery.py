@@ -120,11 +120,18 @@ class _Opener:
         for base, following in zip(bases, [*bases[1:], -1], strict=True):
             size = self.disk.size(f"{self.folder}/{offset_name(base, LOG)}")
             segments.append(Segment(self.disk, self.folder, base, following, size))
-        while len(segments) > 1 and segments[1].base_offset <= self.opening.start_offset:
-            # Deleted from the front before the end, but not yet from the disk.
-            gone = segments.pop(0)
-            gone.rename_all(DELETED)
-        return segments
+        # Deleted from the front before the end, but not yet from the disk.
+        gone = sum(segment.base_offset <= self.opening.start_offset for segment in segments[1:])
+        self._mark_deleted(segments[:gone])
+        return segments[gone:]
+
+    def _mark_deleted(self, segments: list[Segment]) -> None:
+        if segments:
+            # What stays must be there for certain first: its name may have been synced by nobody yet.
+            self.disk.sync_folder(self.folder)
+        for segment in segments:
+            segment.rename_all(DELETED)
+            segment.close()
 
     # After a crash
 
@@ -167,9 +174,7 @@ class _Opener:
             bases = [other.base_offset for other in segments]
             # A compacted segment ends exactly where another begins. Any other end is damage, and no reason to delete.
             covered = bases.index(end) if end in bases else 0
-            for leftover in segments[number + 1 : covered]:
-                leftover.rename_all(DELETED)
-                leftover.close()
+            self._mark_deleted(segments[number + 1 : covered])
             del segments[number + 1 : covered]
             if number + 1 < len(segments):
                 segment.next_offset = segments[number + 1].base_offset

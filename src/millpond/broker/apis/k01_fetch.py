@@ -50,7 +50,7 @@ class _Fetch:
         self._bytes_min = request.min_bytes
         self._wait_ms = min(request.max_wait_ms, broker.settings[FETCH_WAIT_MAX_MS])
         self._context = context
-        self._found: list[tuple[Wanted, m.FetchResponse.PartitionData, FileRange | None]] = []
+        self._found: list[tuple[Wanted, m.FetchResponse.PartitionData, list[FileRange]]] = []
         self._parked_on: list[Partition] = []
         self._wait: Wait[Response] = Wait(on_end=self._unpark)
 
@@ -62,9 +62,9 @@ class _Fetch:
         failed = False
         for wanted in self._context.wanted:
             reply, found = self._read_one(wanted, self._bytes_max - found_bytes, first=found_bytes == 0)
-            if found is not None:
-                found_bytes += found.length
-            elif reply.error_code:
+            for part in found:
+                found_bytes += part.length
+            if reply.error_code:
                 failed = True
             self._found.append((wanted, reply, found))
         if found_bytes >= at_least_bytes or failed or not self._context.wanted:
@@ -74,34 +74,34 @@ class _Fetch:
 
     def _read_one(
         self, wanted: Wanted, bytes_left: int, *, first: bool
-    ) -> tuple[m.FetchResponse.PartitionData, FileRange | None]:
+    ) -> tuple[m.FetchResponse.PartitionData, list[FileRange]]:
         name, topic_id, index = wanted.key
         partitions = self._broker.partitions
         partition = partitions.by_id(topic_id, index) if self._by_id else partitions.get(name, index)
         if partition is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return _failed(index, code), None
+            return _failed(index, code), []
         try:
             partition.check_leader_epoch(wanted.leader_epoch)
             found = partition.read(
                 wanted.fetch_offset, min(wanted.bytes_max, max(bytes_left, 0)), at_least_one_batch=first
             )
         except Refused as refusal:
-            return _failed(index, refusal.code, partition), None
+            return _failed(index, refusal.code, partition), []
         reply = m.FetchResponse.PartitionData(
             partition_index=index,
             high_watermark=partition.high_watermark,
             last_stable_offset=partition.last_stable_offset,
             log_start_offset=partition.log.start_offset,
             aborted_transactions=[] if self._committed_only else None,
-            records=b"" if found is None else found,
+            records=[*found],
         )
         return reply, found
 
     def _release(self) -> None:
         for _, _, found in self._found:
-            if found is not None:
-                found.file.release()
+            for part in found:
+                part.file.release()
         self._found = []
 
     # Waiting.
@@ -155,9 +155,10 @@ class _Fetch:
 
     def _cold_ranges(self) -> list[FileRange]:
         return [
-            found
+            part
             for _, _, found in self._found
-            if found is not None and not found.file.is_cached(found.position, found.length)
+            for part in found
+            if not part.file.is_cached(part.position, part.length)
         ]
 
     def _warm(self, cold: list[FileRange]) -> None:

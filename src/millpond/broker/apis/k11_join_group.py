@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: m.JoinGroupRequest) -> Outcome:
-    return ask(broker.groups, call, request.group_id, request, lambda code: m.JoinGroupResponse(error_code=code, member_id=request.member_id))
+    return ask(
+        broker.groups,
+        call,
+        request.group_id,
+        request,
+        lambda code: m.JoinGroupResponse(error_code=code, member_id=request.member_id),
+    )
 
 
 API = Api(key=11, name="JoinGroup", versions=(0, 9), handle=handle)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: m.ConsumerGroupHeartbeatRequest) -> Outcome:
-    return ask(broker.groups, call, request.group_id, request, lambda code: m.ConsumerGroupHeartbeatResponse(error_code=code))
+    return ask(
+        broker.groups, call, request.group_id, request, lambda code: m.ConsumerGroupHeartbeatResponse(error_code=code)
+    )
 
 
 API = Api(key=68, name="ConsumerGroupHeartbeat", versions=(0, 1), handle=handle)

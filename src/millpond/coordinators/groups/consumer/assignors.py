@@ -130,8 +130,8 @@ def _even_out(load: Load, members: Mapping[str, Subscriber], subscribers: Mappin
     """Shift partitions along chains of members until no chain leads from one member to another with two fewer.
 
     A member passes a partition of some topic to another subscriber of it, that one passes another partition on, and
-    so forth: only the two ends change in size. When no such chain is left, no assignment is more even. When none begins
-    at the largest member, none ever will at those it reaches, so they are settled.
+    so forth: only the two ends change in size. When no such chain is left, no assignment is more even. When none
+    begins at the largest member, none ever will at those it reaches, so they are settled.
     """
     settled: set[str] = set()
     held: dict[str, dict[UUID, int]] = {member_id: defaultdict(int) for member_id in load}

@@ -1,0 +1,209 @@
+"""Random lives of a group: whatever clients do, one owner per partition, epochs that never fall, rest in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.coordinators.groups.consumer.state import STABLE
+
+STEPS = 120
+REGEXES = ("t.*", "t[01]", "(t|u)[0-9]+", "nothing")
+
+
+class Life:
+    """One run: a pond, its clients, and what must hold after every step."""
+
+    def __init__(self, seed: int, make_pond: Callable[..., Any], make_consumer: Callable[..., Any], replay: Any) -> None:
+        self.random = Random(seed)
+        self.pond = make_pond(t0=3, t1=2)
+        self.make_consumer = make_consumer
+        self.replay = replay
+        self.alive: list[Any] = []
+        self.crashed: list[Any] = []
+        self.away: list[Any] = []
+        self.made = 0
+        self.group_epoch = 0
+        self.member_epochs: dict[str, int] = {}
+
+    # What can happen.
+
+    def join(self) -> None:
+        if len(self.alive) >= 6:
+            return
+        self.made += 1
+        member = self.make_consumer(self.pond, f"m{self.made}")
+        self.subscribe(member)
+        member.assignor = self.random.choice([None, None, "uniform", "range"])
+        if self.random.random() < 0.3:
+            member.instance_id = f"i{self.made}"
+        self.alive.append(member)
+        member.beat(lose_reply=self.random.random() < 0.2)
+
+    def subscribe(self, member: Any) -> None:
+        if self.random.random() < 0.4:
+            member.topics, member.regex = (), self.random.choice(REGEXES)
+        else:
+            names = sorted({*self.pond.image.topics, "not-there"})
+            member.topics = tuple(self.random.sample(names, self.random.randint(0, len(names))))
+            member.regex = None
+
+    def change_subscription(self) -> None:
+        if self.alive:
+            member = self.random.choice(self.alive)
+            self.subscribe(member)
+            member.must_say_all = True
+
+    def beat(self) -> None:
+        if self.alive:
+            self.random.choice(self.alive).beat(lose_reply=self.random.random() < 0.15)
+
+    def revoke(self) -> None:
+        if self.alive:
+            self.random.choice(self.alive).revoke()
+
+    def take(self) -> None:
+        if self.alive:
+            self.random.choice(self.alive).take()
+
+    def leave(self) -> None:
+        if self.alive and self.random.random() < 0.4:
+            member = self.random.choice(self.alive)
+            self.alive.remove(member)
+            self.pond.leave(member.id)
+
+    def crash(self) -> None:
+        if self.alive and self.random.random() < 0.3:
+            member = self.random.choice(self.alive)
+            self.alive.remove(member)
+            self.crashed.append(member)
+
+    def restart_static(self) -> None:
+        """A static member goes away, and comes back under another id, or does not."""
+        static = [member for member in self.alive if member.instance_id and member.epoch > 0]
+        if static and self.random.random() < 0.6:
+            member = self.random.choice(static)
+            member.drop_all()
+            self.alive.remove(member)
+            self.pond.beat(member.id, -2, instance_id=member.instance_id)
+            self.away.append(member)
+        elif self.away:
+            member = self.away.pop()
+            self.made += 1
+            member.id = f"m{self.made}"
+            self.alive.append(member)
+            member.beat()
+
+    def change_topics(self) -> None:
+        topics = list(self.pond.image.topics.values())
+        choice = self.random.random()
+        if choice < 0.1 and len(topics) < 5:
+            self.pond.create(f"{self.random.choice('tu')}{self.pond.topics_made}", self.random.randint(1, 4))
+        elif choice < 0.2:
+            topic = self.random.choice(topics)
+            self.pond.grow(topic.name, len(topic.partitions) + 1)
+        elif choice < 0.25 and len(topics) > 1:
+            self.pond.delete(self.random.choice(topics).name)
+        self.pond.topics_changed()
+
+    def wait(self) -> None:
+        self.pond.pass_time(self.random.choice([10, 3_000, 20_000]))
+
+    def reload(self) -> None:
+        if self.random.random() < 0.3:
+            self.pond.reload()
+
+    # What must hold.
+
+    def check(self) -> None:
+        group = self.pond.group
+        members = group.state.members
+        owners: dict[Any, str] = {}
+        for member in [*self.alive, *self.crashed]:
+            for partition in member.holds if member.id in members else ():
+                assert partition not in owners, (partition, owners[partition], member.id)
+                owners[partition] = member.id
+        assert group.state.epoch >= self.group_epoch
+        self.group_epoch = group.state.epoch
+        assert group.state.assignment_epoch <= group.state.epoch
+        for member_id, member in members.items():
+            if member.epoch != -2:
+                assert member.epoch >= self.member_epochs.get(member_id, 0), member_id
+                assert member.epoch <= group.state.epoch
+                self.member_epochs[member_id] = member.epoch
+        held = [each for member in members.values() for each in member.current.assigned | member.current.revoking]
+        assert len(held) == len(set(held)), "the group itself thinks that two hold one partition"
+
+    def settle(self) -> None:
+        for _ in range(12):
+            for member in self.alive:
+                member.work()
+                self.check()
+            self.pond.pass_time(5_000)
+        state = self.pond.group.state
+        assert set(state.members) == {member.id for member in self.alive}
+        assert not self.alive or state.name == STABLE
+        wanted = set()
+        for member in self.alive:
+            assert member.error is ErrorCode.NONE
+            assert member.owned == state.target(member.id) == state.members[member.id].current.assigned
+            for name in state.topics_of(state.members[member.id]):
+                topic = self.pond.image.topics.get(name)
+                wanted |= {(topic.id, number) for number in range(len(topic.partitions))} if topic else set()
+        assert {each for member in self.alive for each in member.owned} == wanted, "a partition starves"
+
+    def check_log(self) -> None:
+        """The log alone, whole or cleaned by key, gives the same durable state."""
+        again = self.pond.new_group()
+        for record in self.pond.log:
+            self.replay(again, record)
+        assert again.state == self.pond.group.state
+        cleaned: dict[bytes, Any] = {}
+        for record in self.pond.log:
+            cleaned.pop(record.key, None)
+            cleaned[record.key] = record
+        compact = self.pond.new_group()
+        for record in cleaned.values():
+            if record.value is not None:
+                self.replay(compact, record)
+        assert compact.state == self.pond.group.state
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_life_keeps_one_owner_and_comes_to_rest(
+    seed: int, make_pond: Callable[..., Any], make_consumer: Callable[..., Any], replay: Any
+) -> None:
+    life = Life(seed, make_pond, make_consumer, replay)
+    happenings = [life.join, life.beat, life.beat, life.beat, life.revoke, life.revoke, life.take, life.take]
+    happenings += [life.leave, life.crash, life.restart_static, life.change_topics, life.wait, life.reload]
+    happenings += [life.change_subscription]
+    for _ in range(STEPS):
+        life.random.choice(happenings)()
+        life.check()
+    life.check_log()
+    life.settle()
+    life.check_log()
+
+
+def test_every_prefix_of_the_log_gives_the_state_of_that_moment(
+    make_pond: Callable[..., Any], make_consumer: Callable[..., Any], replay: Any
+) -> None:
+    life = Life(7, make_pond, make_consumer, replay)
+    moments = [(0, life.pond.group.state.copy())]
+    happenings = [life.join, life.beat, life.beat, life.revoke, life.take, life.leave, life.restart_static]
+    for _ in range(STEPS):
+        life.random.choice([*happenings, life.change_topics, life.wait])()
+        if len(life.pond.log) > moments[-1][0]:
+            moments.append((len(life.pond.log), life.pond.group.state.copy()))
+    assert len(moments) > 20
+    again = life.pond.new_group()
+    position = 0
+    for length, state in moments:
+        for record in life.pond.log[position:length]:
+            replay(again, record)
+        position = length
+        assert again.state == state
