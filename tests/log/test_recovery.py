@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from millpond.base.errors import ErrorCode, Refused
@@ -270,10 +272,9 @@ def test_a_kill_and_then_a_power_cut_cannot_take_the_place_of_what_was_retired(m
         # The process dies, its writes live on in the page cache; then, while the next one starts, the power goes.
         store.abandon()
         pond.disk.crash_at_operation(pond.disk.operations + number)
-        try:
+        with contextlib.suppress(PowerCut):
             store, _ = pond.open()
             store.close()
-        except PowerCut:
-            pond.disk.crash()
+        pond.disk.crash()
         _, log = pond.open()
         assert log.end_offset == end

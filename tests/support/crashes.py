@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from millpond.wire import messages as m
 from support.node import Node
@@ -74,6 +74,9 @@ class NumberWriter:
                 except BufferError:
                     self._producer.poll(0.05)
                     continue
+                except KafkaException as fatal:
+                    self.failed.append(str(fatal))
+                    return
                 self.sent[partition] += 1
             self._producer.poll(0)
             # Enough to keep several batches in flight, little enough to leave the node its core.
@@ -82,7 +85,7 @@ class NumberWriter:
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self.failed.append(f"{message.value()!r} of partition {message.partition()}: {error}")
+            self.failed.append(f"{message.value()!r} of partition {message.partition()}: {error.str()}")
         else:
             self.acknowledged[message.partition()][int(message.value())] = message.offset()
 
@@ -95,10 +98,14 @@ class NumberWriter:
             assert time.monotonic() < deadline, "the producer does not come back after a restart"
             time.sleep(0.005)
 
-    def finish(self) -> None:
-        """Stop sending; wait until everything that was sent is acknowledged or has failed."""
+    def stop(self) -> None:
+        """Send no more."""
         self._stop.set()
         self._thread.join()
+
+    def finish(self) -> None:
+        """Stop sending; wait until everything that was sent is acknowledged or has failed."""
+        self.stop()
         left = self._producer.flush(SETTLE_SECONDS)
         assert left == 0, f"{left} records were neither acknowledged nor refused"
 
@@ -138,11 +145,16 @@ class NumberReader:
                     self.faults.append(str(error))
 
     def finish(self, expected: list[int]) -> None:
-        """Wait until so many records of each partition were seen, then stop."""
+        """Wait until so many records of each partition were seen."""
         deadline = time.monotonic() + SETTLE_SECONDS
-        while [len(each) for each in self.seen] < expected and time.monotonic() < deadline:
+        while time.monotonic() < deadline and any(
+            len(seen) < count for seen, count in zip(self.seen, expected, strict=True)
+        ):
             time.sleep(0.02)
+        # Time enough for what must not come: a record twice, or one that nobody was told of.
         time.sleep(0.2)
+
+    def stop(self) -> None:
         self._stop.set()
         self._thread.join()
         self._consumer.close()
@@ -174,10 +186,11 @@ def kill_in_a_loop(node: Node, loops: int, seed: int, progress: Callable[[Tally]
             assert not writer.failed, writer.failed[:3]
             if progress is not None:
                 progress(tally)
+        writer.finish()
+        reader.finish([len(each) for each in writer.acknowledged])
     finally:
-        if node.is_running():
-            writer.finish()
-            reader.finish([len(each) for each in writer.acknowledged])
+        writer.stop()
+        reader.stop()
     check(node, writer, reader, tally)
     _check_topics(node, kept, dropped)
     tally.topics = len(kept) + len(dropped)

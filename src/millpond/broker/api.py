@@ -45,6 +45,10 @@ class Call:
     version: int
     client_id: str | None
 
+    @property
+    def client_host(self) -> str:
+        return self.connection.link.peer.rpartition(":")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Api:

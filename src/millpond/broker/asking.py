@@ -3,48 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.broker.api import Call, Outcome, Response
+from millpond.broker.coordination import Coordination, Producer
 from millpond.broker.wait import Wait
 from millpond.coordinators.shard import Request
 from millpond.wire.messages import Message
 
-if TYPE_CHECKING:
-    from millpond.broker.coordination import Coordination
-
 A = TypeVar("A")
 
+Fail = Callable[[Request, ErrorCode], Any]
+"""The answer that a request has for an error."""
 
-class Asker(Generic[A]):
-    """Waits for one answer of a coordinator; a coordinator that cannot answer gives an error code instead."""
 
-    __slots__ = ("_fail", "wait")
+class Asker:
+    """Waits for one answer of a coordinator; one that cannot answer gives an error code instead."""
 
-    def __init__(self, fail: Callable[[ErrorCode], A]) -> None:
-        self.wait: Wait[A] = Wait()
+    __slots__ = ("_fail", "request", "wait")
+
+    def __init__(self, call: Call, body: Message, fail: Fail) -> None:
+        self.wait: Wait[Any] = Wait()
+        self.request = Request(body, call.version, self, call.client_id or "", call.client_host)
         self._fail = fail
 
-    def finish(self, answer: A) -> None:
+    def finish(self, answer: Any) -> None:
         self.wait.finish(answer)
 
     def fail(self, code: ErrorCode) -> None:
-        self.wait.finish(self._fail(code))
+        self.wait.finish(self._fail(self.request, code))
 
 
 def ask(
-    coordination: Coordination[Any], call: Call, key: str, body: Message, fail: Callable[[ErrorCode], A]
-) -> Wait[A]:
-    """Put a request to the shard that is responsible for `key`."""
-    asker = Asker(fail)
-    request = Request(body, call.version, asker, call.client_id or "", call.client_host)
+    coordination: Coordination[Any], call: Call, key: str, body: Message, fail: Fail, producer: Producer | None = None
+) -> Wait[Any]:
+    """Put a request to the shard that is responsible for `key`; what it writes may be part of a transaction."""
+    asker = Asker(call, body, fail)
     try:
         home = coordination.home_of(key)
     except Refused as refused:
         asker.fail(refused.code)
         return asker.wait
-    home.run(lambda shard, now_ms: shard.step(request, now_ms))
+    home.run(lambda shard, now_ms: shard.step(asker.request, now_ms), producer)
     return asker.wait
 
 
@@ -55,11 +56,14 @@ def gather(waits: Sequence[Wait[A]], combine: Callable[[list[A]], Response]) -> 
     whole: Wait[Response] = Wait()
     parts: dict[int, A] = {}
 
-    def take(place: int, answer: A) -> None:
-        parts[place] = answer
-        if len(parts) == len(waits):
-            whole.finish(combine([parts[each] for each in range(len(waits))]))
+    def taker(place: int) -> Callable[[A], None]:
+        def take(answer: A) -> None:
+            parts[place] = answer
+            if len(parts) == len(waits):
+                whole.finish(combine([parts[each] for each in range(len(waits))]))
+
+        return take
 
     for place, wait in enumerate(waits):
-        wait.then(lambda answer, place=place: take(place, answer))  # type: ignore[misc]
+        wait.then(taker(place))
     return whole

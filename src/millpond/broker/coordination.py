@@ -9,39 +9,46 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ports import Clock, Timer
 from millpond.broker.flusher import Flusher
 from millpond.broker.partitions import Partition
-from millpond.coordinators.runtime import partition_for, replay_batches
+from millpond.coordinators.runtime import TransactionalShard, partition_for, replay_batches
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Shard
+from millpond.wire.batch import walk
 from millpond.wire.records import Record, encode_batch
 
 S = TypeVar("S", bound=Shard)
 
 LOAD_BYTES = 4 << 20
 
-Decide = Callable[[S, int], Effects]
-
 
 class Token(Protocol):
     """Whoever waits for a reply of a coordinator."""
 
-    def finish(self, response: object) -> None: ...
+    def finish(self, response: Any) -> None: ...
 
     def fail(self, code: ErrorCode) -> None: ...
+
+
+class Producer(NamedTuple):
+    """In whose transaction records are written."""
+
+    id: int
+    epoch: int
 
 
 class Home(Generic[S]):
     """One shard and the log that it lives in."""
 
     def __init__(
-        self, shard: S, partition: Partition, clock: Clock, flusher: Flusher, carry_out: Callable[[object], None]
+        self, shard: S, partition: Partition, clock: Clock, flusher: Flusher, carry_out: Callable[[Any], None]
     ) -> None:
         self.shard = shard
         self.partition = partition
+        self.is_closed = False
         self._clock = clock
         # Members must not time out because somebody set the wall clock: it is looked at once, then time just passes.
         self._wall_minus_monotonic_ms = clock.wall_ms() - clock.monotonic_ms()
@@ -50,25 +57,23 @@ class Home(Generic[S]):
         self._unsettled: deque[tuple[int, Effects]] = deque()
         self._timer: Timer | None = None
         self._timer_ms = 0
-        self._closed = False
-
-    def _now_ms(self) -> int:
-        return self._wall_minus_monotonic_ms + self._clock.monotonic_ms()
 
     def load(self) -> None:
         """Replay the log. Waits for the disk: it is done before the node takes requests."""
         log = self.partition.log
         offset: int = log.start_offset
         while data := log.read_batches(offset, LOAD_BYTES):
-            offset = replay_batches(self.shard, data)
+            replay_batches(self.shard, data)
+            for _, header in walk(data):
+                offset = header.next_offset
         self.run(lambda shard, now_ms: shard.on_loaded(now_ms))
 
-    def run(self, decide: Decide[S]) -> None:
+    def run(self, decide: Callable[[S, int], Effects], producer: Producer | None = None) -> None:
         """Let the shard decide, write down what it decided, answer when that is safe."""
         effects = decide(self.shard, self._now_ms())
         if effects.records:
             try:
-                self._append(effects.records)
+                self._append(effects.records, producer)
             except Refused as refused:
                 _refuse(effects, refused.code)
                 self._close(refused.code)
@@ -76,14 +81,29 @@ class Home(Generic[S]):
         self._settle_later(effects)
         self._set_timer()
 
-    def _append(self, records: list[CoordinatorRecord]) -> None:
+    def _append(self, records: list[CoordinatorRecord], producer: Producer | None) -> None:
         now_ms = self._now_ms()
+        written = [Record(place, now_ms, record.key, record.value) for place, record in enumerate(records)]
+        if producer is None:
+            batch = encode_batch(written)
+            first_offset = self.partition.append_own(batch).first_offset
+            for place, record in enumerate(records):
+                self.shard.replay(first_offset + place, record.key, record.value)
+            return
+        assert isinstance(self.shard, TransactionalShard)
         batch = encode_batch(
-            [Record(place, now_ms, record.key, record.value) for place, record in enumerate(records)]
+            written, producer_id=producer.id, producer_epoch=producer.epoch, transactional=True
         )
-        appended = self.partition.append_internal(memoryview(bytearray(batch)))
+        first_offset = self.partition.append_own(batch).first_offset
         for place, record in enumerate(records):
-            self.shard.replay(appended.first_offset + place, record.key, record.value)
+            self.shard.replay_transactional(
+                producer.id, producer.epoch, first_offset + place, record.key, record.value
+            )
+
+    def on_marker(self, producer: Producer, committed: bool, offset: int) -> None:
+        """A transaction that wrote here has ended; its marker is in the log."""
+        assert isinstance(self.shard, TransactionalShard)
+        self.shard.replay_marker(producer.id, producer.epoch, committed, offset)
 
     # Answering.
 
@@ -112,16 +132,15 @@ class Home(Generic[S]):
                 self._carry_out(order)
 
     def _close(self, code: ErrorCode) -> None:
-        self._closed = True
+        self.stop()
         unsettled, self._unsettled = self._unsettled, deque()
         for _, effects in unsettled:
             _refuse(effects, code)
 
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
     # Time.
+
+    def _now_ms(self) -> int:
+        return self._wall_minus_monotonic_ms + self._clock.monotonic_ms()
 
     def _set_timer(self) -> None:
         deadline_ms = self.shard.next_deadline_ms()
@@ -130,19 +149,20 @@ class Home(Generic[S]):
                 return
             self._timer.cancel()
             self._timer = None
-        if deadline_ms is not None and not self._closed:
+        if deadline_ms is not None and not self.is_closed:
             self._timer_ms = deadline_ms
             self._timer = self._clock.call_later(max(deadline_ms - self._now_ms(), 1), self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
-        if not self._closed:
+        if not self.is_closed:
             self.run(lambda shard, now_ms: shard.on_time(now_ms))
 
     def stop(self) -> None:
+        self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._closed = True
+            self._timer = None
 
 
 def _refuse(effects: Effects, code: ErrorCode) -> None:
@@ -159,20 +179,33 @@ class Coordination(Generic[S]):
         self._homes: dict[int, Home[S]] = {}
         self._count = 0
 
-    def open(self, partition: Partition, count: int) -> None:
-        """A partition of the internal topic is there: load its shard."""
-        self._count = count
-        home = self._homes[partition.name.partition] = self._make_home(partition)
-        home.load()
+    @property
+    def is_open(self) -> bool:
+        return self._count > 0
+
+    def open(self, partitions: list[Partition]) -> None:
+        """The internal topic is there: load the shard of every partition that has none yet."""
+        self._count = len(partitions)
+        for partition in partitions:
+            number = partition.name.partition
+            if number not in self._homes:
+                home = self._homes[number] = self._make_home(partition)
+                home.load()
+
+    def partition_of(self, key: str) -> int:
+        return partition_for(key, self._count)
 
     def home_of(self, key: str) -> Home[S]:
         """The home of a group or transactional id. Refused while there is none."""
         if not self._count:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet")
-        home = self._homes.get(partition_for(key, self._count))
+        home = self._homes.get(self.partition_of(key))
         if home is None or home.is_closed:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"a partition of {self.topic} is offline")
         return home
+
+    def home_at(self, number: int) -> Home[S] | None:
+        return self._homes.get(number)
 
     def homes(self) -> Iterator[Home[S]]:
         return iter([home for home in self._homes.values() if not home.is_closed])

@@ -14,6 +14,7 @@ from millpond.base.settings import Settings
 from millpond.config import topic as topic_settings
 from millpond.log.limits import FOREVER
 from millpond.log.partition_log import Appended, PartitionLog
+from millpond.metadata.image import INTERNAL_TOPICS
 from millpond.wire import batch
 
 COMMITTED_TXN_ONLY = batch.TRANSACTIONAL | batch.CONTROL
@@ -43,6 +44,7 @@ class Partition:
         "_flush",
         "acknowledges_after_sync",
         "flush_messages",
+        "is_internal",
         "leader_epoch",
         "log",
         "name",
@@ -64,6 +66,7 @@ class Partition:
         self.log = log
         self.leader_epoch = leader_epoch
         self.acknowledges_after_sync = True
+        self.is_internal = name.topic in INTERNAL_TOPICS
         # A dictionary, because a set would wake its members in an order that differs from run to run.
         self.watchers: dict[Watcher, None] = {}
         self.flush_messages = FOREVER
@@ -89,6 +92,8 @@ class Partition:
         if not records:
             raise Refused(ErrorCode.INVALID_RECORD, "the request has no records for this partition")
         assert isinstance(records, memoryview), "a decoded request holds its records as a view"
+        if self.is_internal:
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the broker itself writes to {self.name.topic}")
         attributes = _attributes(records)
         if attributes & COMMITTED_TXN_ONLY:
             raise Refused(ErrorCode.INVALID_TXN_STATE, "transactions are not served by this version")
@@ -99,6 +104,17 @@ class Partition:
             self.wake_watchers()
             if self.log.end_offset - self.log.synced_offset >= self.flush_messages:
                 self._flush(self)
+        return appended
+
+    def append_own(self, batch: bytes) -> Appended:
+        """Append a batch of the broker's own making."""
+        appended = self.log.append(
+            memoryview(bytearray(batch)),
+            leader_epoch=self.leader_epoch,
+            now_ms=self._clock.wall_ms(),
+            from_client=False,
+        )
+        self.wake_watchers()
         return appended
 
     def wake_watchers(self) -> None:

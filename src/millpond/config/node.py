@@ -19,6 +19,8 @@ from millpond.base.settings import (
     Value,
     at_least,
     between,
+    each_of,
+    one_of,
 )
 from millpond.config.topic import DAY_MS, TOPIC
 
@@ -187,6 +189,97 @@ FETCH_SESSION_SLOTS = Setting(
     bits=32,
 )
 
+OFFSETS_TOPIC_PARTITIONS = Setting(
+    "offsets.topic.num.partitions",
+    50,
+    "The number of partitions of __consumer_offsets when it is created; groups are spread over them.",
+    at_least(1),
+    bits=32,
+)
+OFFSETS_RETENTION_MINUTES = Setting(
+    "offsets.retention.minutes",
+    7 * 24 * 60,
+    "How long the offsets of a group are kept after its last member has left.",
+    at_least(1),
+    bits=32,
+)
+OFFSETS_RETENTION_CHECK_INTERVAL_MS = Setting(
+    "offsets.retention.check.interval.ms", 600_000, "How often to look for offsets past their retention.", at_least(1)
+)
+OFFSET_METADATA_MAX_BYTES = Setting(
+    "offset.metadata.max.bytes", 4096, "The largest text that a consumer may commit with an offset.", bits=32
+)
+GROUP_INITIAL_REBALANCE_DELAY_MS = Setting(
+    "group.initial.rebalance.delay.ms",
+    3000,
+    "How long an empty group waits for more members before its first rebalance.",
+    at_least(0),
+    bits=32,
+)
+GROUP_MIN_SESSION_TIMEOUT_MS = Setting(
+    "group.min.session.timeout.ms", 6000, "The shortest session timeout that a member may ask for.", bits=32
+)
+GROUP_MAX_SESSION_TIMEOUT_MS = Setting(
+    "group.max.session.timeout.ms", 1_800_000, "The longest session timeout that a member may ask for.", bits=32
+)
+GROUP_MAX_SIZE = Setting(
+    "group.max.size", (1 << 31) - 1, "The largest number of members of a classic group.", at_least(1), bits=32
+)
+GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS = Setting(
+    "group.consumer.heartbeat.interval.ms",
+    5000,
+    "How often members of groups of the new protocol shall say that they are alive.",
+    at_least(1),
+    bits=32,
+)
+GROUP_CONSUMER_SESSION_TIMEOUT_MS = Setting(
+    "group.consumer.session.timeout.ms",
+    45_000,
+    "After how long a silence a member of a group of the new protocol is thought gone.",
+    at_least(1),
+    bits=32,
+)
+GROUP_CONSUMER_MAX_SIZE = Setting(
+    "group.consumer.max.size",
+    (1 << 31) - 1,
+    "The largest number of members of a group of the new protocol.",
+    at_least(1),
+    bits=32,
+)
+GROUP_CONSUMER_ASSIGNORS = Setting(
+    "group.consumer.assignors",
+    ("uniform", "range"),
+    "The assignors that members of the new protocol may ask for; the first one serves those who ask for none.",
+    each_of("uniform", "range"),
+)
+GROUP_CONSUMER_MIGRATION_POLICY = Setting(
+    "group.consumer.migration.policy",
+    "bidirectional",
+    "Whether a live group may change from the classic to the new protocol and back.",
+    one_of("disabled", "upgrade", "downgrade", "bidirectional"),
+)
+TRANSACTION_TOPIC_PARTITIONS = Setting(
+    "transaction.state.log.num.partitions",
+    50,
+    "The number of partitions of __transaction_state when it is created.",
+    at_least(1),
+    bits=32,
+)
+TRANSACTION_MAX_TIMEOUT_MS = Setting(
+    "transaction.max.timeout.ms",
+    900_000,
+    "The longest timeout that a producer may ask for its transactions.",
+    at_least(1),
+    bits=32,
+)
+TRANSACTIONAL_ID_EXPIRATION_MS = Setting(
+    "transactional.id.expiration.ms",
+    7 * DAY_MS,
+    "Forget a transactional id that has not been used for this long.",
+    at_least(1),
+    bits=32,
+)
+
 RETENTION_CHECK_INTERVAL_MS = Setting(
     "log.retention.check.interval.ms", 300_000, "How often to look for segments past their retention.", at_least(1)
 )
@@ -248,6 +341,22 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         FETCH_WAIT_MAX_MS,
         FETCH_SESSION_SLOTS,
     ),
+    "Groups": (
+        OFFSETS_TOPIC_PARTITIONS,
+        OFFSETS_RETENTION_MINUTES,
+        OFFSETS_RETENTION_CHECK_INTERVAL_MS,
+        OFFSET_METADATA_MAX_BYTES,
+        GROUP_INITIAL_REBALANCE_DELAY_MS,
+        GROUP_MIN_SESSION_TIMEOUT_MS,
+        GROUP_MAX_SESSION_TIMEOUT_MS,
+        GROUP_MAX_SIZE,
+        GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS,
+        GROUP_CONSUMER_SESSION_TIMEOUT_MS,
+        GROUP_CONSUMER_MAX_SIZE,
+        GROUP_CONSUMER_ASSIGNORS,
+        GROUP_CONSUMER_MIGRATION_POLICY,
+    ),
+    "Transactions": (TRANSACTION_TOPIC_PARTITIONS, TRANSACTION_MAX_TIMEOUT_MS, TRANSACTIONAL_ID_EXPIRATION_MS),
     "Looking after the logs": (
         RETENTION_CHECK_INTERVAL_MS,
         CLEANER_ENABLE,

@@ -129,6 +129,9 @@ def decide_delete_topics(
     for ref, topic in zip(refs, found, strict=True):
         if isinstance(topic, Refused):
             replies[ref] = DeletedTopic(ref.name, ref.topic_id, Verdict.of(topic))
+        elif topic.is_internal:
+            refused = Verdict(ErrorCode.INVALID_TOPIC_EXCEPTION, f"the brokers keep their own records in {topic.name}")
+            replies[topic.id] = DeletedTopic(ref.name, ref.topic_id, refused)
         elif not layers.static[DELETE_TOPIC_ENABLE]:
             refused = Verdict(
                 ErrorCode.TOPIC_DELETION_DISABLED, f"{DELETE_TOPIC_ENABLE.name} is false on this broker"

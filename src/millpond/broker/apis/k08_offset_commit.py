@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.base.errors import ErrorCode
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.asking import ask
+from millpond.broker.group_calls import ask_group
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -18,25 +17,7 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: m.OffsetCommitRequest) -> Outcome:
-    return ask(broker.groups, call, request.group_id, request, lambda code: _failed(request, code))
-
-
-def _failed(request: m.OffsetCommitRequest, code: ErrorCode) -> m.OffsetCommitResponse:
-    return m.OffsetCommitResponse(
-        topics=[
-            m.OffsetCommitResponse.OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    m.OffsetCommitResponse.OffsetCommitResponsePartition(
-                        partition_index=each.partition_index, error_code=code
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    return ask_group(broker, call, request.group_id, request)
 
 
 API = Api(key=8, name="OffsetCommit", versions=(2, 10), handle=handle, lists="topics")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.asking import ask
+from millpond.broker.group_calls import ask_group
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: m.JoinGroupRequest) -> Outcome:
-    return ask(
-        broker.groups,
-        call,
-        request.group_id,
-        request,
-        lambda code: m.JoinGroupResponse(error_code=code, member_id=request.member_id),
-    )
+    return ask_group(broker, call, request.group_id, request)
 
 
 API = Api(key=11, name="JoinGroup", versions=(0, 9), handle=handle)

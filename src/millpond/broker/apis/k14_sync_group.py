@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.asking import ask
+from millpond.broker.group_calls import ask_group
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: m.SyncGroupRequest) -> Outcome:
-    return ask(broker.groups, call, request.group_id, request, lambda code: m.SyncGroupResponse(error_code=code))
+    return ask_group(broker, call, request.group_id, request)
 
 
 API = Api(key=14, name="SyncGroup", versions=(0, 5), handle=handle)

@@ -1,11 +1,12 @@
-"""OffsetDelete (47), version 0: forget committed offsets of partitions that the group no longer reads."""
+"""OffsetDelete (47), version 0: forget committed offsets of topics that the group no longer reads.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.asking import ask
+from millpond.broker.group_calls import ask_group
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: m.OffsetDeleteRequest) -> Outcome:
-    return ask(broker.groups, call, request.group_id, request, lambda code: m.OffsetDeleteResponse(error_code=code))
+    return ask_group(broker, call, request.group_id, request)
 
 
-API = Api(key=47, name="OffsetDelete", versions=(0, 0), handle=handle)
+API = Api(key=47, name="OffsetDelete", versions=(0, 0), handle=handle, lists="topics")

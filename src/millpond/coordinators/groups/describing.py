@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from millpond.base.errors import ErrorCode
 from millpond.coordinators.groups.classic import ClassicGroup, State
+from millpond.coordinators.groups.consumer.group import ConsumerGroup
 from millpond.coordinators.groups.group import Group
 from millpond.coordinators.groups.members import Member
-from millpond.wire.messages import DescribeGroupsResponse, ListGroupsResponse
+from millpond.wire.messages import ConsumerGroupDescribeResponse, DescribeGroupsResponse, ListGroupsResponse
 
 GROUP_ID_NOT_FOUND_FROM = 6
 """Before, a group that is not there was described as dead, without an error."""
@@ -34,6 +35,18 @@ def describe_classic(group_id: str, group: Group | None, version: int) -> Descri
         protocol_type=group.protocol_type or "",
         protocol_data=protocol or "",
         members=[_describe_member(member, protocol) for member in group.members.values()],
+    )
+
+
+def describe_consumer(group_id: str, group: Group | None) -> ConsumerGroupDescribeResponse.DescribedGroup:
+    if isinstance(group, ConsumerGroup):
+        return group.describe()
+    words = "is not a consumer group" if group else "not found"
+    return ConsumerGroupDescribeResponse.DescribedGroup(
+        group_id=group_id,
+        group_state=State.DEAD.value,
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+        error_message=f"Group {group_id} {words}.",
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millpond.base.ports import Entropy
+from millpond.coordinators.groups.history import History
 from millpond.coordinators.groups.settings import GroupSettings
 from millpond.coordinators.groups.timers import Timers
 from millpond.coordinators.shard import CoordinatorRecord, Effects
@@ -35,6 +36,9 @@ class Group(Protocol):
 
     @property
     def protocol_type(self) -> str | None: ...
+
+    @property
+    def history(self) -> History: ...
 
     @property
     def is_empty(self) -> bool:

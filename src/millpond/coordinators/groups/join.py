@@ -118,10 +118,8 @@ def _add(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupReque
 
 def _rejoin(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest, member: Member) -> None:
     is_unchanged = member.protocols == protocols_of(body)
-    leads = group.leader == member.id
-    if (group.state is State.COMPLETING and is_unchanged) or (
-        group.state is State.STABLE and is_unchanged and not leads
-    ):
+    follows = group.leader != member.id
+    if is_unchanged and (group.state is State.COMPLETING or (group.state is State.STABLE and follows)):
         # It may not have heard the first answer.
         turn.reply(request.token, generation_reply(group, member))
         return

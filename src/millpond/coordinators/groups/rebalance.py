@@ -5,7 +5,7 @@ from __future__ import annotations
 from millpond.base.errors import ErrorCode
 from millpond.coordinators.groups.classic import CAN_REBALANCE, ClassicGroup, State
 from millpond.coordinators.groups.group import Turn
-from millpond.coordinators.groups.history import Why
+from millpond.coordinators.groups.history import Cause, Why
 from millpond.coordinators.groups.members import NO_MEMBER_ID, Member
 from millpond.coordinators.groups.timers import TimerKey
 from millpond.coordinators.shard import Request
@@ -120,6 +120,23 @@ def expect_heartbeat(turn: Turn, group: ClassicGroup, member: Member, within_ms:
     """A sign of life: the session runs anew."""
     timeout_ms = member.session_timeout_ms if within_ms is None else within_ms
     turn.timers.set(TimerKey(SESSION, group.group_id, member.id), turn.now_ms + timeout_ms)
+
+
+def wake(turn: Turn, group: ClassicGroup) -> None:
+    """The group comes from the log: its sessions begin to run."""
+    for member in group.members.values():
+        expect_heartbeat(turn, group, member)
+    if len(group.members) > turn.settings.group_size_max:
+        group.history.note(Cause(Why.OVER_CAPACITY, "", turn.now_ms))
+        prepare(turn, group)
+
+
+def forget_timers(turn: Turn, group: ClassicGroup) -> None:
+    """The group is about to be something else."""
+    for kind in (JOIN_PHASE, SYNC_PHASE):
+        turn.timers.cancel(TimerKey(kind, group.group_id))
+    for member_id in (*group.members, *group.pending):
+        turn.timers.cancel(TimerKey(SESSION, group.group_id, member_id))
 
 
 def generation_reply(group: ClassicGroup, member: Member) -> JoinGroupResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millpond.base.errors import ErrorCode
+from millpond.base.errors import ErrorCode, Refused
 from millpond.coordinators.groups.committing import refused_commit, refused_in_transaction
 from millpond.coordinators.groups.fetching import GROUP_ERROR_FROM, SEVERAL_GROUPS_FROM
 from millpond.coordinators.groups.rebalance import refused_join
@@ -10,8 +10,8 @@ from millpond.coordinators.shard import Request
 from millpond.wire import messages as m
 
 
-def refusal(request: Request, code: ErrorCode) -> m.Message:
-    body = request.body
+def refusal(request: Request, refused: Refused) -> m.Message:
+    body, code = request.body, refused.code
     match body:
         case m.JoinGroupRequest():
             return refused_join(request, code, body.member_id)
@@ -29,16 +29,8 @@ def refusal(request: Request, code: ErrorCode) -> m.Message:
             return _refused_fetch(body, request.version, code)
         case m.OffsetDeleteRequest():
             return m.OffsetDeleteResponse(error_code=code)
-        case m.DescribeGroupsRequest():
-            described = m.DescribeGroupsResponse.DescribedGroup
-            return m.DescribeGroupsResponse(
-                groups=[described(group_id=each, error_code=code) for each in body.groups]
-            )
-        case m.DeleteGroupsRequest():
-            result = m.DeleteGroupsResponse.DeletableGroupResult
-            return m.DeleteGroupsResponse(
-                results=[result(group_id=each, error_code=code) for each in body.groups_names]
-            )
+        case m.ConsumerGroupHeartbeatRequest():
+            return m.ConsumerGroupHeartbeatResponse(error_code=code, error_message=refused.message)
         case _:
             raise AssertionError(f"{type(body).__name__} is none of a group coordinator's requests")
 

@@ -12,33 +12,23 @@ from typing import Final
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ports import Entropy
-from millpond.coordinators.groups import committing, describing, expiry, fetching, refusals
+from millpond.coordinators.groups import committing, describing, expiry, fetching, rebalance, refusals
 from millpond.coordinators.groups.classic import ClassicGroup, State
-from millpond.coordinators.groups.group import Group, Shared, Turn
-from millpond.coordinators.groups.history import Cause, Rebalance, Why
+from millpond.coordinators.groups.consumer.group import ConsumerGroup
+from millpond.coordinators.groups.group import Shared, Turn
+from millpond.coordinators.groups.history import Rebalance
 from millpond.coordinators.groups.join import check_join, join
 from millpond.coordinators.groups.leave import leave, on_session_end
 from millpond.coordinators.groups.members import NO_MEMBER_ID
-from millpond.coordinators.groups.offsets import Committed, Offsets
 from millpond.coordinators.groups.rebalance import (
     answer_join,
     answer_sync,
     expect_heartbeat,
     on_join_timeout,
     on_sync_timeout,
-    prepare,
     refused_join,
 )
-from millpond.coordinators.groups.records import (
-    GROUP_KEY_VERSION,
-    OFFSET_KEY_VERSIONS,
-    OffsetKey,
-    decode_group_key,
-    decode_group_value,
-    decode_offset_key,
-    decode_offset_value,
-    key_version,
-)
+from millpond.coordinators.groups.registry import AnyGroup, Registry
 from millpond.coordinators.groups.settings import GroupSettings
 from millpond.coordinators.groups.sync import heartbeat, sync
 from millpond.coordinators.groups.timers import TimerKey
@@ -47,6 +37,8 @@ from millpond.metadata.image import Image
 from millpond.wire import messages as m
 
 RETENTION: Final = "retention"
+CONSUMER: Final = "consumer"
+"""The timer of a group that keeps its own clocks."""
 
 
 class GroupShard:
@@ -54,17 +46,18 @@ class GroupShard:
 
     def __init__(self, image: Image, settings: GroupSettings, entropy: Entropy) -> None:
         self.shared = Shared(image, settings, entropy)
-        self.groups: dict[str, Group] = {}
-        self.offsets = Offsets()
+        self.registry = Registry(self.shared)
+        self.groups = self.registry.groups
+        self.offsets = self.registry.offsets
 
     # Requests.
 
     def step(self, request: Request, now_ms: int) -> Effects:
-        turn = Turn(self.shared, now_ms)
+        turn = self._turn(now_ms)
         try:
             self._decide(turn, request)
         except Refused as refused:
-            turn.reply(request.token, refusals.refusal(request, refused.code))
+            turn.reply(request.token, refusals.refusal(request, refused))
         return turn.effects
 
     def _decide(self, turn: Turn, request: Request) -> None:
@@ -73,9 +66,9 @@ class GroupShard:
             case m.JoinGroupRequest():
                 self._join(turn, request, body)
             case m.SyncGroupRequest():
-                sync(turn, self._classic(body.group_id), request, body)
+                self._sync(turn, request, body)
             case m.HeartbeatRequest():
-                heartbeat(turn, self._classic(body.group_id), request, body)
+                self._heartbeat(turn, request, body)
             case m.LeaveGroupRequest():
                 self._leave(turn, request, body)
             case m.OffsetCommitRequest():
@@ -85,36 +78,94 @@ class GroupShard:
             case m.OffsetFetchRequest():
                 self._fetch(turn, request, body)
             case m.OffsetDeleteRequest():
-                group = self._known(body.group_id)
+                group = self.registry.known(body.group_id)
                 turn.reply(request.token, committing.delete_offsets(turn, group, self.offsets, body))
             case m.DescribeGroupsRequest():
                 self._describe(turn, request, body)
             case m.DeleteGroupsRequest():
                 self._delete(turn, request, body)
+            case m.ConsumerGroupHeartbeatRequest():
+                self._consumer_heartbeat(turn, request, body)
+            case m.ConsumerGroupDescribeRequest():
+                self._consumer_describe(turn, request, body)
             case _:
                 raise AssertionError(f"{type(body).__name__} is none of a group coordinator's requests")
 
     def _join(self, turn: Turn, request: Request, body: m.JoinGroupRequest) -> None:
         check_join(turn, body)
         group = self.groups.get(body.group_id)
-        if group is None:
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            self._let(turn, group, group.classic_join(request, turn.now_ms))
+            return
+        if not isinstance(group, ClassicGroup):
             if body.member_id != NO_MEMBER_ID:
                 raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
-            group = self._created(body.group_id)
-        assert isinstance(group, ClassicGroup)
+            if group is not None:
+                # An empty group becomes what its next member wants.
+                turn.record(*group.tombstones())
+            group = self.registry.new_classic(body.group_id)
         try:
             join(turn, group, request, body)
         finally:
-            self._drop_if_hollow(group)
+            self.registry.drop_if_hollow(group)
+
+    def _sync(self, turn: Turn, request: Request, body: m.SyncGroupRequest) -> None:
+        group = self.registry.with_members(body.group_id)
+        if isinstance(group, ConsumerGroup):
+            self._let(turn, group, group.classic_sync(request, turn.now_ms))
+        else:
+            sync(turn, group, request, body)
+
+    def _heartbeat(self, turn: Turn, request: Request, body: m.HeartbeatRequest) -> None:
+        group = self.registry.with_members(body.group_id)
+        if isinstance(group, ConsumerGroup):
+            self._let(turn, group, group.classic_heartbeat(request, turn.now_ms))
+        else:
+            heartbeat(turn, group, request, body)
 
     def _leave(self, turn: Turn, request: Request, body: m.LeaveGroupRequest) -> None:
         if not body.group_id:
             raise Refused(ErrorCode.INVALID_GROUP_ID)
         group = self.groups.get(body.group_id)
-        assert group is None or isinstance(group, ClassicGroup)
+        if isinstance(group, ConsumerGroup):
+            self._let(turn, group, group.classic_leave(request, turn.now_ms))
+            return
         leave(turn, group, request, body)
         if group is not None:
-            self._drop_if_hollow(group)
+            self.registry.drop_if_hollow(group)
+
+    def _consumer_heartbeat(self, turn: Turn, request: Request, body: m.ConsumerGroupHeartbeatRequest) -> None:
+        known = self.groups.get(body.group_id)
+        if isinstance(known, ConsumerGroup):
+            self._let(turn, known, known.heartbeat(request, turn.now_ms))
+            return
+        if body.group_id and body.member_epoch != 0:
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {body.group_id}")
+        group = self.registry.new_consumer(body.group_id)
+        if known is None:
+            effects = group.heartbeat(request, turn.now_ms)
+        else:
+            effects = group.upgrade_from(known, request, turn.now_ms)
+        if effects.records:
+            if known is not None:
+                rebalance.forget_timers(turn, known)
+            self.groups[body.group_id] = group
+            self._let(turn, group, effects)
+        else:
+            turn.effects.add(effects)
+
+    def _consumer_describe(self, turn: Turn, request: Request, body: m.ConsumerGroupDescribeRequest) -> None:
+        described = [describing.describe_consumer(each, self.groups.get(each)) for each in body.group_ids]
+        turn.reply(request.token, m.ConsumerGroupDescribeResponse(groups=described))
+
+    def _let(self, turn: Turn, group: ConsumerGroup, effects: Effects) -> None:
+        """Take in what a group that keeps its own clocks has decided, and when it wants to be asked again."""
+        turn.effects.add(effects)
+        deadline_ms = group.next_deadline_ms()
+        if deadline_ms is None:
+            turn.timers.cancel(TimerKey(CONSUMER, group.group_id))
+        else:
+            turn.timers.set(TimerKey(CONSUMER, group.group_id), deadline_ms)
 
     def _commit(self, turn: Turn, request: Request, body: m.OffsetCommitRequest) -> None:
         generation = body.generation_id_or_member_epoch
@@ -129,7 +180,7 @@ class GroupShard:
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION)
         turn.reply(request.token, committing.commit(turn, body, request.version))
 
-    def _keep_alive(self, turn: Turn, group: Group, member_id: str) -> None:
+    def _keep_alive(self, turn: Turn, group: AnyGroup, member_id: str) -> None:
         """A commit is a sign of life in a classic group."""
         if isinstance(group, ClassicGroup) and group.state in (State.STABLE, State.PREPARING):
             member = group.members.get(member_id)
@@ -166,7 +217,7 @@ class GroupShard:
         for group_id in dict.fromkeys(body.groups_names):
             code = ErrorCode.NONE
             try:
-                group = self._known(group_id)
+                group = self.registry.known(group_id)
                 group.check_delete()
                 expiry.forget_group(turn, group, self.offsets)
             except Refused as refused:
@@ -193,7 +244,7 @@ class GroupShard:
     def history(self, group_id: str) -> list[Rebalance]:
         """Why the group rebalanced, oldest first; empty when it is not known."""
         group = self.groups.get(group_id)
-        return list(group.history.rebalances) if isinstance(group, ClassicGroup) else []
+        return list(group.history.rebalances) if group else []
 
     # Time, and news from elsewhere.
 
@@ -202,7 +253,7 @@ class GroupShard:
 
     def on_time(self, now_ms: int) -> Effects:
         """Handle what has come due, up to the first records: what is due next may depend on their replay."""
-        turn = Turn(self.shared, now_ms)
+        turn = self._turn(now_ms)
         while not turn.effects.records and (key := self.shared.timers.pop_due(now_ms)):
             self._on_timer(turn, key)
         return turn.effects
@@ -212,18 +263,20 @@ class GroupShard:
             self._expire(turn)
             return
         group = self.groups.get(key.group_id)
-        if not isinstance(group, ClassicGroup):
+        if isinstance(group, ConsumerGroup):
+            if key.kind == CONSUMER:
+                self._let(turn, group, group.on_time(turn.now_ms))
+            return
+        if group is None:
             return
         match key.kind:
-            case "session":
+            case rebalance.SESSION:
                 on_session_end(turn, group, key.member_id)
-                self._drop_if_hollow(group)
-            case "join":
+                self.registry.drop_if_hollow(group)
+            case rebalance.JOIN_PHASE:
                 on_join_timeout(turn, group)
-            case "sync":
+            case rebalance.SYNC_PHASE:
                 on_sync_timeout(turn, group)
-            case _:
-                raise AssertionError(key)
 
     def _expire(self, turn: Turn) -> None:
         for group in self.groups.values():
@@ -233,28 +286,31 @@ class GroupShard:
 
     def on_topics_deleted(self, names: Iterable[str], now_ms: int) -> Effects:
         """Topics are gone from the image: their offsets go too."""
-        turn = Turn(self.shared, now_ms)
+        turn = self._turn(now_ms)
         expiry.forget_topics(turn, self.offsets, frozenset(names))
         return turn.effects
 
-    def on_loaded(self, now_ms: int) -> Effects:
-        turn = Turn(self.shared, now_ms)
+    def on_topics_changed(self, now_ms: int) -> Effects:
+        """Topics came, went or grew in the image: groups whose partitions we share out look again."""
+        turn = self._turn(now_ms)
         for group in self.groups.values():
-            if isinstance(group, ClassicGroup):
-                self._wake(turn, group)
+            if isinstance(group, ConsumerGroup):
+                self._let(turn, group, group.on_topics_changed(now_ms))
+        return turn.effects
+
+    def on_loaded(self, now_ms: int) -> Effects:
+        turn = self._turn(now_ms)
+        for group in self.groups.values():
+            if isinstance(group, ConsumerGroup):
+                self._let(turn, group, group.on_loaded(now_ms))
+            else:
+                rebalance.wake(turn, group)
         turn.timers.set(TimerKey(RETENTION), now_ms + turn.settings.offsets_retention_check_interval_ms)
         return turn.effects
 
-    def _wake(self, turn: Turn, group: ClassicGroup) -> None:
-        for member in group.members.values():
-            expect_heartbeat(turn, group, member)
-        if len(group.members) > turn.settings.group_size_max:
-            group.history.note(Cause(Why.OVER_CAPACITY, "", turn.now_ms))
-            prepare(turn, group)
-
     def unload(self) -> Effects:
         """Another node takes over: whoever waits here is sent there."""
-        turn = Turn(self.shared, 0)
+        turn = Turn(self.shared, self.registry.now_ms or 0)
         for group in self.groups.values():
             if isinstance(group, ClassicGroup):
                 for member in group.members.values():
@@ -265,76 +321,16 @@ class GroupShard:
     # Records.
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
-        version = key_version(key)
-        if version in OFFSET_KEY_VERSIONS:
-            self._replay_offset(offset, decode_offset_key(key), value)
-        elif version == GROUP_KEY_VERSION:
-            self._replay_group(decode_group_key(key), value)
-        # Kinds that a later program wrote are left to it.
+        self.registry.replay(offset, key, value)
 
     def replay_transactional(
         self, producer_id: int, epoch: int, offset: int, key: bytes, value: bytes | None
     ) -> None:
-        """An offset that a transaction will commit. Nothing else is ever written in one."""
-        if key_version(key) not in OFFSET_KEY_VERSIONS or value is None:
-            return
-        offset_key = decode_offset_key(key)
-        committed = Committed.from_record(decode_offset_value(value), offset)
-        self._created(offset_key.group_id)
-        self.offsets.replay_pending(producer_id, epoch, offset_key, committed)
+        self.registry.replay_transactional(producer_id, epoch, offset, key, value)
 
     def replay_marker(self, producer_id: int, epoch: int, committed: bool, offset: int) -> None:
-        for group_id in {key.group_id: None for key in self.offsets.replay_marker(producer_id, epoch, committed)}:
-            self._drop_if_hollow(self.groups[group_id])
+        self.registry.replay_marker(producer_id, epoch, committed)
 
-    def _replay_offset(self, offset: int, key: OffsetKey, value: bytes | None) -> None:
-        if value is not None:
-            self._created(key.group_id)
-            self.offsets.replay(key, Committed.from_record(decode_offset_value(value), offset))
-            return
-        self.offsets.replay(key, None)
-        if key.group_id in self.groups:
-            self._drop_if_hollow(self.groups[key.group_id])
-
-    def _replay_group(self, group_id: str, value: bytes | None) -> None:
-        if value is None:
-            self.groups.pop(group_id, None)
-            if self.offsets.has_any(group_id):
-                self._created(group_id)
-            return
-        group = self._created(group_id)
-        assert isinstance(group, ClassicGroup)
-        group.replay(decode_group_value(value))
-
-    # Groups.
-
-    def _classic(self, group_id: str) -> ClassicGroup:
-        if not group_id:
-            raise Refused(ErrorCode.INVALID_GROUP_ID)
-        group = self.groups.get(group_id)
-        if not isinstance(group, ClassicGroup):
-            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
-        return group
-
-    def _known(self, group_id: str) -> Group:
-        if group_id not in self.groups:
-            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND)
-        return self.groups[group_id]
-
-    def _created(self, group_id: str) -> Group:
-        """The group, made if need be: one that only keeps its offsets here has no members and no protocol."""
-        group = self.groups.get(group_id)
-        if group is None:
-            group = self.groups[group_id] = ClassicGroup(group_id, self.shared.settings.history_length)
-        return group
-
-    def _drop_if_hollow(self, group: Group) -> None:
-        """A group that neither the log nor a client knows of costs memory for nothing."""
-        if (
-            isinstance(group, ClassicGroup)
-            and group.is_empty
-            and not group.is_written
-            and not group.pending
-            and not self.offsets.has_any(group.group_id)
-        ):
-            del self.groups[group.group_id]
+    def _turn(self, now_ms: int) -> Turn:
+        self.registry.now_ms = now_ms
+        return Turn(self.shared, now_ms)

@@ -191,13 +191,14 @@ class Consumer:
             fields["subscribed_topic_regex"] = self.regex or ""
             fields["instance_id"] = self.instance_id
             fields["server_assignor"] = self.assignor
-        if full or self.reported != self.owned:
-            fields["owned"] = self.owned
+        # It says that it holds what it has been told and has not begun to read: it may begin at any moment.
+        if full or self.reported != self.holds:
+            fields["owned"] = frozenset() if joining else self.holds
         response = self.pond.beat(self.id, self.epoch, **fields)
         if lose_reply:
             self.must_say_all = True
             return
-        self.reported = self.owned
+        self.reported = self.holds
         self.must_say_all = False
         self.error = ErrorCode(response.error_code)
         if self.error in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
@@ -208,7 +209,7 @@ class Consumer:
         self.epoch = response.member_epoch
         assignment = given(response)
         if assignment is not None:
-            self.told = assignment
+            self.told, self.reported = assignment, None
 
     def drop_all(self) -> None:
         self.epoch, self.owned, self.told, self.reported, self.must_say_all = 0, frozenset(), frozenset(), None, True

@@ -1,0 +1,151 @@
+"""All groups of a shard and their offsets, as the log tells of them: records come in, groups come to be and go.
+
+A group that only keeps its offsets here is an empty classic one without a protocol. A group changes its kind when the
+records of one kind end and those of the other begin.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.coordinators.groups.classic import ClassicGroup
+from millpond.coordinators.groups.consumer.group import ConsumerGroup
+from millpond.coordinators.groups.consumer.records import TYPES as CONSUMER_KEY_VERSIONS
+from millpond.coordinators.groups.consumer.records import decode_record as decode_consumer_record
+from millpond.coordinators.groups.group import Shared, Turn
+from millpond.coordinators.groups.offsets import Committed, Offsets
+from millpond.coordinators.groups.rebalance import prepare, wake
+from millpond.coordinators.groups.records import (
+    GROUP_KEY_VERSION,
+    OFFSET_KEY_VERSIONS,
+    OffsetKey,
+    decode_group_key,
+    decode_group_value,
+    decode_offset_key,
+    decode_offset_value,
+    key_version,
+)
+from millpond.coordinators.shard import Effects
+from millpond.wire import messages as m
+
+AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup
+
+
+class Registry:
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self.groups: dict[str, AnyGroup] = {}
+        self.offsets = Offsets()
+        self.now_ms: int | None = None
+        """The time of the step under way, once everything is loaded; what is replayed then belongs to it."""
+
+    # Records.
+
+    def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
+        version = key_version(key)
+        if version in OFFSET_KEY_VERSIONS:
+            self._replay_offset(offset, decode_offset_key(key), value)
+        elif version == GROUP_KEY_VERSION:
+            self._replay_classic(decode_group_key(key), value)
+        elif version in CONSUMER_KEY_VERSIONS:
+            self._replay_consumer(*decode_consumer_record(key, value))
+        # Kinds that a later program wrote are left to it.
+
+    def replay_transactional(
+        self, producer_id: int, epoch: int, offset: int, key: bytes, value: bytes | None
+    ) -> None:
+        """An offset that a transaction will commit. Nothing else is ever written in one."""
+        if key_version(key) not in OFFSET_KEY_VERSIONS or value is None:
+            return
+        offset_key = decode_offset_key(key)
+        committed = Committed.from_record(decode_offset_value(value), offset)
+        self.created(offset_key.group_id)
+        self.offsets.replay_pending(producer_id, epoch, offset_key, committed)
+
+    def replay_marker(self, producer_id: int, epoch: int, committed: bool) -> None:
+        for group_id in {key.group_id: None for key in self.offsets.replay_marker(producer_id, epoch, committed)}:
+            self.drop_if_hollow(self.groups[group_id])
+
+    def _replay_offset(self, offset: int, key: OffsetKey, value: bytes | None) -> None:
+        if value is not None:
+            self.created(key.group_id)
+            self.offsets.replay(key, Committed.from_record(decode_offset_value(value), offset))
+            return
+        self.offsets.replay(key, None)
+        if key.group_id in self.groups:
+            self.drop_if_hollow(self.groups[key.group_id])
+
+    def _replay_classic(self, group_id: str, value: bytes | None) -> None:
+        group = self.groups.get(group_id)
+        if value is None:
+            if isinstance(group, ClassicGroup):
+                del self.groups[group_id]
+                self._keep_for_offsets(group_id)
+            return
+        had_members = isinstance(group, ClassicGroup) and bool(group.members)
+        if not isinstance(group, ClassicGroup):
+            group = self.new_classic(group_id)
+        group.replay(decode_group_value(value))
+        if group.members and not had_members and self.now_ms is not None:
+            # A consumer group turned back while it was alive: one of its members has to share out again.
+            turn = Turn(self.shared, self.now_ms)
+            wake(turn, group)
+            prepare(turn, group)
+            assert turn.effects == Effects(), "nobody can have joined yet"
+
+    def _replay_consumer(self, key: m.Message, value: m.Message | None) -> None:
+        group_id: str = getattr(key, "group_id")  # noqa: B009
+        group = self.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return
+            group = self.groups[group_id] = self.new_consumer(group_id)
+        group.replay(key, value)
+        if value is None and not group.exists:
+            del self.groups[group_id]
+            self._keep_for_offsets(group_id)
+
+    def _keep_for_offsets(self, group_id: str) -> None:
+        if self.offsets.has_any(group_id):
+            self.created(group_id)
+
+    # Groups.
+
+    def with_members(self, group_id: str) -> AnyGroup:
+        """Where there is no group, there is no such member either."""
+        if not group_id:
+            raise Refused(ErrorCode.INVALID_GROUP_ID)
+        if group_id not in self.groups:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+        return self.groups[group_id]
+
+    def known(self, group_id: str) -> AnyGroup:
+        if group_id not in self.groups:
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND)
+        return self.groups[group_id]
+
+    def created(self, group_id: str) -> AnyGroup:
+        """The group, made if need be: one that only keeps its offsets here has no members and no protocol."""
+        return self.groups.get(group_id) or self.new_classic(group_id)
+
+    def new_classic(self, group_id: str) -> ClassicGroup:
+        group = self.groups[group_id] = ClassicGroup(group_id, self.shared.settings.history_length)
+        return group
+
+    def new_consumer(self, group_id: str) -> ConsumerGroup:
+        shared = self.shared
+        return ConsumerGroup(
+            group_id, shared.image, shared.settings.consumer, shared.entropy, shared.settings.history_length
+        )
+
+    def drop_if_hollow(self, group: AnyGroup) -> None:
+        """A group that neither the log nor a client knows of costs memory for nothing."""
+        if (
+            isinstance(group, ClassicGroup)
+            and group.is_empty
+            and not group.is_written
+            and not group.pending
+            and not self.offsets.has_any(group.group_id)
+        ):
+            del self.groups[group.group_id]
