@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import Refused
 from millpond.broker.api import Call, Outcome, Response
 from millpond.broker.coordination import Coordination, Producer
 from millpond.broker.wait import Wait
@@ -14,8 +14,8 @@ from millpond.wire.messages import Message
 
 A = TypeVar("A")
 
-Fail = Callable[[Request, ErrorCode], Any]
-"""The answer that a request has for an error."""
+Fail = Callable[[Request, Refused], Any]
+"""The answer that a request has for a refusal."""
 
 
 class Asker:
@@ -31,8 +31,8 @@ class Asker:
     def finish(self, answer: Any) -> None:
         self.wait.finish(answer)
 
-    def fail(self, code: ErrorCode) -> None:
-        self.wait.finish(self._fail(self.request, code))
+    def fail(self, refused: Refused) -> None:
+        self.wait.finish(self._fail(self.request, refused))
 
 
 def ask(
@@ -43,7 +43,7 @@ def ask(
     try:
         home = coordination.home_of(key)
     except Refused as refused:
-        asker.fail(refused.code)
+        asker.fail(refused)
         return asker.wait
     home.run(lambda shard, now_ms: shard.step(asker.request, now_ms), producer)
     return asker.wait

@@ -11,22 +11,35 @@ from millpond.base.settings import Settings
 from millpond.broker.connection import Connection
 from millpond.broker.connections import Connections
 from millpond.broker.controller import Controller
+from millpond.broker.coordination import Coordination, Home
 from millpond.broker.dispatch import Dispatcher
 from millpond.broker.fetch_sessions import FetchSessions
 from millpond.broker.flusher import Flusher
 from millpond.broker.housekeeping import Housekeeping, Journal
-from millpond.broker.partitions import Partitions
+from millpond.broker.limits import group_settings
+from millpond.broker.partitions import Partition, Partitions
 from millpond.broker.producer_ids import ProducerIds
 from millpond.broker.topics import TopicKeeper
 from millpond.config import node
 from millpond.config.effective import NodeLayers
+from millpond.coordinators.groups.shard import GroupShard
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
 from millpond.metadata.image import ALL_BROKERS, Image, Resource
-from millpond.metadata.records import ConfigRecord, Record, ResourceType
+from millpond.metadata.records import (
+    ConfigRecord,
+    PartitionRecord,
+    Record,
+    RemoveTopicRecord,
+    ResourceType,
+    TopicRecord,
+)
 from millpond.metadata.topics import NewTopic, decide_create_topics
 
 WILDCARDS = ("0.0.0.0", "::", "")
+
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPIC_CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20), "compression.type": "producer"}
 
 DRAIN_MS = 500
 """How long a stopping broker lets answers reach their clients."""
@@ -76,6 +89,7 @@ class Broker:
             remove_later=self.housekeeping.remove_later,
             journal=journal,
         )
+        self.groups: Coordination[GroupShard] = Coordination(OFFSETS_TOPIC, self._group_home)
         self._listener: Listener | None = None
 
     @property
@@ -102,6 +116,7 @@ class Broker:
         self.controller.load(self.advertised(), after_crash=not report.clean)
         self._read_broker_settings()
         self._keeper.open_all()
+        self._open_coordinations()
         self.controller.on_change(self._on_records)
         self.housekeeping.start()
 
@@ -140,7 +155,43 @@ class Broker:
     def _on_records(self, records: Sequence[Record]) -> None:
         if any(isinstance(each, ConfigRecord) and each.resource_type == ResourceType.BROKER for each in records):
             self._read_broker_settings()
+        removed = [name for each in records if isinstance(each, RemoveTopicRecord) for name in self._name_of(each)]
         self._keeper.on_records(records)
+        if removed:
+            for home in self.groups.homes():
+                home.run(lambda shard, now_ms: shard.on_topics_deleted(removed, now_ms))
+        if any(isinstance(each, TopicRecord | PartitionRecord | RemoveTopicRecord) for each in records):
+            for home in self.groups.homes():
+                home.run(lambda shard, now_ms: shard.on_topics_changed(now_ms))
+
+    def _name_of(self, record: RemoveTopicRecord) -> list[str]:
+        """The name of a topic that is already gone from the image, as its partitions still know it."""
+        return [partition.name.topic for partition in self.partitions.of_topic(record.topic_id)[:1]]
+
+    # Coordinators.
+
+    def _group_home(self, partition: Partition) -> Home[GroupShard]:
+        shard = GroupShard(self.image, group_settings(self.settings), self.entropy)
+        return Home(shard, partition, self.clock, self.flusher, _no_orders)
+
+    def _open_coordinations(self) -> None:
+        for coordination in (self.groups,):
+            topic = self.image.topics.get(coordination.topic)
+            if topic is not None:
+                coordination.open(self.partitions.of_topic(topic.id))
+
+    def open_coordination(self, coordination: Coordination[GroupShard], done: Callable[[], None]) -> None:
+        """Bring the coordinator's topic into being; `done` comes when it has been tried."""
+        count = self.settings[node.OFFSETS_TOPIC_PARTITIONS]
+        wanted = NewTopic(coordination.topic, count, configs=tuple(INTERNAL_TOPIC_CONFIG.items()))
+
+        def tried(_: object) -> None:
+            self._open_coordinations()
+            done()
+
+        self.controller.submit(
+            lambda image: decide_create_topics(image, self.layers, [wanted], self.entropy), tried, tried
+        )
 
     def _read_broker_settings(self) -> None:
         own = self.image.config_of(Resource(ResourceType.BROKER, str(self.node_id)))
@@ -156,6 +207,7 @@ class Broker:
         self._listener.close()
         self._listener = None
         self.housekeeping.stop()
+        self.groups.stop()
         for partition in self.partitions:
             for watcher in list(partition.watchers):
                 watcher.answer()
@@ -175,3 +227,7 @@ class Broker:
         """Force everything to disk and mark the folder as cleanly left."""
         self.controller.close()
         self.store.close()
+
+
+def _no_orders(order: object) -> None:
+    raise AssertionError(f"a group coordinator gives no orders: {order}")

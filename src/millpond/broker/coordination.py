@@ -30,7 +30,7 @@ class Token(Protocol):
 
     def finish(self, response: Any) -> None: ...
 
-    def fail(self, code: ErrorCode) -> None: ...
+    def fail(self, refused: Refused) -> None: ...
 
 
 class Producer(NamedTuple):
@@ -75,8 +75,8 @@ class Home(Generic[S]):
             try:
                 self._append(effects.records, producer)
             except Refused as refused:
-                _refuse(effects, refused.code)
-                self._close(refused.code)
+                _refuse(effects, refused)
+                self._close(refused)
                 return
         self._settle_later(effects)
         self._set_timer()
@@ -90,20 +90,22 @@ class Home(Generic[S]):
             for place, record in enumerate(records):
                 self.shard.replay(first_offset + place, record.key, record.value)
             return
-        assert isinstance(self.shard, TransactionalShard)
-        batch = encode_batch(
-            written, producer_id=producer.id, producer_epoch=producer.epoch, transactional=True
-        )
+        batch = encode_batch(written, producer_id=producer.id, producer_epoch=producer.epoch, transactional=True)
         first_offset = self.partition.append_own(batch).first_offset
         for place, record in enumerate(records):
-            self.shard.replay_transactional(
+            self._transactional.replay_transactional(
                 producer.id, producer.epoch, first_offset + place, record.key, record.value
             )
 
     def on_marker(self, producer: Producer, committed: bool, offset: int) -> None:
         """A transaction that wrote here has ended; its marker is in the log."""
-        assert isinstance(self.shard, TransactionalShard)
-        self.shard.replay_marker(producer.id, producer.epoch, committed, offset)
+        self._transactional.replay_marker(producer.id, producer.epoch, committed, offset)
+
+    @property
+    def _transactional(self) -> TransactionalShard:
+        shard: object = self.shard
+        assert isinstance(shard, TransactionalShard)
+        return shard
 
     # Answering.
 
@@ -119,7 +121,7 @@ class Home(Generic[S]):
 
     def _on_synced(self, error: OSError | None) -> None:
         if error is not None:
-            self._close(ErrorCode.KAFKA_STORAGE_ERROR)
+            self._close(Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log could not be forced to disk: {error}"))
         else:
             self._settle(self.partition.log.synced_offset)
 
@@ -131,11 +133,11 @@ class Home(Generic[S]):
             for order in effects.orders:
                 self._carry_out(order)
 
-    def _close(self, code: ErrorCode) -> None:
+    def _close(self, refused: Refused) -> None:
         self.stop()
         unsettled, self._unsettled = self._unsettled, deque()
         for _, effects in unsettled:
-            _refuse(effects, code)
+            _refuse(effects, refused)
 
     # Time.
 
@@ -165,9 +167,9 @@ class Home(Generic[S]):
             self._timer = None
 
 
-def _refuse(effects: Effects, code: ErrorCode) -> None:
+def _refuse(effects: Effects, refused: Refused) -> None:
     for reply in effects.replies:
-        reply.token.fail(code)
+        reply.token.fail(refused)
 
 
 class Coordination(Generic[S]):

@@ -1,20 +1,24 @@
-"""What each idempotent producer wrote last, so that a batch sent twice is stored once.
+"""What each idempotent producer wrote last, so that a batch sent twice is stored once; and which transactions are open.
 
-Per producer id the last five batches are remembered, as many as a client keeps in flight. Transactions fit in:
-`transaction_start` is the first offset of the producer's open transaction.
+Per producer id the last five batches are remembered, as many as a client keeps in flight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.log.markers import Marker
 from millpond.wire.batch import CONTROL, SEQUENCE_COUNT, TRANSACTIONAL, BatchHeader
 
 BATCHES_REMEMBERED = 5
 NO_EPOCH = -1
 NO_SEQUENCE = -1
+
+DECIDED_REMEMBERED = 10_000
+"""Markers that may still be on their way to the followers."""
 
 
 class Span(NamedTuple):
@@ -27,6 +31,32 @@ class Span(NamedTuple):
     timestamp: int
 
 
+class Ended(NamedTuple):
+    """A transaction that its marker has just ended."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """Where the marker stands."""
+    committed: bool
+    stable_offset: int
+    """The last stable offset from now on."""
+
+
+class Verification:
+    """Permission for a producer to begin a transaction in this partition, asked for at its coordinator.
+
+    It is void once a marker arrives: what the coordinator said was about the transaction before.
+    """
+
+    __slots__ = ("lowest_sequence", "made_ms", "producer_epoch")
+
+    def __init__(self, producer_epoch: int, sequence: int, now_ms: int) -> None:
+        self.producer_epoch = producer_epoch
+        self.lowest_sequence = sequence
+        self.made_ms = now_ms
+
+
 class ProducerEntry:
     """The state of one producer id."""
 
@@ -37,6 +67,7 @@ class ProducerEntry:
         self.spans: list[Span] = []
         self.coordinator_epoch = -1
         self.transaction_start: int | None = None
+        """The first offset of the open transaction."""
         self.active_ms = -1
 
     @property
@@ -51,12 +82,16 @@ class ProducerEntry:
 class ProducerStates:
     """All producers of one partition."""
 
-    __slots__ = ("entries",)
+    __slots__ = ("_decided", "_verifications", "entries", "open_starts")
 
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
+        self.open_starts: dict[int, int] = {}
+        """The first offset of each producer's open transaction, the oldest first."""
+        self._decided: deque[Ended] = deque(maxlen=DECIDED_REMEMBERED)
+        self._verifications: dict[int, Verification] = {}
 
-    def check(self, headers: Sequence[BatchHeader]) -> Span | None:
+    def check(self, headers: Sequence[BatchHeader], verification: Verification | None = None) -> Span | None:
         """Refuse what is out of order; the span of the first writing if the first batch has been written before."""
         ahead: dict[int, tuple[int, int]] = {}
         for header in headers:
@@ -73,21 +108,93 @@ class ProducerStates:
                 seen = entry.epoch, entry.last_sequence
             if seen is not None:
                 _check_order(header, *seen)
+            if header.attributes & TRANSACTIONAL or header.producer_id in self.open_starts:
+                self._check_transaction(header, verification)
             ahead[header.producer_id] = header.producer_epoch, header.last_sequence
         return None
 
-    def note(self, header: BatchHeader, first_offset: int, now_ms: int) -> None:
-        """Take in one batch that now stands in the log at `first_offset`."""
-        entry = self.entries.get(header.producer_id)
+    def check_trusted(self, headers: Sequence[BatchHeader], verification: Verification | None) -> None:
+        """The checks for a coordinator that writes on a producer's behalf, without sequences: epoch and transaction."""
+        for header in headers:
+            if header.producer_id < 0 or header.attributes & CONTROL:
+                continue
+            entry = self.entries.get(header.producer_id)
+            if entry is not None and header.producer_epoch < entry.epoch:
+                raise _old_epoch(header.producer_id, header.producer_epoch, entry.epoch)
+            self._check_transaction(header, verification)
+
+    def check_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, raises_epoch: bool
+    ) -> None:
+        """Refuse the marker of a zombie: an older producer, an older coordinator, an older transaction."""
+        entry = self.entries.get(producer_id)
         if entry is None:
-            entry = self.entries[header.producer_id] = ProducerEntry(header.producer_epoch)
+            return
+        if producer_epoch < entry.epoch:
+            raise _old_epoch(producer_id, producer_epoch, entry.epoch)
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise Refused(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"a coordinator of epoch {entry.coordinator_epoch} has been here; this marker has {coordinator_epoch}",
+            )
+        if raises_epoch and producer_epoch == entry.epoch and entry.transaction_start is not None:
+            # The producer has this epoch since the marker of its last transaction: this is that marker, come late.
+            raise _old_epoch(producer_id, producer_epoch, entry.epoch + 1)
+
+    def _check_transaction(self, header: BatchHeader, verification: Verification | None) -> None:
+        entry = self.entries.get(header.producer_id)
+        is_open = entry is not None and entry.transaction_start is not None
+        if not header.attributes & TRANSACTIONAL:
+            if is_open:
+                raise Refused(
+                    ErrorCode.INVALID_TXN_STATE,
+                    f"producer {header.producer_id} has an open transaction here; this batch is not part of one",
+                )
+            return
+        if is_open and entry is not None and entry.epoch == header.producer_epoch:
+            return
+        known = self._verifications.get(header.producer_id)
+        if known is None or known is not verification or known.producer_epoch != header.producer_epoch:
+            raise Refused(
+                ErrorCode.INVALID_TXN_STATE,
+                f"it is not known that producer {header.producer_id} has an open transaction with this partition",
+            )
+        if header.base_sequence > known.lowest_sequence >= 0:
+            raise Refused(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} begins with sequence {known.lowest_sequence}, not "
+                f"{header.base_sequence}",
+            )
+
+    def verification(self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int) -> Verification | None:
+        """What the producer's first batch of a transaction must be appended with; None if one is open already.
+
+        Ask the coordinator after this, not before: only then does a marker that comes in between make it void.
+        """
+        entry = self.entries.get(producer_id)
+        if entry is not None and entry.transaction_start is not None and entry.epoch == producer_epoch:
+            return None
+        known = self._verifications.get(producer_id)
+        if known is None or known.producer_epoch < producer_epoch:
+            known = self._verifications[producer_id] = Verification(producer_epoch, sequence, now_ms)
+        elif known.producer_epoch == producer_epoch:
+            known.lowest_sequence = min(known.lowest_sequence, sequence)
+        return known
+
+    def note(
+        self, header: BatchHeader, first_offset: int, now_ms: int, marker: Marker | None = None
+    ) -> Ended | None:
+        """Take in one batch that now stands in the log at `first_offset`; the transaction that it ends, if it does."""
+        producer_id = header.producer_id
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(header.producer_epoch)
         elif header.producer_epoch != entry.epoch:
             entry.epoch = header.producer_epoch
             entry.spans.clear()
         entry.active_ms = now_ms
         if header.attributes & CONTROL:
-            entry.transaction_start = None
-            return
+            return self._note_marker(entry, producer_id, first_offset, marker) if marker else None
         last_offset = first_offset + header.last_offset_delta
         entry.spans.append(
             Span(header.base_sequence, header.last_sequence, first_offset, last_offset, header.max_timestamp)
@@ -95,16 +202,51 @@ class ProducerStates:
         if len(entry.spans) > BATCHES_REMEMBERED:
             del entry.spans[0]
         if header.attributes & TRANSACTIONAL and entry.transaction_start is None:
-            entry.transaction_start = first_offset
+            entry.transaction_start = self.open_starts[producer_id] = first_offset
+            self._verifications.pop(producer_id, None)
+        return None
+
+    def _note_marker(self, entry: ProducerEntry, producer_id: int, offset: int, marker: Marker) -> Ended | None:
+        entry.coordinator_epoch = marker.coordinator_epoch
+        self._verifications.pop(producer_id, None)
+        start = entry.transaction_start
+        if start is None:
+            return None
+        entry.transaction_start = None
+        del self.open_starts[producer_id]
+        oldest = self.first_open_transaction()
+        ended = Ended(producer_id, start, offset, marker.committed, offset + 1 if oldest is None else oldest)
+        self._decided.append(ended)
+        return ended
 
     def first_open_transaction(self) -> int | None:
         """The first offset of the oldest open transaction."""
-        starts = [entry.transaction_start for entry in self.entries.values() if entry.transaction_start is not None]
-        return min(starts, default=None)
+        return next(iter(self.open_starts.values()), None)
+
+    def stable_offset(self, high_watermark: int) -> int:
+        """The last stable offset: below it everything is committed to the followers and decided.
+
+        A transaction counts as open until its marker is below the high watermark, too.
+        """
+        decided = self._decided
+        while decided and decided[0].last_offset < high_watermark:
+            decided.popleft()
+        stable = min(high_watermark, next(iter(self.open_starts.values()), high_watermark))
+        return min(stable, min((ended.first_offset for ended in decided), default=stable))
+
+    def restore(self, entries: dict[int, ProducerEntry]) -> None:
+        """Take over what a snapshot knew."""
+        self.entries = entries
+        starts = [(e.transaction_start, producer_id) for producer_id, e in entries.items() if e.transaction_start is not None]
+        self.open_starts = {producer_id: start for start, producer_id in sorted(starts)}
 
     def last_offsets(self) -> dict[int, int]:
         """The last offset of every producer that has one: compaction keeps a trace of those batches."""
         return {producer_id: entry.last_offset for producer_id, entry in self.entries.items() if entry.spans}
+
+    def marker_epochs(self) -> dict[int, int]:
+        """The epoch of every producer that only a marker knows: compaction keeps that marker's batch."""
+        return {producer_id: entry.epoch for producer_id, entry in self.entries.items() if not entry.spans}
 
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
         """Forget producers that have been silent for so long; an open transaction keeps its producer."""
@@ -115,16 +257,10 @@ class ProducerStates:
         ]
         for producer_id in gone:
             del self.entries[producer_id]
+        for producer_id, known in list(self._verifications.items()):
+            if now_ms - known.made_ms >= expiration_ms:
+                del self._verifications[producer_id]
         return gone
-
-    def replay(self, batches: Iterable[BatchHeader], now_ms: int) -> None:
-        """Take in batches read back from the log, which carry their own offsets.
-
-        They count as written now: a producer must never be forgotten because its records bear old timestamps.
-        """
-        for header in batches:
-            if header.producer_id >= 0:
-                self.note(header, header.base_offset, now_ms)
 
 
 def _written_before(entry: ProducerEntry, header: BatchHeader) -> Span | None:
@@ -138,10 +274,7 @@ def _written_before(entry: ProducerEntry, header: BatchHeader) -> Span | None:
 
 def _check_order(header: BatchHeader, epoch: int, last_sequence: int) -> None:
     if header.producer_epoch < epoch:
-        raise Refused(
-            ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"producer {header.producer_id} has epoch {epoch} by now; this batch has epoch {header.producer_epoch}",
-        )
+        raise _old_epoch(header.producer_id, header.producer_epoch, epoch)
     if header.producer_epoch > epoch:
         if header.base_sequence != 0:
             raise Refused(
@@ -155,3 +288,9 @@ def _check_order(header: BatchHeader, epoch: int, last_sequence: int) -> None:
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {header.producer_id} sent sequence {header.base_sequence} after {last_sequence}",
         )
+
+
+def _old_epoch(producer_id: int, epoch: int, current: int) -> Refused:
+    return Refused(
+        ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id} has epoch {current} by now; this has epoch {epoch}"
+    )

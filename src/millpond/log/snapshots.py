@@ -54,16 +54,18 @@ def decode_snapshot(data: bytes) -> ProducerStates:
     version, crc, count = _HEAD.unpack_from(data)
     if version != VERSION or crc32c(data[_CRC_FROM:]) != crc or len(data) != _HEAD.size + count * _ENTRY.size:
         raise DamagedSnapshot(f"version {version}, {count} entries in {len(data)} bytes")
-    states = ProducerStates()
+    entries: dict[int, ProducerEntry] = {}
     for row in _ENTRY.iter_unpack(data[_HEAD.size :]):
         producer_id, epoch, last_sequence, last_offset, delta, active_ms, coordinator_epoch, transaction_start = row
-        entry = states.entries[producer_id] = ProducerEntry(epoch)
+        entry = entries[producer_id] = ProducerEntry(epoch)
         entry.active_ms = active_ms
         entry.coordinator_epoch = coordinator_epoch
         entry.transaction_start = transaction_start if transaction_start >= 0 else None
         if last_sequence != NO_SEQUENCE:
             first = (last_sequence - delta) % SEQUENCE_COUNT
             entry.spans.append(Span(first, last_sequence, last_offset - delta, last_offset, active_ms))
+    states = ProducerStates()
+    states.restore(entries)
     return states
 
 
@@ -114,6 +116,11 @@ class Snapshots:
     def drop_before(self, offset: int) -> None:
         """Forget all but the newest of those before `offset`."""
         for known in [known for known in self.offsets if known < offset][:-1]:
+            self.drop(known)
+
+    def drop_below(self, offset: int) -> None:
+        """Forget all before `offset`: compaction may have taken the ends of transactions that they know as open."""
+        for known in [known for known in self.offsets if known < offset]:
             self.drop(known)
 
     def _path(self, offset: int) -> str:

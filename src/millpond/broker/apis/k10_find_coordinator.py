@@ -1,36 +1,58 @@
 """FindCoordinator (10), versions 0-6: who coordinates a group or a transaction.
 
-1 key type · 3 flexible · 4 several keys at once · 5 transactions v2 · 6 share groups. It is advertised because
-librdkafka drops lz4 compression without it.
-Gap: there are no coordinators yet; every key is answered with COORDINATOR_NOT_AVAILABLE.
+1 key type · 3 flexible · 4 several keys at once · 5 transactions v2 · 6 share groups. The internal topic of the
+coordinator comes into being when it is first asked for.
+Gap: transactions and share groups are answered with COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.api import Api, Call, Outcome, Response
+from millpond.broker.wait import Wait
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
 
+GROUP = 0
 MANY_KEYS_FROM = 4
-MESSAGE = "groups and transactions are not served by this version"
 
 
 def handle(broker: Broker, call: Call, request: m.FindCoordinatorRequest) -> Outcome:
+    keys = request.coordinator_keys if call.version >= MANY_KEYS_FROM else [request.key]
+    if request.key_type != GROUP:
+        return _answer(broker, call, keys, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    coordination = broker.groups
+    answer = partial(_answer, broker, call, keys)
+    if coordination.is_open:
+        return answer(ErrorCode.NONE)
+    wait: Wait[Response] = Wait()
+    broker.open_coordination(
+        coordination,
+        lambda: wait.finish(answer(ErrorCode.NONE if coordination.is_open else ErrorCode.COORDINATOR_NOT_AVAILABLE)),
+    )
+    return wait
+
+
+def _answer(broker: Broker, call: Call, keys: list[str], code: ErrorCode) -> m.FindCoordinatorResponse:
+    node_id, host, port = -1, "", -1
+    message = "the coordinator's internal topic could not be created" if code else None
+    if not code:
+        node_id, host, port, _ = broker.addresses_for(call.connection)[0]
     if call.version < MANY_KEYS_FROM:
         return m.FindCoordinatorResponse(
-            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message=MESSAGE, node_id=-1, port=-1
+            error_code=code, error_message=message, node_id=node_id, host=host, port=port
         )
     return m.FindCoordinatorResponse(
         coordinators=[
             m.FindCoordinatorResponse.Coordinator(
-                key=key, node_id=-1, port=-1, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message=MESSAGE
+                key=key, node_id=node_id, host=host, port=port, error_code=code, error_message=message
             )
-            for key in request.coordinator_keys
+            for key in keys
         ]
     )
 

@@ -1,7 +1,7 @@
 """JoinGroup (11), versions 0-9: a consumer joins its group, or comes back after a rebalance began.
 
-1 rebalance timeout · 4 a member id is handed out first · 5 static members · 6 flexible · 7 protocol type · 8 a reason ·
-9 the leader may be told not to assign.
+1 rebalance timeout · 4 a member id is handed out first · 5 static members · 6 flexible · 7 protocol type · 8 a reason
+· 9 the leader may be told not to assign.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def handle(broker: Broker, call: Call, request: m.DescribeGroupsRequest) -> Outcome:
     waits = [
-        ask_group(broker, call, group_id, m.DescribeGroupsRequest(groups=[group_id])) for group_id in dict.fromkeys(request.groups)
+        ask_group(broker, call, group_id, m.DescribeGroupsRequest(groups=[group_id]))
+        for group_id in dict.fromkeys(request.groups)
     ]
     return gather(waits, _join)
 

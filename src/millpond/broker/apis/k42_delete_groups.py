@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def handle(broker: Broker, call: Call, request: m.DeleteGroupsRequest) -> Outcome:
     waits = [
-        ask_group(broker, call, group_id, m.DeleteGroupsRequest(groups_names=[group_id])) for group_id in dict.fromkeys(request.groups_names)
+        ask_group(broker, call, group_id, m.DeleteGroupsRequest(groups_names=[group_id]))
+        for group_id in dict.fromkeys(request.groups_names)
     ]
     return gather(waits, _join)
 

@@ -1,5 +1,4 @@
-"""OffsetDelete (47), version 0: forget committed offsets of topics that the group no longer reads.
-"""
+"""OffsetDelete (47), version 0: forget committed offsets of topics that the group no longer reads."""
 
 from __future__ import annotations
 

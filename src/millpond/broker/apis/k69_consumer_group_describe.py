@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def handle(broker: Broker, call: Call, request: m.ConsumerGroupDescribeRequest) -> Outcome:
     waits = [
-        ask_group(broker, call, group_id, m.ConsumerGroupDescribeRequest(group_ids=[group_id])) for group_id in dict.fromkeys(request.group_ids)
+        ask_group(broker, call, group_id, m.ConsumerGroupDescribeRequest(group_ids=[group_id]))
+        for group_id in dict.fromkeys(request.group_ids)
     ]
     return gather(waits, _join)
 

@@ -145,7 +145,7 @@ class Life:
                 self.check()
             self.pond.pass_time(5_000)
         state = self.pond.group.state
-        assert set(state.members) == {member.id for member in self.alive}, [(x.id,x.instance_id,x.error,x.epoch) for x in self.alive]
+        assert set(state.members) == {member.id for member in self.alive}
         assert not self.alive or state.name == STABLE
         wanted = set()
         for member in self.alive:

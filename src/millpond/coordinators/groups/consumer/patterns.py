@@ -209,6 +209,8 @@ class _Parser:
             if self.eat("\\Q"):
                 text = self.take_until("\\E") if "\\E" in self.pattern[self.position :] else self._rest()
                 parts += [self.taking(frozenset(character)) for character in text]
+                if text:
+                    parts[-1] = self.repeated(parts[-1])
                 continue
             parts.append(self.repeated(self.atom()))
 
