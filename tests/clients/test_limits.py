@@ -369,7 +369,7 @@ def test_sigterm_with_parked_fetches_ends_soon_cleanly_and_answers(make_node, to
         assert connection.is_closed()
         connection.close()
     assert node.terminate() == 0
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 3
     assert (node.data / ".kafka_cleanshutdown").exists()
 
 

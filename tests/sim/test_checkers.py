@@ -99,6 +99,17 @@ def test_a_record_that_nobody_sent_is_found(evidence: Evidence) -> None:
     assert "offset 2 holds 'r2', which nobody sent here" in evidence.findings()
 
 
+def test_a_late_arrival_for_an_earlier_topic_of_the_name_is_no_fault(evidence: Evidence) -> None:
+    batch = evidence.history.batches[2]
+    batch.place = PLACE._replace(topic_id=UUID(int=6))
+    batch.status = Status.UNKNOWN
+    assert "which nobody sent here" in evidence.findings()
+    batch.goes_by_name = True
+    assert evidence.findings() == ""
+    batch.status = Status.ACKNOWLEDGED
+    assert "which nobody sent here" in evidence.findings()
+
+
 def test_a_changed_value_is_found_and_a_changed_time_where_the_broker_stamps_is_none(evidence: Evidence) -> None:
     batch = evidence.history.batches[0]
     batch.contents = (batch.contents[0]._replace(timestamp=1), batch.contents[1])

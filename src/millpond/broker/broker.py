@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NodeId
@@ -16,13 +17,11 @@ from millpond.broker.dispatch import Dispatcher
 from millpond.broker.fetch_sessions import FetchSessions
 from millpond.broker.flusher import Flusher
 from millpond.broker.housekeeping import Housekeeping, Journal
-from millpond.broker.limits import group_settings
 from millpond.broker.partitions import Partition, Partitions
 from millpond.broker.producer_ids import ProducerIds
 from millpond.broker.topics import TopicKeeper
 from millpond.config import node
 from millpond.config.effective import NodeLayers
-from millpond.coordinators.groups.shard import GroupShard
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
 from millpond.metadata.image import ALL_BROKERS, Image, Resource
@@ -35,6 +34,9 @@ from millpond.metadata.records import (
     TopicRecord,
 )
 from millpond.metadata.topics import NewTopic, decide_create_topics
+
+if TYPE_CHECKING:
+    from millpond.coordinators.groups.shard import GroupShard
 
 WILDCARDS = ("0.0.0.0", "::", "")
 
@@ -171,8 +173,9 @@ class Broker:
     # Coordinators.
 
     def _group_home(self, partition: Partition) -> Home[GroupShard]:
-        shard = GroupShard(self.image, group_settings(self.settings), self.entropy)
-        return Home(shard, partition, self.clock, self.flusher, _no_orders)
+        from millpond.broker.groups import group_home
+
+        return group_home(self, partition)
 
     def _open_coordinations(self) -> None:
         for coordination in (self.groups,):
@@ -227,7 +230,3 @@ class Broker:
         """Force everything to disk and mark the folder as cleanly left."""
         self.controller.close()
         self.store.close()
-
-
-def _no_orders(order: object) -> None:
-    raise AssertionError(f"a group coordinator gives no orders: {order}")

@@ -141,6 +141,8 @@ class Connection:
         if stalled:
             self._pause()
         else:
+            # The peer could not go on while we did not read: its time begins anew.
+            self.last_active_ms = self._dispatcher.clock.monotonic_ms()
             self._resume_if_light()
 
     def is_stuck(self) -> bool:

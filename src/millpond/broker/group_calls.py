@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millpond.base.errors import Refused
 from millpond.broker.api import Call
 from millpond.broker.asking import ask
 from millpond.broker.coordination import Producer
 from millpond.broker.wait import Wait
-from millpond.coordinators.groups.refusals import refusal
+from millpond.coordinators.shard import Request
 from millpond.wire.messages import Message
 
 if TYPE_CHECKING:
@@ -18,4 +19,11 @@ if TYPE_CHECKING:
 def ask_group(
     broker: Broker, call: Call, group_id: str, body: Message, producer: Producer | None = None
 ) -> Wait[Any]:
-    return ask(broker.groups, call, group_id, body, refusal, producer)
+    return ask(broker.groups, call, group_id, body, _refuse, producer)
+
+
+def _refuse(request: Request, refused: Refused) -> Message:
+    # Not at the head of the file: it brings all of the coordinator with it, which a start can do without.
+    from millpond.coordinators.groups.refusals import refusal
+
+    return refusal(request, refused)

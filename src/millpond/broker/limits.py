@@ -1,11 +1,9 @@
-"""From settings to what the parts are told: logs and coordinators know nothing of the names that people use."""
+"""From a topic's settings to what its logs are told."""
 
 from __future__ import annotations
 
 from millpond.base.settings import Settings
 from millpond.config import node, topic
-from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
-from millpond.coordinators.groups.settings import MINUTE_MS, GroupSettings
 from millpond.log.limits import LogLimits
 
 
@@ -34,24 +32,4 @@ def log_limits(of_topic: Settings, of_node: Settings) -> LogLimits:
         dedupe_buffer_bytes=of_node[node.CLEANER_DEDUPE_BUFFER_BYTES],
         flush_messages=of_topic[topic.FLUSH_MESSAGES],
         flush_ms=of_topic[topic.FLUSH_MS],
-    )
-
-
-def group_settings(of_node: Settings) -> GroupSettings:
-    return GroupSettings(
-        initial_rebalance_delay_ms=of_node[node.GROUP_INITIAL_REBALANCE_DELAY_MS],
-        session_timeout_min_ms=of_node[node.GROUP_MIN_SESSION_TIMEOUT_MS],
-        session_timeout_max_ms=of_node[node.GROUP_MAX_SESSION_TIMEOUT_MS],
-        group_size_max=of_node[node.GROUP_MAX_SIZE],
-        offset_metadata_bytes_max=of_node[node.OFFSET_METADATA_MAX_BYTES],
-        offsets_retention_ms=of_node[node.OFFSETS_RETENTION_MINUTES] * MINUTE_MS,
-        offsets_retention_check_interval_ms=of_node[node.OFFSETS_RETENTION_CHECK_INTERVAL_MS],
-        consumer=ConsumerGroupSettings(
-            heartbeat_interval_ms=of_node[node.GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS],
-            session_timeout_ms=of_node[node.GROUP_CONSUMER_SESSION_TIMEOUT_MS],
-            max_size=of_node[node.GROUP_CONSUMER_MAX_SIZE],
-            assignors=of_node[node.GROUP_CONSUMER_ASSIGNORS],
-            migration_policy=of_node[node.GROUP_CONSUMER_MIGRATION_POLICY],
-            classic_max_size=of_node[node.GROUP_MAX_SIZE],
-        ),
     )

@@ -4,6 +4,9 @@ A `CompactionPlan` is made on the loop, run on a worker, finished on the loop. T
 which nobody changes, and writes new ones beside them; the swap is a few renames, and `leftovers` finishes or undoes
 it after a crash. Offsets never change. The last batch of each new segment stays, empty if need be, so that segments
 always connect; the last batch of a living producer stays likewise, so that its sequence is known.
+
+Records of aborted transactions go. A marker stays as long as a batch of its transaction does, and then for
+`delete.retention.ms`: a consumer in the middle of the transaction needs it.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ from millpond.base.ids import Offset
 from millpond.base.ports import Buffer, Disk, File
 from millpond.log.dedupe import OffsetMap
 from millpond.log.limits import LogLimits
-from millpond.log.names import CLEANED, DELETED, SWAP
+from millpond.log.markers import read_marker
+from millpond.log.names import CLEANED, DELETED, SNAPSHOT, SWAP, read_offset_name
 from millpond.log.scan import batches
 from millpond.log.segment import RELATIVE_OFFSET_MAX, Segment
 from millpond.log.syncing import RemovalJob
+from millpond.log.transaction_filter import TransactionFilter
 from millpond.wire.batch import BatchHeader, read_header
 from millpond.wire.records import batch_keys, emptied, retained
 
@@ -63,10 +68,14 @@ class CompactionPlan:
     sources: list[Source]
     producers_last: dict[int, int]
     """The last offset of every living producer."""
+    marker_epochs: dict[int, int] = field(default_factory=dict)
+    """The epoch of every living producer that only a marker knows."""
+    transactions: TransactionFilter = field(default_factory=TransactionFilter)
     cancelled: bool = False
     end_offset: int = 0
     """Keys are unique below this offset once the plan is finished."""
     swaps: list[Swap] = field(default_factory=list)
+    drops_markers: bool = False
 
     def run(self) -> None:
         """Read, and write the new segments. On a worker thread; OSError and Cancelled leave the log as it was."""
@@ -88,7 +97,7 @@ class CompactionPlan:
                 # The first batch is taken in any case, or a small memory would stand still for ever.
                 if len(latest) and not latest.has_room_for(header.record_count):
                     return latest
-                if not header.is_control:
+                if not header.is_control and not self.transactions.is_aborted(header):
                     for delta, key, _, _ in batch_keys(view):
                         if key is not None:
                             latest.put(key, header.base_offset + delta)
@@ -105,6 +114,7 @@ class CompactionPlan:
     def _rewrite(self, group: Sequence[Source], latest: OffsetMap) -> None:
         target = Segment.create(self.disk, self.folder, group[0].base_offset, CLEANED)
         writer = _Writer(target, self.limits.index_interval_bytes)
+        self.transactions.target = target.aborted
         is_changed = len(group) > 1
         for source in group:
             for header, view in self._batches(source):
@@ -126,10 +136,13 @@ class CompactionPlan:
     def _kept(self, header: BatchHeader, view: memoryview, latest: OffsetMap, is_last: bool) -> Buffer | None:
         """What stays of a batch."""
         if header.is_control:
-            return view
+            return self._kept_marker(header, view, is_last)
         is_needed = is_last or self.producers_last.get(header.producer_id) == header.last_offset
+        is_aborted = self.transactions.on_data(header)
         if not header.record_count:
             return view if is_needed else None
+        if is_aborted:
+            return emptied(view) if is_needed else None
         horizon = header.delete_horizon_ms
         flags = []
         has_tombstone = False
@@ -143,17 +156,35 @@ class CompactionPlan:
         kept = retained(view, 0, flags, new_horizon)
         return emptied(view) if kept is None and is_needed else kept
 
+    def _kept_marker(self, header: BatchHeader, view: memoryview, is_last: bool) -> Buffer | None:
+        if header.producer_id < 0 or self.transactions.is_needed_by_records(header, read_marker(view)):
+            return view
+        horizon = header.delete_horizon_ms
+        if header.record_count and (horizon is None or horizon > self.now_ms):
+            fresh = self.now_ms + self.limits.delete_retention_ms if horizon is None else None
+            return retained(view, 0, [True] * header.record_count, fresh)
+        self.drops_markers = True
+        is_needed = is_last or self.marker_epochs.get(header.producer_id) == header.producer_epoch
+        return emptied(view) if is_needed else None
+
     def _publish(self, target: Segment, bases: list[int]) -> None:
         """Make the new segment the truth for a recovery: from here on a crash completes the swap."""
-        target.file.sync()
-        for index in (target.offsets.file_for_sync(), target.times.file_for_sync()):
-            if index is not None:
-                index.sync()
+        for file in target.files_for_sync():
+            file.sync()
+        if self.drops_markers:
+            self._remove_old_snapshots()
         target.close()
         target.rename_all(SWAP)
         self.disk.sync_folder(self.folder)
         target.move_to(SWAP)
         self.swaps.append(Swap(bases, target))
+
+    def _remove_old_snapshots(self) -> None:
+        """A snapshot may know a transaction as open whose marker is gone: nobody would ever end it."""
+        for name in self.disk.list(self.folder):
+            found = read_offset_name(name)
+            if found and found[1] == SNAPSHOT and found[0] < self.sources[-1].next_offset:
+                self.disk.remove(f"{self.folder}/{name}")
 
     def release(self) -> None:
         for source in self.sources:
@@ -223,7 +254,18 @@ def candidate(log: PartitionLog, now_ms: int, upper_offset: int) -> CompactionPl
         segment.file.retain()
         sources.append(Source(segment.base_offset, segment.next_offset, segment.size, segment.file))
     log.held_segments = frozenset(source.base_offset for source in sources)
-    return CompactionPlan(log.disk, log.folder, limits, now_ms, first_dirty, sources, log.producers.last_offsets())
+    return CompactionPlan(
+        log.disk,
+        log.folder,
+        limits,
+        now_ms,
+        first_dirty,
+        sources,
+        log.producers.last_offsets(),
+        log.producers.marker_epochs(),
+        # A transaction that begins here may end in a later segment.
+        TransactionFilter(entry for segment in log.segments for entry in segment.aborted.entries()),
+    )
 
 
 def _cleanable(log: PartitionLog, now_ms: int, upper_offset: int) -> list[Segment]:
@@ -244,6 +286,8 @@ def _cleanable(log: PartitionLog, now_ms: int, upper_offset: int) -> list[Segmen
 def finish(log: PartitionLog, plan: CompactionPlan) -> RemovalJob:
     """Put the new segments in place of the old ones; the job removes what is left of those."""
     paths: list[str] = []
+    if plan.drops_markers:
+        log.snapshots.drop_below(plan.sources[-1].next_offset)
     for swap in plan.swaps:
         old = [segment for segment in log.segments if segment.base_offset in swap.bases]
         assert [segment.base_offset for segment in old] == swap.bases, "held segments cannot go away"

@@ -15,6 +15,7 @@ from millpond.log.names import (
     SEGMENT_SUFFIXES,
     SWAP,
     TIME_INDEX,
+    TXN_INDEX,
     offset_name,
     read_offset_name,
 )
@@ -37,7 +38,7 @@ def settle(disk: Disk, folder: str, names: list[str]) -> set[int]:
     for base in sorted({entry[0] for entry in swapped if entry}):
         if offset_name(base, LOG) + SWAP in names:
             _finish_swap(disk, folder, base, names)
-        for suffix in (OFFSET_INDEX, TIME_INDEX):
+        for suffix in (OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
             # Which log an index belongs to cannot be told any more.
             _remove_if_there(disk, f"{folder}/{offset_name(base, suffix)}{SWAP}")
             _remove_if_there(disk, f"{folder}/{offset_name(base, suffix)}")

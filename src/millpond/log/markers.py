@@ -1,6 +1,6 @@
 """The record that ends a transaction in a partition: a control batch of its own, in Kafka's format.
 
-    key: version (0), type (0 abort, 1 commit)   value: version (0), coordinator epoch
+key: version (0), type (0 abort, 1 commit)   value: version (0), coordinator epoch
 """
 
 from __future__ import annotations

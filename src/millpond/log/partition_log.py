@@ -14,19 +14,23 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID, Offset
 from millpond.base.ports import Disk
-from millpond.log import compaction, lookup, reading, retention, truncation
+from millpond.log import aborted, compaction, lookup, reading, retention, truncation
 from millpond.log.checkpoints import encode_metadata
 from millpond.log.checks import checked_headers, trusted_headers
 from millpond.log.epochs import LeaderEpochs
 from millpond.log.handles import OpenSegments
 from millpond.log.limits import LogLimits
+from millpond.log.markers import Marker, encode_marker, read_marker
 from millpond.log.names import METADATA_FILE
-from millpond.log.producers import ProducerStates
+from millpond.log.producers import ProducerFacts, ProducerStates, Verification
 from millpond.log.reading import LogSlice
 from millpond.log.segment import NO_TIMESTAMP, Segment
 from millpond.log.snapshots import Snapshots
 from millpond.log.syncing import Debts, RemovalJob, SyncTicket, make_ticket
-from millpond.wire.batch import BatchHeader, patch_append_time, patch_offset_and_epoch
+from millpond.wire.batch import CONTROL, BatchHeader, patch_append_time, patch_offset_and_epoch
+
+TRANSACTIONS_RAISE_EPOCH_FROM = 2
+"""From this `transaction.version` on a marker bears a higher epoch than the records that it ends."""
 
 
 class Appended(NamedTuple):
@@ -117,10 +121,18 @@ class PartitionLog:
 
     # Writing
 
-    def append(self, batches: memoryview, *, leader_epoch: int, now_ms: int, from_client: bool = True) -> Appended:
+    def append(
+        self,
+        batches: memoryview,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        from_client: bool = True,
+        verification: Verification | None = None,
+    ) -> Appended:
         """Give the batches the next offsets and write them, all or nothing; the view is patched in place.
 
-        A refusal leaves everything as it was.
+        The first batch of a transaction needs a `verification`. A refusal leaves everything as it was.
         """
         if self.failed is not None or self.closed:
             raise self._offline()
@@ -129,7 +141,7 @@ class PartitionLog:
         if from_client:
             for header in headers:
                 if header.producer_id >= 0:
-                    seen = self.producers.check(headers)
+                    seen = self.producers.check(headers, verification)
                     if seen is not None:
                         return Appended(
                             seen.first_offset,
@@ -139,6 +151,8 @@ class PartitionLog:
                             True,
                         )
                     break
+        else:
+            self.producers.check_trusted(headers, verification)
         append_time_ms = -1
         if limits.timestamp_type_append and from_client:
             append_time_ms = now_ms
@@ -146,8 +160,29 @@ class PartitionLog:
         first_offset = self.end_offset
         last_offset = self._place(batches, headers, leader_epoch)
         self._write(batches, last_offset, now_ms)
-        self._take_in(headers, first_offset, leader_epoch, now_ms)
+        self._take_in(headers, first_offset, leader_epoch, now_ms, batches)
         return Appended(first_offset, last_offset, append_time_ms, self.start_offset, False)
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        committed: bool,
+        coordinator_epoch: int,
+        *,
+        now_ms: int,
+        leader_epoch: int,
+        transaction_version: int = 0,
+    ) -> Appended:
+        """Write how the producer's transaction ended. Without an open transaction it does no harm."""
+        self.producers.check_marker(
+            producer_id,
+            producer_epoch,
+            coordinator_epoch,
+            raises_epoch=transaction_version >= TRANSACTIONS_RAISE_EPOCH_FROM,
+        )
+        batch = encode_marker(Marker(committed, coordinator_epoch), producer_id, producer_epoch, now_ms)
+        return self.append(memoryview(batch), leader_epoch=leader_epoch, now_ms=now_ms, from_client=False)
 
     def _place(self, batches: memoryview, headers: Sequence[BatchHeader], leader_epoch: int) -> int:
         """Write the offsets into the batches; the last offset."""
@@ -184,7 +219,9 @@ class PartitionLog:
         except OSError:
             self.fail(error)
 
-    def _take_in(self, headers: Sequence[BatchHeader], offset: int, leader_epoch: int, now_ms: int) -> None:
+    def _take_in(
+        self, headers: Sequence[BatchHeader], offset: int, leader_epoch: int, now_ms: int, batches: memoryview
+    ) -> None:
         """The batches are written: everything in memory follows."""
         active = self.active
         if leader_epoch > self.epochs.latest:
@@ -192,12 +229,18 @@ class PartitionLog:
         if active.first_append_ms is None:
             active.first_append_ms = now_ms
         interval = self.limits.index_interval_bytes
+        position = 0
         for header in headers:
             last_offset = offset + header.last_offset_delta
-            active.note(offset, last_offset, header.max_timestamp, header.batch_length + 12, interval)
+            size = header.batch_length + 12
+            active.note(offset, last_offset, header.max_timestamp, size, interval)
             if header.producer_id >= 0:
-                self.producers.note(header, offset, now_ms)
+                marker = read_marker(batches[position : position + size]) if header.attributes & CONTROL else None
+                ended = self.producers.note(header, offset, now_ms, marker)
+                if ended is not None:
+                    active.note_ended(ended)
             offset = last_offset + 1
+            position += size
         self.end_offset = Offset(offset)
         if now_ms > active.appended_ms:
             active.appended_ms = now_ms
@@ -218,8 +261,11 @@ class PartitionLog:
             expected = header.next_offset
         first_offset = headers[0].base_offset
         self._write(batches, expected - 1, now_ms)
+        position = 0
         for header in headers:
-            self._take_in((header,), header.base_offset, header.leader_epoch, now_ms)
+            view = batches[position : position + header.size]
+            self._take_in((header,), header.base_offset, header.leader_epoch, now_ms, view)
+            position += header.size
         return Appended(first_offset, expected - 1, -1, self.start_offset, False)
 
     def _duplicate_time(self, timestamp: int) -> int:
@@ -271,6 +317,38 @@ class PartitionLog:
             return reading.whole_batches(self.read(offset, max_bytes))
         except OSError as error:
             raise reading.unreadable(self.folder, error) from error
+
+    # Transactions
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of the oldest open transaction; the end of the log if none is open."""
+        undecided = self.producers.first_open_transaction()
+        return self.end_offset if undecided is None else undecided
+
+    def stable_offset(self, high_watermark: int) -> int:
+        """How far a consumer may read that wants committed transactions only."""
+        return self.producers.stable_offset(high_watermark)
+
+    def aborted_transactions(self, from_offset: int, upper_offset: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of every aborted transaction in this range, ordered by where it ended."""
+        first = max(bisect_right(self.bases, from_offset) - 1, 0)
+        try:
+            found = aborted.between((each.aborted for each in self.segments[first:]), from_offset, upper_offset)
+        except OSError as fault:
+            raise reading.unreadable(self.folder, fault) from fault
+        return [(entry.producer_id, entry.first_offset) for entry in found]
+
+    def verification(self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int) -> Verification | None:
+        """To be had before the coordinator is asked whether this partition is in the producer's transaction.
+
+        None if the producer's transaction is known here already: then nobody needs to be asked.
+        """
+        return self.producers.verification(producer_id, producer_epoch, sequence, now_ms)
+
+    def producer_states(self) -> list[ProducerFacts]:
+        """All producers that this partition remembers."""
+        return self.producers.facts()
 
     # Making it last
 
@@ -417,6 +495,10 @@ class PartitionLog:
             ticket = self.sync_target()
             try:
                 self.active.flush_indexes()
+                ended = self.active.aborted.file_for_sync()
+                if ended is not None:
+                    ended.sync()
+                    self.disk.sync_folder(self.folder)
                 if self.end_offset not in self.snapshots.offsets and self.end_offset > 0:
                     self.snapshots.write(self.end_offset, self.producers)
                 ticket.run()

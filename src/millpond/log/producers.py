@@ -1,4 +1,4 @@
-"""What each idempotent producer wrote last, so that a batch sent twice is stored once; and which transactions are open.
+"""What each idempotent producer wrote last, so that a batch sent twice is stored once, and its open transaction.
 
 Per producer id the last five batches are remembered, as many as a client keeps in flight.
 """
@@ -41,6 +41,18 @@ class Ended(NamedTuple):
     committed: bool
     stable_offset: int
     """The last stable offset from now on."""
+
+
+class ProducerFacts(NamedTuple):
+    """What DescribeProducers tells of one producer."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start: int
+    """-1 without an open transaction."""
 
 
 class Verification:
@@ -114,7 +126,7 @@ class ProducerStates:
         return None
 
     def check_trusted(self, headers: Sequence[BatchHeader], verification: Verification | None) -> None:
-        """The checks for a coordinator that writes on a producer's behalf, without sequences: epoch and transaction."""
+        """What is checked when a coordinator writes for a producer, without sequences."""
         for header in headers:
             if header.producer_id < 0 or header.attributes & CONTROL:
                 continue
@@ -135,7 +147,7 @@ class ProducerStates:
         if coordinator_epoch < entry.coordinator_epoch:
             raise Refused(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"a coordinator of epoch {entry.coordinator_epoch} has been here; this marker has {coordinator_epoch}",
+                f"the coordinator has epoch {entry.coordinator_epoch} by now; this marker has {coordinator_epoch}",
             )
         if raises_epoch and producer_epoch == entry.epoch and entry.transaction_start is not None:
             # The producer has this epoch since the marker of its last transaction: this is that marker, come late.
@@ -181,10 +193,8 @@ class ProducerStates:
             known.lowest_sequence = min(known.lowest_sequence, sequence)
         return known
 
-    def note(
-        self, header: BatchHeader, first_offset: int, now_ms: int, marker: Marker | None = None
-    ) -> Ended | None:
-        """Take in one batch that now stands in the log at `first_offset`; the transaction that it ends, if it does."""
+    def note(self, header: BatchHeader, first_offset: int, now_ms: int, marker: Marker | None = None) -> Ended | None:
+        """Take in one batch that now stands in the log at `first_offset`; the transaction that it ends, if any."""
         producer_id = header.producer_id
         entry = self.entries.get(producer_id)
         if entry is None:
@@ -237,8 +247,25 @@ class ProducerStates:
     def restore(self, entries: dict[int, ProducerEntry]) -> None:
         """Take over what a snapshot knew."""
         self.entries = entries
-        starts = [(e.transaction_start, producer_id) for producer_id, e in entries.items() if e.transaction_start is not None]
+        starts = [
+            (e.transaction_start, producer_id)
+            for producer_id, e in entries.items()
+            if e.transaction_start is not None
+        ]
         self.open_starts = {producer_id: start for start, producer_id in sorted(starts)}
+
+    def facts(self) -> list[ProducerFacts]:
+        return [
+            ProducerFacts(
+                producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.spans[-1].timestamp if entry.spans else entry.active_ms,
+                entry.coordinator_epoch,
+                -1 if entry.transaction_start is None else entry.transaction_start,
+            )
+            for producer_id, entry in sorted(self.entries.items())
+        ]
 
     def last_offsets(self) -> dict[int, int]:
         """The last offset of every producer that has one: compaction keeps a trace of those batches."""

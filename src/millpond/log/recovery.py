@@ -7,6 +7,7 @@ were known to be safe, so the partition stays offline for a person (or a replica
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -19,10 +20,13 @@ from millpond.log.limits import LogLimits
 from millpond.log.names import CUT, DELETED, EPOCHS_FILE, LOG, METADATA_FILE, offset_name, read_offset_name
 from millpond.log.partition_log import PartitionLog
 from millpond.log.producers import ProducerStates
+from millpond.log.replaying import ended_transactions
 from millpond.log.scan import SCAN_BYTES, Damaged, checked, headers
 from millpond.log.segment import Segment
 from millpond.log.snapshots import Snapshots
-from millpond.wire.batch import HEADER_BYTES, read_header
+from millpond.wire.batch import HEADER_BYTES, BatchHeader, read_header
+
+_NOWHERE = 1 << 63
 
 
 class LogDamaged(Exception):
@@ -59,6 +63,8 @@ class _Opener:
         self.opening = opening
         self.names = disk.list(folder)
         self.rebuild: set[int] = set()
+        self.ends_from = _NOWHERE
+        """From the segment of this base offset on, what is noted about ended transactions cannot be trusted."""
         if has_leftovers(self.names):
             self.rebuild = settle(disk, folder, self.names)
             self.names = disk.list(folder)
@@ -70,6 +76,7 @@ class _Opener:
         for segment in segments:
             if segment.base_offset in self.rebuild:
                 segment.rebuild_indexes(self.limits.index_interval_bytes)
+                self._distrust(segment)
         unsynced_from = len(segments)
         if clean:
             segments[-1].load_tail(self.limits.index_interval_bytes, self.present)
@@ -80,8 +87,11 @@ class _Opener:
         end = segments[-1].next_offset
         snapshots = Snapshots(self.disk, self.folder, self.names)
         snapshots.drop_after(end)
+        for segment in segments:
+            if segment.base_offset in self.rebuild:
+                snapshots.drop_below(segment.next_offset)
         epochs, epochs_known = self._epochs(end)
-        found = snapshots.newest(end)
+        found = snapshots.newest(min(end, self.ends_from))
         replay_from, producers = found or (segments[0].base_offset, ProducerStates())
         log = PartitionLog(
             self.disk,
@@ -100,13 +110,20 @@ class _Opener:
         if epochs_known and not clean:
             epochs_from = max(segments[0].base_offset, min(self.opening.recovery_point, end))
         self._replay(log, min(replay_from, end), epochs_from)
+        self._seal_ends(log)
         if clean:
             log.debts.folders = set()
         else:
             # The process may have ended before its first sync: neither the folder's name nor its owner is safe yet.
             log.debts.folders.add(self.folder.rpartition("/")[0])
             log.debts.metadata = log.topic_id != NO_TOPIC_ID
-        log.debts.sealed_bases = [segment.base_offset for segment in segments[unsynced_from:-1]]
+        log.debts.sealed_bases = [
+            segment.base_offset
+            for number, segment in enumerate(segments[:-1])
+            if number >= unsynced_from or segment.base_offset >= self.ends_from
+        ]
+        if self.ends_from != _NOWHERE:
+            log.debts.folders.add(self.folder)
         return log
 
     def _segments(self) -> list[Segment]:
@@ -143,6 +160,9 @@ class _Opener:
         for segment in segments[:first]:
             if not segment.has_plausible_indexes():
                 segment.rebuild_indexes(self.limits.index_interval_bytes)
+            if not segment.aborted.is_plausible(segment.base_offset, segment.next_offset):
+                self._distrust(segment)
+        self._distrust(segments[first])
         number = first
         while number < len(segments):
             segment = segments[number]
@@ -244,18 +264,36 @@ class _Opener:
         epochs.cut_end(end)
         return epochs, True
 
+    def _distrust(self, segment: Segment) -> None:
+        self.ends_from = min(self.ends_from, segment.base_offset)
+
     def _replay(self, log: PartitionLog, producers_from: int, epochs_from: int) -> None:
+        """Make again what the log tells about producers, epochs and, where that is not known, ended transactions."""
         for segment in log.segments:
+            if segment.base_offset >= self.ends_from:
+                segment.aborted.start()
             start = min(producers_from, epochs_from)
             if segment.next_offset <= start or not segment.size:
                 continue
             place = segment.locate(start) if start > segment.base_offset else None
             position = place.position if place else 0
-            for _, header in headers(segment.file, position, segment.size, SCAN_BYTES):
-                if header.base_offset >= epochs_from:
-                    log.epochs.assign(header.leader_epoch, header.base_offset)
-                if header.base_offset >= producers_from and header.producer_id >= 0:
-                    log.producers.note(header, header.base_offset, self.opening.now_ms)
+            walked = self._epochs_noted(log, headers(segment.file, position, segment.size, SCAN_BYTES), epochs_from)
+            for ended in ended_transactions(log.producers, segment.file, walked, producers_from, self.opening.now_ms):
+                if segment.base_offset >= self.ends_from:
+                    segment.note_ended(ended)
+
+    def _epochs_noted(
+        self, log: PartitionLog, walked: Iterator[tuple[int, BatchHeader]], epochs_from: int
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        for position, header in walked:
+            if header.base_offset >= epochs_from:
+                log.epochs.assign(header.leader_epoch, header.base_offset)
+            yield position, header
+
+    def _seal_ends(self, log: PartitionLog) -> None:
+        for segment in log.segments[:-1]:
+            if segment.base_offset >= self.ends_from:
+                segment.aborted.seal()
 
 
 def _holds_a_batch_after(file: File, position: int, end: int) -> bool:

@@ -1,12 +1,14 @@
-"""One stretch of a partition's log: a file of batches with an offset index and a time index beside it."""
+"""One stretch of a partition's log: a file of batches with its indexes beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 
 from millpond.base.ports import Disk, File
+from millpond.log.aborted import Aborted, AbortedIndex
 from millpond.log.index import offset_index, time_index
-from millpond.log.names import LOG, OFFSET_INDEX, SEGMENT_SUFFIXES, TIME_INDEX, offset_name
+from millpond.log.names import LOG, OFFSET_INDEX, SEGMENT_SUFFIXES, TIME_INDEX, TXN_INDEX, offset_name
+from millpond.log.producers import Ended
 from millpond.log.recent import Place, RecentBatches
 from millpond.log.scan import SCAN_BYTES, Damaged, checked, headers
 from millpond.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, read_header
@@ -30,6 +32,7 @@ class Segment:
         "_max_timestamp",
         "_max_timestamp_offset",
         "_recent",
+        "aborted",
         "appended_ms",
         "base_offset",
         "first_append_ms",
@@ -53,6 +56,7 @@ class Segment:
         self.size = size
         self.offsets = offset_index(disk, self.path(OFFSET_INDEX))
         self.times = time_index(disk, self.path(TIME_INDEX))
+        self.aborted = AbortedIndex(disk, self.path(TXN_INDEX))
         self.appended_ms = NO_TIMESTAMP
         """The wall clock at the last append, as far as this process or a checkpoint knows."""
         self.first_append_ms: int | None = None
@@ -72,6 +76,7 @@ class Segment:
             file.truncate(0)
         segment.offsets.start()
         segment.times.start()
+        segment.aborted.start()
         segment._max_timestamp = NO_TIMESTAMP
         return segment
 
@@ -102,6 +107,11 @@ class Segment:
         self.next_offset = last_offset + 1
         self._recent.add(base_offset, position)
 
+    def note_ended(self, ended: Ended) -> None:
+        """A marker in this segment ended a transaction."""
+        if not ended.committed:
+            self.aborted.add(Aborted(ended.producer_id, ended.first_offset, ended.last_offset, ended.stable_offset))
+
     def _add_time_entry(self) -> None:
         last = self.times.last()
         if self._max_timestamp is not None and self._max_timestamp > (last[0] if last else NO_TIMESTAMP):
@@ -129,6 +139,7 @@ class Segment:
         self._add_time_entry()
         self.offsets.seal()
         self.times.seal()
+        self.aborted.seal()
         self._recent.clear()
 
     def flush_indexes(self) -> None:
@@ -136,6 +147,7 @@ class Segment:
         self._add_time_entry()
         self.offsets.flush()
         self.times.flush()
+        self.aborted.flush()
 
     # Looking up
 
@@ -247,6 +259,10 @@ class Segment:
         `present` names the files of the folder, so that those that do not exist are not asked for.
         """
         self._load_indexes(present)
+        if present is None or self.aborted.path.rpartition("/")[2] in present:
+            self.aborted.load()
+        else:
+            self.aborted.start(is_file_there=False)
         self._max_timestamp, self._max_timestamp_offset = NO_TIMESTAMP, -1
         try:
             self._take_from_last_entry(headers, interval)
@@ -370,8 +386,9 @@ class Segment:
         self.size = position
         self._recent.clear()
         self.rebuild_indexes(interval, keep=True)
-        self.offsets.flush()
-        self.times.flush()
+        self.aborted.load()
+        self.aborted.cut(self.next_offset)
+        self.flush_indexes()
 
     def first_timestamp(self) -> int:
         """The largest timestamp of the first batch."""
@@ -383,6 +400,7 @@ class Segment:
         self.stage = stage
         self.offsets.path = self.path(OFFSET_INDEX)
         self.times.path = self.path(TIME_INDEX)
+        self.aborted.path = self.path(TXN_INDEX)
 
     # Going away
 
@@ -392,6 +410,12 @@ class Segment:
             self._file = None
         self.offsets.close()
         self.times.close()
+        self.aborted.close()
+
+    def files_for_sync(self) -> list[File]:
+        """The files of a sealed segment, all of which must be safe before it is."""
+        indexes = (self.offsets.file_for_sync(), self.times.file_for_sync(), self.aborted.file_for_sync())
+        return [self.file, *(file for file in indexes if file is not None)]
 
     def paths(self) -> list[str]:
         """Every file that the segment may have, the log last."""

@@ -1,6 +1,6 @@
 """Producer snapshots in Kafka's format: the state of all producers just before one offset of the log.
 
-    0 version (1)   2 CRC-32C of the rest   6 count   then 42 bytes per producer
+    0 version (1)   2 CRC-32C of the rest   6 count   then 46 bytes per producer
 
 A snapshot is written without a sync: its CRC tells a torn one, and the log can make it again.
 """
@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import struct
 
-from crc32c import crc32c
-
 from millpond.base.ports import Disk
 from millpond.log.names import SNAPSHOT, offset_name, read_offset_name
 from millpond.log.producers import NO_SEQUENCE, ProducerEntry, ProducerStates, Span
 from millpond.wire.batch import SEQUENCE_COUNT
+from millpond.wire.checksum import crc32c
 
 VERSION = 1
 _HEAD = struct.Struct(">hIi")

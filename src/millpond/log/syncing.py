@@ -73,9 +73,7 @@ def make_ticket(log: PartitionLog) -> SyncTicket:
     ticket = SyncTicket(log.end_offset, log.disk, log.debts.hand_over())
     owed = ticket.debts
     for base in owed.sealed_bases:
-        segment = log.segment_at(base)
-        indexes = (segment.offsets.file_for_sync(), segment.times.file_for_sync())
-        ticket.files += [segment.file, *(file for file in indexes if file is not None)]
+        ticket.files += log.segment_at(base).files_for_sync()
     if log.end_offset > log.synced_offset and log.active.size:
         ticket.files.append(log.active.file)
     for file in ticket.files:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from millpond.base.ids import Offset
 from millpond.log.producers import ProducerStates
+from millpond.log.replaying import ended_transactions
 from millpond.log.segment import Segment
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def _producers_again(log: PartitionLog) -> ProducerStates:
     start, states = found or (log.bases[0], ProducerStates())
     for segment in log.segments:
         if segment.size and segment.next_offset > start:
-            known = (header for _, header in segment.batches_from(start) if header.base_offset >= start)
-            states.replay(known, log.last_append_ms)
+            for _ in ended_transactions(states, segment.file, segment.batches_from(start), start, log.last_append_ms):
+                # The index of aborted transactions knows of them.
+                continue
     return states

@@ -37,6 +37,8 @@ class _Sent:
 
     batches: list[SentBatch] = field(default_factory=list)
     by_tag: dict[str, tuple[SentBatch, int]] = field(default_factory=dict)
+    strays: dict[str, SentBatch] = field(default_factory=dict)
+    """What was sent to an earlier topic of this name and may have arrived late."""
 
     @classmethod
     def to(cls, place: Place, history: History) -> _Sent:
@@ -44,6 +46,10 @@ class _Sent:
         for batch in sent.batches:
             for index, content in enumerate(batch.contents):
                 sent.by_tag[content.tag] = batch, index
+        for batch in history.batches:
+            is_near = batch.place.topic == place.topic and batch.place.partition == place.partition
+            if is_near and batch.place != place and batch.goes_by_name and batch.status is Status.UNKNOWN:
+                sent.strays.update({content.tag: batch for content in batch.contents})
         return sent
 
 
@@ -90,7 +96,8 @@ def _check_known(found: Mapping[int, Content], sent: _Sent, rules: TopicRules) -
     for offset, content in found.items():
         known = sent.by_tag.get(content.tag)
         if known is None:
-            yield f"offset {offset} holds {content.tag!r}, which nobody sent here"
+            if content.tag not in sent.strays:
+                yield f"offset {offset} holds {content.tag!r}, which nobody sent here"
             continue
         batch, index = known
         if not _is_same(batch.contents[index], content, rules):

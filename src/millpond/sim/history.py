@@ -65,6 +65,8 @@ class SentBatch:
     contents: tuple[Content, ...]
     promise: Promise
     made_at_ms: int = 0
+    goes_by_name: bool = False
+    """Sent to a topic's name: if its reply is lost, it may arrive late and land in the next topic of that name."""
     producer_id: int = -1
     producer_epoch: int = -1
     sequence: int = -1

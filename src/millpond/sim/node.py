@@ -30,6 +30,7 @@ class SimNode:
         self.workers_delay_ms_usual = 5
         self._workers: SimWorkers | None = None
         self._broker: Broker | None = None
+        self._stopping: Broker | None = None
         self._clock: HostClock | None = None
 
     @property
@@ -43,6 +44,10 @@ class SimNode:
         """Whether the broker of the last start still runs: a power cut in the middle of an event ends it, too."""
         host = self.sim.hosts.get(self.name)
         return self._broker is not None and host is not None and host.clock is self._clock
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.is_up and self._stopping is self._broker
 
     @property
     def disk(self) -> SimDisk:
@@ -97,6 +102,7 @@ class SimNode:
     def stop(self) -> None:
         """End in order: answer whoever waits, close the logs, exit. Takes a moment of virtual time."""
         broker = self.broker
+        self._stopping = broker
         broker.drain(lambda: self._close(broker))
 
     def _close(self, broker: Broker) -> None:

@@ -15,6 +15,8 @@ from millpond.wire.records import encode_batch
 
 IN_FLIGHT_MAX = 5
 RETRY_MS = 100
+IDS_FROM = 13
+"""From this version on topics are named by their ids."""
 RETRY_LATER = (
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.REQUEST_TIMED_OUT,
@@ -79,7 +81,14 @@ class SimProducer:
 
     def produce(self, place: Place, contents: Sequence[Content], promise: Promise) -> SentBatch:
         """Queue one batch and send what may be sent."""
-        batch = SentBatch(self.name, place, tuple(contents), promise, made_at_ms=self._clock.now_ms)
+        batch = SentBatch(
+            self.name,
+            place,
+            tuple(contents),
+            promise,
+            made_at_ms=self._clock.now_ms,
+            goes_by_name=self.version < IDS_FROM,
+        )
         self._history.batches.append(batch)
         self._lanes.setdefault(place, _Lane(place)).waiting.append(batch)
         self._pump()
@@ -175,13 +184,13 @@ class SimProducer:
             self._pause()
             return
         answers = {
-            (topic.topic_id if self.version >= 13 else topic.name, part.index): part
+            (topic.topic_id if self.version >= IDS_FROM else topic.name, part.index): part
             for topic in reply.responses
             for part in topic.partition_responses
         }
         for batch in batches:
             place = batch.place
-            answer = answers[place.topic_id if self.version >= 13 else place.topic, place.partition]
+            answer = answers[place.topic_id if self.version >= IDS_FROM else place.topic, place.partition]
             self._take_answer(batch, answer)
         self._pump()
 

@@ -211,6 +211,8 @@ class Scenario:
     def _settle(self) -> None:
         """Heal the world, bring the node up, and let everybody finish."""
         self.trouble.end()
+        if self.node.is_stopping:
+            self.sim.run_until(lambda: not self.node.is_up)
         if self.trouble.must_cut_power():
             self.trouble.cut_power()
         elif self.random.random() < 0.3 and self.node.is_up:

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused, RemoteError
 from millpond.base.ports import Buffer
+from millpond.wire.checksum import crc32c
 
 HEADER_BYTES = 61
 OVERHEAD_BYTES = 12

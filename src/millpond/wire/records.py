@@ -12,8 +12,6 @@ from functools import partial
 from itertools import compress as flagged
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from millpond.base.errors import MalformedMessage
 from millpond.base.ports import Buffer
 from millpond.wire import kernel
@@ -29,6 +27,7 @@ from millpond.wire.batch import (
     BatchHeader,
     read_header,
 )
+from millpond.wire.checksum import crc32c
 from millpond.wire.compression import compress, decompress
 
 DECOMPRESSED_BYTES_MAX = 128 << 20

@@ -106,7 +106,10 @@ def member_from_record(record: GroupMetadataValue.MemberMetadata, protocol: str 
 
 def protocols_of(body: JoinGroupRequest) -> Protocols:
     """Of a name that is given twice, the first counts."""
-    return tuple({each.name: each.metadata for each in reversed(body.protocols)}.items())[::-1]
+    protocols: dict[str, bytes] = {}
+    for each in body.protocols:
+        protocols.setdefault(each.name, each.metadata)
+    return tuple(protocols.items())
 
 
 def rebalance_timeout_of(body: JoinGroupRequest) -> int:

@@ -10,7 +10,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 
-from crc32c import crc32c
+from millpond.wire.checksum import crc32c
 
 from millpond.base.errors import MalformedMessage
 from millpond.wire.batch import CorruptBatch

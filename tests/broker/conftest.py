@@ -1,0 +1,250 @@
+"""What the tests of the broker share: a link that tells what was done to it, batches, and a broker asked in process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Any
+
+import pytest
+
+from millpond.base.ports import FileRange, LinkHandler, ReplyPart
+from millpond.broker.partitions import Partition
+from millpond.metadata.topics import NewTopic, TopicRef, decide_create_topics, decide_delete_topics
+from millpond.sim.loop import WALL_START_MS
+from millpond.sim.node import SimNode
+from millpond.sim.world import SimWorld
+from millpond.wire import messages as m
+from millpond.wire.header import decode_response_header, encode_request_header
+from millpond.wire.records import Record, encode_batch
+
+LENGTH = Struct(">i")
+
+
+class FakeLink:
+    """A link whose peer reads at once, or not at all while `stuck`; `events` tells what else was done to it."""
+
+    def __init__(self, peer: str = "10.0.0.1:5000", local_host: str = "10.0.0.9") -> None:
+        self.peer = peer
+        self.local_host = local_host
+        self.handler: LinkHandler | None = None
+        self.stuck = False
+        self.events: list[str] = []
+        self.sends = 0
+        self.received = bytearray()
+        self._queue: list[ReplyPart] = []
+
+    # The port.
+
+    def send(self, parts: Sequence[ReplyPart]) -> None:
+        self.sends += 1
+        self._queue += parts
+        if not self.stuck:
+            self._let_go()
+
+    def unsent_bytes(self) -> int:
+        return sum(map(len, self._queue))
+
+    def pause_reading(self) -> None:
+        self.events.append("pause")
+
+    def resume_reading(self) -> None:
+        self.events.append("resume")
+
+    def close(self) -> None:
+        self.events.append("close")
+
+    def abort(self) -> None:
+        self.events.append("abort")
+
+    # What a test does.
+
+    def say(self, data: bytes) -> None:
+        """Bytes arrive from the peer."""
+        assert self.handler is not None
+        while data:
+            room = self.handler.buffer()
+            count = min(len(room), len(data))
+            room[:count] = data[:count]
+            data = data[count:]
+            self.handler.received(count)
+
+    def read_all(self) -> None:
+        """The peer reads after all."""
+        self.stuck = False
+        self._let_go()
+        assert self.handler is not None
+        self.handler.drained()
+
+    def end(self) -> None:
+        """The link is gone: what it still holds is released, its owner is told."""
+        self._release(self._queue)
+        self._queue = []
+        assert self.handler is not None
+        self.handler.closed()
+
+    def frames(self) -> list[bytes]:
+        """The whole frames that have been read since the last time, without their lengths."""
+        data, found = bytes(self.received), []
+        while data:
+            (length,) = LENGTH.unpack_from(data)
+            found.append(data[4 : 4 + length])
+            assert len(found[-1]) == length, "part of a frame"
+            data = data[4 + length :]
+        self.received.clear()
+        return found
+
+    def _let_go(self) -> None:
+        for part in self._queue:
+            if isinstance(part, FileRange):
+                self.received += part.file.read_at(part.position, part.length)
+            else:
+                self.received += part
+        self._release(self._queue)
+        self._queue = []
+
+    @staticmethod
+    def _release(parts: Sequence[ReplyPart]) -> None:
+        for part in parts:
+            if isinstance(part, FileRange):
+                part.file.release()
+
+
+class FakeFile:
+    """A file of which only the holds are counted."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.path = "fake"
+        self.data = data
+        self.holds = 0
+
+    def range(self) -> FileRange:
+        """All of it, retained."""
+        self.holds += 1
+        return FileRange(self, 0, len(self.data))  # type: ignore[arg-type]
+
+    def read_at(self, position: int, length: int) -> bytes:
+        return self.data[position : position + length]
+
+    def release(self) -> None:
+        assert self.holds > 0, "released more often than retained"
+        self.holds -= 1
+
+
+def batch(*values: bytes, key: bytes | None = b"k", timestamp: int = WALL_START_MS, **fields: Any) -> memoryview:
+    """One batch of these values, as a decoded request holds it."""
+    records = [Record(place, timestamp, key, value) for place, value in enumerate(values)]
+    return memoryview(bytearray(encode_batch(records, **fields)))
+
+
+class Caller:
+    """One connection to a broker in process: requests go in as bytes, replies come out as values or bytes."""
+
+    def __init__(self, desk: Desk, **options: str) -> None:
+        self.link = FakeLink(**options)
+        self.connection: Any = desk.broker.connections.accept(self.link)
+        self.link.handler = self.connection
+        self._desk = desk
+        self._asked: list[tuple[int, int, int]] = []
+
+    def send(self, request: m.Message, version: int, *, is_answered: bool = True) -> None:
+        """Ask, and let no time pass."""
+        number = len(self._asked) + 1
+        assert request.API_KEY is not None
+        if is_answered:
+            self._asked.append((number, request.API_KEY, version))
+        body = encode_request_header(request.API_KEY, version, number, "caller") + request.encode(version)
+        self.link.say(LENGTH.pack(len(body)) + body)
+
+    def replies(self) -> list[Any]:
+        """What has been answered since the last time."""
+        found = []
+        for frame in self.link.frames():
+            number, key, version = self._asked.pop(0)
+            correlation_id, position = decode_response_header(frame, key, version)
+            assert correlation_id == number, "replies in a wrong order"
+            message, end = m.response_class(key).decode(frame, version, position)
+            assert end == len(frame)
+            found.append(message)
+        if not self._asked:
+            self._asked = []
+        return found
+
+    def ask(self, request: m.Message, version: int, *, within_ms: int = 1000) -> Any:
+        """Ask and wait for the reply."""
+        self._asked.clear()
+        self.send(request, version)
+        self._desk.sim.run_until(lambda: bool(self.link.received), within_ms=within_ms)
+        (reply,) = self.replies()
+        return reply
+
+
+class Desk:
+    """A broker in the simulated world, and what a test may want of it."""
+
+    def __init__(self, texts: dict[str, str] | None = None, seed: int = 0) -> None:
+        self.sim = SimWorld(seed)
+        self.node = SimNode(self.sim, texts=texts)
+        assert self.node.start(), self.node.journal_lines
+
+    @property
+    def broker(self) -> Any:
+        return self.node.broker
+
+    @property
+    def disk(self) -> Any:
+        return self.node.disk
+
+    def create(self, name: str = "pond", partitions: int = 1, **configs: str) -> Partition:
+        """A new topic; its first partition. Settings are given with `_` for `.`."""
+        wanted = NewTopic(name, partitions, configs=tuple((n.replace("_", "."), text) for n, text in configs.items()))
+        broker = self.broker
+        self.submit(lambda image: decide_create_topics(image, broker.layers, [wanted], broker.entropy))
+        return broker.partitions.get(name, 0)
+
+    def delete(self, name: str) -> None:
+        self.submit(lambda image: decide_delete_topics(image, self.broker.layers, [TopicRef(name)]))
+
+    def submit(self, decide: Callable[[Any], Any]) -> Any:
+        """Commit a decision; its reply."""
+        replies: list[Any] = []
+        self.broker.controller.submit(decide, replies.append, pytest.fail)
+        self.sim.run_until(lambda: bool(replies), within_ms=1000)
+        (reply,) = replies
+        assert all(each.verdict.ok for each in reply), reply
+        return reply
+
+    def connect(self, **options: str) -> Caller:
+        return Caller(self, **options)
+
+    def run(self, duration_ms: int = 100) -> None:
+        self.sim.run_for(duration_ms)
+
+    def syncs(self, folder: str) -> int:
+        """How often a file of this partition has been forced to disk."""
+        return sum(" sync " in line and f"/{folder}/" in line for line in self.disk.trace)
+
+
+@pytest.fixture
+def make_link() -> type[FakeLink]:
+    return FakeLink
+
+
+@pytest.fixture
+def make_file() -> type[FakeFile]:
+    return FakeFile
+
+
+@pytest.fixture
+def make_batch() -> Callable[..., memoryview]:
+    return batch
+
+
+@pytest.fixture
+def make_desk() -> type[Desk]:
+    return Desk
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()

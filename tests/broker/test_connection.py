@@ -1,0 +1,347 @@
+"""Requests in, replies out in the order of the requests; and what a client that asks too much feels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from struct import Struct
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import RemoteError
+from millpond.broker.connection import Connection
+from millpond.broker.request_memory import RequestMemory
+from millpond.broker.wait import Wait
+from millpond.sim.loop import VirtualClock
+from millpond.wire.frames import FrameReader
+
+LENGTH = Struct(">i")
+IN_FLIGHT_MAX = 3
+UNSENT_BYTES_MAX = 100
+
+
+def frame(text: str) -> bytes:
+    return LENGTH.pack(len(text)) + text.encode()
+
+
+class Script:
+    """A dispatcher that does what a request says: `now a` is answered with a, `later a` once a test says so."""
+
+    def __init__(self, make_file: Callable[..., Any]) -> None:
+        self.clock = VirtualClock()
+        self.handled: list[str] = []
+        self.waits: dict[str, Wait[Any]] = {}
+        self.cancelled: list[str] = []
+        self.file = make_file(b"records")
+
+    def handle(self, connection: Connection, request: memoryview) -> None:
+        text = bytes(request).decode()
+        self.handled.append(text)
+        way, _, name = text.partition(" ")
+        match way:
+            case "now":
+                connection.reply(name, self.encode)  # type: ignore[arg-type]
+            case "ended":
+                ended: Wait[Any] = Wait()
+                ended.finish(name)
+                connection.reply(ended, self.encode)
+            case "later":
+                connection.reply(self._wait(name), self.encode)
+            case "never":
+                connection.reply(None, self.encode)
+            case "frame":
+                connection.reply_frame(frame(name))
+            case "frame-later":
+                connection.reply_frame_later(self._wait(name))
+            case "wake":
+                self.waits[name].finish(name)
+                connection.reply("awake", self.encode)  # type: ignore[arg-type]
+            case "file":
+                connection.reply("file", self.encode)  # type: ignore[arg-type]
+            case _:
+                raise RemoteError(text)
+
+    def encode(self, response: Any) -> list[Any]:
+        if response == "file":
+            return [LENGTH.pack(len(self.file.data)), self.file.range()]
+        return [frame(response)]
+
+    def _wait(self, name: str) -> Wait[Any]:
+        wait = self.waits[name] = Wait(on_end=lambda: self.cancelled.append(name))
+        return wait
+
+    def finish(self, name: str) -> None:
+        self.waits[name].finish(name)
+
+    def finish_frame(self, name: str) -> None:
+        self.waits[name].finish(frame(name))
+
+
+class Play:
+    def __init__(self, make_link: Callable[..., Any], make_file: Callable[..., Any]) -> None:
+        self.script = Script(make_file)
+        self.scratch = memoryview(bytearray(4096))
+        self.memory = RequestMemory(1 << 20)
+        self.gone: list[Connection] = []
+        self.make_link = make_link
+        self.link, self.connection = self.connect()
+
+    def connect(self) -> tuple[Any, Connection]:
+        link = self.make_link()
+        link.handler = Connection(
+            link,
+            self.script,  # type: ignore[arg-type]
+            FrameReader(self.scratch, 1 << 20),
+            self.memory,
+            in_flight_max=IN_FLIGHT_MAX,
+            unsent_bytes_max=UNSENT_BYTES_MAX,
+            on_closed=self.gone.append,
+        )
+        return link, link.handler
+
+    def say(self, *requests: str) -> None:
+        """All of them arrive in one piece."""
+        self.link.say(b"".join(map(frame, requests)))
+
+    def heard(self) -> list[str]:
+        return [reply.decode() for reply in self.link.frames()]
+
+
+@pytest.fixture
+def play(make_link: Callable[..., Any], make_file: Callable[..., Any]) -> Play:
+    return Play(make_link, make_file)
+
+
+# The order of replies.
+
+
+def test_replies_of_one_wake_up_leave_in_one_send(play: Play) -> None:
+    play.say("now a", "never b", "frame c", "ended d")
+    assert play.heard() == ["a", "c", "d"]
+    assert play.link.sends == 1
+
+
+def test_replies_wait_for_those_before_them(play: Play) -> None:
+    play.say("later a", "now b")
+    play.say("frame c")
+    assert play.heard() == []
+    play.script.finish("a")
+    assert play.heard() == ["a", "b", "c"]
+    play.say("now d")
+    assert play.heard() == ["d"]
+
+
+def test_parked_replies_that_come_in_the_wrong_order_leave_in_the_right_one(play: Play) -> None:
+    play.say("later a", "frame-later b", "later c")
+    play.script.finish("c")
+    play.script.finish_frame("b")
+    assert play.heard() == []
+    play.script.finish("a")
+    assert play.heard() == ["a", "b", "c"]
+
+
+def test_an_ended_wait_still_stands_behind_those_before_it(play: Play) -> None:
+    play.say("later a", "ended b")
+    assert play.heard() == []
+    play.script.finish("a")
+    assert play.heard() == ["a", "b"]
+
+
+def test_a_frame_that_is_there_already_leaves_at_once(play: Play) -> None:
+    wait: Wait[bytes] = Wait()
+    wait.finish(frame("a"))
+    play.connection.reply_frame_later(wait)
+    assert play.heard() == ["a"]
+
+
+def test_a_request_may_answer_an_earlier_one(play: Play) -> None:
+    play.say("later a", "wake a", "now c")
+    assert play.heard() == ["a", "awake", "c"]
+    assert play.link.sends == 1
+
+
+# Back-pressure.
+
+
+def test_too_many_in_flight_are_not_read_until_one_is_answered(play: Play) -> None:
+    play.say("later a", "later b", "later c", "now d", "now e")
+    assert play.link.events == ["pause"]
+    assert play.script.handled == ["later a", "later b", "later c"]
+    play.script.finish("a")
+    assert play.script.handled[3:] == ["now d"], "d took the place of a, so that e must wait"
+    assert play.link.events == ["pause"]
+    assert play.heard() == ["a"]
+    play.script.finish("b")
+    play.script.finish("c")
+    assert play.heard() == ["b", "c", "d", "e"]
+    assert play.link.events == ["pause", "resume"]
+
+
+def test_the_backlog_outlives_the_shared_scratch(play: Play) -> None:
+    play.say("later a", "later b", "later c", "now kept")
+    other, _ = play.connect()
+    other.say(frame("now" + " x" * 500))
+    for name in "abc":
+        play.script.finish(name)
+    assert play.heard() == ["a", "b", "c", "kept"]
+
+
+def test_a_peer_that_does_not_read_is_not_read_from(play: Play) -> None:
+    play.link.stuck = True
+    play.say("now " + "a" * UNSENT_BYTES_MAX)
+    assert play.link.events == ["pause"]
+    play.say("now b")
+    assert play.script.handled[-1].startswith("now a"), "what was under way already waits its turn"
+    play.link.read_all()
+    assert play.link.events == ["pause", "resume"]
+    assert play.heard()[-1] == "b"
+
+
+def test_an_answer_does_not_resume_while_much_is_unsent(play: Play) -> None:
+    play.link.stuck = True
+    play.say("later " + "a" * UNSENT_BYTES_MAX, "later b", "later c")
+    for name in list(play.script.waits):
+        play.script.finish(name)
+    assert play.link.events == ["pause"]
+    play.link.read_all()
+    assert play.link.events == ["pause", "resume"]
+
+
+def test_a_stalled_connection_reads_on_when_there_is_room(play: Play) -> None:
+    play.connection.set_stalled(True)
+    play.say("now a")
+    play.connection.drained()
+    assert (play.heard(), play.link.events) == ([], ["pause"])
+    play.connection.set_stalled(False)
+    assert (play.heard(), play.link.events) == (["a"], ["pause", "resume"])
+
+
+def test_a_stalled_connection_with_too_many_in_flight_stays_paused(play: Play) -> None:
+    play.say("later a", "later b", "later c")
+    play.connection.set_stalled(True)
+    play.connection.set_stalled(False)
+    assert play.link.events == ["pause"]
+    play.script.finish("a")
+    assert play.link.events == ["pause", "resume"]
+
+
+# Large requests.
+
+
+def test_memory_of_unfinished_requests_is_counted_and_given_back(play: Play) -> None:
+    large = frame("now " + "a" * 10_000)
+    play.link.say(large[:5_000])
+    assert play.connection.is_stuck()
+    assert play.memory.held_bytes == 10_004
+    play.link.say(large[5_000:])
+    assert not play.connection.is_stuck()
+    assert play.memory.held_bytes == 0
+    assert len(play.heard()[0]) == 10_000
+
+
+def test_a_stalled_request_is_not_stuck_and_its_time_begins_anew(play: Play) -> None:
+    play.link.say(frame("now " + "a" * 10_000)[:5_000])
+    play.connection.set_stalled(True)
+    assert not play.connection.is_stuck(), "it is we who do not read"
+    play.script.clock.run_for(60_000)
+    play.connection.set_stalled(False)
+    assert play.connection.is_stuck()
+    assert play.connection.last_active_ms == 60_000
+
+
+def test_a_connection_that_ends_gives_its_memory_back(play: Play) -> None:
+    play.link.say(frame("now " + "a" * 10_000)[:5_000])
+    play.link.end()
+    assert play.memory.held_bytes == 0
+
+
+# A peer's fault, and the end.
+
+
+def test_a_fault_reaches_the_link_after_the_answers_before_it(play: Play) -> None:
+    with pytest.raises(RemoteError, match="nonsense"):
+        play.say("now a", "nonsense", "now b")
+    assert play.heard() == ["a"]
+    assert play.script.handled == ["now a", "nonsense"]
+
+
+def test_a_fault_in_the_backlog_ends_this_connection_and_not_the_event_that_woke_it(play: Play) -> None:
+    play.say("later a", "later b", "later c", "nonsense")
+    for name in "abc":
+        play.script.finish(name)
+    assert play.link.events == ["pause", "abort"]
+    assert play.gone == []
+    play.link.end()
+    assert play.gone == [play.connection]
+
+
+def test_the_end_cancels_what_is_parked(play: Play) -> None:
+    play.say("later a", "frame-later b", "now c")
+    play.link.end()
+    assert play.script.cancelled == ["a", "b"]
+    assert play.gone == [play.connection]
+    play.script.finish("a")
+    assert play.link.sends == 0
+
+
+def test_the_end_forgets_the_backlog(play: Play) -> None:
+    play.say("later a", "later b", "later c", "now d")
+    play.link.end()
+    play.connection.set_stalled(False)
+    assert play.script.handled == ["later a", "later b", "later c"]
+
+
+def test_files_are_released_once_sent_and_once_only(play: Play) -> None:
+    play.say("file")
+    assert play.heard() == ["records"]
+    assert play.script.file.holds == 0
+    play.link.end()
+
+
+def test_files_that_wait_behind_a_parked_reply_are_released_at_the_end(play: Play) -> None:
+    play.say("later a", "file", "file")
+    assert play.script.file.holds == 2
+    play.link.end()
+    assert play.script.file.holds == 0
+
+
+def test_files_of_a_reply_that_comes_after_the_end_are_released(play: Play) -> None:
+    wait: Wait[Any] = Wait()
+    play.connection.reply(wait, play.script.encode)
+    play.connection._open = False  # the link is gone, and its owner has not been told yet
+    wait.finish("file")
+    assert play.script.file.holds == 0
+    assert play.link.sends == 0
+
+
+def test_files_that_were_not_flushed_are_released_at_the_end(play: Play) -> None:
+    play.connection.reply("file", play.script.encode)  # type: ignore[arg-type]
+    assert play.script.file.holds == 1
+    play.link.end()
+    assert play.script.file.holds == 0
+
+
+# Facts.
+
+
+def test_a_connection_is_waiting_while_it_is_owed_anything(play: Play) -> None:
+    waiting = play.connection.is_waiting
+    assert not waiting()
+    play.say("later a")
+    assert waiting()
+    play.link.stuck = True
+    play.script.finish("a")
+    assert waiting(), "the answer has not left"
+    play.link.read_all()
+    assert not waiting()
+    play.connection.set_stalled(True)
+    play.say("now b")
+    assert waiting(), "b stands in the backlog"
+
+
+def test_both_ways_count_as_activity(play: Play) -> None:
+    for way, moment in ((partial(play.say, "now a"), 10), (play.connection.drained, 20)):
+        play.script.clock.run_for(10)
+        way()
+        assert play.connection.last_active_ms == moment

@@ -1,0 +1,166 @@
+"""From a frame to its handler: what is served, what is refused in words, what ends the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import ErrorCode, MalformedMessage
+from millpond.broker.api import Api
+from millpond.broker.dispatch import Dispatcher, UnservedRequest, _Entry
+from millpond.config.node import node_settings
+from millpond.sim.loop import VirtualClock
+from millpond.wire import messages as m
+from millpond.wire.header import decode_response_header, encode_request_header
+
+LENGTH = Struct(">i")
+
+
+class Ear:
+    """A connection that encodes what it is given at once."""
+
+    def __init__(self) -> None:
+        self.client_software = ""
+        self.frames: list[bytes] = []
+
+    def reply(self, outcome: Any, encode: Callable[[Any], Any]) -> None:
+        self.frames.append(b"".join(encode(outcome)))
+
+    def reply_frame(self, frame: bytes) -> None:
+        self.frames.append(frame)
+
+
+class Play:
+    def __init__(self) -> None:
+        self.broker = SimpleNamespace(settings=node_settings({"max.request.topics": "3"}))
+        self.dispatcher = Dispatcher(self.broker, VirtualClock())  # type: ignore[arg-type]
+        self.broker.dispatcher = self.dispatcher
+        self.ear = Ear()
+
+    def handle(self, key: int, version: int, body: bytes = b"") -> list[bytes]:
+        frame = encode_request_header(key, version, 77, "me") + body
+        self.dispatcher.handle(self.ear, memoryview(bytearray(frame)))  # type: ignore[arg-type]
+        frames, self.ear.frames = self.ear.frames, []
+        return frames
+
+    def answer(self, key: int, version: int, body: bytes, answered_in: int | None = None) -> Any:
+        """The only reply, as a value."""
+        (frame,) = self.handle(key, version, body)
+        assert LENGTH.unpack_from(frame) == (len(frame) - 4,)
+        correlation_id, position = decode_response_header(frame[4:], key, version)
+        assert correlation_id == 77
+        return m.response_class(key).decode(frame[4:], version if answered_in is None else answered_in, position)[0]
+
+    def serve(self, **parts: Any) -> None:
+        """Put an API of the test's own in the place of DescribeCluster."""
+        api = Api(key=60, name="DescribeCluster", versions=(0, 1), **parts)
+        self.dispatcher._entries[60] = _Entry(api)
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
+def test_a_request_goes_to_its_handler_and_is_counted(play: Play) -> None:
+    request = m.ApiVersionsRequest(client_software_name="rod", client_software_version="2")
+    reply = play.answer(18, 3, request.encode(3))
+    served = {each.api_key: (each.min_version, each.max_version) for each in reply.api_keys}
+    assert served == {api.key: api.advertised or api.versions for api in play.dispatcher.apis}
+    assert play.ear.client_software == "rod 2"
+    assert play.dispatcher.requests_total[18] == 1
+
+
+def test_a_key_that_is_not_served_ends_the_connection(play: Play) -> None:
+    with pytest.raises(UnservedRequest, match="API key 9999"):
+        play.handle(9999, 0)
+    assert play.ear.frames == []
+
+
+@pytest.mark.parametrize("version", [-1, 3, 32767])
+def test_a_version_that_is_not_served_ends_the_connection(play: Play, version: int) -> None:
+    play.serve(handle=lambda *_: pytest.fail("not served"))
+    with pytest.raises(UnservedRequest, match=f"version {version} is not served, only 0 to 1"):
+        play.handle(60, version)
+    assert play.dispatcher.requests_total[60] == 0
+
+
+def test_api_versions_answers_a_newer_client_in_the_oldest_words(play: Play) -> None:
+    reply = play.answer(18, 99, b"whatever", answered_in=0)
+    assert reply.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert reply.api_keys
+
+
+def test_an_api_may_refuse_a_version_in_its_own_words(play: Play) -> None:
+    def refuse(broker: Any, version: int, body: memoryview) -> Any:
+        assert (version, bytes(body)) == (9, b"words")
+        return m.DescribeClusterResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+
+    play.serve(handle=lambda *_: pytest.fail("not served"), refuse=refuse)
+    # The reply's shape is that of the version that was asked for, which the schema does not have.
+    with pytest.raises(ValueError, match="no version 9"):
+        play.handle(60, 9, b"words")
+
+
+def test_the_quick_way_leaves_to_the_general_one_what_it_does_not_know(play: Play) -> None:
+    asked: list[str] = []
+
+    def quick(broker: Any, connection: Any, header: Any, frame: memoryview) -> bool:
+        asked.append("quick")
+        if header.api_version == 0:
+            return False
+        connection.reply_frame(b"quick")
+        return True
+
+    def handle(broker: Any, call: Any, request: Any) -> Any:
+        asked.append("general")
+        return m.DescribeClusterResponse(cluster_id="pond")
+
+    play.serve(handle=handle, quick=quick)
+    body = m.DescribeClusterRequest().encode(0)
+    assert play.answer(60, 0, body).cluster_id == "pond"
+    assert play.handle(60, 1, m.DescribeClusterRequest().encode(1)) == [b"quick"]
+    assert asked == ["quick", "general", "quick"]
+
+
+def test_the_handler_learns_who_asks_and_in_which_version(play: Play) -> None:
+    calls: list[Any] = []
+    play.serve(handle=lambda broker, call, request: calls.append((broker, call)) or m.DescribeClusterResponse())
+    play.handle(60, 1, m.DescribeClusterRequest().encode(1))
+    ((broker, call),) = calls
+    assert broker is play.broker
+    assert (call.connection, call.version, call.client_id) == (play.ear, 1, "me")
+
+
+@pytest.mark.parametrize(("count", "is_served"), [(3, True), (4, False)])
+def test_a_request_may_name_only_so_many_topics(play: Play, count: int, is_served: bool) -> None:
+    entry = play.dispatcher._entries[3]
+    entry.api = Api(key=3, name="Metadata", versions=(0, 13), lists="topics", handle=lambda *_: m.MetadataResponse())
+    names = [m.MetadataRequest.MetadataRequestTopic(name=f"topic-{number}") for number in range(count)]
+    body = m.MetadataRequest(topics=names).encode(4)
+    if is_served:
+        assert len(play.handle(3, 4, body)) == 1
+    else:
+        with pytest.raises(UnservedRequest, match="Metadata names 4 topics or resources, at most 3"):
+            play.handle(3, 4, body)
+
+
+def test_a_list_that_is_null_is_no_list_too_many(play: Play) -> None:
+    entry = play.dispatcher._entries[3]
+    entry.api = Api(key=3, name="Metadata", versions=(0, 13), lists="topics", handle=lambda *_: m.MetadataResponse())
+    assert len(play.handle(3, 4, m.MetadataRequest(topics=None).encode(4))) == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"\0", b"\x7f\xff\xff\xff"])
+def test_bytes_that_do_not_decode_are_the_peers_fault(play: Play, body: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        play.handle(3, 4, body)
+
+
+def test_a_frame_without_a_whole_header_is_the_peers_fault(play: Play) -> None:
+    with pytest.raises(MalformedMessage):
+        play.dispatcher.handle(play.ear, memoryview(bytearray(b"\0\x12\0")))  # type: ignore[arg-type]

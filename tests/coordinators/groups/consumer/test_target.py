@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from typing import Any
+
+from millpond.coordinators.groups.consumer.members import Member, MemberMetadata
+from millpond.coordinators.groups.consumer.records import decode_record
+from millpond.coordinators.groups.consumer.target import metadata_hash, preferred_assignor, resolve
+from millpond.wire import messages as m
+
+
+def test_the_hash_changes_with_the_subscribed_topics_and_with_nothing_else(pond: Any) -> None:
+    image = pond.image
+    before = metadata_hash(["a", "missing"], image)
+    assert before == metadata_hash({"missing", "a"}, image) != 0
+    pond.grow("b", 5)
+    pond.create("c", 1)
+    assert metadata_hash(["a"], image) == before
+    pond.grow("a", 5)
+    grown = metadata_hash(["a"], image)
+    assert grown != before
+    pond.delete("a")
+    assert metadata_hash(["a"], image) == 0
+    pond.create("a", 5)
+    assert metadata_hash(["a"], image) not in (before, grown, 0), "made anew it is another topic"
+    assert -(1 << 63) <= before < 1 << 63
+
+
+def test_internal_topics_are_never_meant_by_a_pattern(pond: Any) -> None:
+    pond.create("__transaction_state", 1)
+    assert resolve(".*", pond.image) == ("a", "b")
+
+
+def test_the_assignor_that_most_want() -> None:
+    members = [Member(str(number), MemberMetadata(assignor=name)) for number, name in enumerate(["r", "r", "u", None])]
+    assert preferred_assignor(members, ("u", "r")) == "r"
+    assert preferred_assignor(members[1:], ("u", "r")) == "u"
+    assert preferred_assignor([], ("u", "r")) == "u"
+    assert preferred_assignor([Member("m", MemberMetadata(assignor="gone"))], ("u", "r")) == "u"
+
+
+def test_only_members_whose_target_changed_are_written(pond: Any) -> None:
+    pond.join("m1", "a")
+    pond.join("m2", "b")
+    start = len(pond.log)
+    pond.join("m3", "b")
+    targets = [
+        key.member_id
+        for key, _ in (decode_record(*record) for record in pond.log[start:])
+        if isinstance(key, m.ConsumerGroupTargetAssignmentMemberKey)
+    ]
+    assert sorted(targets) == ["m2", "m3"]

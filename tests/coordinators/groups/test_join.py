@@ -1,0 +1,370 @@
+"""JoinGroup as a play: who asks what, and what they hear."""
+
+from collections.abc import Callable
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.coordinators.groups.history import Why
+
+
+def test_new_member_is_told_its_id_first_and_hears_of_its_generation_after_the_initial_delay(stage) -> None:
+    told = stage.answer(stage.join(client_id="app"))
+    assert told.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert told.member_id.startswith("app-")
+    token = stage.join(told.member_id)
+    stage.pass_time(2999)
+    assert stage.answer(token) is None
+    stage.pass_time(1)
+    reply = stage.answer(token)
+    assert (reply.error_code, reply.generation_id, reply.protocol_name) == (0, 1, "range")
+    assert (reply.leader, reply.member_id, reply.protocol_type) == (told.member_id, told.member_id, "consumer")
+    assert [each.member_id for each in reply.members] == [told.member_id]
+    assert not reply.skip_assignment
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_older_clients_are_let_in_without_an_id(stage, version: int) -> None:
+    token = stage.join(version=version, rebalance_ms=-1 if version == 0 else 60_000)
+    assert stage.answer(token) is None
+    stage.pass_time(3000)
+    assert stage.answer(token).error_code == 0
+
+
+def test_version_0_has_the_session_timeout_for_rebalances_too(stage) -> None:
+    stage.join(version=0, session_ms=7000, rebalance_ms=-1)
+    assert stage.group().rebalance_timeout_ms == 7000
+
+
+def test_without_initial_delay_the_first_member_leads_at_once(make_stage: Callable) -> None:
+    stage = make_stage(initial_rebalance_delay_ms=0)
+    _, token = stage.join_new()
+    assert stage.answer(token).generation_id == 1
+
+
+def test_each_newcomer_prolongs_the_initial_delay_until_the_rebalance_timeout(stage) -> None:
+    _, first = stage.join_new(rebalance_ms=7000)
+    for _ in range(3):
+        stage.pass_time(2000)
+        stage.join_new(rebalance_ms=7000)
+    # 3000, then 3000 more for the newcomers, then the 1000 that are left of 7000.
+    stage.pass_time(999)
+    assert stage.answer(first) is None
+    stage.pass_time(1)
+    assert len(stage.answer(first).members) == 4
+
+
+def test_only_the_leader_hears_who_else_is_there(stage) -> None:
+    joins = [stage.join_new() for _ in range(3)]
+    stage.pass_time(6000)
+    replies = [stage.answer(token) for _, token in joins]
+    assert [len(reply.members) for reply in replies] == [3, 0, 0]
+    assert {reply.leader for reply in replies} == {joins[0][0]}
+    assert {reply.generation_id for reply in replies} == {1}
+
+
+def test_second_member_makes_the_first_join_again(stage) -> None:
+    (first,), generation = stage.stable()
+    second, joining = stage.join_new()
+    assert stage.answer(joining) is None
+    assert stage.heartbeat(first, generation) == ErrorCode.REBALANCE_IN_PROGRESS
+    again = stage.join(first)
+    assert stage.answer(again).generation_id == stage.answer(joining).generation_id == 2
+    assert [each.member_id for each in stage.answer(again).members] == [first, second]
+
+
+def test_member_that_does_not_come_back_is_left_out(stage) -> None:
+    (first,), _ = stage.stable(rebalance_ms=20_000, session_ms=30_000)
+    second, joining = stage.join_new(rebalance_ms=5000)
+    stage.pass_time(19_999)
+    assert stage.answer(joining) is None
+    stage.pass_time(1)
+    reply = stage.answer(joining)
+    assert (reply.leader, [each.member_id for each in reply.members]) == (second, [second])
+    assert stage.heartbeat(first, 2) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert Why.DID_NOT_JOIN in [cause.why for cause in stage.shard.history("g")[-1].causes]
+
+
+def test_new_member_that_is_gone_does_not_hold_up_the_others_for_ever(make_stage: Callable) -> None:
+    stage = make_stage(new_member_join_timeout_ms=5000)
+    (first,), generation = stage.stable(rebalance_ms=60_000, session_ms=60_000)
+    _, joining = stage.join_new()
+    stage.pass_time(5000)
+    assert stage.answer(joining).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    again = stage.join(first)
+    assert [each.member_id for each in stage.answer(again).members] == [first]
+    assert generation + 1 == stage.answer(again).generation_id
+
+
+@pytest.mark.parametrize(("session_ms", "ok"), [(5999, False), (6000, True), (1_800_000, True), (1_800_001, False)])
+def test_session_timeout_has_bounds(stage, session_ms: int, ok: bool) -> None:
+    code = stage.answer(stage.join(session_ms=session_ms)).error_code
+    assert code == (ErrorCode.MEMBER_ID_REQUIRED if ok else ErrorCode.INVALID_SESSION_TIMEOUT)
+
+
+def test_group_needs_a_name(stage) -> None:
+    assert stage.answer(stage.join(group="")).error_code == ErrorCode.INVALID_GROUP_ID
+
+
+def test_instance_is_named_like_a_topic(stage) -> None:
+    assert stage.answer(stage.join(instance="no spaces")).error_code == ErrorCode.INVALID_CONFIG
+
+
+def test_member_of_an_unknown_group_or_id_starts_anew(stage) -> None:
+    assert stage.answer(stage.join("ghost")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert "g" not in stage.shard.groups
+    stage.stable()
+    reply = stage.answer(stage.join("ghost", version=9))
+    assert (reply.error_code, reply.member_id, reply.protocol_name) == (ErrorCode.UNKNOWN_MEMBER_ID, "ghost", None)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"protocols": ("sticky",)}, {"protocol_type": "connect"}, {"protocols": ()}, {"protocol_type": ""}]
+)
+def test_members_must_have_a_protocol_in_common(stage, wrong: dict) -> None:
+    stage.stable(protocols=("range", "roundrobin"))
+    assert stage.answer(stage.join(**wrong)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+@pytest.mark.parametrize("wrong", [{"protocols": ()}, {"protocol_type": ""}])
+def test_first_member_must_name_a_protocol_and_leaves_no_trace_otherwise(stage, wrong: dict) -> None:
+    assert stage.answer(stage.join(**wrong)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert stage.shard.groups == {}
+
+
+def test_protocol_is_chosen_by_votes_among_those_that_all_know(stage) -> None:
+    _, first = stage.join_new(protocols=("a", "b", "c"))
+    stage.join_new(protocols=("c", "b"))
+    stage.join_new(protocols=("b", "c"))
+    stage.pass_time(6000)
+    # a is not common; the first member then likes b, and so does the third.
+    assert stage.answer(first).protocol_name == "b"
+
+
+def test_upgrade_from_one_assignor_to_another_in_two_rounds(stage) -> None:
+    (one, two), _ = stage.stable(2, protocols=("range",))
+    both = [stage.join(each, protocols=("sticky", "range")) for each in (one, two)]
+    assert stage.answer(both[0]).protocol_name == "sticky"
+    stage.settle(both)
+    alone = [stage.join(each, protocols=("sticky",)) for each in (one, two)]
+    assert stage.answer(alone[1]).protocol_name == "sticky"
+
+
+def test_size_limit(make_stage: Callable) -> None:
+    stage = make_stage(group_size_max=2)
+    (one, two), _ = stage.stable(2)
+    refused = stage.answer(stage.join())
+    assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    # Members themselves may join again.
+    again = [stage.join(one, topics=("u",)), stage.join(two)]
+    assert [stage.answer(token).error_code for token in again] == [0, 0]
+
+
+def test_group_over_its_limit_after_loading_sheds_the_last_to_come(make_stage: Callable, image) -> None:
+    stage = make_stage()
+    ids, _ = stage.stable(3)
+    stage.settings = type(stage.settings)(group_size_max=2)
+    stage.fail_over()
+    assert stage.heartbeat(ids[0], 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    tokens = [stage.join(each) for each in ids]
+    assert stage.answer(tokens[2]).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert [stage.answer(token).error_code for token in tokens[:2]] == [0, 0]
+
+
+def test_ids_that_nobody_joins_with_are_limited_and_forgotten(make_stage: Callable) -> None:
+    stage = make_stage(pending_members_max=2)
+    codes = [stage.answer(stage.join(session_ms=6000)).error_code for _ in range(3)]
+    assert codes == [ErrorCode.MEMBER_ID_REQUIRED] * 2 + [ErrorCode.GROUP_MAX_SIZE_REACHED]
+    stage.pass_time(6000)
+    assert stage.shard.groups == {}
+
+
+def test_rebalance_waits_for_those_who_were_given_an_id(stage) -> None:
+    (first,), _ = stage.stable()
+    promised = stage.answer(stage.join()).member_id
+    again = stage.join(first, topics=("u",))
+    assert stage.answer(again) is None
+    late = stage.join(promised)
+    assert stage.answer(again).generation_id == stage.answer(late).generation_id == 2
+
+
+def test_rebalance_goes_on_when_a_given_id_runs_out(stage) -> None:
+    (first,), _ = stage.stable(session_ms=20_000)
+    stage.join(session_ms=6000)
+    again = stage.join(first, topics=("u",))
+    stage.pass_time(5999)
+    assert stage.answer(again) is None
+    stage.pass_time(1)
+    assert stage.answer(again).generation_id == 2
+
+
+def test_given_id_is_for_a_dynamic_member(stage) -> None:
+    promised = stage.answer(stage.join()).member_id
+    assert stage.answer(stage.join(promised, instance="i")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_follower_that_missed_the_reply_gets_it_again(stage) -> None:
+    (leader, follower), generation = stage.stable(2)
+    reply = stage.answer(stage.join(follower))
+    assert (reply.generation_id, reply.leader, reply.members) == (generation, leader, [])
+    assert stage.heartbeat(leader, generation) == 0
+
+
+def test_leader_that_joins_again_asks_for_a_new_assignment(stage) -> None:
+    (leader, follower), generation = stage.stable(2)
+    token = stage.join(leader, reason="topic t has more partitions")
+    assert stage.heartbeat(follower, generation) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert stage.answer(token) is None
+    stage.join(follower)
+    assert stage.answer(token).generation_id == generation + 1
+    cause = stage.shard.history("g")[-1].causes[0]
+    assert (cause.why, cause.member_id, cause.detail) == (Why.LEADER_ASKED, leader, "topic t has more partitions")
+
+
+def test_changed_subscription_rebalances(stage) -> None:
+    (leader, follower), generation = stage.stable(2)
+    stage.join(follower, topics=("t", "u"))
+    assert stage.heartbeat(leader, generation) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert stage.shard.history("g")[-1].causes[0].why is Why.SUBSCRIPTION_CHANGED
+
+
+def test_while_the_leader_shares_out_a_repeated_join_hears_the_same(stage) -> None:
+    leader, first = stage.join_new()
+    stage.pass_time(3000)
+    again = stage.join(leader)
+    assert stage.answer(again) == stage.answer(first)
+
+
+def test_while_the_leader_shares_out_a_change_turns_everybody_back(stage) -> None:
+    joins = [stage.join_new() for _ in range(2)]
+    stage.pass_time(6000)
+    (leader, _), (follower, _) = joins
+    waiting = stage.sync(follower, 1)
+    changed = stage.join(leader, topics=("u",))
+    assert stage.answer(waiting).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert stage.answer(changed) is None
+
+
+def test_join_that_is_sent_twice_is_answered_twice(stage) -> None:
+    (leader, follower), _ = stage.stable(2)
+    one = stage.join(leader)
+    two = stage.join(leader)
+    assert stage.answer(one).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    stage.join(follower)
+    assert stage.answer(two).error_code == 0
+
+
+def test_protocol_that_is_named_twice_counts_once(stage) -> None:
+    stage.join_new(protocols=("a", "b", "a"))
+    (member,) = stage.group().members.values()
+    assert [name for name, _ in member.protocols] == ["a", "b"]
+
+
+class TestStaticMembers:
+    def stable(self, stage, *instances: str, version: int = 9) -> tuple[dict[str, str], int]:
+        tokens = [stage.join(instance=each, version=version, session_ms=30_000) for each in instances]
+        stage.pass_time(9000)
+        ids, generation = stage.settle(tokens)
+        return dict(zip(instances, ids, strict=True)), generation
+
+    def test_is_let_in_at_once_and_named_after_its_instance(self, stage) -> None:
+        ids, _ = self.stable(stage, "a")
+        assert ids["a"].startswith("a-")
+
+    def test_quick_restart_moves_nothing(self, stage, assigned: Callable) -> None:
+        ids, generation = self.stable(stage, "a", "b")
+        reply = stage.answer(stage.join(instance="b"))
+        assert (reply.error_code, reply.generation_id) == (0, generation)
+        assert reply.member_id != ids["b"]
+        assert reply.leader == ids["a"]
+        sync = stage.answer(stage.sync(reply.member_id, generation, instance="b"))
+        assert sync.assignment == assigned(("t", 1))
+        assert stage.heartbeat(ids["a"], generation, "a") == 0
+        last = stage.shard.history("g")[-1]
+        assert (last.causes[0].why, last.moves, last.paused_ms) == (Why.RESTARTED, [], 0)
+
+    def test_predecessor_is_fenced(self, stage) -> None:
+        ids, generation = self.stable(stage, "a")
+        stage.join(instance="a")
+        old = ids["a"]
+        assert stage.heartbeat(old, generation, "a") == ErrorCode.FENCED_INSTANCE_ID
+        assert stage.answer(stage.sync(old, generation, instance="a")).error_code == ErrorCode.FENCED_INSTANCE_ID
+        assert stage.commit(1, old, generation, instance="a") == ErrorCode.FENCED_INSTANCE_ID
+        assert stage.answer(stage.join(old, instance="a")).error_code == ErrorCode.FENCED_INSTANCE_ID
+
+    def test_restart_survives_a_failover(self, stage) -> None:
+        _, generation = self.stable(stage, "a", "b")
+        new = stage.answer(stage.join(instance="b")).member_id
+        stage.fail_over()
+        assert stage.heartbeat(new, generation, "b") == 0
+
+    def test_leader_that_restarts_skips_the_assignment(self, stage) -> None:
+        _, generation = self.stable(stage, "a", "b")
+        reply = stage.answer(stage.join(instance="a"))
+        assert reply.skip_assignment
+        assert reply.leader == reply.member_id
+        assert len(reply.members) == 2
+        assert reply.generation_id == generation
+
+    def test_leader_that_cannot_skip_is_not_told_that_it_leads(self, stage) -> None:
+        ids, _ = self.stable(stage, "a", "b")
+        reply = stage.answer(stage.join(instance="a", version=8))
+        assert reply.leader == ids["a"]
+        assert reply.member_id != ids["a"]
+        assert reply.members == []
+
+    def test_restart_with_another_protocol_rebalances(self, stage) -> None:
+        tokens = [stage.join(instance=each, protocols=("x", "y")) for each in ("a", "b")]
+        stage.pass_time(6000)
+        ids, generation = stage.settle(tokens)
+        token = stage.join(instance="b", protocols=("y",))
+        assert stage.answer(token) is None
+        assert stage.heartbeat(ids[0], generation, "a") == ErrorCode.REBALANCE_IN_PROGRESS
+        stage.join(ids[0], instance="a", protocols=("x", "y"))
+        assert stage.answer(token).protocol_name == "y"
+
+    def test_restart_while_joining_turns_the_predecessor_away(self, stage) -> None:
+        old = stage.join(instance="a")
+        new = stage.join(instance="a")
+        assert stage.answer(old).error_code == ErrorCode.FENCED_INSTANCE_ID
+        stage.pass_time(3000)
+        assert [each.group_instance_id for each in stage.answer(new).members] == ["a"]
+
+    def test_restart_while_the_leader_shares_out_begins_again(self, stage) -> None:
+        tokens = [stage.join(instance=each) for each in ("a", "b")]
+        stage.pass_time(6000)
+        old = stage.answer(tokens[1]).member_id
+        waiting = stage.sync(old, 1, instance="b")
+        token = stage.join(instance="b")
+        assert stage.answer(waiting).error_code == ErrorCode.FENCED_INSTANCE_ID
+        assert stage.answer(token) is None
+        leader = stage.answer(tokens[0]).member_id
+        stage.join(leader, instance="a")
+        assert stage.answer(token).generation_id == 2
+
+    def test_absent_one_keeps_its_part_through_a_rebalance(self, stage) -> None:
+        ids, _ = self.stable(stage, "a", "b")
+        stage.pass_time(5000)
+        token = stage.join(ids["a"], instance="a", topics=("u",), rebalance_ms=10_000, session_ms=30_000)
+        stage.group().members[ids["b"]].rebalance_timeout_ms = 10_000
+        stage.pass_time(60_000)
+        # b was away for a rebalance timeout of 60 s, longer than its session: only then is it gone.
+        assert [each.group_instance_id for each in stage.answer(token).members] == ["a"]
+
+    def test_absent_one_is_still_a_member_when_its_session_outlasts_the_rebalance(self, stage) -> None:
+        tokens = [stage.join(instance=each, session_ms=60_000, rebalance_ms=10_000) for each in ("a", "b")]
+        stage.pass_time(6000)
+        ids, _ = stage.settle(tokens)
+        token = stage.join(ids[0], instance="a", topics=("u",), session_ms=60_000, rebalance_ms=10_000)
+        stage.pass_time(10_000)
+        assert [each.group_instance_id for each in stage.answer(token).members] == ["a", "b"]
+
+    def test_group_waits_while_only_absent_static_members_are_left(self, stage) -> None:
+        tokens = [stage.join(instance=each, session_ms=90_000, rebalance_ms=10_000) for each in ("a", "b")]
+        stage.pass_time(6000)
+        stage.settle(tokens)
+        stage.leave(instances=["a"])
+        stage.pass_time(35_000)
+        assert stage.group().state_name == "PreparingRebalance"
+        stage.pass_time(60_000)
+        assert stage.group().state_name == "Empty"
