@@ -1,52 +1,58 @@
-"""The way of every change of metadata: the reply waits for the commit, and a refusal is a reply, too."""
+"""Decide, commit, then answer."""
 
 from __future__ import annotations
 
-from millpond.broker.api import Encoded
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import ErrorCode, Refused
 from millpond.broker.commit import commit
 from millpond.metadata.decision import Decision
+from millpond.metadata.image import Image
 from millpond.metadata.records import NoOpRecord
 
 
-def submit(desk, records: tuple = (NoOpRecord(),)):
-    heard: list[bytes] = []
-    wait = commit(
-        desk.broker,
-        lambda _: Decision(records, "done"),
-        lambda reply: Encoded(reply.encode()),
-        lambda refused: Encoded(refused.code.name.encode()),
-    )
-    wait.then(lambda reply: heard.append(reply.body))
-    return wait, heard
+class Controller:
+    """Takes one decision, and commits it when told to."""
+
+    def submit(self, decide: Any, done: Any, failed: Any) -> None:
+        self.decision = decide(Image())
+        self.done, self.failed = done, failed
 
 
-def test_the_reply_waits_until_the_records_are_committed(desk) -> None:
-    committed = desk.broker.controller.committed_offset
-    wait, heard = submit(desk)
-    assert (wait.ended, heard) == (False, [])
-    desk.sim.run_for(100)
-    assert heard == [b"done"]
-    assert desk.broker.controller.committed_offset == committed + 1
+class Play:
+    def __init__(self) -> None:
+        self.controller = Controller()
+        self.heard: list[Any] = []
+        self.wait = commit(
+            SimpleNamespace(controller=self.controller),  # type: ignore[arg-type]
+            lambda image: Decision((NoOpRecord(),), f"{len(image.topics)} topics"),
+            lambda reply: f"answer: {reply}",  # type: ignore[arg-type,return-value]
+            lambda refused: f"refused: {refused.code.name}",  # type: ignore[arg-type,return-value]
+        )
+        self.wait.then(self.heard.append)
 
 
-def test_a_decision_without_records_is_answered_at_once(desk) -> None:
-    _, heard = submit(desk, ())
-    assert heard == [b"done"]
+@pytest.fixture
+def play() -> Play:
+    return Play()
 
 
-def test_a_metadata_log_that_cannot_be_synced_refuses(desk) -> None:
-    desk.node.disk.fail_syncs("__cluster_metadata")
-    _, heard = submit(desk)
-    desk.sim.run_for(100)
-    assert heard == [b"KAFKA_STORAGE_ERROR"]
-    _, heard = submit(desk)
-    assert heard == [b"KAFKA_STORAGE_ERROR"]
+def test_the_answer_waits_for_the_commit(play: Play) -> None:
+    assert play.controller.decision.records == (NoOpRecord(),)
+    assert play.heard == []
+    play.controller.done(play.controller.decision.reply)
+    assert play.heard == ["answer: 0 topics"]
 
 
-def test_a_client_that_has_gone_leaves_the_decision_standing(desk) -> None:
-    committed = desk.broker.controller.committed_offset
-    wait, heard = submit(desk)
-    wait.cancel()
-    desk.sim.run_for(100)
-    assert heard == []
-    assert desk.broker.controller.committed_offset == committed + 1
+def test_what_cannot_be_committed_is_refused_in_the_apis_own_words(play: Play) -> None:
+    play.controller.failed(Refused(ErrorCode.NOT_CONTROLLER))
+    assert play.heard == ["refused: NOT_CONTROLLER"]
+
+
+def test_nobody_is_told_whose_connection_is_gone(play: Play) -> None:
+    play.wait.cancel()
+    play.controller.done("too late")
+    assert play.heard == []

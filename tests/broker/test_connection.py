@@ -267,10 +267,11 @@ def test_a_fault_reaches_the_link_after_the_answers_before_it(play: Play) -> Non
 
 
 def test_a_fault_in_the_backlog_ends_this_connection_and_not_the_event_that_woke_it(play: Play) -> None:
-    play.say("later a", "later b", "later c", "nonsense")
+    play.say("later a", "later b", "later c", "nonsense", "now d")
     for name in "abc":
         play.script.finish(name)
     assert play.link.events == ["pause", "abort"]
+    assert play.script.handled[3:] == ["nonsense"]
     assert play.gone == []
     play.link.end()
     assert play.gone == [play.connection]
@@ -309,7 +310,7 @@ def test_files_that_wait_behind_a_parked_reply_are_released_at_the_end(play: Pla
 def test_files_of_a_reply_that_comes_after_the_end_are_released(play: Play) -> None:
     wait: Wait[Any] = Wait()
     play.connection.reply(wait, play.script.encode)
-    play.connection._open = False  # the link is gone, and its owner has not been told yet
+    play.connection.drop()
     wait.finish("file")
     assert play.script.file.holds == 0
     assert play.link.sends == 0

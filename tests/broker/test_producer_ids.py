@@ -1,6 +1,8 @@
-"""Producer ids from committed blocks: never twice, and nobody waits longer than for one block."""
+"""Ids come from committed blocks, each once, in the order in which they were asked for."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
@@ -9,19 +11,23 @@ from millpond.broker.producer_ids import ProducerIds
 from millpond.metadata.decision import OK, Verdict
 from millpond.metadata.producer_ids import ProducerIdBlock
 
+FAILED = ProducerIdBlock(Verdict(ErrorCode.KAFKA_STORAGE_ERROR))
+
 
 class Play:
     def __init__(self) -> None:
-        self.asked: list = []
-        self.heard: list[int | None] = []
+        self.asked: list[Callable[[ProducerIdBlock], None]] = []
         self.ids = ProducerIds(self.asked.append)
+        self.heard: list[str] = []
 
-    def ask(self, count: int = 1) -> None:
-        for _ in range(count):
-            self.ids.next(self.heard.append)
+    def next(self, who: str) -> None:
+        self.ids.next(lambda number: self.heard.append(f"{who} {number}"))
 
-    def grant(self, first: int, count: int) -> None:
-        self.asked.pop(0)(ProducerIdBlock(OK, first, count))
+    def block(self, block: ProducerIdBlock) -> list[str]:
+        """The block that was asked for is there; what is heard then."""
+        self.asked.pop(0)(block)
+        heard, self.heard = self.heard, []
+        return heard
 
 
 @pytest.fixture
@@ -29,40 +35,65 @@ def play() -> Play:
     return Play()
 
 
-def test_the_first_waits_for_a_block_and_the_next_do_not(play: Play) -> None:
-    play.ask()
-    assert play.heard == []
-    play.grant(1000, 3)
-    play.ask(2)
-    assert play.heard == [1000, 1001, 1002]
+def test_the_first_asks_for_a_block_and_all_who_come_meanwhile_share_it(play: Play) -> None:
+    for who in "abc":
+        play.next(who)
+    assert (play.heard, len(play.asked)) == ([], 1)
+    assert play.block(ProducerIdBlock(OK, 1000, 1000)) == ["a 1000", "b 1001", "c 1002"]
+    play.next("d")
+    assert (play.heard, play.asked) == (["d 1003"], [])
+
+
+def test_a_used_up_block_is_followed_by_the_next(play: Play) -> None:
+    play.next("a")
+    play.block(ProducerIdBlock(OK, 0, 2))
+    play.next("b")
+    assert play.asked == []
+    play.next("c")
+    assert len(play.asked) == 1
+    assert play.block(ProducerIdBlock(OK, 7, 2)) == ["b 1", "c 7"]
+
+
+def test_more_who_wait_than_a_block_holds_wait_for_another(play: Play) -> None:
+    for who in "abcde":
+        play.next(who)
+    assert play.block(ProducerIdBlock(OK, 0, 2)) == ["a 0", "b 1"]
+    assert len(play.asked) == 1
+    assert play.block(ProducerIdBlock(OK, 2, 2)) == ["c 2", "d 3"]
+    assert play.block(ProducerIdBlock(OK, 4, 2)) == ["e 4"]
     assert play.asked == []
 
 
-def test_all_who_wait_share_one_question_and_a_small_block_leads_to_another(play: Play) -> None:
-    play.ask(3)
-    assert len(play.asked) == 1
-    play.grant(0, 2)
-    assert play.heard == [0, 1]
-    assert len(play.asked) == 1
-    play.grant(1000, 2)
-    assert play.heard == [0, 1, 1000]
+def test_a_failure_is_told_to_all_who_wait_and_not_kept(play: Play) -> None:
+    play.next("a")
+    play.next("b")
+    assert play.block(FAILED) == ["a None", "b None"]
+    play.next("c")
+    assert play.block(ProducerIdBlock(OK, 5, 1)) == ["c 5"]
 
 
-def test_a_refused_block_is_told_to_all_who_wait_and_the_next_asks_again(play: Play) -> None:
-    play.ask(2)
-    play.asked.pop(0)(ProducerIdBlock(Verdict(ErrorCode.KAFKA_STORAGE_ERROR)))
-    assert play.heard == [None, None]
-    play.ask()
-    play.grant(5, 1)
-    assert play.heard == [None, None, 5]
-
-
-def test_ids_are_not_given_twice_across_a_crash(desk) -> None:
+def test_an_allocation_may_fail_on_the_spot() -> None:
     heard: list[int | None] = []
-    for _ in range(3):
-        desk.broker.producer_ids.next(heard.append)
-        desk.sim.run_until(lambda: desk.broker.controller.is_idle(), within_ms=1000)
-        desk.sim.run_for(100)
-        desk.node.restart()
-    assert len(heard) == 3
-    assert len(set(heard)) == 3
+    ids = ProducerIds(lambda on_block: on_block(FAILED))
+    ids.next(heard.append)
+    ids.next(heard.append)
+    assert heard == [None, None]
+
+
+def test_whoever_gets_an_id_may_ask_again(play: Play) -> None:
+    play.ids.next(lambda number: play.next(f"after {number}:"))
+    play.next("b")
+    assert play.block(ProducerIdBlock(OK, 0, 9)) == ["after 0: 1", "b 2"]
+
+
+def test_taking_an_id_that_is_not_there_fetches_it_for_the_next_time(play: Play) -> None:
+    assert play.ids.take() is None
+    assert play.ids.take() is None
+    assert len(play.asked) == 1
+    play.next("a")
+    assert play.block(ProducerIdBlock(OK, 5, 3)) == ["a 5"]
+    assert [play.ids.take(), play.ids.take(), play.ids.take()] == [6, 7, None]
+    play.block(FAILED)
+    assert play.ids.take() is None
+    play.block(ProducerIdBlock(OK, 9, 1))
+    assert play.ids.take() == 9

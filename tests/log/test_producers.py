@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.log.producers import ProducerStates
+from millpond.log.markers import Marker
+from millpond.log.producers import ProducerFacts, ProducerStates
 from millpond.log.snapshots import decode_snapshot, encode_snapshot
 from millpond.wire.batch import SEQUENCE_COUNT, read_header
 from millpond.wire.records import Record, encode_batch
@@ -29,7 +30,10 @@ class Log:
 
     def send(self, *args, **fields):
         batch = header(*args, **fields)
-        seen = self.states.check([batch])
+        verification = self.states.verification(
+            batch.producer_id, batch.producer_epoch, batch.base_sequence, self.end
+        )
+        seen = self.states.check([batch], verification)
         if seen is not None:
             return seen.first_offset
         self.states.note(batch, self.end, now_ms=self.end)
@@ -91,6 +95,8 @@ def test_silence_expires_a_producer_but_not_its_open_transaction():
     assert log.states.expire(99, 100) == []
     assert log.states.expire(500, 100) == [1]
     log.states.note(header(-1, producer=2, control=True), 2, now_ms=10)
+    assert log.states.first_open_transaction() == 1, "an emptied marker says nothing"
+    log.states.note(header(-1, producer=2, control=True), 2, 10, Marker(committed=True, coordinator_epoch=0))
     assert log.states.first_open_transaction() is None
     assert log.states.expire(500, 100) == [2]
 
@@ -99,6 +105,7 @@ def test_silence_expires_a_producer_but_not_its_open_transaction():
 def test_a_snapshot_brings_the_state_back(sends):
     log, following = Log(), {}
     for producer, count, transactional in sends:
+        transactional = transactional or producer in log.states.open_starts
         log.send(following.get(producer, 0), count, producer=producer, transactional=transactional)
         following[producer] = following.get(producer, 0) + count
     again = Log()
@@ -108,5 +115,141 @@ def test_a_snapshot_brings_the_state_back(sends):
         old, new = log.states.entries[producer], again.states.entries[producer]
         assert (old.epoch, old.last_sequence, old.last_offset) == (new.epoch, new.last_sequence, new.last_offset)
         assert (old.transaction_start, old.active_ms) == (new.transaction_start, new.active_ms)
-        assert again.send(sequence, producer=producer) == again.end - 1
+        is_open = producer in again.states.open_starts
+        assert again.send(sequence, producer=producer, transactional=is_open) == again.end - 1
+    assert list(again.states.open_starts.items()) == list(log.states.open_starts.items())
     assert again.states.last_offsets().keys() == following.keys()
+
+
+# Transactions
+
+
+def end(log, producer=1, epoch=0, committed=True, coordinator_epoch=0):
+    batch = header(-1, producer=producer, epoch=epoch, control=True, transactional=True)
+    ended = log.states.note(batch, log.end, log.end, Marker(committed, coordinator_epoch))
+    log.end += 1
+    return ended
+
+
+def test_a_transaction_opens_with_its_first_batch_and_ends_with_its_marker():
+    log = Log()
+    log.send(0, producer=1)
+    log.send(0, producer=2, transactional=True)
+    log.send(1, producer=2, transactional=True)
+    log.send(0, producer=3, transactional=True)
+    assert list(log.states.open_starts.items()) == [(2, 1), (3, 3)]
+    assert end(log, 2, committed=False) == (2, 1, 4, False, 3), "stable up to the one that is still open"
+    assert end(log, 3) == (3, 3, 5, True, 6)
+    assert end(log, 3) is None, "nothing to end"
+    assert log.states.first_open_transaction() is None
+
+
+def test_the_first_batch_must_be_verified_and_a_marker_in_between_makes_that_void():
+    states = ProducerStates()
+    batch = header(0, transactional=True)
+    assert refused(states, batch, None) == ErrorCode.INVALID_TXN_STATE
+    early = states.verification(1, 0, 0, now_ms=5)
+    assert states.verification(1, 0, 0, now_ms=6) is early
+    states.note(header(-1, control=True), 0, 7, Marker(committed=True, coordinator_epoch=0))
+    assert refused(states, batch, early) == ErrorCode.INVALID_TXN_STATE
+    fresh = states.verification(1, 0, 0, now_ms=8)
+    assert states.check([batch], fresh) is None
+    states.note(batch, 1, 9)
+    assert states.verification(1, 0, 1, now_ms=10) is None, "known by now"
+    assert states.check([header(1, transactional=True)]) is None
+
+
+def test_a_verification_is_for_one_epoch():
+    states = ProducerStates()
+    older = states.verification(1, 0, 0, now_ms=5)
+    newer = states.verification(1, 1, 0, now_ms=5)
+    assert states.verification(1, 0, 0, now_ms=5) is newer
+    assert refused(states, header(0, transactional=True), older) == ErrorCode.INVALID_TXN_STATE
+    assert refused(states, header(0, transactional=True), newer) == ErrorCode.INVALID_TXN_STATE
+    assert states.check([header(0, epoch=1, transactional=True)], newer) is None
+
+
+def test_an_unknown_producer_begins_with_the_lowest_sequence_that_it_asked_for():
+    states = ProducerStates()
+    verification = states.verification(1, 0, 4, now_ms=5)
+    states.verification(1, 0, 2, now_ms=5)
+    assert refused(states, header(4, transactional=True), verification) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert states.check([header(2, transactional=True)], verification) is None
+
+
+def test_a_plain_batch_cannot_come_from_inside_a_transaction():
+    log = Log()
+    log.send(0, transactional=True)
+    assert log.refusal(1) == ErrorCode.INVALID_TXN_STATE
+    end(log)
+    assert log.send(1) == 2
+
+
+def test_markers_of_zombies_are_refused():
+    log = Log()
+    log.send(0, epoch=3, transactional=True)
+    end(log, epoch=4, coordinator_epoch=8)
+    states = log.states
+
+    def fault(epoch, coordinator_epoch, raises_epoch=False):
+        with pytest.raises(Refused) as refusal:
+            states.check_marker(1, epoch, coordinator_epoch, raises_epoch=raises_epoch)
+        return refusal.value.code
+
+    assert fault(3, 8) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert fault(4, 7) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    states.check_marker(4, 0, 0, raises_epoch=False)
+    states.check_marker(1, 4, 8, raises_epoch=True)
+    log.send(0, epoch=4, transactional=True)
+    assert fault(4, 8, raises_epoch=True) == ErrorCode.INVALID_PRODUCER_EPOCH, "the last marker, come late"
+    states.check_marker(1, 5, 8, raises_epoch=True)
+    states.check_marker(1, 4, 8, raises_epoch=False)
+
+
+def test_a_coordinator_that_writes_for_a_producer_needs_its_epoch_and_its_transaction():
+    log = Log()
+    log.send(0, epoch=3, transactional=True)
+    log.states.check_trusted([header(-1, epoch=3, transactional=True)], None)
+    with pytest.raises(Refused) as old:
+        log.states.check_trusted([header(-1, epoch=2, transactional=True)], None)
+    assert old.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
+    with pytest.raises(Refused) as unknown:
+        log.states.check_trusted([header(-1, producer=7, transactional=True)], None)
+    assert unknown.value.code == ErrorCode.INVALID_TXN_STATE
+    log.states.check_trusted([header(-1, producer=-1, epoch=-1)], None)
+
+
+def test_what_is_stable_waits_for_the_marker_to_be_replicated():
+    log = Log()
+    log.send(0, producer=9)
+    log.send(0, transactional=True)
+    log.send(1, transactional=True)
+    assert log.states.stable_offset(3) == 1
+    end(log)
+    log.send(1, producer=9)
+    assert [log.states.stable_offset(mark) for mark in (0, 1, 2, 3)] == [0, 1, 1, 1]
+    assert log.states.stable_offset(4) == 4
+    assert log.states.stable_offset(5) == 5
+
+
+def test_producers_are_described():
+    log = Log()
+    log.send(0, 3, producer=4, epoch=2, transactional=True)
+    end(log, producer=5, epoch=1, coordinator_epoch=6)
+    assert log.states.facts() == [ProducerFacts(4, 2, 2, 5, -1, 0), ProducerFacts(5, 1, -1, 3, 6, -1)]
+    assert log.states.marker_epochs() == {5: 1}
+
+
+def test_verifications_that_led_to_nothing_expire():
+    states = ProducerStates()
+    first = states.verification(1, 0, 0, now_ms=5)
+    states.expire(50, 100)
+    assert states.verification(1, 0, 0, now_ms=60) is first
+    states.expire(105, 100)
+    assert states.verification(1, 0, 0, now_ms=110) is not first
+
+
+def refused(states, batch, verification):
+    with pytest.raises(Refused) as refusal:
+        states.check([batch], verification)
+    return refusal.value.code

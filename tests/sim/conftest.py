@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from millpond.base.ports import Link
 from millpond.sim.admin import SimAdmin
 from millpond.sim.client import SimClient
-from millpond.sim.history import History
+from millpond.sim.history import Content, History, Place
+from millpond.sim.node import SimNode
+from millpond.sim.producer import SimProducer
+from millpond.sim.reader import SimReader
 from millpond.sim.world import SimWorld
 
 
@@ -43,12 +47,39 @@ def make_peer() -> type[Listening]:
     return Listening
 
 
-@pytest.fixture
-def make_client() -> Callable[[SimWorld, str], SimClient]:
-    """A client of the node that every simulated world calls `node`."""
-    return lambda sim, name: SimClient(sim.network, "node", 9092, name)
+class Pond:
+    """A node with one topic of two partitions, and whoever works with it."""
+
+    def __init__(self, seed: int = 5) -> None:
+        self.sim = SimWorld(seed)
+        self.node = SimNode(self.sim)
+        self.history = History()
+        assert self.node.start()
+        self.admin = SimAdmin(self.client("admin"), self.sim.clock, self.history)
+        self.wait_for(lambda then: self.admin.create("t", 2, {}, then))
+        (topic_id,) = self.history.topics["t"].ids
+        assert topic_id is not None
+        self.places = [Place("t", topic_id, number) for number in range(2)]
+
+    def client(self, name: str = "client") -> SimClient:
+        return SimClient(self.sim.network, "node", 9092, name)
+
+    def producer(self, **choices: Any) -> SimProducer:
+        return SimProducer(self.client("producer"), self.sim.clock, self.history, self.sim.network.random, **choices)
+
+    def reader(self, **choices: Any) -> SimReader:
+        return SimReader(self.client("reader"), self.sim.clock, self.history, self.places, **choices)
+
+    def contents(self, count: int) -> list[Content]:
+        return [Content(f"tag{number}", None, b"v" * number, self.sim.clock.wall_ms()) for number in range(count)]
+
+    def wait_for(self, operation: Callable[[Callable[[], None]], None]) -> None:
+        """Begin something that tells when it is done, and let it be done."""
+        done: list[int] = []
+        operation(lambda: done.append(1))
+        assert self.sim.run_until(lambda: bool(done))
 
 
 @pytest.fixture
-def make_admin() -> Callable[[SimWorld, History], SimAdmin]:
-    return lambda sim, history: SimAdmin(SimClient(sim.network, "node", 9092, "admin"), sim.clock, history)
+def pond() -> Pond:
+    return Pond()

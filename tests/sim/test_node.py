@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.sim.history import Content, History, Place, Promise, Status
-from millpond.sim.node import SimNode
-from millpond.sim.producer import SimProducer
-from millpond.sim.world import SimWorld
+from millpond.sim.history import Content, Promise, Status
 
 
 class Play:
-    """A node with one topic, and a producer that writes to it."""
+    """A pond, and a producer that writes to it."""
 
-    def __init__(self, make_client, make_admin, seed: int = 3) -> None:
-        self.sim = SimWorld(seed)
-        self.node = SimNode(self.sim)
-        self.history = History()
-        assert self.node.start()
-        made: list[int] = []
-        make_admin(self.sim, self.history).create("t", 1, {}, lambda: made.append(1))
-        assert self.sim.run_until(lambda: bool(made))
-        (topic_id,) = self.history.topics["t"].ids
-        self.place = Place("t", topic_id, 0)
-        self.producer = SimProducer(
-            make_client(self.sim, "producer"), self.sim.clock, self.history, self.sim.network.random
-        )
+    def __init__(self, pond) -> None:
+        self.pond, self.sim, self.node, self.history = pond, pond.sim, pond.node, pond.history
+        self.place = pond.places[0]
+        self.producer = pond.producer()
 
     def write(self, count: int) -> None:
-        for number in range(count):
-            content = Content(f"tag{number}", None, b"value", self.sim.clock.wall_ms())
+        for content in self.pond.contents(count):
             self.producer.produce(self.place, [content], Promise.SURVIVES)
         assert self.sim.run_until(self.producer.is_idle)
 
@@ -40,8 +27,8 @@ class Play:
 
 
 @pytest.fixture
-def play(make_client, make_admin) -> Play:
-    return Play(make_client, make_admin)
+def play(pond) -> Play:
+    return Play(pond)
 
 
 @pytest.mark.parametrize("ending", ["crash", "kill"])

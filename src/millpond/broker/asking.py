@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from millpond.base.errors import Refused
 from millpond.broker.api import Call, Outcome, Response
-from millpond.broker.coordination import Coordination, Producer
+from millpond.broker.coordination import Coordination, Writing
 from millpond.broker.wait import Wait
 from millpond.coordinators.shard import Request
 from millpond.wire.messages import Message
@@ -36,7 +36,7 @@ class Asker:
 
 
 def ask(
-    coordination: Coordination[Any], call: Call, key: str, body: Message, fail: Fail, producer: Producer | None = None
+    coordination: Coordination[Any], call: Call, key: str, body: Message, fail: Fail, writing: Writing | None = None
 ) -> Wait[Any]:
     """Put a request to the shard that is responsible for `key`; what it writes may be part of a transaction."""
     asker = Asker(call, body, fail)
@@ -45,25 +45,30 @@ def ask(
     except Refused as refused:
         asker.fail(refused)
         return asker.wait
-    home.run(lambda shard, now_ms: shard.step(asker.request, now_ms), producer)
+    home.run(lambda shard, now_ms: shard.step(asker.request, now_ms), writing)
     return asker.wait
 
 
-def gather(waits: Sequence[Wait[A]], combine: Callable[[list[A]], Response]) -> Outcome:
-    """One reply once every part has been answered; the parts keep their order."""
-    if not waits:
-        return combine([])
-    whole: Wait[Response] = Wait()
+def collect(waits: Sequence[Wait[A]], then: Callable[[list[A]], None]) -> None:
+    """Go on once every part has been answered; the parts keep their order."""
     parts: dict[int, A] = {}
+    if not waits:
+        then([])
 
     def taker(place: int) -> Callable[[A], None]:
         def take(answer: A) -> None:
             parts[place] = answer
             if len(parts) == len(waits):
-                whole.finish(combine([parts[each] for each in range(len(waits))]))
+                then([parts[each] for each in range(len(waits))])
 
         return take
 
     for place, wait in enumerate(waits):
         wait.then(taker(place))
+
+
+def gather(waits: Sequence[Wait[A]], combine: Callable[[list[A]], Response]) -> Outcome:
+    """One reply of many parts."""
+    whole: Wait[Response] = Wait()
+    collect(waits, lambda parts: whole.finish(combine(parts)))
     return whole

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NodeId
@@ -37,10 +37,12 @@ from millpond.metadata.topics import NewTopic, decide_create_topics
 
 if TYPE_CHECKING:
     from millpond.coordinators.groups.shard import GroupShard
+    from millpond.coordinators.transactions.shard import TransactionShard
 
 WILDCARDS = ("0.0.0.0", "::", "")
 
 OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPIC_CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20), "compression.type": "producer"}
 
 DRAIN_MS = 500
@@ -92,6 +94,8 @@ class Broker:
             journal=journal,
         )
         self.groups: Coordination[GroupShard] = Coordination(OFFSETS_TOPIC, self._group_home)
+        self.transactions: Coordination[TransactionShard] = Coordination(TRANSACTIONS_TOPIC, self._transaction_home)
+        self.is_stopping = False
         self._listener: Listener | None = None
 
     @property
@@ -177,15 +181,22 @@ class Broker:
 
         return group_home(self, partition)
 
+    def _transaction_home(self, partition: Partition) -> Home[TransactionShard]:
+        from millpond.broker.transactions import transaction_home
+
+        return transaction_home(self, partition)
+
     def _open_coordinations(self) -> None:
-        for coordination in (self.groups,):
+        # Groups first: the markers that a coordinator of transactions writes on loading may be for them.
+        for coordination in (self.groups, self.transactions):
             topic = self.image.topics.get(coordination.topic)
             if topic is not None:
                 coordination.open(self.partitions.of_topic(topic.id))
 
-    def open_coordination(self, coordination: Coordination[GroupShard], done: Callable[[], None]) -> None:
+    def open_coordination(self, coordination: Coordination[Any], done: Callable[[], None]) -> None:
         """Bring the coordinator's topic into being; `done` comes when it has been tried."""
-        count = self.settings[node.OFFSETS_TOPIC_PARTITIONS]
+        is_groups = coordination.topic == OFFSETS_TOPIC
+        count = self.settings[node.OFFSETS_TOPIC_PARTITIONS if is_groups else node.TRANSACTION_TOPIC_PARTITIONS]
         wanted = NewTopic(coordination.topic, count, configs=tuple(INTERNAL_TOPIC_CONFIG.items()))
 
         def tried(_: object) -> None:
@@ -210,7 +221,9 @@ class Broker:
         self._listener.close()
         self._listener = None
         self.housekeeping.stop()
+        self.is_stopping = True
         self.groups.stop()
+        self.transactions.stop()
         for partition in self.partitions:
             for watcher in list(partition.watchers):
                 watcher.answer()

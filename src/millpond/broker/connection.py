@@ -154,7 +154,8 @@ class Connection:
         return bool(self._slots or self._backlog or self._ready or self.link.unsent_bytes())
 
     def drop(self) -> None:
-        """End the connection now."""
+        """End the connection now. The link tells of its end later: until then nothing more is handled or answered."""
+        self._open = False
         self.link.abort()
 
     # The order of replies.

@@ -41,6 +41,7 @@ METADATA_LIMITS: Final = LogLimits(cleanup_delete=False, segment_ms=FOREVER, ret
 """The metadata log is kept whole: it is all that there is of the metadata."""
 
 READ_BYTES: Final = 1 << 20
+SYNC_RETRY_MS: Final = 100
 
 OnChange = Callable[[Sequence[Record]], None]
 OnRefused = Callable[[Refused], None]
@@ -222,10 +223,15 @@ class Controller:
         )
 
     def _sync(self) -> None:
-        if self._is_syncing:
+        if self._is_syncing or not self._parked or self.log.closed:
+            return
+        try:
+            ticket = self.log.sync_target()
+        except OSError:
+            # Its files cannot be had at the moment (too many are open): nothing is lost, those who wait go on waiting.
+            self._clock.call_later(SYNC_RETRY_MS, self._sync)
             return
         self._is_syncing = True
-        ticket = self.log.sync_target()
         self._workers.run(
             ticket.run, lambda _: self._on_synced(ticket), lambda error: self._on_sync_failed(error, ticket)
         )

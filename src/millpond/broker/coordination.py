@@ -17,6 +17,7 @@ from millpond.broker.flusher import Flusher
 from millpond.broker.partitions import Partition
 from millpond.coordinators.runtime import TransactionalShard, partition_for, replay_batches
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Shard
+from millpond.log.producers import Verification
 from millpond.wire.batch import walk
 from millpond.wire.records import Record, encode_batch
 
@@ -38,6 +39,13 @@ class Producer(NamedTuple):
 
     id: int
     epoch: int
+
+
+class Writing(NamedTuple):
+    """Records that count only once a producer's transaction is committed."""
+
+    producer: Producer
+    verification: Verification | None
 
 
 class Home(Generic[S]):
@@ -68,12 +76,12 @@ class Home(Generic[S]):
                 offset = header.next_offset
         self.run(lambda shard, now_ms: shard.on_loaded(now_ms))
 
-    def run(self, decide: Callable[[S, int], Effects], producer: Producer | None = None) -> None:
+    def run(self, decide: Callable[[S, int], Effects], writing: Writing | None = None) -> None:
         """Let the shard decide, write down what it decided, answer when that is safe."""
         effects = decide(self.shard, self._now_ms())
         if effects.records:
             try:
-                self._append(effects.records, producer)
+                self._append(effects.records, writing)
             except Refused as refused:
                 _refuse(effects, refused)
                 self._close(refused)
@@ -81,17 +89,18 @@ class Home(Generic[S]):
         self._settle_later(effects)
         self._set_timer()
 
-    def _append(self, records: list[CoordinatorRecord], producer: Producer | None) -> None:
+    def _append(self, records: list[CoordinatorRecord], writing: Writing | None) -> None:
         now_ms = self._now_ms()
         written = [Record(place, now_ms, record.key, record.value) for place, record in enumerate(records)]
-        if producer is None:
+        if writing is None:
             batch = encode_batch(written)
             first_offset = self.partition.append_own(batch).first_offset
             for place, record in enumerate(records):
                 self.shard.replay(first_offset + place, record.key, record.value)
             return
+        producer, verification = writing
         batch = encode_batch(written, producer_id=producer.id, producer_epoch=producer.epoch, transactional=True)
-        first_offset = self.partition.append_own(batch).first_offset
+        first_offset = self.partition.append_own(batch, verification).first_offset
         for place, record in enumerate(records):
             self._transactional.replay_transactional(
                 producer.id, producer.epoch, first_offset + place, record.key, record.value

@@ -77,7 +77,8 @@ class FetchContext:
             or wanted.told_start_offset != reply.log_start_offset
         )
         _remember(wanted, reply)
-        if has_records and self.session is not None:
+        # A client that does not wait for its answers may have forgotten the partition since it asked.
+        if has_records and self.session is not None and wanted.key in self.session.wanted:
             # Who has been served goes to the back, so that a full reply cannot starve the rest.
             self.session.wanted[wanted.key] = self.session.wanted.pop(wanted.key)
         return changed

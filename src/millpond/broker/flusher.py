@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from millpond.base.ports import Workers
 from millpond.log.partition_log import PartitionLog
@@ -37,41 +38,60 @@ class Flusher:
         return not self._waiting and not self._rounds
 
     def _start_round(self) -> None:
+        if self._rounds >= ROUNDS_MAX:
+            return
+        going: list[_Going] = []
+        refused: list[tuple[OSError, list[OnSynced]]] = []
         # A log is in one round at a time: a second ticket would not cover what the first has yet to finish.
-        logs = [log for log in self._waiting if log not in self._syncing]
-        if self._rounds >= ROUNDS_MAX or not logs:
-            return
-        self._fail_those_gone(logs)
-        logs = [log for log in logs if log in self._waiting]
-        if not logs:
-            return
-        waiters = [self._waiting.pop(log) for log in logs]
-        tickets = [log.sync_target() for log in logs]
-        self._syncing.update(dict.fromkeys(logs))
+        for log in [log for log in self._waiting if log not in self._syncing]:
+            callbacks = self._waiting.pop(log)
+            try:
+                going.append(_Going(log, _ticket(log), callbacks))
+            except OSError as error:
+                refused.append((error, callbacks))
+        if going:
+            self._run(going)
+        # Last, because whoever hears of it may come back with more.
+        for error, callbacks in refused:
+            for on_synced in callbacks:
+                on_synced(error)
+
+    def _run(self, going: list[_Going]) -> None:
+        self._syncing.update((each.log, None) for each in going)
         self._rounds += 1
 
         def end_round(errors: list[OSError | None]) -> None:
             self._rounds -= 1
-            for log, ticket, error in zip(logs, tickets, errors, strict=True):
-                del self._syncing[log]
+            for each, error in zip(going, errors, strict=True):
+                del self._syncing[each.log]
                 # A failed sync closes the log for good: the kernel may claim success for pages it has dropped.
                 if error is None:
-                    log.synced(ticket)
+                    each.log.synced(each.ticket)
                 else:
-                    log.fail(error, ticket)
+                    each.log.fail(error, each.ticket)
             self._start_round()
-            for log, callbacks in zip(logs, waiters, strict=True):
-                for on_synced in callbacks:
-                    on_synced(log.failed)
+            for each in going:
+                for on_synced in each.callbacks:
+                    on_synced(each.log.failed)
 
-        self._workers.run(lambda: [_sync(ticket) for ticket in tickets], end_round, _unexpected)
+        self._workers.run(lambda: [_sync(each.ticket) for each in going], end_round, _unexpected)
 
-    def _fail_those_gone(self, logs: list[PartitionLog]) -> None:
-        """Logs that were deleted or failed while their waiters waited for a round have nothing to sync any more."""
-        for log in logs:
-            if log.closed or log.failed is not None:
-                for on_synced in self._waiting.pop(log):
-                    on_synced(log.failed or _gone(log))
+
+class _Going(NamedTuple):
+    """One log in a round."""
+
+    log: PartitionLog
+    ticket: SyncTicket
+    callbacks: list[OnSynced]
+
+
+def _ticket(log: PartitionLog) -> SyncTicket:
+    """OSError when the log has failed or was deleted meanwhile, or when its files cannot be had at the moment."""
+    if log.failed is not None:
+        raise log.failed
+    if log.closed:
+        raise _gone(log)
+    return log.sync_target()
 
 
 def _gone(log: PartitionLog) -> OSError:

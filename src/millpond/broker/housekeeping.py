@@ -108,6 +108,8 @@ class Housekeeping:
         self._dirty_since_ms = dirty
         for partition, since_ms in dirty.items():
             if now_ms - since_ms >= partition.log.limits.flush_ms:
+                # What comes from now on has its own time.
+                dirty[partition] = now_ms
                 self.flush(partition)
 
     def flush(self, partition: Partition) -> None:
@@ -205,9 +207,9 @@ class Housekeeping:
 
         def done(_: object) -> None:
             self._compacting = False
-            end(log.finish_compaction)
-            if self._running:
+            if end(log.finish_compaction):
                 self._journal("compacted", partition=partition.name.folder)
+            if self._running:
                 self._clock.call_soon(self.compact)
 
         def failed(error: Exception) -> None:
@@ -218,11 +220,13 @@ class Housekeeping:
                 raise error
             self._journal("compaction failed", partition=partition.name.folder, error=str(error))
 
-        def end(way: Callable[[CompactionPlan], DelayedJob]) -> None:
+        def end(way: Callable[[CompactionPlan], DelayedJob]) -> bool:
             try:
                 self.remove_later(way(plan))
             except (OSError, Refused) as error:
                 self._journal("compaction failed", partition=partition.name.folder, error=str(error))
+                return False
+            return not log.closed
 
         self._workers.run(plan.run, done, failed)
 

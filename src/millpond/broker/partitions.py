@@ -14,10 +14,10 @@ from millpond.base.settings import Settings
 from millpond.config import topic as topic_settings
 from millpond.log.limits import FOREVER
 from millpond.log.partition_log import Appended, PartitionLog
+from millpond.log.producers import Verification
 from millpond.metadata.image import INTERNAL_TOPICS
 from millpond.wire import batch
 
-COMMITTED_TXN_ONLY = batch.TRANSACTIONAL | batch.CONTROL
 ZSTD = 4
 
 RANGES_MAX = 64
@@ -80,14 +80,15 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        return self.log.end_offset
+        """Below it every transaction is decided."""
+        return self.log.last_stable_offset
 
     def configure(self, settings: Settings) -> None:
         """Obey changed settings from the next request on."""
         self.acknowledges_after_sync = settings[topic_settings.FLUSH_ACK] != "never"
         self.flush_messages = settings[topic_settings.FLUSH_MESSAGES]
 
-    def append(self, records: Buffer | None, *, zstd: bool) -> Appended:
+    def append(self, records: Buffer | None, *, zstd: bool, verification: Verification | None = None) -> Appended:
         """Append a producer's batches and wake whoever waits for them. Refused leaves everything as it was."""
         if not records:
             raise Refused(ErrorCode.INVALID_RECORD, "the request has no records for this partition")
@@ -95,24 +96,41 @@ class Partition:
         if self.is_internal:
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the broker itself writes to {self.name.topic}")
         attributes = _attributes(records)
-        if attributes & COMMITTED_TXN_ONLY:
-            raise Refused(ErrorCode.INVALID_TXN_STATE, "transactions are not served by this version")
         if attributes & batch.CODEC_MASK == ZSTD and not zstd:
             raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
-        appended = self.log.append(records, leader_epoch=self.leader_epoch, now_ms=self._clock.wall_ms())
+        appended = self.log.append(
+            records, leader_epoch=self.leader_epoch, now_ms=self._clock.wall_ms(), verification=verification
+        )
         if not appended.duplicate:
             self.wake_watchers()
             if self.log.end_offset - self.log.synced_offset >= self.flush_messages:
                 self._flush(self)
         return appended
 
-    def append_own(self, batch: bytes) -> Appended:
+    def append_marker(
+        self, producer_id: int, epoch: int, committed: bool, coordinator_epoch: int, transaction_version: int
+    ) -> Appended:
+        """Write how a producer's transaction ended."""
+        appended = self.log.append_marker(
+            producer_id,
+            epoch,
+            committed,
+            coordinator_epoch,
+            now_ms=self._clock.wall_ms(),
+            leader_epoch=self.leader_epoch,
+            transaction_version=transaction_version,
+        )
+        self.wake_watchers()
+        return appended
+
+    def append_own(self, batch: bytes, verification: Verification | None = None) -> Appended:
         """Append a batch of the broker's own making."""
         appended = self.log.append(
             memoryview(bytearray(batch)),
             leader_epoch=self.leader_epoch,
             now_ms=self._clock.wall_ms(),
             from_client=False,
+            verification=verification,
         )
         self.wake_watchers()
         return appended
@@ -122,14 +140,16 @@ class Partition:
             for watcher in list(self.watchers):
                 watcher.on_append()
 
-    def read(self, offset: int, bytes_max: int, *, at_least_one_batch: bool) -> list[FileRange]:
+    def read(
+        self, offset: int, bytes_max: int, *, at_least_one_batch: bool, upper_offset: int | None = None
+    ) -> list[FileRange]:
         """The bytes from `offset` on, not yet read, over as many segments as it takes; empty when there are none yet.
 
         Compaction can leave many small segments of batches without records. A client that is sent only such ones
         again and again takes its limits for too small (librdkafka ends with an error), hence more than one segment.
         """
         log = self.log
-        found = log.read(offset, bytes_max, min_one=at_least_one_batch)
+        found = log.read(offset, bytes_max, upper_offset=upper_offset, min_one=at_least_one_batch)
         ranges: list[FileRange] = []
         while found.range is not None:
             ranges.append(found.range)
@@ -138,7 +158,9 @@ class Partition:
             is_cut = found.range.position + found.range.length < log.segments[number - 1].size
             if is_cut or bytes_max <= 0 or number == len(log.bases) or len(ranges) == RANGES_MAX:
                 break
-            found = log.read(log.bases[number], bytes_max, min_one=False)
+            if upper_offset is not None and log.bases[number] >= upper_offset:
+                break
+            found = log.read(log.bases[number], bytes_max, upper_offset=upper_offset, min_one=False)
         return ranges
 
     def check_leader_epoch(self, epoch: int) -> None:

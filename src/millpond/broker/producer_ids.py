@@ -27,6 +27,27 @@ class ProducerIds:
         if len(self._waiting) == 1:
             self._allocate(self._on_block)
 
+    def take(self) -> int | None:
+        """The next id if one is at hand; None has a block fetched, and the caller should ask again."""
+        if self._next < self._end:
+            self._next += 1
+            return self._next - 1
+        self.have_one(_nothing)
+        return None
+
+    def have_one(self, then: Callable[[], None]) -> None:
+        """Call `then` once `take` can give an id, or cannot be made to."""
+        if self._next < self._end:
+            then()
+            return
+
+        def put_back(producer_id: int | None) -> None:
+            if producer_id is not None:
+                self._next = producer_id
+            then()
+
+        self.next(put_back)
+
     def _on_block(self, block: ProducerIdBlock) -> None:
         waiting, self._waiting = self._waiting, deque()
         self._next, self._end = block.first, block.first + block.count
@@ -35,3 +56,7 @@ class ProducerIds:
                 self.next(on_id)
             else:
                 on_id(None)
+
+
+def _nothing() -> None:
+    """The block was wanted, nobody in particular waits for it."""

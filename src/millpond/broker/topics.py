@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from uuid import UUID
 
 from millpond.base.errors import Refused
 from millpond.base.ids import NO_TOPIC_ID, LeaderEpoch, TopicPartition
@@ -24,6 +25,9 @@ from millpond.metadata.records import (
     ResourceType,
 )
 from millpond.metadata.topics import METADATA_TOPIC
+
+REOPEN_MS = 1_000
+"""How long to wait before a log that could not be made is tried again."""
 
 
 class TopicKeeper:
@@ -112,11 +116,19 @@ class TopicKeeper:
             log.limits = limits
         except (OSError, Refused) as error:
             self._journal("partition cannot be opened", partition=name.folder, error=str(error))
+            if name not in self._store.failed:
+                # Nothing is damaged, the disk is full or out of reach: that may pass.
+                self._clock.call_later(REOPEN_MS, lambda: self._reopen(topic.id, index))
             return
         epoch = LeaderEpoch(topic.partitions[index].leader_epoch)
         partition = Partition(name, topic.id, log, epoch, self._clock, self._flush)
         partition.configure(settings)
         self._partitions.add(partition)
+
+    def _reopen(self, topic_id: UUID, index: int) -> None:
+        topic = self._image.topics_by_id.get(topic_id)
+        if topic is not None and self._partitions.by_id(topic_id, index) is None:
+            self._open(topic, index)
 
     def _follow_leader(self, record: PartitionChangeRecord) -> None:
         partition = self._partitions.by_id(record.topic_id, record.partition_id)

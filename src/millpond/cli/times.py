@@ -97,3 +97,25 @@ def show_time(time_ms: int) -> str:
         return str(time_ms)
     # Microseconds come out of a float: the milliseconds are exact in the integer.
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
+
+
+def show_span(span_ms: float) -> str:
+    """A length of time as people say it, with its two largest units: 340ms, 1.2s, 2m 14s, 3h 5m, 2d 4h."""
+    whole_ms = round(span_ms)
+    if whole_ms < 1000:
+        return f"{whole_ms}ms"
+    if whole_ms < 9_950:
+        return f"{whole_ms / 1000:.1f}s"
+    seconds = round(whole_ms / 1000)
+    if seconds < 60:
+        return f"{seconds}s"
+    if seconds < 3600:
+        return _two(seconds, 60, "m", 1, "s")
+    if seconds < 86_400:
+        return _two(seconds, 3600, "h", 60, "m")
+    return _two(seconds, 86_400, "d", 3600, "h")
+
+
+def _two(seconds: int, large: int, large_name: str, small: int, small_name: str) -> str:
+    rest = seconds % large // small
+    return f"{seconds // large}{large_name}" + (f" {rest}{small_name}" if rest else "")

@@ -107,6 +107,10 @@ class AbortedIndex:
         finally:
             file.close()
 
+    def make_file(self) -> None:
+        """Have a file even without entries, to take the place of one that had some."""
+        self._disk.open(self.path, create=True).close()
+
     def seal(self) -> None:
         """Write the rest and give the memory back."""
         self.flush()

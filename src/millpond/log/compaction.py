@@ -169,6 +169,7 @@ class CompactionPlan:
 
     def _publish(self, target: Segment, bases: list[int]) -> None:
         """Make the new segment the truth for a recovery: from here on a crash completes the swap."""
+        target.aborted.make_file()
         for file in target.files_for_sync():
             file.sync()
         if self.drops_markers:

@@ -391,10 +391,11 @@ class PartitionLog:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside 0 to {self.end_offset}")
         if offset > self.start_offset:
             self._move_start(offset)
-            try:
-                self.checkpoint_now()
-            except OSError as error:
-                raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
+        try:
+            # Even if retention has moved the start already: that alone is not on disk yet.
+            self.checkpoint_now()
+        except OSError as error:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
 
     def _move_start(self, offset: int) -> None:
         self.start_offset = Offset(offset)

@@ -171,7 +171,8 @@ class ProducerStates:
                 ErrorCode.INVALID_TXN_STATE,
                 f"it is not known that producer {header.producer_id} has an open transaction with this partition",
             )
-        if header.base_sequence > known.lowest_sequence >= 0:
+        is_known = entry is not None and entry.spans and entry.epoch == header.producer_epoch
+        if not is_known and header.base_sequence > known.lowest_sequence:
             raise Refused(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {header.producer_id} begins with sequence {known.lowest_sequence}, not "

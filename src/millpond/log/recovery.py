@@ -91,7 +91,7 @@ class _Opener:
             if segment.base_offset in self.rebuild:
                 snapshots.drop_below(segment.next_offset)
         epochs, epochs_known = self._epochs(end)
-        found = snapshots.newest(min(end, self.ends_from))
+        found = snapshots.newest(min(end, self._trusted_to(segments)))
         replay_from, producers = found or (segments[0].base_offset, ProducerStates())
         log = PartitionLog(
             self.disk,
@@ -264,6 +264,14 @@ class _Opener:
         epochs.cut_end(end)
         return epochs, True
 
+    def _trusted_to(self, segments: list[Segment]) -> int:
+        """Up to where a snapshot is of use: what is noted about transactions that ended before it holds, too."""
+        for segment in reversed(segments):
+            if segment.base_offset <= self.opening.recovery_point:
+                # A snapshot inside a segment was written by a clean end, which had synced the other notes before.
+                return self.opening.recovery_point if segment.base_offset == self.ends_from else self.ends_from
+        return self.ends_from
+
     def _distrust(self, segment: Segment) -> None:
         self.ends_from = min(self.ends_from, segment.base_offset)
 
@@ -271,7 +279,8 @@ class _Opener:
         """Make again what the log tells about producers, epochs and, where that is not known, ended transactions."""
         for segment in log.segments:
             if segment.base_offset >= self.ends_from:
-                segment.aborted.start()
+                segment.aborted.load()
+                segment.aborted.cut(max(producers_from, segment.base_offset))
             start = min(producers_from, epochs_from)
             if segment.next_offset <= start or not segment.size:
                 continue

@@ -69,15 +69,17 @@ class Debts:
 
 
 def make_ticket(log: PartitionLog) -> SyncTicket:
-    """All that must be synced for everything appended so far."""
-    ticket = SyncTicket(log.end_offset, log.disk, log.debts.hand_over())
-    owed = ticket.debts
-    for base in owed.sealed_bases:
-        ticket.files += log.segment_at(base).files_for_sync()
+    """All that must be synced for everything appended so far. OSError leaves the log as it was."""
+    # Files are opened first: if that fails nothing has been handed over, and the log can try again.
+    files: list[File] = []
+    for base in log.debts.sealed_bases:
+        files += log.segment_at(base).files_for_sync()
     if log.end_offset > log.synced_offset and log.active.size:
-        ticket.files.append(log.active.file)
-    for file in ticket.files:
+        files.append(log.active.file)
+    for file in files:
         file.retain()
+    ticket = SyncTicket(log.end_offset, log.disk, log.debts.hand_over(), files)
+    owed = ticket.debts
     if owed.epochs:
         ticket.replacements.append((f"{log.folder}/{EPOCHS_FILE}", log.epochs.encode()))
     if owed.metadata:

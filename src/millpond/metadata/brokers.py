@@ -16,7 +16,7 @@ from millpond.metadata.records import (
     RegisterBrokerRecord,
 )
 
-FEATURES: Final = {"metadata.version": 25}
+FEATURES: Final = {"metadata.version": 25, "group.version": 1, "transaction.version": 2}
 """Features that a new cluster begins with and an older one is raised to. Level 25 is that of Kafka 4.0."""
 
 

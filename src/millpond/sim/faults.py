@@ -13,6 +13,7 @@ from millpond.sim.world import SimWorld
 RESTART_MS_MAX = 1_500
 FULL_DISK_ROOM_BYTES_MAX = 20_000
 SYNC_TARGETS = ("", "", "topic", "__cluster_metadata", "checkpoint", ".log", ".index")
+READ_TARGETS = ("", "topic", ".log", ".index")
 KILL_AFTER_FAILED_SYNC = False
 """Whether a process may die, without a power cut, after a sync has failed: what it wrote then reads well from the
 page cache, and no later sync brings it to the disk. Recovery does not know how to live with that yet."""
@@ -62,6 +63,7 @@ class Trouble:
         disk = self.node.disk
         disk.heal()
         disk.capacity_bytes = 1 << 40
+        disk.open_files_max = None
         disk.cold_share = 0.0
         disk.crash_at_operation(1 << 62)
         self.sim.network.heal()
@@ -101,6 +103,8 @@ class Trouble:
             "failing sync": self._failing_sync,
             "failing sync, then kill": self._failing_sync_then_kill,
             "full disk": self._full_disk,
+            "failing reads": self._failing_reads,
+            "no more open files": self._no_more_open_files,
             "resets": self._resets,
             "lost packets": self._lost_packets,
             "slow network": self._slow_network,
@@ -148,7 +152,7 @@ class Trouble:
     def _fail_syncs(self, fault: FaultPlan) -> None:
         self._syncs_failed = True
         self.node.disk.fail_syncs(self._random.choice(SYNC_TARGETS), times=1 + int(fault.luck * 2))
-        self._later(fault, self.node.disk.heal)
+        self._later(fault, self.node.disk.sync_faults.clear)
 
     def _full_disk(self, fault: FaultPlan) -> None:
         disk = self.node.disk
@@ -158,6 +162,19 @@ class Trouble:
             disk.capacity_bytes = 1 << 40
 
         self._later(fault, make_room)
+
+    def _failing_reads(self, fault: FaultPlan) -> None:
+        self.node.disk.fail_reads(self._random.choice(READ_TARGETS), times=1 + int(fault.luck * 3))
+        self._later(fault, self.node.disk.read_faults.clear)
+
+    def _no_more_open_files(self, fault: FaultPlan) -> None:
+        disk = self.node.disk
+        disk.open_files_max = disk.open_files + int(fault.luck * 3)
+
+        def allow_more() -> None:
+            disk.open_files_max = None
+
+        self._later(fault, allow_more)
 
     def _resets(self, fault: FaultPlan) -> None:
         for link in self.sim.network.links(self.node.name):

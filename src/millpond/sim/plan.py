@@ -19,6 +19,8 @@ FAULTS = (
     "failing sync",
     "failing sync, then kill",
     "full disk",
+    "failing reads",
+    "no more open files",
     "resets",
     "lost packets",
     "slow network",

@@ -103,6 +103,8 @@ class SimProducer:
             if lane.place.topic == topic:
                 self._give_up(list(lane.waiting) + lane.in_flight)
                 lane.waiting.clear()
+                # A batch that arrives late must not pass for the first one of the next topic of this name.
+                self._is_renewing = self.idempotent
 
     def close(self) -> None:
         """Settle everything as it is and stop."""

@@ -64,6 +64,7 @@ class SimReader:
         self._history = history
         self._session_id = 0
         self._session_epoch = 0
+        self._departures = 0
         self._closed = False
 
     def start(self) -> None:
@@ -83,6 +84,7 @@ class SimReader:
     def leave(self, place: Place) -> None:
         """Read it no more; the session is begun anew, as the simplest way to forget."""
         if self.views.pop(place, None) is not None:
+            self._departures += 1
             self._forget_session()
 
     # Asking
@@ -102,8 +104,8 @@ class SimReader:
             topics=self._topics(),
             forgotten_topics_data=[],
         )
-        made = self.client.connections_made
-        self.client.send(request, self.version, self._on_reply)
+        made, departures = self.client.connections_made, self._departures
+        self.client.send(request, self.version, lambda reply: self._on_reply(reply, departures))
         if self.client.connections_made != made:
             # Within one life of the node the high watermark never falls; a new connection may reach a new life.
             for view in self.views.values():
@@ -136,10 +138,11 @@ class SimReader:
 
     # Hearing
 
-    def _on_reply(self, reply: m.FetchResponse | None) -> None:
+    def _on_reply(self, reply: m.FetchResponse | None, departures: int) -> None:
         if self._closed:
             return
-        if reply is None:
+        if reply is None or departures != self._departures:
+            # Lost, or about topics that may have been replaced by others of the same name since.
             self._forget_session()
             self._later()
             return

@@ -56,7 +56,7 @@ class Scenario:
         self.topics: dict[str, TopicPlan] = {topic.name: topic for topic in self.plan.topics}
         self.places: list[Place] = []
         """Where records may be sent now."""
-        self.limited_places: dict[Place, None] = {}
+        self.limited_topics: dict[str, None] = {}
         """Where records may have been deleted on request, or by changed settings."""
         self.producers: list[SimProducer] = []
         self.readers: list[SimReader] = []
@@ -170,14 +170,14 @@ class Scenario:
             case 1:
                 self.admin.add_partitions(topic.name, topic.partitions + 1, lambda: self._grown(topic, mine))
             case 2:
-                self.limited_places.update(dict.fromkeys(mine))
+                self.limited_topics[topic.name] = None
                 name, value = self.random.choice(
                     (("retention.ms", "1500"), ("segment.bytes", "20000"), ("max.message.bytes", "900"))
                 )
                 self.admin.set_config(topic.name, name, value, self._administer)
             case _:
                 place = self.random.choice(mine)
-                self.limited_places[place] = None
+                self.limited_topics[topic.name] = None
                 known = [batch.base_offset for batch in self.history.batches if batch.place == place]
                 self.admin.delete_records(place, max(self.random.choice(known or [0]), 0), self._administer)
 
@@ -285,7 +285,7 @@ class Scenario:
             is_compacted=topic.is_compacted,
             stamps_append_time=topic.configs.get("message.timestamp.type") == "LogAppendTime",
         )
-        may_go = "retention.bytes" in topic.configs or place in self.limited_places or self.trouble.clock_leapt
+        may_go = "retention.bytes" in topic.configs or topic.name in self.limited_topics or self.trouble.clock_leapt
         if not may_go:
             rules.keeps_all_ms = int(topic.configs.get("retention.ms", str(1 << 40)))
         return rules

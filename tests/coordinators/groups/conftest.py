@@ -241,7 +241,7 @@ class Stage:
         """Members of a first generation that all have what the leader gave them: one partition of t each."""
         joins = [self.join_new(**more) for _ in range(count_)]
         self.pass_time(3000 * (count_ + 1))
-        return self.settle([token for _, token in joins])
+        return self.settle([token for _, token in joins], more.get("group", "g"))
 
     def settle(self, tokens: list[Any], group: str = "g") -> tuple[list[str], int]:
         """Everybody fetches what the leader shares out."""

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import struct
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused, RemoteError
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.ports import FileRange
 from millpond.broker.api import Api, Call, Encoded, Outcome, Response
+from millpond.broker.asking import collect
 from millpond.broker.partitions import Partition
 from millpond.broker.replies import encode_reply
+from millpond.broker.transaction_calls import NOTHING_NEEDED, ask_for_leave
 from millpond.broker.wait import Wait
 from millpond.config.node import PRODUCE_WAIT_MAX_MS
 from millpond.log.partition_log import PartitionLog
@@ -30,6 +32,7 @@ from millpond.wire.kernel import SingleProduce, single_produce, single_produce_r
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
     from millpond.broker.connection import Connection
+    from millpond.log.producers import Verification
     from millpond.wire.header import RequestHeader
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
@@ -41,14 +44,52 @@ def handle(broker: Broker, call: Call, request: m.ProduceRequest) -> Outcome:
     if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
         return _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks must be 0, 1 or -1 (all)")
     if request.transactional_id is not None:
-        return _refuse_all(request, ErrorCode.INVALID_TXN_STATE, "transactions are not served by this version")
-    produce = _Produce(broker, request, call.version)
+        return _after_leave(broker, call, request, request.transactional_id)
+    return _finish(_Produce(broker, request, call.version, {}), request)
+
+
+def _finish(produce: _Produce, request: m.ProduceRequest) -> Outcome:
     if request.acks == ACKS_NONE:
         # The only word that a producer without acknowledgements can get is a closed connection.
         if produce.refusals:
             raise RemoteError(f"a batch sent with acks=0 was refused: {produce.refusals[0]}")
         return None
     return produce.outcome()
+
+
+Permits = dict[tuple[str, int], "Verification | Refused"]
+"""What the coordinator said of each partition that a transactional producer writes to."""
+
+
+def _after_leave(broker: Broker, call: Call, request: m.ProduceRequest, transactional_id: str) -> Outcome:
+    """Inside a transaction every partition must be part of it: ask its coordinator first, then append."""
+    asked: list[tuple[str, int]] = []
+    waits: list[Wait[Any]] = []
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            partition = _find(broker, call.version, topic.name, topic.topic_id, data.index)
+            if isinstance(partition, ErrorCode):
+                continue
+            asked.append(partition.name)
+            waits.append(ask_for_leave(broker, transactional_id, call.version, partition, data.records))
+            if not waits[-1].ended:
+                # The frame is not ours once we wait: its buffer serves the next request.
+                data.records = memoryview(bytearray(data.records or b""))
+
+    whole: Wait[Response] = Wait()
+
+    def append(answers: list[Any]) -> None:
+        permits: Permits = {
+            name: answer for name, answer in zip(asked, answers, strict=True) if answer is not NOTHING_NEEDED
+        }
+        outcome = _finish(_Produce(broker, request, call.version, permits), request)
+        if isinstance(outcome, Wait):
+            outcome.then(whole.finish)
+        elif outcome is not None:
+            whole.finish(outcome)
+
+    collect(waits, append)
+    return whole
 
 
 def quick(broker: Broker, connection: Connection, header: RequestHeader, frame: memoryview) -> bool:
@@ -157,7 +198,8 @@ class _Unsynced:
 class _Produce:
     """One request: every batch is appended at once, the reply waits for those that must survive."""
 
-    def __init__(self, broker: Broker, request: m.ProduceRequest, version: int) -> None:
+    def __init__(self, broker: Broker, request: m.ProduceRequest, version: int, permits: Permits) -> None:
+        self._permits = permits
         self.refusals: list[str] = []
         self._broker = broker
         self._acks_all = request.acks == ACKS_ALL
@@ -184,8 +226,11 @@ class _Produce:
     ) -> m.ProduceResponse.PartitionProduceResponse:
         if isinstance(partition, ErrorCode):
             return self._refused(data.index, partition, partition.name)
+        permit = self._permits.get(partition.name)
         try:
-            appended = partition.append(data.records, zstd=version >= ZSTD_FROM)
+            if isinstance(permit, Refused):
+                raise permit
+            appended = partition.append(data.records, zstd=version >= ZSTD_FROM, verification=permit)
         except Refused as refusal:
             return self._refused(data.index, refusal.code, str(refusal))
         except CorruptBatch as fault:

@@ -83,20 +83,36 @@ class _Fetch:
             return _failed(index, code), []
         try:
             partition.check_leader_epoch(wanted.leader_epoch)
+            stable_offset = partition.last_stable_offset
             found = partition.read(
-                wanted.fetch_offset, min(wanted.bytes_max, max(bytes_left, 0)), at_least_one_batch=first
+                wanted.fetch_offset,
+                min(wanted.bytes_max, max(bytes_left, 0)),
+                at_least_one_batch=first,
+                upper_offset=stable_offset if self._committed_only else None,
             )
+            aborted = self._aborted(partition, wanted.fetch_offset, stable_offset) if found else []
         except Refused as refusal:
             return _failed(index, refusal.code, partition), []
         reply = m.FetchResponse.PartitionData(
             partition_index=index,
             high_watermark=partition.high_watermark,
-            last_stable_offset=partition.last_stable_offset,
+            last_stable_offset=stable_offset,
             log_start_offset=partition.log.start_offset,
-            aborted_transactions=[] if self._committed_only else None,
+            aborted_transactions=aborted if self._committed_only else None,
             records=[*found],
         )
         return reply, found
+
+    def _aborted(
+        self, partition: Partition, offset: int, stable_offset: int
+    ) -> list[m.FetchResponse.AbortedTransaction]:
+        """What a reader of committed records has to leave out of what it gets."""
+        if not self._committed_only:
+            return []
+        return [
+            m.FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+            for producer_id, first_offset in partition.log.aborted_transactions(offset, stable_offset)
+        ]
 
     def _release(self) -> None:
         for _, _, found in self._found:

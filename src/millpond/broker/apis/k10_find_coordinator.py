@@ -2,7 +2,7 @@
 
 1 key type · 3 flexible · 4 several keys at once · 5 transactions v2 · 6 share groups. The internal topic of the
 coordinator comes into being when it is first asked for.
-Gap: transactions and share groups are answered with COORDINATOR_NOT_AVAILABLE.
+Gap: share groups are answered with COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
 
-GROUP = 0
+GROUP, TRANSACTION = 0, 1
 MANY_KEYS_FROM = 4
 
 
 def handle(broker: Broker, call: Call, request: m.FindCoordinatorRequest) -> Outcome:
     keys = request.coordinator_keys if call.version >= MANY_KEYS_FROM else [request.key]
-    if request.key_type != GROUP:
+    if request.key_type not in (GROUP, TRANSACTION):
         return _answer(broker, call, keys, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    coordination = broker.groups
+    coordination = broker.groups if request.key_type == GROUP else broker.transactions
     answer = partial(_answer, broker, call, keys)
     if coordination.is_open:
         return answer(ErrorCode.NONE)

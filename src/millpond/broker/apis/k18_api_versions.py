@@ -12,16 +12,35 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
 from millpond.broker.api import Api, Call, Encoded, Outcome, Response
+from millpond.metadata.brokers import FEATURES
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
 
+NAMED_FROM = 3
+
 
 def handle(broker: Broker, call: Call, request: m.ApiVersionsRequest) -> Outcome:
-    if call.version >= 3:
+    if call.version >= NAMED_FROM:
         call.connection.client_software = f"{request.client_software_name} {request.client_software_version}"
-    return describe(broker.dispatcher.apis)
+    response = describe(broker.dispatcher.apis)
+    if call.version >= NAMED_FROM:
+        _add_features(response, broker)
+    return response
+
+
+def _add_features(response: m.ApiVersionsResponse, broker: Broker) -> None:
+    """What the cluster has agreed on: clients use transactions v2 only when they find it here."""
+    response.supported_features = [
+        m.ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=0, max_version=level)
+        for name, level in FEATURES.items()
+    ]
+    response.finalized_features = [
+        m.ApiVersionsResponse.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+        for name, level in broker.image.features.items()
+    ]
+    response.finalized_features_epoch = broker.controller.committed_offset
 
 
 def refuse(broker: Broker, version: int, body: memoryview) -> Response:

@@ -1,16 +1,17 @@
-"""InitProducerId (22), versions 0-5: a producer id for idempotent writes.
+"""InitProducerId (22), versions 0-5: a producer id for idempotent writes, or the start of a transactional producer.
 
 2 flexible · 3 the producer's current id and epoch, to raise the epoch · 4 PRODUCER_FENCED · 5 transactions v2.
-Gap: a transactional id is refused; transactions are not served yet.
+With a transactional id the coordinator fences every earlier producer of that id and ends what it left open.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from millpond.base.errors import ErrorCode
+from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_PRODUCER_ID
 from millpond.broker.api import Api, Call, Outcome, Response
+from millpond.broker.transaction_calls import ask_transaction
 from millpond.broker.wait import Wait
 from millpond.wire import messages as m
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def handle(broker: Broker, call: Call, request: m.InitProducerIdRequest) -> Outcome:
     if request.transactional_id is not None:
-        return _answer(ErrorCode.INVALID_REQUEST)
+        return _transactional(broker, call, request, request.transactional_id)
     # Without a transactional id nobody can be fenced: a fresh id is always a right answer, as it is in Kafka.
     wait: Wait[Response] = Wait()
 
@@ -31,6 +32,18 @@ def handle(broker: Broker, call: Call, request: m.InitProducerIdRequest) -> Outc
             wait.finish(_answer(ErrorCode.NONE, producer_id, epoch=0))
 
     broker.producer_ids.next(allotted)
+    return wait
+
+
+def _transactional(broker: Broker, call: Call, request: m.InitProducerIdRequest, transactional_id: str) -> Outcome:
+    wait: Wait[Any] = Wait()
+
+    def fail(_: object, refused: Refused) -> Response:
+        return _answer(refused.code)
+
+    broker.producer_ids.have_one(
+        lambda: ask_transaction(broker, call, transactional_id, request, fail).then(wait.finish)
+    )
     return wait
 
 

@@ -70,6 +70,8 @@ class ClassicGroup:
         """Somebody joined in this round, so more may come."""
         self.subscribed: frozenset[str] | None = None
         """The topics that members read; None when the group is not about topics, or does not say."""
+        self.assignments: dict[str, bytes] = {}
+        """By member, as they were last written down; some of those may have gone since."""
         self.state_since_ms = -1
         self.is_written = False
         """The log has a record of it."""
@@ -276,6 +278,7 @@ class ClassicGroup:
             self.members[member.id] = member
             if member.instance_id is not None:
                 self.static_members[member.instance_id] = member.id
+        self.assignments = {member.id: member.assignment for member in self.members.values()}
         self.subscribed = self._subscribed_topics()
 
     def _subscribed_topics(self) -> frozenset[str] | None:

@@ -11,6 +11,7 @@ from millpond.coordinators.groups.rebalance import (
     SESSION,
     complete_if_all_joined,
     drop_member,
+    expect_heartbeat,
     prepare_or_complete,
 )
 from millpond.coordinators.groups.timers import TimerKey
@@ -86,8 +87,11 @@ def on_session_end(turn: Turn, group: ClassicGroup, member_id: str) -> None:
         complete_if_all_joined(turn, group)
         return
     member = group.members.get(member_id)
-    # One that waits for us is not silent by its own fault; only a newcomer may have gone away meanwhile.
-    if member is None or (member.is_waiting and not member.is_new):
+    if member is None:
+        return
+    if member.is_waiting and not member.is_new:
+        # It waits for us, so it is not silent by its own fault; only a newcomer may have gone away meanwhile.
+        expect_heartbeat(turn, group, member)
         return
     group.history.note(member.cause(Why.TIMED_OUT, turn.now_ms))
     drop_member(turn, group, member)

@@ -27,7 +27,9 @@ def prepare_or_complete(turn: Turn, group: ClassicGroup) -> None:
 def prepare(turn: Turn, group: ClassicGroup) -> None:
     """Ask everybody to join again. Members hear of it when they next send a heartbeat."""
     for member in group.members.values():
-        answer_sync(turn, member, ErrorCode.REBALANCE_IN_PROGRESS)
+        if member.syncing:
+            answer_sync(turn, member, ErrorCode.REBALANCE_IN_PROGRESS)
+            expect_heartbeat(turn, group, member)
     group.unsynced.clear()
     turn.timers.cancel(TimerKey(SYNC_PHASE, group.group_id))
     is_initial = group.state is State.EMPTY

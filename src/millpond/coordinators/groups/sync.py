@@ -22,6 +22,7 @@ def sync(turn: Turn, group: ClassicGroup, request: Request, body: SyncGroupReque
     heard_sync(turn, group, member)
     if group.state is State.STABLE:
         turn.reply(request.token, _assignment_reply(group, member.assignment))
+        expect_heartbeat(turn, group, member)
     else:
         answer_sync(turn, member, ErrorCode.REBALANCE_IN_PROGRESS)
         member.syncing = request
@@ -35,8 +36,7 @@ def _share_out(turn: Turn, group: ClassicGroup, body: SyncGroupRequest) -> None:
     """The leader has spoken: write it down, which makes the group stable, and tell all who wait."""
     said = {each.member_id: each.assignment for each in body.assignments}
     assignments = {member_id: said.get(member_id, b"") for member_id in group.members}
-    before = {member.id: member.assignment for member in group.members.values()}
-    group.history.assigned(before, assignments, turn.now_ms)
+    group.history.assigned(group.assignments, assignments, turn.now_ms)
     turn.record(group.assigned_record(assignments, turn.now_ms))
     for member in group.members.values():
         if member.syncing:

@@ -1,4 +1,4 @@
-"""A pond to test groups in: topics that can grow, one group whose records are replayed as a runtime would, clients."""
+"""A pond to test groups in: topics that can grow, a group whose records are replayed as a runtime would, clients."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from millpond.base.errors import ErrorCode
+from millpond.coordinators.groups.consumer.embedded import partitions_of
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
 from millpond.coordinators.groups.consumer.members import Partitions, TopicIdPartition, by_topic, from_topics
 from millpond.coordinators.groups.consumer.records import TYPES, decode_record
@@ -46,12 +47,13 @@ class Pond:
         self.log: list[CoordinatorRecord] = []
         self.topics_made = 0
         self.settings = settings or ConsumerGroupSettings()
+        self.entropy = CountingEntropy()
         self.group = self.new_group()
         for name, partitions in topics.items():
             self.create(name, partitions)
 
     def new_group(self) -> ConsumerGroup:
-        return ConsumerGroup("g", self.image, self.settings, CountingEntropy())
+        return ConsumerGroup("g", self.image, self.settings, self.entropy)
 
     # Topics.
 
@@ -119,7 +121,9 @@ class Pond:
 
     # Heartbeats in short.
 
-    def beat(self, member_id: str, epoch: int, *, version: int = 1, **fields: Any) -> m.ConsumerGroupHeartbeatResponse:
+    def beat(
+        self, member_id: str, epoch: int, *, version: int = 1, **fields: Any
+    ) -> m.ConsumerGroupHeartbeatResponse:
         owned = fields.pop("owned", None)
         body = m.ConsumerGroupHeartbeatRequest(
             group_id="g",
@@ -228,6 +232,72 @@ class Consumer:
         self.take()
 
 
+class Classic:
+    """A classic consumer that shares out cooperatively, request by request."""
+
+    def __init__(
+        self, pond: Any, *topics: str, instance_id: str | None = None, assignors: str = "cooperative"
+    ) -> None:
+        self.pond: Pond = pond
+        self.topics, self.instance_id = topics, instance_id
+        self.assignors = assignors.split(",")
+        self.id, self.generation = "", -1
+        self.owned: Partitions = frozenset()
+
+    def subscription(self) -> bytes:
+        owned = [
+            m.ConsumerProtocolSubscription.TopicPartition(
+                topic=self.pond.image.topics_by_id[topic].name, partitions=numbers
+            )
+            for topic, numbers in by_topic(self.owned)
+        ]
+        return b"\0\1" + m.ConsumerProtocolSubscription(topics=list(self.topics), owned_partitions=owned).encode(1)
+
+    def join(self, version: int = 5, **fields: Any) -> Any:
+        protocols = [
+            m.JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=self.subscription())
+            for name in self.assignors
+        ]
+        asked: dict[str, Any] = {
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 60_000,
+            "member_id": self.id,
+            "group_instance_id": self.instance_id,
+            "protocol_type": "consumer",
+            "protocols": protocols,
+        }
+        response = self.pond.ask(m.JoinGroupRequest(group_id="g", **{**asked, **fields}), version)
+        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.id = response.member_id
+            return self.join(version, **fields)
+        if response.error_code == 0:
+            self.id, self.generation = response.member_id, response.generation_id
+        return response
+
+    def sync(self, **fields: Any) -> Any:
+        asked: dict[str, Any] = {"generation_id": self.generation, "member_id": self.id}
+        response = self.pond.ask(
+            m.SyncGroupRequest(group_id="g", group_instance_id=self.instance_id, **{**asked, **fields}), 5
+        )
+        if response.error_code == 0:
+            self.owned = partitions_of(response.assignment, self.pond.image)
+        return response
+
+    def beat(self, **fields: Any) -> ErrorCode:
+        asked: dict[str, Any] = {"generation_id": self.generation, "member_id": self.id}
+        body = m.HeartbeatRequest(group_id="g", group_instance_id=self.instance_id, **{**asked, **fields})
+        return ErrorCode(self.pond.ask(body, 4).error_code)
+
+    def leave(self, version: int = 5, **fields: Any) -> Any:
+        identity = m.LeaveGroupRequest.MemberIdentity(
+            **{"member_id": self.id, "group_instance_id": self.instance_id, **fields}
+        )
+        body = m.LeaveGroupRequest(group_id="g", members=[identity])
+        if version < 3:
+            body = m.LeaveGroupRequest(group_id="g", member_id=self.id)
+        return self.pond.ask(body, version)
+
+
 @pytest.fixture
 def make_pond() -> Callable[..., Pond]:
     return Pond
@@ -257,3 +327,8 @@ def replay() -> Callable[[ConsumerGroup, CoordinatorRecord], None]:
 @pytest.fixture
 def partition() -> Callable[[UUID, int], TopicIdPartition]:
     return TopicIdPartition
+
+
+@pytest.fixture
+def make_classic() -> Callable[..., Classic]:
+    return Classic

@@ -10,7 +10,12 @@ def test_a_group_as_tools_show_it(pond: Any) -> None:
     pond.join("m2", subscribed_topic_regex="a")
     pond.beat("m1", 1)
     found = pond.group.describe(1)
-    assert (found.group_id, found.group_state, found.group_epoch, found.assignment_epoch) == ("g", "Reconciling", 2, 2)
+    assert (found.group_id, found.group_state, found.group_epoch, found.assignment_epoch) == (
+        "g",
+        "Reconciling",
+        2,
+        2,
+    )
     assert found.assignor_name == "uniform"
     first, second = found.members
     assert (first.member_id, first.instance_id, first.rack_id, first.member_epoch) == ("m1", "i", "r", 1)

@@ -23,9 +23,7 @@ def test_a_successor_has_what_its_predecessor_had() -> None:
     draft = Draft("g", GroupState())
     draft.set_metadata("m", MemberMetadata(instance_id="i"))
     draft.set_target("m", frozenset())
-    draft.replace_member(
-        draft.state.members["m"], Member("n", MemberMetadata(instance_id="i"), CurrentAssignment(0))
-    )
+    draft.replace_member(draft.state.members["m"], Member("n", MemberMetadata(instance_id="i"), CurrentAssignment(0)))
     assert list(draft.state.members) == ["n"]
     assert list(draft.state.targets) == ["n"]
     assert draft.state.static_ids == {"i": "n"}

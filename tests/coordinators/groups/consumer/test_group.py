@@ -126,9 +126,9 @@ class TestLoading:
 
 class TestOffsets:
     @staticmethod
-    def commit(pond: Any, member_id: str, epoch: int, *, transactional: bool = False) -> ErrorCode:
+    def commit(pond: Any, member_id: str, epoch: int, *, version: int = 9, transactional: bool = False) -> ErrorCode:
         try:
-            pond.group.check_commit(member_id, None, epoch, version=9, transactional=transactional)
+            pond.group.check_commit(member_id, None, epoch, version=version, transactional=transactional)
         except Refused as why:
             return why.code
         return ErrorCode.NONE
@@ -141,6 +141,8 @@ class TestOffsets:
         assert self.commit(pond, "", -1) is ErrorCode.UNKNOWN_MEMBER_ID
         assert self.commit(pond, "", -1, transactional=True) is ErrorCode.NONE
         assert self.commit(pond, "m1", 0, transactional=True) is ErrorCode.STALE_MEMBER_EPOCH
+        assert self.commit(pond, "m1", 1, version=8) is ErrorCode.UNSUPPORTED_VERSION
+        assert self.commit(pond, "m1", 1, version=3, transactional=True) is ErrorCode.NONE
 
     def test_an_empty_group_is_anybodys(self, pond: Any) -> None:
         pond.join("m1", "a")
@@ -164,8 +166,7 @@ class TestOffsets:
         assert pond.group.is_subscribed_to("a")
         assert pond.group.is_subscribed_to("b")
         assert not pond.group.is_subscribed_to("c")
-        committed = Committed.__new__(Committed)
-        object.__setattr__(committed, "commit_ms", 77)
+        committed = Committed(offset=1, leader_epoch=0, metadata="", commit_ms=77, expire_ms=-1, record_offset=0)
         assert pond.group.retained_since_ms(committed) == 77
 
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from millpond.coordinators.groups.consumer.patterns import PATTERN_LENGTH_MAX, BadPattern, compiled
 
-ATOMS = st.sampled_from(["a", "b", "B", "-", r"\.", ".", "[ab]", "[^a]", "[a-c-]", r"\d", r"\W", "^", "$", r"[\w.]", "0"])
+ATOMS = st.sampled_from(
+    ["a", "b", "B", "-", r"\.", ".", "[ab]", "[^a]", "[a-c-]", r"\d", r"\W", "^", "$", r"[\w.]", "0"]
+)
 PATTERNS = st.recursive(
     ATOMS,
     lambda inner: st.one_of(

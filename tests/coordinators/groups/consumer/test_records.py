@@ -55,7 +55,7 @@ def test_a_tombstone() -> None:
 
 def test_every_type_is_known_by_the_version_of_its_key() -> None:
     for version, (key, value) in TYPES.items():
-        assert key.VERSIONS == (version, version)
+        assert (version, version) == key.VERSIONS
         assert decode_record(*encode_record(key(), value())) == (key(), value())
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from millpond.base.errors import ErrorCode
+from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.consumer.state import STABLE
 
 STEPS = 120
@@ -18,7 +19,9 @@ REGEXES = ("t.*", "t[01]", "(t|u)[0-9]+", "nothing")
 class Life:
     """One run: a pond, its clients, and what must hold after every step."""
 
-    def __init__(self, seed: int, make_pond: Callable[..., Any], make_consumer: Callable[..., Any], replay: Any) -> None:
+    def __init__(
+        self, seed: int, make_pond: Callable[..., Any], make_consumer: Callable[..., Any], replay: Any
+    ) -> None:
         self.random = Random(seed)
         self.pond = make_pond(t0=3, t1=2)
         self.make_consumer = make_consumer
@@ -207,3 +210,91 @@ def test_every_prefix_of_the_log_gives_the_state_of_that_moment(
             replay(again, record)
         position = length
         assert again.state == state
+
+
+class MixedLife(Life):
+    """Members of both protocols in one group that stays one of the new."""
+
+    def __init__(self, seed: int, make_pond: Any, make_consumer: Any, make_classic: Any, replay: Any) -> None:
+        super().__init__(seed, make_pond, make_consumer, replay)
+        self.pond = make_pond(ConsumerGroupSettings(migration_policy="upgrade"), t0=3, t1=2)
+        self.make_classic = make_classic
+        self.classics: list[Any] = []
+
+    def join_classic(self) -> None:
+        if len(self.classics) < 4:
+            classic = self.make_classic(self.pond, *self.random.sample(["t0", "t1"], self.random.randint(1, 2)))
+            classic.eager = self.random.random() < 0.5
+            classic.is_told_to_join = True
+            if classic.join().error_code == 0:
+                self.classics.append(classic)
+
+    def work_classic(self) -> None:
+        if self.classics:
+            self.step_classic(self.random.choice(self.classics))
+
+    def step_classic(self, classic: Any) -> None:
+        """One request of a classic consumer: a heartbeat, or as far as joining and fetching its share."""
+        if not classic.is_told_to_join:
+            code = classic.beat()
+            if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+                classic.owned = frozenset()
+                classic.id = "" if code is ErrorCode.UNKNOWN_MEMBER_ID else classic.id
+            classic.is_told_to_join = code is not ErrorCode.NONE
+            return
+        if classic.eager:
+            classic.owned = frozenset()
+        before = classic.owned
+        if classic.join().error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+            classic.id, classic.owned = "", frozenset()
+            return
+        self.check()
+        code = ErrorCode(classic.sync().error_code)
+        # A cooperative one that had to give something up says so by joining again.
+        classic.is_told_to_join = code is not ErrorCode.NONE or not before <= classic.owned
+
+    def leave_classic(self) -> None:
+        if self.classics and self.random.random() < 0.3:
+            classic = self.classics.pop(self.random.randrange(len(self.classics)))
+            classic.leave()
+
+    def check(self) -> None:
+        super().check()
+        owners: dict[Any, str] = {}
+        everybody = [(each.id, each.holds) for each in [*self.alive, *self.crashed]]
+        everybody += [(each.id, each.owned) for each in self.classics]
+        for member_id, held in everybody:
+            for partition in held if member_id in self.pond.group.state.members else ():
+                assert partition not in owners, (partition, owners[partition], member_id)
+                owners[partition] = member_id
+
+    def settle_all(self) -> None:
+        for _ in range(16):
+            for member in self.alive:
+                member.work()
+                self.check()
+            for classic in self.classics:
+                for _ in range(3):
+                    self.step_classic(classic)
+                    self.check()
+            self.pond.pass_time(4_000)
+        state = self.pond.group.state
+        assert set(state.members) == {each.id for each in [*self.alive, *self.classics]}
+        assert not state.members or state.name == STABLE
+        for each in [*self.alive, *self.classics]:
+            assert each.owned == state.target(each.id)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_both_protocols_in_one_group(
+    seed: int, make_pond: Any, make_consumer: Any, make_classic: Any, replay: Any
+) -> None:
+    life = MixedLife(seed, make_pond, make_consumer, make_classic, replay)
+    happenings = [life.join, life.beat, life.beat, life.revoke, life.take, life.leave, life.wait, life.reload]
+    happenings += [life.join_classic, life.work_classic, life.work_classic, life.work_classic, life.leave_classic]
+    happenings += [life.crash, life.restart_static]
+    for _ in range(STEPS):
+        life.random.choice(happenings)()
+        life.check()
+    life.settle_all()
+    life.check_log()

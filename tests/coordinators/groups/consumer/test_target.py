@@ -31,7 +31,9 @@ def test_internal_topics_are_never_meant_by_a_pattern(pond: Any) -> None:
 
 
 def test_the_assignor_that_most_want() -> None:
-    members = [Member(str(number), MemberMetadata(assignor=name)) for number, name in enumerate(["r", "r", "u", None])]
+    members = [
+        Member(str(number), MemberMetadata(assignor=name)) for number, name in enumerate(["r", "r", "u", None])
+    ]
     assert preferred_assignor(members, ("u", "r")) == "r"
     assert preferred_assignor(members[1:], ("u", "r")) == "u"
     assert preferred_assignor([], ("u", "r")) == "u"

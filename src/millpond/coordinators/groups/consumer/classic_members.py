@@ -15,7 +15,13 @@ from millpond.coordinators.groups.consumer.changes import ensure_target, reconci
 from millpond.coordinators.groups.consumer.checks import check_room, known_member
 from millpond.coordinators.groups.consumer.draft import Draft
 from millpond.coordinators.groups.consumer.embedded import assignment_bytes, owned_partitions, subscription_of
-from millpond.coordinators.groups.consumer.members import ClassicProtocols, Member, MemberMetadata, MemberState
+from millpond.coordinators.groups.consumer.members import (
+    ClassicProtocols,
+    Member,
+    MemberMetadata,
+    MemberState,
+    Partitions,
+)
 from millpond.coordinators.groups.consumer.migration import downgrade_if_classic
 from millpond.coordinators.groups.consumer.state import GroupState
 from millpond.coordinators.groups.group import CONSUMER_PROTOCOL
@@ -35,11 +41,13 @@ def decide_join(group: ConsumerGroup, draft: Draft, request: Request, now_ms: in
     body = request.body
     assert isinstance(body, m.JoinGroupRequest)
     protocols = protocols_of(body)
-    old = _joining(group, draft, request, body)
+    _check_protocols(draft.state, body)
+    subscription = _subscription(protocols)
+    owned = owned_partitions(subscription, group.image)
+    old = _joining(group, draft, request, body, owned)
     if old is None:
         fresh = new_member_id(request.client_id, None, str(group.entropy.uuid()))
         return m.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=fresh, protocol_name="")
-    subscription = _subscription(protocols)
     metadata = MemberMetadata(
         instance_id=body.group_instance_id or old.metadata.instance_id,
         rack_id=subscription.rack_id or old.metadata.rack_id,
@@ -51,7 +59,7 @@ def decide_join(group: ConsumerGroup, draft: Draft, request: Request, now_ms: in
     )
     subscribe(group, draft, old, metadata, now_ms)
     ensure_target(group, draft, now_ms)
-    reconcile(group, draft, old.id, owned_partitions(subscription, group.image), now_ms)
+    reconcile(group, draft, old.id, owned, now_ms)
     member = draft.state.members[old.id]
     group.watch.rejoined(member.id)
     group.watch.revoked(member.id)
@@ -67,10 +75,11 @@ def decide_join(group: ConsumerGroup, draft: Draft, request: Request, now_ms: in
     )
 
 
-def _joining(group: ConsumerGroup, draft: Draft, request: Request, body: m.JoinGroupRequest) -> Member | None:
+def _joining(
+    group: ConsumerGroup, draft: Draft, request: Request, body: m.JoinGroupRequest, owned: Partitions
+) -> Member | None:
     """The member before this join; None when it has to ask again with an id."""
     state = draft.state
-    _check_protocols(state, body)
     if body.group_instance_id is not None:
         static = state.static_member(body.group_instance_id)
         if static is not None and body.member_id and static.id != body.member_id:
@@ -85,6 +94,9 @@ def _joining(group: ConsumerGroup, draft: Draft, request: Request, body: m.JoinG
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
     if body.member_id in state.members:
         return state.members[body.member_id]
+    if body.member_id and owned:
+        # It was a member, has been removed and does not know it: others may read what it thinks is its own.
+        raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
     check_room(state, group.settings.max_size)
     if body.member_id:
         return Member(body.member_id)

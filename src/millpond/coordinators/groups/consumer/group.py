@@ -9,8 +9,8 @@ the durable state. Clocks and the journal are soft and change as decisions are m
   nothing was written (`exists` is false).
 - `upgrade_from` is called on a new group when a member joins a classic one; on success (`records`) it takes the
   classic group's place before the records are replayed.
-- After a step that sets `is_downgraded` the records end in a classic group's. Once they are replayed, the shard makes
-  the classic group from that record and rebalances it.
+- When the last member of the new protocol goes and classic ones stay, the records end in a classic group's. As that
+  one is replayed the shard makes the classic group of it and rebalances it.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=m.Message)
 Decide = Callable[["ConsumerGroup", Draft, Request, int], R]
 
+COMMIT_BY_EPOCH_VERSION: Final = 9
+
 WHY_DUE: Final = {
     SESSION: Why.TIMED_OUT,
     REVOCATION: Why.DID_NOT_REVOKE,
@@ -83,7 +85,6 @@ class ConsumerGroup:
         self.state = GroupState()
         self.watch = Watch()
         self.journal = Journal(history_length)
-        self.is_downgraded = False
 
     # What it is.
 
@@ -118,6 +119,9 @@ class ConsumerGroup:
         """Members commit in their epoch. Transactions may come without one: their producer answers for them."""
         if transactional and generation < 0 and not member_id and instance_id is None:
             return
+        member = self.state.members.get(member_id)
+        if member is not None and not member.is_classic and not transactional and version < COMMIT_BY_EPOCH_VERSION:
+            raise Refused(ErrorCode.UNSUPPORTED_VERSION, "older versions of the request have no member epoch")
         check_member_epoch(self.state, member_id, generation, stale=ErrorCode.STALE_MEMBER_EPOCH)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:

@@ -144,7 +144,6 @@ def downgrade_if_classic(group: ConsumerGroup, draft: Draft, now_ms: int) -> Non
     value = _classic_value(draft, members, group.image, now_ms)
     draft.remove_group()
     draft.write_other(group_record(group.group_id, value))
-    group.is_downgraded = True
 
 
 def _classic_value(draft: Draft, members: Sequence[Member], image: Image, now_ms: int) -> m.GroupMetadataValue:

@@ -1,0 +1,91 @@
+"""AddPartitionsToTxn (24), versions 0-5: a producer says which partitions its transaction will write to.
+
+2 PRODUCER_FENCED · 3 flexible · 4 for brokers: several transactions at once, verification only · 5 abortable errors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.asking import gather
+from millpond.broker.transaction_calls import ask_transaction
+from millpond.coordinators.shard import Request
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+MANY_FROM = 4
+
+TopicList = list[m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
+
+
+def handle(broker: Broker, call: Call, request: m.AddPartitionsToTxnRequest) -> Outcome:
+    if call.version < MANY_FROM:
+        unknown = _unknown(broker, request.v3_and_below_topics)
+        if unknown:
+            results = _results(request.v3_and_below_topics, ErrorCode.OPERATION_NOT_ATTEMPTED, unknown)
+            return m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+        return ask_transaction(broker, call, request.v3_and_below_transactional_id, request, _fail)
+    waits = [
+        ask_transaction(broker, call, each.transactional_id, m.AddPartitionsToTxnRequest(transactions=[each]), _fail)
+        for each in request.transactions
+    ]
+    return gather(waits, _join)
+
+
+def _unknown(broker: Broker, topics: TopicList) -> frozenset[tuple[str, int]]:
+    return frozenset(
+        (topic.name, index)
+        for topic in topics
+        for index in topic.partitions
+        if broker.image.partition(topic.name, index) is None
+    )
+
+
+def _results(
+    topics: TopicList, code: ErrorCode, unknown: frozenset[tuple[str, int]] = frozenset()
+) -> list[m.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]:
+    return [
+        m.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                m.AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(
+                    partition_index=index,
+                    partition_error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    if (topic.name, index) in unknown
+                    else code,
+                )
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+def _fail(request: Request, refused: Refused) -> m.AddPartitionsToTxnResponse:
+    body = request.body
+    assert isinstance(body, m.AddPartitionsToTxnRequest)
+    if request.version < MANY_FROM:
+        return m.AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=_results(body.v3_and_below_topics, refused.code)
+        )
+    return m.AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            m.AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
+                transactional_id=each.transactional_id, topic_results=_results(each.topics, refused.code)
+            )
+            for each in body.transactions
+        ]
+    )
+
+
+def _join(parts: list[m.AddPartitionsToTxnResponse]) -> m.AddPartitionsToTxnResponse:
+    return m.AddPartitionsToTxnResponse(
+        results_by_transaction=[each for part in parts for each in part.results_by_transaction]
+    )
+
+
+API = Api(key=24, name="AddPartitionsToTxn", versions=(0, 5), handle=handle)

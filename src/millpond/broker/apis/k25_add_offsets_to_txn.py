@@ -1,0 +1,31 @@
+"""AddOffsetsToTxn (25), versions 0-4: a producer says that its transaction will commit offsets of a group.
+
+2 PRODUCER_FENCED · 3 flexible · 4 abortable errors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import Refused
+from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.transaction_calls import after_opening, ask_transaction
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: m.AddOffsetsToTxnRequest) -> Outcome:
+    if broker.groups.is_open:
+        return ask_transaction(broker, call, request.transactional_id, request, _fail)
+    return after_opening(
+        broker, broker.groups, lambda: ask_transaction(broker, call, request.transactional_id, request, _fail)
+    )
+
+
+def _fail(_: object, refused: Refused) -> m.AddOffsetsToTxnResponse:
+    return m.AddOffsetsToTxnResponse(error_code=refused.code)
+
+
+API = Api(key=25, name="AddOffsetsToTxn", versions=(0, 4), handle=handle)

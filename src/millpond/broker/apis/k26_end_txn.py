@@ -1,0 +1,28 @@
+"""EndTxn (26), versions 0-5: commit or abort a transaction.
+
+2 PRODUCER_FENCED · 3 flexible · 4 abortable errors · 5 transactions v2: the reply carries the next epoch. The answer
+comes when the outcome is decided and safe; the markers in the partitions follow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import Refused
+from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.transaction_calls import ask_transaction
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: m.EndTxnRequest) -> Outcome:
+    return ask_transaction(broker, call, request.transactional_id, request, _fail)
+
+
+def _fail(_: object, refused: Refused) -> m.EndTxnResponse:
+    return m.EndTxnResponse(error_code=refused.code, producer_id=-1, producer_epoch=-1)
+
+
+API = Api(key=26, name="EndTxn", versions=(0, 5), handle=handle)

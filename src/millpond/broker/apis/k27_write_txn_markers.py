@@ -1,0 +1,81 @@
+"""WriteTxnMarkers (27), versions 1-2: write into partitions how a transaction ended; for coordinators and repair.
+
+1 flexible · 2 the version of the transaction protocol.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import TopicPartition
+from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.asking import gather
+from millpond.broker.coordination import Producer
+from millpond.broker.wait import Wait
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: m.WriteTxnMarkersRequest) -> Outcome:
+    places = [
+        (marker, TopicPartition(topic.name, index))
+        for marker in request.markers
+        for topic in marker.topics
+        for index in topic.partition_indexes
+    ]
+    waits = [_write(broker, marker, place) for marker, place in places]
+
+    def answer(codes: list[ErrorCode]) -> m.WriteTxnMarkersResponse:
+        found = iter(codes)
+        return m.WriteTxnMarkersResponse(
+            markers=[
+                m.WriteTxnMarkersResponse.WritableTxnMarkerResult(
+                    producer_id=marker.producer_id,
+                    topics=[
+                        m.WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(
+                            name=topic.name,
+                            partitions=[
+                                m.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(
+                                    partition_index=index, error_code=next(found)
+                                )
+                                for index in topic.partition_indexes
+                            ],
+                        )
+                        for topic in marker.topics
+                    ],
+                )
+                for marker in request.markers
+            ]
+        )
+
+    return gather(waits, answer)
+
+
+def _write(broker: Broker, marker: m.WriteTxnMarkersRequest.WritableTxnMarker, place: TopicPartition) -> Wait[Any]:
+    # Not at the head of the file: it brings the whole coordinator with it.
+    from millpond.broker.transactions import write_marker
+
+    wait: Wait[Any] = Wait()
+    if broker.partitions.get(*place) is None:
+        wait.finish(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return wait
+
+    def done(refused: Refused | None) -> None:
+        wait.finish(ErrorCode.NONE if refused is None else refused.code)
+
+    write_marker(
+        broker,
+        place,
+        Producer(marker.producer_id, marker.producer_epoch),
+        marker.transaction_result,
+        marker.coordinator_epoch,
+        marker.transaction_version,
+        done,
+    )
+    return wait
+
+
+API = Api(key=27, name="WriteTxnMarkers", versions=(1, 2), handle=handle)

@@ -1,0 +1,49 @@
+"""DescribeProducers (61), version 0: who writes to partitions, and which transactions are open there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode
+from millpond.broker.api import Api, Call, Outcome
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: m.DescribeProducersRequest) -> Outcome:
+    return m.DescribeProducersResponse(
+        topics=[
+            m.DescribeProducersResponse.TopicResponse(
+                name=topic.name,
+                partitions=[_describe(broker, topic.name, index) for index in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _describe(broker: Broker, topic: str, index: int) -> m.DescribeProducersResponse.PartitionResponse:
+    partition = broker.partitions.get(topic, index)
+    if partition is None:
+        return m.DescribeProducersResponse.PartitionResponse(
+            partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+    return m.DescribeProducersResponse.PartitionResponse(
+        partition_index=index,
+        active_producers=[
+            m.DescribeProducersResponse.ProducerState(
+                producer_id=each.producer_id,
+                producer_epoch=each.producer_epoch,
+                last_sequence=each.last_sequence,
+                last_timestamp=each.last_timestamp,
+                coordinator_epoch=each.coordinator_epoch,
+                current_txn_start_offset=each.transaction_start,
+            )
+            for each in partition.log.producers.facts()
+        ],
+    )
+
+
+API = Api(key=61, name="DescribeProducers", versions=(0, 0), handle=handle, lists="topics")

@@ -1,0 +1,41 @@
+"""ListTransactions (66), versions 0-2: all transactions of this coordinator.
+
+1 only those that are older · 2 only ids that fit a pattern.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import Refused
+from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.asking import Asker, gather
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: m.ListTransactionsRequest) -> Outcome:
+    askers = []
+    for home in broker.transactions.homes():
+        asker = Asker(call, request, _fail)
+        home.run(lambda shard, now_ms, asker=asker: shard.step(asker.request, now_ms))  # type: ignore[misc]
+        askers.append(asker)
+    return gather([asker.wait for asker in askers], _join)
+
+
+def _fail(_: object, refused: Refused) -> m.ListTransactionsResponse:
+    return m.ListTransactionsResponse(error_code=refused.code)
+
+
+def _join(parts: list[m.ListTransactionsResponse]) -> m.ListTransactionsResponse:
+    response = m.ListTransactionsResponse()
+    for part in parts:
+        response.error_code = response.error_code or part.error_code
+        response.unknown_state_filters = part.unknown_state_filters
+        response.transaction_states += part.transaction_states
+    return response
+
+
+API = Api(key=66, name="ListTransactions", versions=(0, 2), handle=handle)

@@ -1,0 +1,283 @@
+"""Incremental fetch sessions (KIP-227), told as transcripts: a request, then what is read and what is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import NO_TOPIC_ID
+from millpond.broker.fetch_sessions import EVICTION_MS, FetchContext, FetchSessions
+from millpond.sim.entropy import SeededEntropy
+from millpond.wire import messages as m
+
+EPOCH_MAX = (1 << 31) - 1
+
+
+def topic_id(name: str) -> UUID:
+    return UUID(int=int.from_bytes(name.encode(), "big"))
+
+
+class Play:
+    """One cache of sessions. Partitions are named `a0`: topic a, partition 0."""
+
+    def __init__(self, slots_max: int = 10) -> None:
+        self.sessions = FetchSessions(slots_max, SeededEntropy(1))
+        self.now_ms = 0
+
+    def fetch(
+        self,
+        session_id: int = 0,
+        epoch: int = 0,
+        wanted: Sequence[str] = (),
+        forgotten: Sequence[str] = (),
+        *,
+        version: int = 12,
+        offset: int = 0,
+    ) -> FetchContext:
+        by_id = version >= 13
+        request = m.FetchRequest(
+            session_id=session_id,
+            session_epoch=epoch,
+            topics=[
+                m.FetchRequest.FetchTopic(
+                    topic="" if by_id else name[0],
+                    topic_id=topic_id(name[0]) if by_id else NO_TOPIC_ID,
+                    partitions=[
+                        m.FetchRequest.FetchPartition(
+                            partition=int(name[1:]),
+                            fetch_offset=offset,
+                            partition_max_bytes=100 + offset,
+                            current_leader_epoch=offset,
+                        )
+                    ],
+                )
+                for name in wanted
+            ],
+            forgotten_topics_data=[
+                m.FetchRequest.ForgottenTopic(
+                    topic="" if by_id else name[0],
+                    topic_id=topic_id(name[0]) if by_id else NO_TOPIC_ID,
+                    partitions=[int(name[1:])],
+                )
+                for name in forgotten
+            ],
+        )
+        return self.sessions.context(request, version, self.now_ms)
+
+    def refusal(self, *args: Any, **options: Any) -> str:
+        with pytest.raises(Refused) as refused:
+            self.fetch(*args, **options)
+        return refused.value.code.name
+
+
+def read(context: FetchContext) -> list[str]:
+    """The partitions that the broker is to read."""
+    return [f"{wanted.key[0]}{wanted.key[2]}" for wanted in context.wanted]
+
+
+def told(context: FetchContext, high_watermark: int = 0, records: bytes = b"", error: int = 0, start: int = 0) -> str:
+    """Every partition is found like this: which of them does the client hear of?"""
+    kept = []
+    for wanted in list(context.wanted):
+        reply = m.FetchResponse.PartitionData(
+            partition_index=wanted.key[2],
+            high_watermark=high_watermark,
+            log_start_offset=start,
+            error_code=error,
+            records=records,
+        )
+        if context.keep_in_reply(wanted, reply):
+            kept.append(f"{wanted.key[0]}{wanted.key[2]}")
+    return " ".join(kept)
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
+# A session's life.
+
+
+def test_the_first_request_opens_a_session_and_is_told_everything(play: Play) -> None:
+    context = play.fetch(0, 0, ["a0", "a1"])
+    assert context.session_id > 0
+    assert read(context) == ["a0", "a1"]
+    assert told(context) == "a0 a1"
+
+
+def test_the_next_requests_name_only_what_changes(play: Play) -> None:
+    session = play.fetch(0, 0, ["a0", "a1"]).session_id
+    assert read(play.fetch(session, 1)) == ["a0", "a1"]
+    assert read(play.fetch(session, 2, ["b0"])) == ["a0", "a1", "b0"]
+    assert read(play.fetch(session, 3, [], ["a0", "b7"])) == ["a1", "b0"]
+    moved = play.fetch(session, 4, ["a1"], offset=9)
+    assert read(moved) == ["a1", "b0"]
+    wishes = [(wanted.fetch_offset, wanted.bytes_max, wanted.leader_epoch) for wanted in moved.wanted]
+    assert wishes == [(9, 109, 9), (0, 100, 0)]
+
+
+def test_a_partition_that_is_named_and_forgotten_at_once_is_forgotten(play: Play) -> None:
+    session = play.fetch(0, 0, ["a0"]).session_id
+    assert read(play.fetch(session, 1, ["a1"], ["a1"])) == ["a0"]
+
+
+def test_the_final_epoch_ends_the_session(play: Play) -> None:
+    session = play.fetch(0, 0, ["a0"]).session_id
+    last = play.fetch(session, -1, ["a1"])
+    assert (last.session_id, read(last), last.is_incremental) == (0, ["a1"], False)
+    assert play.refusal(session, 1) == "FETCH_SESSION_ID_NOT_FOUND"
+
+
+def test_the_initial_epoch_with_a_session_replaces_it(play: Play) -> None:
+    old = play.fetch(0, 0, ["a0"]).session_id
+    new = play.fetch(old, 0, ["b0"])
+    assert new.session_id not in (0, old)
+    assert len(play.sessions) == 1
+    assert play.refusal(old, 1) == "FETCH_SESSION_ID_NOT_FOUND"
+
+
+def test_a_client_without_sessions_is_given_none(play: Play) -> None:
+    # Before version 7 a request says neither; these are then its values.
+    context = play.fetch(0, -1, ["a0"], version=4)
+    assert (context.session_id, read(context)) == (0, ["a0"])
+    assert told(context) == told(context) == "a0"
+    assert len(play.sessions) == 0
+
+
+def test_nothing_wanted_needs_no_session(play: Play) -> None:
+    assert play.fetch(0, 0, []).session_id == 0
+    assert len(play.sessions) == 0
+
+
+def test_wrong_epochs_are_refused_and_change_nothing(play: Play) -> None:
+    session = play.fetch(0, 0, ["a0"]).session_id
+    assert play.refusal(session, 2) == "INVALID_FETCH_SESSION_EPOCH"
+    assert read(play.fetch(session, 1)) == ["a0"]
+    assert play.refusal(session, 1, ["a1"]) == "INVALID_FETCH_SESSION_EPOCH"
+    assert read(play.fetch(session, 2)) == ["a0"]
+
+
+def test_an_unknown_session_is_refused(play: Play) -> None:
+    assert play.refusal(4711, 1) == "FETCH_SESSION_ID_NOT_FOUND"
+
+
+def test_a_session_speaks_of_names_or_of_ids_and_never_of_both(play: Play) -> None:
+    by_name = play.fetch(0, 0, ["a0"], version=12).session_id
+    assert play.refusal(by_name, 1, version=13) == "FETCH_SESSION_TOPIC_ID_ERROR"
+    by_id = play.fetch(0, 0, ["a0"], version=13).session_id
+    assert play.refusal(by_id, 1, version=12) == "FETCH_SESSION_TOPIC_ID_ERROR"
+    context = play.fetch(by_id, 1, ["b0"], ["a0"], version=13)
+    assert [wanted.key for wanted in context.wanted] == [("", topic_id("b"), 0)]
+
+
+def test_the_epoch_begins_again_at_one_after_the_largest(play: Play) -> None:
+    first = play.fetch(0, 0, ["a0"])
+    assert first.session is not None
+    first.session.epoch = EPOCH_MAX
+    play.fetch(first.session_id, EPOCH_MAX)
+    assert read(play.fetch(first.session_id, 1)) == ["a0"]
+
+
+# What the client hears.
+
+
+def test_only_news_is_told(play: Play) -> None:
+    session = play.fetch(0, 0, ["a0"]).session_id
+    assert told(play.fetch(session, 1), high_watermark=5) == "a0", "new to the client"
+    assert told(play.fetch(session, 2), high_watermark=5) == ""
+    assert told(play.fetch(session, 3), high_watermark=6) == "a0"
+    assert told(play.fetch(session, 4), high_watermark=6, start=2) == "a0"
+    assert told(play.fetch(session, 5), high_watermark=6, start=2) == ""
+    assert told(play.fetch(session, 6), high_watermark=6, start=2, records=b"x") == "a0"
+
+
+def test_an_error_is_told_every_time_and_so_is_its_end(play: Play) -> None:
+    session = play.fetch(0, 0, ["a0"]).session_id
+    assert told(play.fetch(session, 1), error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) == "a0"
+    assert told(play.fetch(session, 2), error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) == "a0"
+    assert told(play.fetch(session, 3)) == "a0"
+    assert told(play.fetch(session, 4)) == ""
+
+
+def test_what_the_full_reply_told_is_not_told_again(play: Play) -> None:
+    first = play.fetch(0, 0, ["a0"])
+    assert told(first, high_watermark=5) == "a0"
+    assert told(play.fetch(first.session_id, 1), high_watermark=5) == ""
+
+
+def test_a_partition_that_joins_later_is_told_though_nothing_happened(play: Play) -> None:
+    first = play.fetch(0, 0, ["a0"])
+    told(first)
+    assert told(play.fetch(first.session_id, 1, ["a1"])) == "a1"
+
+
+def test_who_was_served_goes_to_the_back(play: Play) -> None:
+    session = play.fetch(0, 0, ["a0", "a1", "a2"]).session_id
+    context = play.fetch(session, 1)
+    reply = m.FetchResponse.PartitionData(partition_index=0, records=b"x")
+    assert context.keep_in_reply(context.wanted[0], reply)
+    assert read(play.fetch(session, 2)) == ["a1", "a2", "a0"]
+
+
+def test_a_partition_that_was_forgotten_while_the_answer_was_parked_stays_forgotten(play: Play) -> None:
+    session = play.fetch(0, 0, ["a0", "a1"]).session_id
+    parked = play.fetch(session, 1)
+    play.fetch(session, 2, [], ["a0"])
+    assert told(parked, records=b"x") == "a0 a1"
+    assert read(play.fetch(session, 3)) == ["a1"]
+
+
+def test_an_answer_to_an_ended_session_changes_nothing(play: Play) -> None:
+    session = play.fetch(0, 0, ["a0"]).session_id
+    parked = play.fetch(session, 1)
+    play.fetch(session, -1)
+    assert told(parked, records=b"x") == "a0"
+    assert len(play.sessions) == 0
+
+
+# How many there may be.
+
+
+def test_a_full_cache_gives_no_session_and_the_fetch_is_served_all_the_same() -> None:
+    play = Play(slots_max=1)
+    play.fetch(0, 0, ["a0"])
+    play.now_ms = EVICTION_MS - 1
+    turned_away = play.fetch(0, 0, ["b0"])
+    assert (turned_away.session_id, read(turned_away)) == (0, ["b0"])
+    assert told(turned_away) == "b0"
+
+
+def test_the_least_recently_used_makes_room_once_it_is_old_enough() -> None:
+    play = Play(slots_max=2)
+    used = play.fetch(0, 0, ["a0"]).session_id
+    unused = play.fetch(0, 0, ["b0"]).session_id
+    play.now_ms = 1
+    play.fetch(used, 1)
+    play.now_ms = EVICTION_MS
+    assert play.fetch(0, 0, ["c0"]).session_id
+    assert play.refusal(unused, 1) == "FETCH_SESSION_ID_NOT_FOUND"
+    assert read(play.fetch(used, 2)) == ["a0"]
+    assert len(play.sessions) == 2
+
+
+def test_there_may_be_no_room_for_sessions_at_all() -> None:
+    play = Play(slots_max=0)
+    assert play.fetch(0, 0, ["a0"]).session_id == 0
+
+
+def test_ids_are_drawn_until_one_is_free_and_not_zero() -> None:
+    class Draws:
+        drawn = iter([0, 5, 0, 5, 6])
+
+        def below(self, bound: int) -> int:
+            return next(self.drawn)
+
+    sessions = FetchSessions(10, Draws())  # type: ignore[arg-type]
+    play = Play()
+    play.sessions = sessions
+    assert [play.fetch(0, 0, ["a0"]).session_id for _ in range(2)] == [5, 6]

@@ -1,0 +1,348 @@
+"""What happens by itself as time passes, and that it stops when it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millpond.base.ids import LeaderEpoch, TopicPartition
+from millpond.broker.flusher import Flusher
+from millpond.broker.housekeeping import SWEEP_MS, Housekeeping
+from millpond.broker.partitions import Partition, Partitions
+from millpond.config.node import node_settings
+from millpond.log.limits import LogLimits
+from millpond.log.store import LogStore
+from millpond.sim.world import SimWorld
+from millpond.wire.batch import walk
+from millpond.wire.records import decode_batch
+
+RETENTION_MS, CHECKPOINT_MS, COMPACTION_MS = 300_000, 60_000, 15_000
+WORKERS_MS = 20
+"""More than a job of a worker takes."""
+
+SMALL = LogLimits(segment_bytes=80)
+COMPACT = LogLimits(segment_bytes=80, cleanup_compact=True, cleanup_delete=False, min_cleanable_dirty_ratio=0.1)
+
+
+class Play:
+    def __init__(self, make_batch: Callable[..., memoryview]) -> None:
+        self.sim = SimWorld()
+        self.world = self.sim.start("node")
+        self.disk = self.sim.hosts["node"].disk
+        self.store = LogStore(self.world.disk, "/data", LogLimits(), self.world.entropy)
+        self.store.open(self.world.clock.wall_ms())
+        self.partitions = Partitions()
+        self.journal: list[str] = []
+        self.sweeps = 0
+        self.texts: dict[str, str] = {
+            "log.retention.check.interval.ms": str(RETENTION_MS),
+            "log.flush.offset.checkpoint.interval.ms": str(CHECKPOINT_MS),
+            "log.cleaner.backoff.ms": str(COMPACTION_MS),
+        }
+        self.keeping = Housekeeping(
+            clock=self.world.clock,
+            workers=self.world.workers,
+            settings=lambda: node_settings(self.texts),
+            partitions=self.partitions,
+            store=self.store,
+            flusher=Flusher(self.world.workers),
+            sweep=self._sweep,
+            journal=self._write,
+        )
+        self.keeping.start()
+        self._make_batch = make_batch
+
+    def _sweep(self) -> None:
+        self.sweeps += 1
+
+    def _write(self, event: str, **facts: Any) -> None:
+        self.journal.append(f"{event} {facts.get('partition', '')}".strip())
+
+    def make(self, topic: str, limits: LogLimits) -> Partition:
+        name = TopicPartition(topic, 0)
+        topic_id = UUID(int=len(self.partitions) + 1)
+        log = self.store.create(name, topic_id, limits)
+        made = Partition(name, topic_id, log, LeaderEpoch(0), self.world.clock, self.keeping.flush)
+        self.partitions.add(made)
+        return made
+
+    def append(self, partition: Partition, *keys: bytes) -> None:
+        """One record for each key, in a batch of its own."""
+        for key in keys:
+            now_ms = self.world.clock.wall_ms()
+            partition.append(self._make_batch(b"v", key=key, timestamp=now_ms), zstd=True)
+
+    def run(self, duration_ms: int) -> None:
+        self.sim.run_for(duration_ms)
+
+    def segment_files(self, partition: Partition) -> int:
+        return sum(".log" in name for name in self.disk.list(partition.log.folder))
+
+    def recovery_points(self) -> str:
+        path = "/data/recovery-point-offset-checkpoint"
+        return self.disk.read(path).decode() if self.disk.exists(path) else ""
+
+    def keys(self, partition: Partition) -> list[tuple[int, bytes | None]]:
+        log = partition.log
+        found: list[tuple[int, bytes | None]] = []
+        offset: int = log.start_offset
+        while data := log.read_batches(offset, 1 << 20):
+            for position, header in walk(data):
+                found += [(record.offset, record.key) for record in decode_batch(data, position)]
+                offset = header.next_offset
+        return found
+
+
+@pytest.fixture
+def play(make_batch: Callable[..., memoryview]) -> Play:
+    return Play(make_batch)
+
+
+# Turns.
+
+
+def test_connections_are_looked_at_every_second(play: Play) -> None:
+    play.run(5 * SWEEP_MS)
+    assert play.sweeps == 5
+
+
+def test_a_changed_interval_counts_from_the_next_turn_on(play: Play) -> None:
+    partition = play.make("pond", SMALL)
+    play.append(partition, b"a")
+    play.texts["log.flush.offset.checkpoint.interval.ms"] = "10"
+    play.run(CHECKPOINT_MS + WORKERS_MS)
+    assert "pond 0 1" in play.recovery_points()
+    play.append(partition, b"b")
+    play.run(10 + WORKERS_MS)
+    assert "pond 0 2" in play.recovery_points()
+
+
+def test_nothing_happens_after_the_end(play: Play) -> None:
+    partition = play.make("pond", LogLimits(flush_ms=1, retention_ms=1))
+    play.append(partition, b"a")
+    play.keeping.stop()
+    play.run(2 * RETENTION_MS)
+    assert (play.sweeps, play.journal, play.recovery_points()) == (0, [], "")
+    assert partition.log.synced_offset == 0
+    assert partition.log.start_offset == 0
+
+
+# Flushing by age.
+
+
+def test_a_log_is_flushed_once_it_has_been_dirty_for_long_enough(play: Play) -> None:
+    eager, lazy = play.make("eager", LogLimits(flush_ms=3_000)), play.make("lazy", LogLimits())
+    play.run(500)
+    play.append(eager, b"a")
+    play.append(lazy, b"a")
+    play.run(500 + 2 * SWEEP_MS + WORKERS_MS)
+    assert eager.log.synced_offset == 0
+    play.run(2 * SWEEP_MS + WORKERS_MS)
+    assert (eager.log.synced_offset, lazy.log.synced_offset) == (1, 0)
+
+
+def test_a_log_that_is_always_dirty_is_flushed_at_its_own_pace(play: Play) -> None:
+    partition = play.make("pond", LogLimits(flush_ms=10_000))
+    for _ in range(60):
+        play.append(partition, b"a")
+        play.run(500)
+    syncs = sum(" sync " in line and "pond-0" in line and ".log" in line for line in play.disk.trace)
+    assert 2 <= syncs <= 3, "in thirty seconds"
+
+
+# Retention.
+
+
+def test_old_segments_go_first_from_the_log_and_later_from_the_disk(play: Play) -> None:
+    partition = play.make("pond", LogLimits(segment_bytes=80, retention_bytes=100, file_delete_delay_ms=1_000))
+    play.append(partition, b"a", b"b", b"c", b"d")
+    assert play.segment_files(partition) == 4
+    play.run(RETENTION_MS)
+    assert partition.log.start_offset == 2
+    assert play.journal == ["retention pond-0"]
+    assert play.segment_files(partition) == 4, "whoever reads them has time to finish"
+    play.run(1_000 + WORKERS_MS)
+    assert play.segment_files(partition) == 2
+    assert [key for _, key in play.keys(partition)] == [b"c", b"d"]
+
+
+def test_time_takes_even_the_last_segment(play: Play) -> None:
+    partition = play.make("pond", LogLimits(retention_ms=1_000, file_delete_delay_ms=0))
+    play.append(partition, b"a")
+    play.run(RETENTION_MS + WORKERS_MS)
+    assert (partition.log.start_offset, partition.log.end_offset) == (1, 1)
+    assert play.segment_files(partition) == 1
+    play.append(partition, b"b")
+    assert play.keys(partition) == [(1, b"b")]
+
+
+def test_a_clock_that_leaps_ahead_deletes_nothing(play: Play) -> None:
+    partition = play.make("pond", LogLimits(retention_ms=3_600_000))
+    play.append(partition, b"a")
+    play.run(RETENTION_MS)
+    play.sim.clock.jump_wall(7 * 24 * 3_600_000)
+    play.run(RETENTION_MS)
+    assert partition.log.start_offset == 0
+
+
+def test_one_log_that_cannot_be_cut_does_not_keep_the_others_from_it(play: Play) -> None:
+    limits = LogLimits(retention_ms=1_000)
+    for name in ("a", "bad", "c"):
+        play.append(play.make(name, limits), b"k")
+    bad = play.partitions.get("bad", 0)
+    assert bad is not None
+    bad.log.retire = lambda _: (_ for _ in ()).throw(OSError("broken"))  # type: ignore[assignment]
+    play.run(RETENTION_MS)
+    assert play.journal == ["retention a-0", "retention failed bad-0", "retention c-0"]
+
+
+def test_a_log_that_has_failed_is_left_as_it_is(play: Play) -> None:
+    partition = play.make("pond", LogLimits(retention_ms=1_000))
+    play.append(partition, b"a")
+    partition.log.fail(OSError("broken"))
+    play.run(RETENTION_MS)
+    assert (partition.log.start_offset, play.journal) == (0, [])
+
+
+def test_a_removal_that_fails_is_told(play: Play) -> None:
+    class Job:
+        delay_ms = 5
+
+        def run(self) -> None:
+            raise OSError("broken")
+
+    play.keeping.remove_later(Job())
+    play.run(5 + WORKERS_MS)
+    assert play.journal == ["removal failed"]
+
+
+# Checkpoints.
+
+
+def test_a_checkpoint_forces_what_nobody_waited_for(play: Play) -> None:
+    partitions = [play.make(name, SMALL) for name in ("a", "b")]
+    for partition in partitions:
+        play.append(partition, b"k")
+    play.run(CHECKPOINT_MS)
+    assert play.recovery_points() == "", "not before the disk is sure"
+    play.run(WORKERS_MS)
+    assert [each.log.synced_offset for each in partitions] == [1, 1]
+    assert "a 0 1" in play.recovery_points()
+    assert "b 0 1" in play.recovery_points()
+
+
+def test_a_failed_log_does_not_keep_the_others_from_their_checkpoint(play: Play) -> None:
+    bad, good = play.make("bad", SMALL), play.make("good", SMALL)
+    for partition in (bad, good):
+        play.append(partition, b"k")
+    play.disk.fail_syncs("/bad-0/", times=None)
+    play.run(CHECKPOINT_MS + WORKERS_MS)
+    assert bad.log.failed is not None
+    assert "good 0 1" in play.recovery_points()
+    assert "bad 0 0" in play.recovery_points()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_and_tried_again(play: Play) -> None:
+    play.append(play.make("pond", SMALL), b"k")
+    play.disk.fail_syncs("recovery-point", times=1)
+    play.run(CHECKPOINT_MS + WORKERS_MS)
+    assert play.journal == ["checkpoint failed"]
+    play.run(CHECKPOINT_MS + WORKERS_MS)
+    assert "pond 0 1" in play.recovery_points()
+
+
+# Compaction.
+
+
+def test_compaction_keeps_the_latest_of_each_key(play: Play) -> None:
+    partition = play.make("pond", COMPACT)
+    play.append(partition, b"a", b"b", b"a", b"c", b"last")
+    play.run(COMPACTION_MS + 10 * WORKERS_MS)
+    assert play.keys(partition) == [(1, b"b"), (2, b"a"), (3, b"c"), (4, b"last")]
+    assert "compacted pond-0" in play.journal
+
+
+def test_all_logs_that_need_it_are_compacted_one_after_the_other(play: Play) -> None:
+    partitions = [play.make(name, COMPACT) for name in ("x", "y", "z")]
+    for partition in partitions:
+        play.append(partition, b"a", b"a", b"last")
+    running: list[int] = []
+    run = play.world.workers.run
+
+    def counting(job: Any, done: Any, failed: Any) -> None:
+        running.append(sum(bool(each.log.held_segments) for each in partitions))
+        run(job, done, failed)
+
+    play.world.workers.run = counting  # type: ignore[method-assign]
+    play.run(COMPACTION_MS + 10 * WORKERS_MS)
+    assert play.journal == ["compacted x-0", "compacted y-0", "compacted z-0"]
+    assert max(running) == 1
+    assert [play.keys(each)[0] for each in partitions] == [(1, b"a")] * 3
+
+
+def test_after_a_turn_the_others_come_first(play: Play) -> None:
+    partitions = [play.make(name, COMPACT) for name in ("x", "y")]
+    play.append(partitions[0], b"a", b"a", b"last")
+    play.run(COMPACTION_MS + 10 * WORKERS_MS)
+    for partition in partitions:
+        play.append(partition, b"a", b"a", b"last")
+    play.run(COMPACTION_MS + 10 * WORKERS_MS)
+    assert play.journal == ["compacted x-0", "compacted y-0", "compacted x-0"]
+
+
+def test_compaction_may_be_switched_off_and_on(play: Play) -> None:
+    partition = play.make("pond", COMPACT)
+    play.append(partition, b"a", b"a", b"last")
+    play.texts["log.cleaner.enable"] = "false"
+    play.run(2 * COMPACTION_MS)
+    assert play.journal == []
+    play.texts["log.cleaner.enable"] = "true"
+    play.run(COMPACTION_MS + 10 * WORKERS_MS)
+    assert play.journal == ["compacted pond-0"]
+
+
+def test_a_compaction_that_fails_leaves_the_log_as_it_was_and_gives_up_its_turn(play: Play) -> None:
+    bad, good = play.make("bad", COMPACT), play.make("good", COMPACT)
+    for partition in (bad, good):
+        play.append(partition, b"a", b"a", b"last")
+    play.disk.fail_syncs(".cleaned", times=1)
+    play.run(COMPACTION_MS + 10 * WORKERS_MS)
+    assert play.journal == ["compaction failed bad-0"]
+    assert not bad.log.held_segments
+    assert play.keys(bad)[0] == (0, b"a")
+    play.run(COMPACTION_MS + 10 * WORKERS_MS)
+    assert play.journal[1:] == ["compacted good-0", "compacted bad-0"]
+
+
+def test_a_log_that_cannot_be_looked_at_does_not_keep_the_others_from_their_turn(play: Play) -> None:
+    bad, good = play.make("bad", COMPACT), play.make("good", COMPACT)
+    for partition in (bad, good):
+        play.append(partition, b"a", b"a", b"last")
+    play.disk.fail_reads("/bad-0/", times=1)
+    play.run(COMPACTION_MS + 10 * WORKERS_MS)
+    assert play.journal == ["compaction failed bad-0", "compacted good-0", "compacted bad-0"]
+
+
+def test_a_log_that_is_deleted_under_its_compaction_is_not_called_compacted(play: Play) -> None:
+    partition = play.make("pond", COMPACT)
+    play.append(partition, b"a", b"a", b"last")
+    play.run(COMPACTION_MS - 1)
+    play.sim.run_until(lambda: bool(partition.log.held_segments), within_ms=10)
+    play.partitions.discard(partition)
+    play.store.delete(partition.name)
+    play.run(10 * WORKERS_MS)
+    assert "compacted pond-0" not in play.journal
+
+
+def test_a_compaction_that_ends_after_the_end_begins_no_other(play: Play) -> None:
+    partitions = [play.make(name, COMPACT) for name in ("x", "y")]
+    for partition in partitions:
+        play.append(partition, b"a", b"a", b"last")
+    play.sim.run_until(lambda: bool(partitions[0].log.held_segments), within_ms=2 * COMPACTION_MS)
+    play.keeping.stop()
+    play.run(10 * WORKERS_MS)
+    assert not partitions[0].log.held_segments
+    assert play.keys(partitions[1])[0] == (0, b"a")

@@ -1,0 +1,317 @@
+"""A partition: what it refuses, whom it wakes, what a reader gets; and the table of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import LeaderEpoch, TopicPartition
+from millpond.broker.partitions import RANGES_MAX, Partition, Partitions
+from millpond.config.effective import NodeLayers
+from millpond.config.node import node_settings
+from millpond.log.limits import LogLimits
+from millpond.log.store import LogStore
+from millpond.sim.disk import SimDisk
+from millpond.sim.entropy import SeededEntropy
+from millpond.sim.loop import VirtualClock
+from millpond.wire.batch import walk
+
+LAYERS = NodeLayers(node_settings({}))
+TOPIC_ID = UUID(int=7)
+
+
+class Watching:
+    """Somebody who waits for records and counts how often he is woken; once, unless he stays."""
+
+    def __init__(self, partition: Partition, *, leaves: bool = False) -> None:
+        self.woken = 0
+        self._partition = partition
+        self._leaves = leaves
+        partition.watchers[self] = None
+
+    def on_append(self) -> None:
+        self.woken += 1
+        if self._leaves:
+            del self._partition.watchers[self]
+
+    def answer(self) -> None:
+        pytest.fail("nobody asked for an early answer")
+
+
+class Play:
+    def __init__(self, make_batch: Callable[..., memoryview], limits: LogLimits | None = None) -> None:
+        self.disk = SimDisk()
+        self.store = LogStore(self.disk, "/data", limits or LogLimits(), SeededEntropy(1))
+        self.store.open(0)
+        self.batch = make_batch
+        self.flushed: list[Partition] = []
+        self.partition = self.make("pond", 0)
+
+    def make(self, topic: str, index: int, topic_id: UUID = TOPIC_ID) -> Partition:
+        name = TopicPartition(topic, index)
+        log = self.store.create(name, topic_id)
+        return Partition(name, topic_id, log, LeaderEpoch(3), VirtualClock(), self.flushed.append)
+
+    def append(self, *values: bytes, zstd: bool = True, **fields: Any) -> int:
+        return self.partition.append(self.batch(*values, **fields), zstd=zstd).first_offset
+
+    def refusal(self, records: Any, *, zstd: bool = True) -> str:
+        end = self.partition.log.end_offset
+        with pytest.raises(Refused) as refused:
+            self.partition.append(records, zstd=zstd)
+        assert self.partition.log.end_offset == end
+        return refused.value.code.name
+
+    def configure(self, **texts: str) -> None:
+        overrides = {name.replace("_", "."): text for name, text in texts.items()}
+        self.partition.configure(LAYERS.topic_settings(overrides))
+
+    def read(self, offset: int, bytes_max: int, *, at_least_one_batch: bool = True) -> list[list[int]]:
+        """The base offsets of the batches that are found, one list for each range."""
+        found = []
+        for part in self.partition.read(offset, bytes_max, at_least_one_batch=at_least_one_batch):
+            data = part.file.read_at(part.position, part.length)
+            assert len(data) == part.length
+            found.append([header.base_offset for _, header in walk(data)])
+            part.file.release()
+        return found
+
+
+@pytest.fixture
+def play(make_batch: Callable[..., memoryview]) -> Play:
+    return Play(make_batch)
+
+
+@pytest.fixture
+def small(make_batch: Callable[..., memoryview]) -> Play:
+    """Two batches to a segment."""
+    size = len(make_batch(b"v"))
+    return Play(make_batch, LogLimits(segment_bytes=2 * size))
+
+
+# Appending.
+
+
+def test_batches_get_offsets_and_the_leaders_epoch(play: Play) -> None:
+    assert [play.append(b"a", b"b"), play.append(b"c")] == [0, 2]
+    data = play.partition.log.read_batches(0, 1000)
+    assert [(header.base_offset, header.leader_epoch) for _, header in walk(data)] == [(0, 3), (2, 3)]
+    assert play.partition.high_watermark == play.partition.last_stable_offset == 3
+
+
+@pytest.mark.parametrize("nothing", [None, memoryview(b"")])
+def test_no_records_are_refused(play: Play, nothing: Any) -> None:
+    assert play.refusal(nothing) == "INVALID_RECORD"
+
+
+def test_zstd_is_for_those_who_know_of_it(play: Play) -> None:
+    records = play.batch(b"a" * 100, codec=4)
+    assert play.refusal(records, zstd=False) == "UNSUPPORTED_COMPRESSION_TYPE"
+    assert play.append(b"a" * 100, codec=3, zstd=False) == 0
+    assert play.append(b"a" * 100, codec=4, zstd=True) == 1
+
+
+@pytest.mark.parametrize("length", [1, 30, 60])
+def test_less_than_a_batch_is_for_the_log_to_refuse(play: Play, length: int) -> None:
+    assert play.refusal(play.batch(b"a")[:length]) == "CORRUPT_MESSAGE"
+
+
+def test_what_the_log_refuses_wakes_nobody(play: Play) -> None:
+    watching = Watching(play.partition)
+    records = play.batch(b"a")
+    records[-1] ^= 1
+    assert play.refusal(records) == "CORRUPT_MESSAGE"
+    assert watching.woken == 0
+
+
+# Watching.
+
+
+def test_every_append_wakes_those_who_watch_in_the_order_in_which_they_came(play: Play) -> None:
+    watching = [Watching(play.partition), Watching(play.partition, leaves=True), Watching(play.partition)]
+    play.append(b"a")
+    play.append(b"b")
+    assert [each.woken for each in watching] == [2, 1, 2]
+    assert list(play.partition.watchers) == [watching[0], watching[2]]
+
+
+def test_a_duplicate_wakes_nobody_and_is_told_its_old_place(play: Play) -> None:
+    fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    assert play.append(b"a", **fields) == 0
+    watching = Watching(play.partition)
+    appended = play.partition.append(play.batch(b"a", **fields), zstd=True)
+    assert (appended.first_offset, appended.duplicate, watching.woken) == (0, True, 0)
+
+
+# Flushing by count.
+
+
+def test_so_many_unsynced_messages_are_flushed(play: Play) -> None:
+    play.configure(flush_messages="3")
+    play.append(b"a", b"b")
+    assert play.flushed == []
+    play.append(b"c")
+    assert play.flushed == [play.partition]
+    ticket = play.partition.log.sync_target()
+    ticket.run()
+    play.partition.log.synced(ticket)
+    play.append(b"d", b"e")
+    assert len(play.flushed) == 1
+
+
+def test_without_the_setting_nothing_is_flushed_by_count(play: Play) -> None:
+    play.configure()
+    for _ in range(10):
+        play.append(b"a")
+    assert play.flushed == []
+
+
+@pytest.mark.parametrize(("text", "waits"), [("auto", True), ("always", True), ("never", False)])
+def test_flush_ack_says_whether_an_acknowledgement_waits(play: Play, text: str, waits: bool) -> None:
+    play.configure(flush_ack=text)
+    assert play.partition.acknowledges_after_sync is waits
+
+
+# Reading.
+
+
+def test_a_read_goes_on_over_segments(small: Play) -> None:
+    for number in range(5):
+        small.append(b"%d" % number)
+    assert small.partition.log.bases == [0, 2, 4]
+    assert small.read(0, 10_000) == [[0, 1], [2, 3], [4]]
+    assert small.read(3, 10_000) == [[3], [4]]
+    assert small.read(5, 10_000) == []
+
+
+def test_a_read_ends_where_the_bytes_do(small: Play) -> None:
+    for number in range(5):
+        small.append(b"%d" % number)
+    size = len(small.batch(b"v"))
+    assert small.read(0, 2 * size) == [[0, 1]]
+    assert small.read(0, 3 * size) == [[0, 1], [2]]
+    assert small.read(0, 3 * size - 1) == [[0, 1]], "less than a batch of the next segment is not worth a range"
+    # The last batch may be cut, within a segment.
+    assert small.read(0, size + 1) == [[0]]
+
+
+def test_the_first_batch_comes_whole_if_it_must(play: Play) -> None:
+    play.append(b"a" * 1000)
+    assert play.read(0, 10) == [[0]]
+    assert play.read(0, 10, at_least_one_batch=False) == []
+    assert play.read(0, -1) == [[0]]
+
+
+def test_only_the_first_batch_of_all_comes_whole(make_batch: Callable[..., memoryview]) -> None:
+    play = Play(make_batch, LogLimits(segment_bytes=1000))
+    play.append(b"a" * 500)
+    play.append(b"b" * 500)
+    assert play.partition.log.bases == [0, 1]
+    assert play.read(0, 700) == [[0]]
+    assert play.read(0, 100) == [[0]]
+    assert play.read(0, 2000) == [[0], [1]]
+
+
+def test_there_is_an_end_to_the_segments_of_one_read(make_batch: Callable[..., memoryview]) -> None:
+    play = Play(make_batch, LogLimits(segment_bytes=len(make_batch(b"v"))))
+    for _ in range(RANGES_MAX + 5):
+        play.append(b"v")
+    assert play.read(0, 1 << 20) == [[offset] for offset in range(RANGES_MAX)]
+
+
+def test_every_range_holds_its_file_until_it_is_released(small: Play) -> None:
+    for number in range(4):
+        small.append(b"%d" % number)
+    ranges = small.partition.read(0, 10_000, at_least_one_batch=True)
+    small.partition.log.abandon()
+    for part in ranges:
+        assert part.file.read_at(part.position, part.length)
+        part.file.release()
+    with pytest.raises(OSError, match="."):
+        ranges[0].file.read_at(0, 1)
+
+
+def test_offsets_outside_the_log_are_refused(play: Play) -> None:
+    play.append(b"a")
+    for offset in (-1, 2):
+        with pytest.raises(Refused) as refused:
+            play.read(offset, 1000)
+        assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+# Epochs.
+
+
+def test_a_reader_must_know_the_leaders_epoch_or_not_ask(play: Play) -> None:
+    play.partition.check_leader_epoch(-1)
+    play.partition.check_leader_epoch(3)
+    for epoch, code in ((2, ErrorCode.FENCED_LEADER_EPOCH), (4, ErrorCode.UNKNOWN_LEADER_EPOCH)):
+        with pytest.raises(Refused) as refused:
+            play.partition.check_leader_epoch(epoch)
+        assert refused.value.code is code
+
+
+def test_the_ends_of_epochs(play: Play) -> None:
+    assert play.partition.end_of_epoch(3) == (3, 0), "the leader's own epoch, though nothing was written in it"
+    play.append(b"a", b"b")
+    play.partition.leader_epoch = LeaderEpoch(5)
+    play.append(b"c")
+    assert play.partition.end_of_epoch(5) == (5, 3)
+    assert play.partition.end_of_epoch(4) == (3, 2)
+    assert play.partition.end_of_epoch(2) == (2, 0), "before all that is known"
+    assert play.partition.end_of_epoch(6) == (-1, -1)
+
+
+# The table.
+
+
+def test_partitions_are_found_by_name_and_by_id_however_they_are_written(play: Play) -> None:
+    other_id = UUID(int=8)
+    partitions = Partitions()
+    made = [play.partition, play.make("pond", 1), play.make("weir", 0, other_id)]
+    for each in made:
+        partitions.add(each)
+    assert len(partitions) == 3
+    assert list(partitions) == made
+    assert partitions.get("pond", 1) is made[1]
+    assert partitions.by_id(other_id, 0) is made[2]
+    assert partitions.by_raw(b"weir", 0, is_id=False) is made[2]
+    assert partitions.by_raw(TOPIC_ID.bytes, 1, is_id=True) is made[1]
+    assert partitions.of_topic(TOPIC_ID) == made[:2]
+    for missing in (
+        partitions.get("pond", 2),
+        partitions.get("lake", 0),
+        partitions.by_id(other_id, 1),
+        partitions.by_id(UUID(int=9), 0),
+        partitions.by_raw(b"weir", 0, is_id=True),
+        partitions.by_raw(TOPIC_ID.bytes, 0, is_id=False),
+    ):
+        assert missing is None
+
+
+def test_a_discarded_partition_is_gone_everywhere_and_its_watchers_hear_of_it(play: Play) -> None:
+    partitions = Partitions()
+    gone, kept = play.partition, play.make("pond", 1)
+    partitions.add(gone)
+    partitions.add(kept)
+    watching = Watching(gone)
+    partitions.discard(gone)
+    assert watching.woken == 1
+    assert partitions.get("pond", 0) is partitions.by_id(TOPIC_ID, 0) is None
+    assert partitions.by_raw(b"pond", 0, is_id=False) is partitions.by_raw(TOPIC_ID.bytes, 0, is_id=True) is None
+    assert partitions.of_topic(TOPIC_ID) == list(partitions) == [kept]
+    partitions.discard(kept)
+    assert (partitions.of_topic(TOPIC_ID), len(partitions)) == ([], 0)
+
+
+def test_the_table_may_change_while_somebody_walks_over_it(play: Play) -> None:
+    partitions = Partitions()
+    partitions.add(play.partition)
+    partitions.add(play.make("pond", 1))
+    for each in partitions:
+        partitions.discard(each)
+    assert len(partitions) == 0

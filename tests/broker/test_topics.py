@@ -1,0 +1,273 @@
+"""Logs follow the metadata: opened, grown, told their settings, deleted; what belongs to nobody is set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millpond.base.ids import NO_TOPIC_ID, TopicPartition
+from millpond.broker.partitions import Partitions
+from millpond.broker.topics import REOPEN_MS, TopicKeeper
+from millpond.config.effective import NodeLayers
+from millpond.config.node import node_settings
+from millpond.log.limits import FOREVER, LogLimits
+from millpond.log.store import LogStore
+from millpond.metadata.image import Image
+from millpond.metadata.records import (
+    ConfigRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    Record,
+    RemoveTopicRecord,
+    ResourceType,
+    TopicRecord,
+)
+from millpond.metadata.topics import METADATA_TOPIC
+from millpond.sim.disk import SimDisk
+from millpond.sim.entropy import SeededEntropy
+from millpond.sim.loop import WALL_START_MS, VirtualClock
+
+ME, OTHER = 1, 2
+POND, WEIR = UUID(int=7), UUID(int=8)
+
+
+def created(name: str, topic_id: UUID, replicas: list[int]) -> list[Record]:
+    """The records of a new topic: one partition for each replica."""
+    return [
+        TopicRecord(name, topic_id),
+        *(
+            PartitionRecord(index, topic_id, (replica,), (replica,), leader=replica, leader_epoch=index)
+            for index, replica in enumerate(replicas)
+        ),
+    ]
+
+
+class Play:
+    def __init__(self, make_batch: Callable[..., memoryview]) -> None:
+        self.disk = SimDisk()
+        self.clock = VirtualClock()
+        self.image = Image()
+        self.texts: dict[str, str] = {}
+        self.journal: list[str] = []
+        self.removals: list[Any] = []
+        self.batch = make_batch
+        self.boot()
+
+    def boot(self) -> None:
+        """Start, or start again after the process was killed."""
+        self.disk.drop_process()
+        self.store = LogStore(self.disk, "/data", LogLimits(), SeededEntropy(1))
+        self.store.open(0)
+        self.partitions = Partitions()
+        self.keeper = TopicKeeper(
+            node_id=ME,
+            image=self.image,
+            store=self.store,
+            partitions=self.partitions,
+            layers=lambda: NodeLayers(node_settings(self.texts)),
+            clock=self.clock,
+            flush=lambda _: None,
+            remove_later=self.removals.append,
+            journal=lambda event, **facts: self.journal.append(f"{event} {facts}"),
+        )
+
+    def commit(self, *records: Record) -> None:
+        """What the controller does: replay, then tell."""
+        for record in records:
+            self.image.replay(record)
+        self.keeper.on_records(records)
+
+    def open_names(self) -> list[str]:
+        return [partition.name.folder for partition in self.partitions]
+
+    def folders(self) -> list[str]:
+        return [name for name in self.disk.list("/data") if name != ".lock"]
+
+    def append(self, topic: str, index: int = 0) -> None:
+        partition = self.partitions.get(topic, index)
+        assert partition is not None
+        partition.append(self.batch(b"v", timestamp=WALL_START_MS), zstd=True)
+
+
+@pytest.fixture
+def play(make_batch: Callable[..., memoryview]) -> Play:
+    return Play(make_batch)
+
+
+# While running.
+
+
+def test_a_new_topic_is_opened_where_it_lives(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME, OTHER, ME]))
+    assert play.open_names() == ["pond-0", "pond-2"]
+    assert play.folders() == ["pond-0", "pond-2"]
+    partition = play.partitions.by_id(POND, 2)
+    assert partition is not None
+    assert (partition.topic_id, partition.log.topic_id, partition.leader_epoch) == (POND, POND, 2)
+    play.append("pond")
+
+
+def test_a_topic_may_grow(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME]))
+    play.append("pond")
+    play.commit(PartitionRecord(1, POND, (ME,), (ME,), leader=ME))
+    assert play.open_names() == ["pond-0", "pond-1"]
+    assert play.partitions.get("pond", 0).log.end_offset == 1  # type: ignore[union-attr]
+
+
+def test_a_deleted_topic_is_gone_at_once_and_its_files_go_later(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME, ME]), *created("weir", WEIR, [ME]))
+    play.append("pond")
+    log = play.partitions.get("pond", 0).log  # type: ignore[union-attr]
+    play.commit(RemoveTopicRecord(POND))
+    assert play.open_names() == ["weir-0"]
+    assert log.closed
+    assert "pond-0" not in play.folders()
+    assert len(play.folders()) == 3, "two wait for their removal"
+    for job in play.removals:
+        job.run()
+    assert play.folders() == ["weir-0"]
+
+
+def test_a_name_may_be_used_again_at_once(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME]))
+    play.append("pond")
+    play.commit(RemoveTopicRecord(POND))
+    play.commit(*created("pond", WEIR, [ME]))
+    fresh = play.partitions.get("pond", 0)
+    assert fresh is not None
+    assert (fresh.topic_id, fresh.log.end_offset) == (WEIR, 0)
+
+
+def test_a_topic_that_comes_and_goes_in_one_step_leaves_nothing(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME]), RemoveTopicRecord(POND))
+    assert (play.open_names(), play.folders()) == ([], [])
+
+
+def test_a_new_leader_epoch_reaches_the_partition(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME, OTHER]))
+    play.commit(PartitionChangeRecord(0, POND, leader=ME), PartitionChangeRecord(1, POND, leader=OTHER))
+    assert play.partitions.get("pond", 0).leader_epoch == 1  # type: ignore[union-attr]
+
+
+def test_changed_settings_reach_the_topic_they_are_for(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME, ME]), *created("weir", WEIR, [ME]))
+    play.commit(
+        ConfigRecord(ResourceType.TOPIC, "pond", "retention.ms", "5"),
+        ConfigRecord(ResourceType.TOPIC, "pond", "flush.ack", "never"),
+        ConfigRecord(ResourceType.TOPIC, "gone", "flush.ack", "never"),
+    )
+    told = [(each.log.limits.retention_ms, each.acknowledges_after_sync) for each in play.partitions]
+    usual = LogLimits().retention_ms
+    assert told == [(5, False), (5, False), (usual, True)]
+    play.commit(ConfigRecord(ResourceType.TOPIC, "pond", "retention.ms", None))
+    assert [each.log.limits.retention_ms for each in play.partitions] == [usual] * 3
+
+
+def test_a_setting_of_the_broker_reaches_all_who_have_none_of_their_own(play: Play) -> None:
+    play.commit(
+        *created("pond", POND, [ME]),
+        ConfigRecord(ResourceType.TOPIC, "pond", "flush.messages", "9"),
+        *created("weir", WEIR, [ME]),
+    )
+    play.texts = {"log.flush.interval.messages": "4"}
+    assert [each.flush_messages for each in play.partitions] == [9, FOREVER]
+    play.commit(ConfigRecord(ResourceType.BROKER, "", "log.flush.interval.messages", "4"))
+    assert [each.flush_messages for each in play.partitions] == [9, 4]
+
+
+def test_settings_that_come_with_the_topic_hold_from_the_first_record(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME]), ConfigRecord(ResourceType.TOPIC, "pond", "max.message.bytes", "10"))
+    assert play.partitions.get("pond", 0).log.limits.max_message_bytes == 10  # type: ignore[union-attr]
+
+
+def test_a_partition_that_cannot_be_made_is_reported_and_tried_again(play: Play) -> None:
+    play.disk.open_files_max = play.disk.open_files
+    play.commit(*created("pond", POND, [ME]))
+    play.commit(*created("weir", WEIR, [ME]))
+    assert play.open_names() == []
+    assert "partition cannot be opened" in play.journal[0]
+    assert "pond-0" in play.journal[0]
+    play.clock.run_for(2 * REOPEN_MS)
+    assert play.open_names() == []
+    play.commit(RemoveTopicRecord(WEIR))
+    play.disk.open_files_max = 1000
+    play.clock.run_for(REOPEN_MS)
+    assert play.open_names() == ["pond-0"]
+    assert play.clock.pending() == 0
+
+
+# Starting.
+
+
+def test_a_start_opens_what_the_metadata_has(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME, OTHER]), *created("weir", WEIR, [ME]))
+    play.commit(ConfigRecord(ResourceType.TOPIC, "weir", "retention.ms", "5"))
+    play.append("pond")
+    play.store.close()
+    play.boot()
+    play.keeper.open_all()
+    assert play.open_names() == ["pond-0", "weir-0"]
+    assert play.partitions.get("pond", 0).log.end_offset == 1  # type: ignore[union-attr]
+    assert play.partitions.get("weir", 0).log.limits.retention_ms == 5  # type: ignore[union-attr]
+    assert play.journal == []
+
+
+def test_a_partition_that_is_missing_on_the_disk_begins_empty(play: Play) -> None:
+    for record in created("pond", POND, [ME]):
+        play.image.replay(record)
+    play.keeper.open_all()
+    assert play.open_names() == play.folders() == ["pond-0"]
+
+
+def test_a_folder_that_belongs_to_no_topic_is_set_aside(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME]), *created("weir", WEIR, [ME]))
+    play.append("pond")
+    play.store.close()
+    play.image.replay(RemoveTopicRecord(POND))
+    play.boot()
+    play.keeper.open_all()
+    assert play.open_names() == ["weir-0"]
+    (stray,) = (name for name in play.folders() if name.startswith("pond-0"))
+    assert stray.endswith("-stray")
+    assert play.disk.size(f"/data/{stray}/00000000000000000000.log") > 0
+    assert stray in play.journal[0]
+
+
+def test_a_folder_of_an_earlier_topic_of_that_name_is_set_aside(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME]))
+    play.append("pond")
+    play.store.close()
+    for record in (RemoveTopicRecord(POND), *created("pond", WEIR, [ME])):
+        play.image.replay(record)
+    play.boot()
+    play.keeper.open_all()
+    fresh = play.partitions.get("pond", 0)
+    assert fresh is not None
+    assert (fresh.log.end_offset, fresh.log.topic_id) == (0, WEIR)
+    assert any(name.endswith("-stray") for name in play.folders())
+
+
+@pytest.mark.parametrize("has_records", [False, True])
+def test_a_folder_without_an_owner_is_kept_only_while_it_is_empty(play: Play, has_records: bool) -> None:
+    log = play.store.create(TopicPartition("pond", 0), NO_TOPIC_ID)
+    if has_records:
+        log.append(play.batch(b"v"), leader_epoch=0, now_ms=WALL_START_MS)
+    for record in created("pond", POND, [ME]):
+        play.image.replay(record)
+    play.keeper.open_all()
+    kept = play.partitions.get("pond", 0)
+    assert kept is not None
+    assert (kept.log.end_offset, kept.log.topic_id) == (0, POND)
+    assert (kept.log is log) is not has_records
+    assert any(name.endswith("-stray") for name in play.folders()) is has_records
+
+
+def test_the_metadata_log_is_nobodys_stray(play: Play) -> None:
+    play.store.create(TopicPartition(METADATA_TOPIC, 0), UUID(int=1))
+    play.keeper.open_all()
+    assert play.folders() == [f"{METADATA_TOPIC}-0"]
+    assert play.journal == []

@@ -1,0 +1,140 @@
+"""What is forgotten with time."""
+
+from collections.abc import Callable
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.wire import messages as m
+
+DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.fixture
+def short(make_stage: Callable):
+    return make_stage(offsets_retention_ms=60_000, offsets_retention_check_interval_ms=1000)
+
+
+def test_offsets_of_a_simple_consumer_expire_after_their_commit(short) -> None:
+    short.commit(1)
+    short.pass_time(30_000)
+    short.commit(2, partition=1)
+    short.pass_time(31_000)
+    assert (short.committed(), short.committed(1)) == (-1, 2)
+    short.pass_time(60_000)
+    assert short.shard.groups == short.loaded_again().groups == {}
+
+
+def test_offsets_of_a_living_group_stay(short) -> None:
+    (member,), generation = short.stable()
+    short.commit(1, member, generation)
+    for _ in range(20):
+        short.pass_time(9000)
+        assert short.heartbeat(member, generation) == 0
+    assert short.committed() == 1
+
+
+def test_offsets_of_a_topic_that_a_living_group_no_longer_reads_expire(short) -> None:
+    (member,), generation = short.stable(topics=("t",))
+    short.commit(1, member, generation, topic="t")
+    short.commit(1, member, generation, topic="u")
+    for _ in range(8):
+        short.pass_time(9000)
+        short.heartbeat(member, generation)
+    assert (short.committed(topic="t"), short.committed(topic="u")) == (1, -1)
+
+
+def test_clock_of_an_emptied_group_runs_from_when_it_became_empty(short) -> None:
+    (member,), generation = short.stable()
+    short.commit(1, member, generation)
+    for _ in range(8):
+        short.pass_time(9000)
+        short.heartbeat(member, generation)
+    short.leave(member)
+    short.pass_time(59_000)
+    assert short.committed() == 1
+    short.pass_time(2000)
+    assert short.committed() == -1
+    assert short.shard.groups == short.loaded_again().groups == {}
+
+
+def test_it_runs_on_through_a_failover(short) -> None:
+    (member,), generation = short.stable()
+    short.commit(1, member, generation)
+    short.leave(member)
+    short.pass_time(40_000)
+    short.fail_over()
+    short.pass_time(21_000)
+    assert short.committed() == -1
+
+
+def test_empty_group_without_offsets_is_forgotten(short) -> None:
+    (member,), _ = short.stable()
+    short.leave(member)
+    short.pass_time(1000)
+    assert short.shard.groups == short.loaded_again().groups == {}
+
+
+def test_offset_that_a_transaction_is_about_to_change_stays(short) -> None:
+    short.commit(1)
+    short.commit_in_transaction(2)
+    short.pass_time(70_000)
+    assert short.committed() == 1
+    short.marker(7, 0, False)
+    short.pass_time(1000)
+    assert short.committed() == -1
+
+
+def test_group_of_another_kind_keeps_its_offsets_while_it_lives(short) -> None:
+    (member,), generation = short.stable(protocol_type="connect")
+    short.commit(1, member, generation)
+    for _ in range(8):
+        short.pass_time(9000)
+        short.heartbeat(member, generation)
+    assert short.committed() == 1
+
+
+def test_seven_days_by_default(stage) -> None:
+    stage.commit(1)
+    stage.pass_time(7 * DAY_MS - 600_000)
+    assert stage.committed() == 1
+    stage.pass_time(1_200_000)
+    assert stage.committed() == -1
+
+
+def test_deleted_topic_takes_its_offsets_along(stage, remove_topic: Callable) -> None:
+    stage.commit(1, topic="t")
+    stage.commit(2, topic="u")
+    stage.commit_in_transaction(3, partition=5, group="h")
+    remove_topic("t")
+    stage.take(stage.shard.on_topics_deleted(["t"], stage.now_ms))
+    stage.marker(7, 0, True)
+    assert (stage.committed(topic="t"), stage.committed(topic="u")) == (-1, 2)
+    assert list(stage.shard.groups) == list(stage.loaded_again().groups) == ["g"]
+
+
+class TestDeleteGroups:
+    def delete(self, stage, *names: str, version: int = 2) -> list[int]:
+        reply = stage.ask(m.DeleteGroupsRequest(groups_names=list(names)), version)
+        assert [each.group_id for each in reply.results] == list(names)
+        return [each.error_code for each in reply.results]
+
+    @pytest.mark.parametrize("version", [0, 1, 2])
+    def test_only_empty_groups(self, stage, version: int) -> None:
+        stage.stable()
+        stage.commit(1, group="h")
+        codes = self.delete(stage, "g", "h", "nobody", version=version)
+        assert codes == [ErrorCode.NON_EMPTY_GROUP, 0, ErrorCode.GROUP_ID_NOT_FOUND]
+        assert list(stage.shard.groups) == list(stage.loaded_again().groups) == ["g"]
+        assert stage.committed(group="h") == -1
+
+    def test_leaves_nothing_in_the_log(self, stage) -> None:
+        (member,), generation = stage.stable()
+        stage.commit(1, member, generation)
+        stage.leave(member)
+        stage.commit_in_transaction(5, partition=3)
+        assert self.delete(stage, "g") == [0]
+        last = {each.key: each.value for each in stage.log}
+        assert set(last.values()) == {None}
+        stage.marker(7, 0, True)
+        assert stage.shard.groups == stage.loaded_again().groups == {}

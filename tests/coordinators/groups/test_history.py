@@ -1,0 +1,118 @@
+"""A rebalance can be explained: who, why, what moved, how long."""
+
+import json
+from collections.abc import Callable
+
+from millpond.coordinators.groups.history import (
+    CAUSES_MAX,
+    MOVES_MAX,
+    Cause,
+    History,
+    Move,
+    Why,
+    assigned_partitions,
+    moves_between,
+    owners,
+)
+
+
+def test_story_of_a_second_member(stage, assigned: Callable) -> None:
+    (first,), _ = stage.stable(client_id="one")
+    stage.pass_time(5000)
+    began = stage.now_ms
+    second, joining = stage.join_new(client_id="two", reason="scaled out")
+    stage.pass_time(2000)
+    stage.heartbeat(first, 1)
+    again = stage.join(first, client_id="one")
+    stage.pass_time(500)
+    given = {first: assigned(("t", 0)), second: assigned(("t", 1), ("t", 2))}
+    waiting = stage.sync(second, 2)
+    stage.sync(first, 2, given)
+    assert stage.answer(waiting).assignment == given[second]
+    assert stage.answer(again).generation_id == stage.answer(joining).generation_id == 2
+    opening, rebalance = stage.shard.history("g")
+    assert opening.moves == [Move("t", 0, None, first)]
+    assert (rebalance.generation, rebalance.members, rebalance.leader) == (2, 2, first)
+    assert rebalance.protocol == "range"
+    assert (rebalance.started_ms, rebalance.paused_ms) == (began, 2500)
+    assert rebalance.moves == [Move("t", 1, None, second), Move("t", 2, None, second)]
+    joined, rejoined = rebalance.causes
+    assert (joined.why, joined.member_id, joined.client_id) == (Why.JOINED, second, "two")
+    assert (joined.detail, joined.client_host) == ("scaled out", "/10.0.0.1")
+    assert (rejoined.why, rejoined.member_id) == (Why.REJOINED, first)
+
+
+def test_pause_ends_with_the_last_member_to_fetch_its_part(stage) -> None:
+    joins = [stage.join_new() for _ in range(2)]
+    stage.pass_time(6000)
+    (leader, _), (follower, _) = joins
+    stage.sync(leader, 1, {})
+    (rebalance,) = stage.shard.history("g")
+    assert rebalance.assigned_ms is not None
+    assert rebalance.paused_ms is None
+    stage.pass_time(1500)
+    stage.sync(follower, 1)
+    assert rebalance.paused_ms == rebalance.finished_ms - rebalance.started_ms == 7500
+
+
+def test_partitions_of_one_who_left_are_shown_moving(stage, assigned: Callable) -> None:
+    (one, two), _ = stage.stable(2)
+    stage.leave(two)
+    token = stage.join(one)
+    stage.sync(one, stage.answer(token).generation_id, {one: assigned(("t", 0), ("t", 1))})
+    last = stage.shard.history("g")[-1]
+    assert last.moves == [Move("t", 1, two, one)]
+
+
+def test_emptied_group_is_the_end_of_a_story(stage) -> None:
+    (member,), generation = stage.stable()
+    stage.leave(member)
+    last = stage.shard.history("g")[-1]
+    assert (last.generation, last.members, last.finished_ms) == (generation + 1, 0, stage.now_ms)
+
+
+def test_is_json(stage) -> None:
+    stage.stable()
+    (rebalance,) = stage.shard.history("g")
+    told = json.loads(json.dumps(rebalance.as_json()))
+    assert told["causes"][0]["why"] == "joined"
+    assert told["moves"][0]["topic"] == "t"
+    assert told["paused_ms"] == rebalance.paused_ms
+
+
+def test_unknown_group_has_no_story(stage) -> None:
+    assert stage.shard.history("nobody") == []
+
+
+def test_is_bounded() -> None:
+    history = History(2)
+    for number in range(5):
+        history.note(Cause(Why.JOINED, str(number), number))
+        history.finished(number)
+    assert [each.causes[0].member_id for each in history.rebalances] == ["3", "4"]
+    for number in range(CAUSES_MAX + 5):
+        history.note(Cause(Why.JOINED, str(number), number))
+    assert len(history.rebalances[-1].causes) == CAUSES_MAX
+
+
+def test_many_moves_are_counted_and_some_named(assigned: Callable) -> None:
+    history = History(1)
+    history.note(Cause(Why.JOINED, "m", 0))
+    history.assigned({}, {"m": assigned(*(("t", each) for each in range(MOVES_MAX + 10)))}, 1)
+    (rebalance,) = history.rebalances
+    assert (len(rebalance.moves), rebalance.moves_total) == (MOVES_MAX, MOVES_MAX + 10)
+
+
+def test_bytes_that_are_no_assignment_say_nothing() -> None:
+    assert list(assigned_partitions(b"")) == list(assigned_partitions(b"\x00\x00\xff")) == []
+    assert owners({"m": b"\x7f"}) == {}
+
+
+def test_assignment_of_a_version_yet_unknown_is_read_as_far_as_it_is_known(assigned: Callable) -> None:
+    later = b"\x00\x63" + assigned(("t", 4))[2:] + b"more"
+    assert list(assigned_partitions(later)) == [("t", 4)]
+
+
+def test_moves_are_what_differs() -> None:
+    before = owners({})
+    assert list(moves_between(before, before)) == []

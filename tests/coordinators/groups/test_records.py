@@ -1,0 +1,114 @@
+"""The records of `__consumer_offsets`, byte for byte."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond.base.errors import MalformedMessage
+from millpond.coordinators.groups.records import (
+    OffsetKey,
+    decode_group_key,
+    decode_group_value,
+    decode_offset_key,
+    decode_offset_value,
+    group_record,
+    key_version,
+    offset_record,
+    prefix_of,
+    unversioned,
+)
+from millpond.wire.messages import ConsumerProtocolSubscription, GroupMetadataValue, OffsetCommitValue
+
+TEXT = st.text(max_size=30)
+
+
+def text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def test_offset_record_as_kafka_writes_it() -> None:
+    value = OffsetCommitValue(offset=42, leader_epoch=7, metadata="m", commit_timestamp=99)
+    record = offset_record(OffsetKey("g", "t", 3), value)
+    assert record.key == struct.pack(">h", 1) + text("g") + text("t") + struct.pack(">i", 3)
+    assert record.value == struct.pack(">hqi", 3, 42, 7) + text("m") + struct.pack(">q", 99)
+
+
+def test_offset_that_asks_to_be_forgotten_is_written_in_the_version_that_can_say_so() -> None:
+    value = OffsetCommitValue(offset=42, metadata="m", commit_timestamp=99, expire_timestamp=100)
+    record = offset_record(OffsetKey("g", "t", 3), value)
+    assert record.value == struct.pack(">hq", 1, 42) + text("m") + struct.pack(">qq", 99, 100)
+    assert decode_offset_value(record.value).expire_timestamp == 100
+
+
+def test_group_record_as_kafka_writes_it() -> None:
+    member = GroupMetadataValue.MemberMetadata(
+        member_id="m",
+        group_instance_id=None,
+        client_id="c",
+        client_host="/h",
+        rebalance_timeout=1,
+        session_timeout=2,
+        subscription=b"s",
+        assignment=b"a",
+    )
+    value = GroupMetadataValue(
+        protocol_type="consumer", generation=5, protocol="range", leader="m", current_state_timestamp=9, members=[member]
+    )
+    record = group_record("g", value)
+    assert record.key == struct.pack(">h", 2) + text("g")
+    assert record.value == b"".join(
+        [
+            struct.pack(">h", 3),
+            text("consumer"),
+            struct.pack(">i", 5),
+            text("range"),
+            text("m"),
+            struct.pack(">q", 9),
+            struct.pack(">i", 1),
+            text("m"),
+            struct.pack(">h", -1),
+            text("c"),
+            text("/h"),
+            struct.pack(">ii", 1, 2),
+            struct.pack(">i", 1) + b"s",
+            struct.pack(">i", 1) + b"a",
+        ]
+    )
+
+
+@given(TEXT, TEXT, st.integers(0, 2**31 - 1), st.integers(-1, 2**63 - 1), TEXT)
+def test_offsets_come_back(group: str, topic: str, partition: int, offset: int, metadata: str) -> None:
+    key = OffsetKey(group, topic, partition)
+    value = OffsetCommitValue(offset=offset, metadata=metadata, commit_timestamp=1)
+    record = offset_record(key, value)
+    assert record.value is not None
+    assert (decode_offset_key(record.key), decode_offset_value(record.value)) == (key, value)
+    assert offset_record(key, None) == (record.key, None)
+
+
+@given(TEXT)
+def test_group_ids_come_back(group: str) -> None:
+    record = group_record(group, None)
+    assert (key_version(record.key), decode_group_key(record.key), record.value) == (2, group, None)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_every_version_of_a_group_is_read(version: int) -> None:
+    value = GroupMetadataValue(protocol_type="consumer", generation=1, protocol=None, leader=None)
+    data = struct.pack(">h", version) + value.encode(version)
+    assert decode_group_value(data).generation == 1
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x01", b"\x00\x63\x00\x00"])
+def test_what_is_no_record_is_refused(data: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        decode_offset_key(data)
+
+
+def test_bytes_left_over_are_refused_where_nothing_may_follow() -> None:
+    data = struct.pack(">h", 0) + ConsumerProtocolSubscription(topics=["t"]).encode(0) + b"?"
+    with pytest.raises(MalformedMessage):
+        unversioned(ConsumerProtocolSubscription, data)
+    assert prefix_of(ConsumerProtocolSubscription, data).topics == ["t"]

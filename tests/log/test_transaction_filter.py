@@ -1,0 +1,229 @@
+"""Compaction and transactions: what was aborted goes, markers outlive their records by their time, no longer."""
+
+from __future__ import annotations
+
+import pytest
+
+from millpond.log.aborted import Aborted, AbortedIndex
+from millpond.log.limits import LogLimits
+from millpond.log.markers import Marker
+from millpond.log.transaction_filter import TransactionFilter
+from millpond.sim.disk import SimDisk
+from millpond.wire.batch import read_header
+from millpond.wire.records import Record, encode_batch
+
+COMPACT = LogLimits(
+    segment_bytes=500,
+    index_interval_bytes=150,
+    cleanup_delete=False,
+    cleanup_compact=True,
+    min_cleanable_dirty_ratio=0.01,
+    delete_retention_ms=1000,
+    producer_id_expiration_ms=10,
+)
+
+
+def header(offset, producer=1, transactional=True):
+    record = Record(offset, 5, b"k", b"v")
+    return read_header(
+        encode_batch(
+            [record], base_offset=offset, producer_id=producer, producer_epoch=0, transactional=transactional
+        )
+    )
+
+
+def test_only_records_inside_an_aborted_transaction_of_their_producer_are_aborted():
+    known = TransactionFilter([Aborted(1, 3, 6, 7), Aborted(1, 10, 12, 13), Aborted(2, 4, 5, 6)])
+    verdicts = {offset: known.is_aborted(header(offset)) for offset in (2, 3, 5, 7, 9, 10, 11, 13)}
+    assert verdicts == {2: False, 3: True, 5: True, 7: False, 9: False, 10: True, 11: True, 13: False}
+    assert not known.is_aborted(header(4, producer=3))
+    assert not known.is_aborted(header(4, transactional=False))
+
+
+def test_a_marker_is_needed_as_long_as_a_batch_of_its_transaction_is_there():
+    commit = Marker(committed=True, coordinator_epoch=0)
+    known = TransactionFilter()
+    assert not known.is_needed_by_records(header(1), commit)
+    known.on_data(header(2))
+    assert not known.is_needed_by_records(header(3, producer=2), commit)
+    assert not known.is_needed_by_records(header(3), None), "already emptied"
+    assert known.is_needed_by_records(header(4), commit)
+    assert not known.is_needed_by_records(header(5), commit)
+
+
+def test_entries_of_markers_that_stay_go_to_the_new_index():
+    disk = SimDisk()
+    disk.make_folder("/data")
+    abort = Marker(committed=False, coordinator_epoch=0)
+    kept, gone = Aborted(1, 2, 4, 5), Aborted(2, 3, 5, 6)
+    known = TransactionFilter([kept, gone])
+    known.target = AbortedIndex(disk, "/data/x.txnindex")
+    known.target.start()
+    assert known.on_data(header(2))
+    known.is_needed_by_records(header(4), abort)
+    known.is_needed_by_records(header(5, producer=2), abort)
+    assert known.target.entries() == [kept]
+
+
+# In a log
+
+
+class Writer:
+    """A producer of transactions v1."""
+
+    def __init__(self, pond, log, producer=7):
+        self.pond, self.log, self.producer, self.sequence = pond, log, producer, 0
+
+    def put(self, key, value):
+        log, producer = self.log, self.producer
+        batch = self.pond.batch(
+            value, key=key, producer_id=producer, producer_epoch=0, base_sequence=self.sequence, transactional=True
+        )
+        verification = log.verification(producer, 0, self.sequence, self.pond.now_ms)
+        self.sequence += 1
+        return log.append(batch, leader_epoch=0, now_ms=self.pond.now_ms, verification=verification).first_offset
+
+    def end(self, committed):
+        return self.log.append_marker(
+            self.producer, 0, committed, 0, now_ms=self.pond.now_ms, leader_epoch=0
+        ).first_offset
+
+
+def compact(pond, log):
+    plan = log.compaction_candidate(pond.now_ms)
+    assert plan is not None
+    plan.run()
+    log.finish_compaction(plan).run()
+
+
+def markers(log):
+    """Offsets of the control batches that still say something."""
+    return [
+        found.base_offset
+        for segment in log.segments
+        for _, found in segment.batches_from(segment.base_offset)
+        if found.is_control and found.record_count
+    ]
+
+
+@pytest.fixture
+def stage(make_pond):
+    pond = make_pond(limits=COMPACT)
+    store, log = pond.open()
+    return pond, store, log
+
+
+def test_aborted_records_neither_stay_nor_hide_what_they_would_have_replaced(stage):
+    pond, _, log = stage
+    pond.append(log, b"good", key=b"a")
+    writer = Writer(pond, log)
+    writer.put(b"a", b"bad")
+    writer.end(committed=False)
+    pond.fill(log, 10)
+    compact(pond, log)
+    assert [record.value for record in pond.records(log) if record.key == b"a"] == [b"good"]
+
+
+def test_committed_records_and_tombstones_replace_as_others_do(stage):
+    pond, _, log = stage
+    pond.append(log, b"old", key=b"a")
+    pond.append(log, b"old", key=b"b")
+    writer = Writer(pond, log)
+    writer.put(b"a", b"new")
+    writer.put(b"b", None)
+    writer.end(committed=True)
+    pond.fill(log, 10)
+    compact(pond, log)
+    found = {record.key: record.value for record in pond.records(log)}
+    assert (found[b"a"], found[b"b"]) == (b"new", None)
+
+
+def test_nothing_from_an_open_transaction_on_is_touched(stage):
+    pond, _, log = stage
+    pond.fill(log, 10)
+    writer = Writer(pond, log)
+    first = writer.put(b"a", b"undecided")
+    pond.fill(log, 20)
+    before = [record for record in pond.records(log) if record.offset >= first]
+    compact(pond, log)
+    assert [record for record in pond.records(log) if record.offset >= first] == before
+    assert log.last_stable_offset == first
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_marker_stays_for_its_time_after_its_last_record_and_not_longer(stage, committed):
+    pond, _, log = stage
+    writer = Writer(pond, log)
+    writer.put(b"k", b"value")
+    marker = writer.end(committed)
+    pond.fill(log, 10)
+    pond.now_ms += 20
+    log.expire_producers(pond.now_ms)
+    compact(pond, log)
+    assert markers(log) == [marker], "its record was there until now"
+    pond.fill(log, 10)
+    compact(pond, log)
+    assert markers(log) == [marker], "its time begins to run"
+    pond.now_ms += 999
+    pond.fill(log, 10)
+    compact(pond, log)
+    assert markers(log) == [marker]
+    pond.now_ms += 1
+    pond.fill(log, 10)
+    compact(pond, log)
+    assert markers(log) == []
+    assert log.aborted_transactions(0, log.end_offset) == []
+
+
+def test_the_marker_of_a_record_that_is_still_the_latest_stays(stage):
+    pond, _, log = stage
+    writer = Writer(pond, log)
+    writer.put(b"mine", b"value")
+    marker = writer.end(committed=True)
+    for _ in range(4):
+        pond.fill(log, 10)
+        compact(pond, log)
+        pond.now_ms += 2_000
+        log.expire_producers(pond.now_ms)
+    assert markers(log) == [marker]
+
+
+def test_a_living_producer_is_remembered_by_its_marker(make_pond):
+    pond = make_pond(limits=COMPACT)
+    store, log = pond.open()
+    log.append_marker(5, 3, committed=True, coordinator_epoch=0, now_ms=pond.now_ms, leader_epoch=0)
+    for _ in range(3):
+        pond.fill(log, 10)
+        compact(pond, log)
+        pond.now_ms += 2_000
+    assert markers(log) == []
+    store.abandon()
+    for name in pond.disk.list(pond.partition):
+        if name.endswith(".snapshot"):
+            pond.disk.remove(f"{pond.partition}/{name}")
+    _, log = pond.open()
+    assert [facts.producer_epoch for facts in log.producer_states() if facts.producer_id == 5] == [3]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_no_old_snapshot_opens_a_transaction_again_whose_marker_is_gone(make_pond, clean):
+    pond = make_pond(limits=COMPACT)
+    store, log = pond.open()
+    writer = Writer(pond, log)
+    writer.put(b"k", b"value")
+    log.roll()
+    writer.end(committed=True)
+    pond.fill(log, 10)
+    for _ in range(4):
+        pond.now_ms += 1_000
+        log.expire_producers(pond.now_ms)
+        pond.fill(log, 10)
+        compact(pond, log)
+    assert markers(log) == []
+    # The newest snapshots are lost; the older ones must not know more than the log does.
+    store.close() if clean else store.abandon()
+    names = sorted(name for name in pond.disk.list(pond.partition) if name.endswith(".snapshot"))
+    for name in names[1:]:
+        pond.disk.remove(f"{pond.partition}/{name}")
+    _, log = pond.open()
+    assert log.last_stable_offset == log.end_offset

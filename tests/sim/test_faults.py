@@ -1,0 +1,129 @@
+"""Each fault does to the world what its name says, and is over when its time is."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from millpond.sim.faults import Trouble
+from millpond.sim.history import Promise
+from millpond.sim.plan import FaultPlan
+from millpond.wire import messages as m
+
+
+class Play:
+    def __init__(self, pond) -> None:
+        self.sim, self.node, self.history = pond.sim, pond.node, pond.history
+        self.pond = pond
+        self.trouble = Trouble(pond.sim, pond.node, pond.history, Random(1))
+        self.trouble.watch()
+
+    def strike(self, kind: str, lasts_ms: int = 200, luck: float = 0.5) -> None:
+        self.trouble.schedule([FaultPlan(kind, 0, lasts_ms, luck)])
+        self.sim.run_for(1)
+
+
+@pytest.fixture
+def play(pond) -> Play:
+    return Play(pond)
+
+
+@pytest.mark.parametrize("kind", ["power cut", "kill"])
+def test_the_node_ends_and_is_started_again(play: Play, kind: str) -> None:
+    play.strike(kind)
+    assert not play.node.is_up
+    assert (play.history.last_power_cut_ms >= 0) == (kind == "power cut")
+    assert play.sim.run_until(lambda: play.node.is_up, within_ms=3_000)
+    assert play.node.lives == 2
+
+
+def test_a_power_cut_at_an_operation_waits_for_that_operation(play: Play) -> None:
+    play.strike("power cut at operation", luck=0.1)
+    play.sim.run_for(100)
+    assert play.node.lives == 1
+    producer = play.pond.producer()
+    for content in play.pond.contents(20):
+        producer.produce(play.pond.places[0], [content], Promise.SURVIVES)
+    assert play.sim.run_until(lambda: play.node.lives == 2)
+    assert play.trouble.counts == {"power cut at operation": 1}
+    assert play.history.last_power_cut_ms >= 0
+
+
+def test_a_stop_is_clean(play: Play) -> None:
+    play.strike("stop")
+    assert play.sim.run_until(lambda: play.node.lives == 2)
+    assert play.history.last_power_cut_ms == -1
+
+
+def test_after_a_failed_sync_only_a_power_cut_ends_the_node(play: Play) -> None:
+    play.strike("failing sync, then kill", lasts_ms=50)
+    assert play.trouble.must_cut_power()
+    play.sim.run_for(200)
+    assert play.history.last_power_cut_ms >= 0
+    assert not play.trouble.must_cut_power()
+
+
+def test_a_full_disk_has_room_again(play: Play) -> None:
+    play.strike("full disk", luck=0.0)
+    assert play.node.disk.free_bytes("/") == 0
+    play.sim.run_for(200)
+    assert play.node.disk.free_bytes("/") > 1 << 30
+
+
+def test_resets_break_connections(play: Play) -> None:
+    clients = [play.pond.client(f"client{number}") for number in range(9)]
+    heard: list = []
+    for client in clients:
+        client.send(m.ApiVersionsRequest(client_software_name="s", client_software_version="1"), 3, heard.append)
+    assert play.sim.run_until(lambda: len(heard) == 9)
+    open_before = len(play.sim.network.links("node"))
+    play.strike("resets")
+    assert len(play.sim.network.links("node")) < open_before
+
+
+def test_slowness_and_cold_end(play: Play) -> None:
+    for kind in ("slow network", "slow disk", "cold disk"):
+        play.strike(kind)
+    assert play.sim.network.latency_range_ms[1] > 3
+    assert play.node.workers_delay_ms == 2_050
+    assert play.node.disk.cold_share == 0.5
+    play.sim.run_for(300)
+    assert play.sim.network.latency_range_ms == (0, 3)
+    assert play.node.workers_delay_ms == 5
+    assert play.node.disk.cold_share == 0.0
+
+
+@pytest.mark.parametrize(("luck", "leaps"), [(0.0, False), (0.99, True)])
+def test_the_clock_jumps_back_or_forward(play: Play, luck: float, leaps: bool) -> None:
+    before = play.sim.clock.wall_ms()
+    play.strike("clock jump", luck=luck)
+    assert (play.sim.clock.wall_ms() - before > 1_000) == leaps
+    assert play.trouble.clock_leapt == leaps
+
+
+def test_lost_packets_arrive_late(play: Play) -> None:
+    client, heard = play.pond.client(), []
+    request = m.ApiVersionsRequest(client_software_name="s", client_software_version="1")
+    client.send(request, 3, heard.append)
+    assert play.sim.run_until(lambda: bool(heard))
+    play.strike("lost packets", lasts_ms=1_000)
+    play.sim.network.partition("client", "node")
+    client.send(request, 3, heard.append)
+    play.sim.run_for(500)
+    assert len(heard) == 1
+    assert play.sim.run_until(lambda: len(heard) == 2, within_ms=1_000)
+    assert heard[1] is not None
+
+
+def test_the_end_heals_everything(play: Play) -> None:
+    for kind in ("full disk", "slow network", "cold disk", "lost packets", "power cut at operation"):
+        play.strike(kind, lasts_ms=1 << 30)
+    play.trouble.end()
+    assert play.node.disk.free_bytes("/") > 1 << 30
+    assert play.node.disk.cold_share == 0.0
+    assert play.sim.network.latency_range_ms == (0, 3)
+    producer = play.pond.producer()
+    batch = producer.produce(play.pond.places[0], play.pond.contents(2), Promise.SURVIVES)
+    assert play.sim.run_until(producer.is_idle)
+    assert batch.base_offset == 0
