@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from struct import Struct
 from typing import Any
 
@@ -64,10 +65,10 @@ class FakeLink:
         assert self.handler is not None
         while data:
             room = self.handler.buffer()
-            count = min(len(room), len(data))
-            room[:count] = data[:count]
-            data = data[count:]
-            self.handler.received(count)
+            fitting = min(len(room), len(data))
+            room[:fitting] = data[:fitting]
+            data = data[fitting:]
+            self.handler.received(fitting)
 
     def read_all(self) -> None:
         """The peer reads after all."""
@@ -146,10 +147,11 @@ class Caller:
         self.link.handler = self.connection
         self._desk = desk
         self._asked: list[tuple[int, int, int]] = []
+        self._numbers = count(1)
 
     def send(self, request: m.Message, version: int, *, is_answered: bool = True) -> None:
         """Ask, and let no time pass."""
-        number = len(self._asked) + 1
+        number = next(self._numbers)
         assert request.API_KEY is not None
         if is_answered:
             self._asked.append((number, request.API_KEY, version))
@@ -166,13 +168,10 @@ class Caller:
             message, end = m.response_class(key).decode(frame, version, position)
             assert end == len(frame)
             found.append(message)
-        if not self._asked:
-            self._asked = []
         return found
 
     def ask(self, request: m.Message, version: int, *, within_ms: int = 1000) -> Any:
-        """Ask and wait for the reply."""
-        self._asked.clear()
+        """Ask and wait for the reply; nothing else may be under way."""
         self.send(request, version)
         self._desk.sim.run_until(lambda: bool(self.link.received), within_ms=within_ms)
         (reply,) = self.replies()

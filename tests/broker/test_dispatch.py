@@ -13,6 +13,7 @@ from millpond.base.errors import ErrorCode, MalformedMessage
 from millpond.broker.api import Api
 from millpond.broker.dispatch import Dispatcher, UnservedRequest, _Entry
 from millpond.config.node import node_settings
+from millpond.metadata.image import Image
 from millpond.sim.loop import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.header import decode_response_header, encode_request_header
@@ -36,7 +37,7 @@ class Ear:
 
 class Play:
     def __init__(self) -> None:
-        self.broker = SimpleNamespace(settings=node_settings({"max.request.topics": "3"}))
+        self.broker = SimpleNamespace(settings=node_settings({"max.request.topics": "3"}), image=Image())
         self.dispatcher = Dispatcher(self.broker, VirtualClock())  # type: ignore[arg-type]
         self.broker.dispatcher = self.dispatcher
         self.ear = Ear()

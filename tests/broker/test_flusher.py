@@ -43,7 +43,7 @@ class Play:
         self.store = LogStore(self.disk, "/data", LogLimits(), SeededEntropy(1))
         self.store.open(0)
         self.workers = HandWorkers()
-        self.flusher = Flusher(self.workers)
+        self.flusher = Flusher(self.workers, self.disk, "/data")
         self.heard: list[str] = []
         self._make_batch = make_batch
 

@@ -48,7 +48,7 @@ class Play:
             settings=lambda: node_settings(self.texts),
             partitions=self.partitions,
             store=self.store,
-            flusher=Flusher(self.world.workers),
+            flusher=Flusher(self.world.workers, self.world.disk, self.store.folder),
             sweep=self._sweep,
             journal=self._write,
         )

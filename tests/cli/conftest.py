@@ -98,7 +98,9 @@ def lonely() -> Command:
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    made = Node(tmp_path_factory.mktemp("node") / "data")
+    # Groups form, and lose a member, in less time than a person would want.
+    quick_groups = ("group.initial.rebalance.delay.ms=100", "group.min.session.timeout.ms=500")
+    made = Node(tmp_path_factory.mktemp("node") / "data", *(f"--set={each}" for each in quick_groups))
     yield made
     made.stop(signal.SIGKILL)
 
@@ -207,3 +209,56 @@ def in_terminal(node: Node) -> Iterator[Callable[..., Terminal]]:
     yield run
     for each in opened:
         each.close()
+
+
+READER = """
+import json, sys, time
+from confluent_kafka import Consumer
+consumer = Consumer(json.loads(sys.argv[1]))
+consumer.subscribe(sys.argv[2].split(","))
+left, pace_seconds, told = int(sys.argv[3]), float(sys.argv[4]), False
+while True:
+    message = consumer.poll(0.05)
+    if message is not None and message.error() is None and left:
+        consumer.commit(message, asynchronous=False)
+        left -= 1
+        time.sleep(pace_seconds)
+    if consumer.assignment() and not told and (left == 0 or pace_seconds):
+        print("ready", flush=True)
+        told = True
+    if left == 0 and consumer.assignment():
+        consumer.pause(consumer.assignment())
+"""
+
+
+class Reader:
+    """A member of a group in a process of its own: reads and commits so many records, then only stays a member."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, count: int, pace_seconds: float, **settings: Any) -> None:
+        told = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
+        told |= {"enable.auto.commit": False} | {key.replace("_", "."): value for key, value in settings.items()}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", READER, json.dumps(told), topic, str(count), str(pace_seconds)],
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"ready\n"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def read_as(node: Node) -> Iterator[Callable[..., Reader]]:
+    started: list[Reader] = []
+
+    def start(group: str, topic: str, count: int = 0, pace_seconds: float = 0, **settings: Any) -> Reader:
+        started.append(Reader(node.address, group, topic, count, pace_seconds, **settings))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()

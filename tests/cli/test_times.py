@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.cli.times import At, Beginning, End, Last, Since, read_place, read_span, read_time, show_time
+from millpond.cli.times import At, Beginning, End, Last, Since, read_place, read_span, read_time, show_span, show_time
 
 NOW_MS = 1_800_000_000_000
 
@@ -53,3 +53,31 @@ def test_what_is_shown_can_be_read(time_ms: int) -> None:
 def test_times_that_are_none_are_still_shown() -> None:
     assert show_time(-1) == "-"
     assert show_time(1 << 62) == str(1 << 62)
+
+
+@pytest.mark.parametrize(
+    ("span_ms", "text"),
+    [
+        (0, "0ms"),
+        (999.6, "1.0s"),
+        (340, "340ms"),
+        (1240, "1.2s"),
+        (9_949, "9.9s"),
+        (9_950, "10s"),
+        (59_600, "1m"),
+        (134_000, "2m 14s"),
+        (3_599_600, "1h"),
+        (11_100_000, "3h 5m"),
+        (86_400_000, "1d"),
+        (187_200_000, "2d 4h"),
+    ],
+)
+def test_a_length_of_time_has_its_two_largest_units(span_ms: float, text: str) -> None:
+    assert show_span(span_ms) == text
+
+
+@given(st.integers(0, 10**11))
+def test_a_shown_length_of_time_is_read_as_nearly_the_same(span_ms: int) -> None:
+    read = read_span(show_span(span_ms))
+    assert read is not None
+    assert abs(read - span_ms) <= max(100, span_ms / 20)

@@ -18,7 +18,7 @@ from support.groups import (
     partitions,
     share_of,
 )
-from support.node import Node
+from support.node import Node, eventually
 from support.raw_groups import ClassicMember, assigned, assignment, subscription
 
 SESSION_MS = 2000
@@ -161,18 +161,19 @@ def test_a_member_that_knows_no_common_assignor_is_turned_away(raw, topic, crew)
     assert share_of(first) == partitions(topic, 2)
 
 
-def rolled(members, protocols, topic):
-    """All join with their protocols, the leader shares out; the one protocol that was chosen."""
-    for member, known in zip(members, protocols, strict=True):
+def rebalanced(topic, *joining):
+    """The first joins with what it knows, which calls the others; the leader shares out. The protocol that was chosen."""
+    for member, known in joining:
+        assert member is joining[0][0] or eventually(lambda: member.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS)
         member.ask_to_join({name: subscription([topic]) for name in known})
+    members = [member for member, _ in joining]
     replies = [member.joined() for member in members]
     assert [reply.error_code for reply in replies] == [0] * len(members)
+    assert len({member.generation for member in members}) == 1
     shares = {member.member_id: assignment({topic: [number]}) for number, member in enumerate(members)}
     for member in sorted(members, key=lambda each: not each.is_leader):
-        reply = member.sync(shares if member.is_leader else None)
-        assert not reply.error_code
+        assert not member.sync(shares if member.is_leader else None).error_code
     (chosen,) = {reply.protocol_name for reply in replies}
-    assert len({member.generation for member in members}) == 1
     return chosen
 
 
@@ -181,14 +182,14 @@ def test_eager_to_cooperative_in_two_rounds_as_java_consumers_do_it(node, raw, t
     raw.create_topic(topic, 2)
     old, both, new = ["range"], ["cooperative-sticky", "range"], ["cooperative-sticky"]
     with ClassicMember(node.port, topic) as one, ClassicMember(node.port, topic) as two:
-        members = [one, two]
-        assert rolled(members, [old, old], topic) == "range"
-        assert rolled(members, [both, old], topic) == "range"
-        assert rolled(members, [both, both], topic) == "cooperative-sticky"
-        assert rolled(members, [new, both], topic) == "cooperative-sticky"
-        assert rolled(members, [new, new], topic) == "cooperative-sticky"
+        assert rebalanced(topic, (one, old)) == "range"
+        assert rebalanced(topic, (two, old), (one, old)) == "range"
+        assert rebalanced(topic, (one, both), (two, old)) == "range"
+        assert rebalanced(topic, (two, both), (one, both)) == "cooperative-sticky"
+        assert rebalanced(topic, (one, new), (two, both)) == "cooperative-sticky"
+        assert rebalanced(topic, (two, new), (one, new)) == "cooperative-sticky"
         with ClassicMember(node.port, topic) as late:
             with pytest.raises(Refused) as refused:
                 late.join({"range": subscription([topic])})
             assert refused.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        assert [member.heartbeat() for member in members] == [0, 0]
+        assert [member.heartbeat() for member in (one, two)] == [0, 0]

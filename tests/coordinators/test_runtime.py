@@ -59,7 +59,9 @@ class Plain:
 
 
 class Transactional(Plain):
-    def replay_transactional(self, producer_id: int, epoch: int, offset: int, key: bytes, value: bytes | None) -> None:
+    def replay_transactional(
+        self, producer_id: int, epoch: int, offset: int, key: bytes, value: bytes | None
+    ) -> None:
         self.told.append(("transactional", producer_id, epoch, offset, key, value))
 
     def replay_marker(self, producer_id: int, epoch: int, committed: bool, offset: int) -> None:

@@ -101,7 +101,6 @@ class Crew:
         return made
 
     def leave(self, member: Consumer) -> None:
-        """Close it; the others are polled meanwhile, for none of them is in one thread with it."""
         self.members.remove(member)
         member.close()
 
@@ -133,11 +132,15 @@ class Crew:
         return [share_of(each) for each in self.members]
 
     def poll_until_shared(self, topic_partitions: Iterable[tuple[str, int]]) -> list[list[tuple[str, int]]]:
-        """Until each of these has exactly one owner and no member has anything else."""
+        """Until each of these has exactly one owner, and no more members than must be are idle."""
         wanted = sorted(topic_partitions)
-        self.poll_until(
-            lambda: sorted(each for share in self.shares() for each in share) == wanted, f"sharing {wanted}"
-        )
+        idle = max(0, len(self.members) - len(wanted))
+
+        def is_shared() -> bool:
+            shares = self.shares()
+            return sorted(each for share in shares for each in share) == wanted and shares.count([]) == idle
+
+        self.poll_until(is_shared, f"sharing {wanted}")
         return self.shares()
 
     def close(self) -> None:
@@ -232,7 +235,6 @@ class ConfluentMember:
     def __init__(self, bootstrap: str, group: str, topics: Sequence[str], protocol: str) -> None:
         self.consumer = Consumer(settings_for(bootstrap, group, protocol))
         self.consumer.subscribe(list(topics))
-        self._later: list[Any] = []
 
     def read(self, count: int) -> list[Place]:
         found: list[Place] = []

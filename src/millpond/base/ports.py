@@ -123,6 +123,17 @@ class Disk(Protocol):
         """Make creations, renames and removals in this folder survive a power cut."""
         ...
 
+    def write_aside(self, path: str, data: bytes) -> str:
+        """Write `data` to a new file beside `path`, not yet safe; its name, to be renamed to `path` later."""
+        ...
+
+    def sync_everything(self, path: str) -> bool:
+        """Make all that was written so far, on the file system of `path`, survive a power cut: names too.
+
+        One call instead of thousands. False, with nothing promised, where the system has no such call.
+        """
+        ...
+
     def free_bytes(self, path: str) -> int: ...
 
     def total_bytes(self, path: str) -> int: ...

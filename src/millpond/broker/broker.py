@@ -66,7 +66,7 @@ class Broker:
         self.settings = settings
         self.store = LogStore(world.disk, settings[node.DATA_FOLDER], LogLimits(), world.entropy)
         self.partitions = Partitions()
-        self.flusher = Flusher(world.workers)
+        self.flusher = Flusher(world.workers, world.disk, settings[node.DATA_FOLDER])
         self.fetch_sessions = FetchSessions(settings[node.FETCH_SESSION_SLOTS], world.entropy)
         self.dispatcher = Dispatcher(self, world.clock)
         self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings)
@@ -97,6 +97,7 @@ class Broker:
         self.transactions: Coordination[TransactionShard] = Coordination(TRANSACTIONS_TOPIC, self._transaction_home)
         self.is_stopping = False
         self._listener: Listener | None = None
+        self._address: tuple[str, int] | None = None
 
     @property
     def image(self) -> Image:
@@ -104,9 +105,9 @@ class Broker:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where this broker listens."""
-        assert self._listener is not None, "not started"
-        return self._listener.host, self._listener.port
+        """Where this broker listens, or listened until it began to drain."""
+        assert self._address is not None, "not started"
+        return self._address
 
     # Starting.
 
@@ -119,6 +120,8 @@ class Broker:
             self.journal("recovery", note=note)
         host, port = node.host_and_port(self._static[node.LISTEN])
         self._listener = self.world.network.listen(host, port, self.connections.accept)
+        # Kept beyond the listener's life: whoever is still answered while the broker drains may ask for it.
+        self._address = self._listener.host, self._listener.port
         self.controller.load(self.advertised(), after_crash=not report.clean)
         self._read_broker_settings()
         self._keeper.open_all()

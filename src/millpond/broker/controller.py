@@ -228,7 +228,7 @@ class Controller:
         try:
             ticket = self.log.sync_target()
         except OSError:
-            # Its files cannot be had at the moment (too many are open): nothing is lost, those who wait go on waiting.
+            # Its files cannot be had at the moment (too many are open): nothing is lost, who waits goes on waiting.
             self._clock.call_later(SYNC_RETRY_MS, self._sync)
             return
         self._is_syncing = True

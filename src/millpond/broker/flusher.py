@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from millpond.base.ports import Workers
+from millpond.base.ports import Disk, Workers
 from millpond.log.partition_log import PartitionLog
 from millpond.log.syncing import SyncTicket
+from millpond.log.together import run_tickets
 
 ROUNDS_MAX = 2
 """How many passes may run at once: more than one, so that a slow file does not hold up all the others."""
@@ -16,8 +17,10 @@ OnSynced = Callable[[OSError | None], None]
 
 
 class Flusher:
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Workers, disk: Disk, folder: str) -> None:
         self._workers = workers
+        self._disk = disk
+        self._folder = folder
         self._waiting: dict[PartitionLog, list[OnSynced]] = {}
         self._syncing: dict[PartitionLog, None] = {}
         self._rounds = 0
@@ -52,9 +55,9 @@ class Flusher:
         if going:
             self._run(going)
         # Last, because whoever hears of it may come back with more.
-        for error, callbacks in refused:
+        for fault, callbacks in refused:
             for on_synced in callbacks:
-                on_synced(error)
+                on_synced(fault)
 
     def _run(self, going: list[_Going]) -> None:
         self._syncing.update((each.log, None) for each in going)
@@ -74,7 +77,8 @@ class Flusher:
                 for on_synced in each.callbacks:
                     on_synced(each.log.failed)
 
-        self._workers.run(lambda: [_sync(each.ticket) for each in going], end_round, _unexpected)
+        tickets = [each.ticket for each in going]
+        self._workers.run(lambda: run_tickets(self._disk, self._folder, tickets), end_round, _unexpected)
 
 
 class _Going(NamedTuple):
@@ -96,14 +100,6 @@ def _ticket(log: PartitionLog) -> SyncTicket:
 
 def _gone(log: PartitionLog) -> OSError:
     return OSError(f"{log.folder} is closed")
-
-
-def _sync(ticket: SyncTicket) -> OSError | None:
-    try:
-        ticket.run()
-    except OSError as error:
-        return error
-    return None
 
 
 def _unexpected(error: Exception) -> None:

@@ -27,8 +27,8 @@ LATEST: Final = -1
 
 
 def bounds_of(admin: AdminClient, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:
-    starts = _ask(admin, partitions, EARLIEST)
-    ends = _ask(admin, partitions, LATEST)
+    starts = offsets_at(admin, partitions, EARLIEST)
+    ends = offsets_at(admin, partitions, LATEST)
     return {each: Bounds(starts[each], ends[each]) for each in partitions}
 
 
@@ -47,22 +47,28 @@ def resolve(admin: AdminClient, bounds: dict[Partition, Bounds], place: Place) -
                 raise Failed(f"There is no offset {offset} yet: the next record gets {furthest}.")
             return {each: min(max(bound.start, offset), bound.end) for each, bound in bounds.items()}
         case Since(time_ms):
-            found = _ask(admin, list(bounds), time_ms)
+            found = offsets_at(admin, list(bounds), time_ms)
             # Where nothing is that young, the answer is -1: what comes will be.
             return {each: found[each] if found[each] >= 0 else bound.end for each, bound in bounds.items()}
         case _:
             assert_never(place)
 
 
-def _ask(admin: AdminClient, partitions: Sequence[Partition], moment: int) -> dict[Partition, int]:
-    """The offset of a moment in each partition: milliseconds since 1970, EARLIEST or LATEST."""
-    from confluent_kafka import KafkaException, TopicPartition
+def offsets_at(
+    admin: AdminClient, partitions: Sequence[Partition], moment: int, *, committed_only: bool = False
+) -> dict[Partition, int]:
+    """The offset of a moment in each partition: milliseconds since 1970, EARLIEST or LATEST.
+
+    With `committed_only` the latest is where the first open transaction begins.
+    """
+    from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
     from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
     edges: dict[int, Callable[[], object]] = {EARLIEST: OffsetSpec.earliest, LATEST: OffsetSpec.latest}
     spec: Any = edges[moment]() if moment in edges else OffsetSpec.for_timestamp(moment)
     wanted = {TopicPartition(topic, index): spec for topic, index in partitions}
-    futures = admin.list_offsets(wanted, request_timeout=ANSWER_SECONDS)
+    level = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
+    futures = admin.list_offsets(wanted, isolation_level=level, request_timeout=ANSWER_SECONDS)
     found = {}
     for asked, future in futures.items():
         try:

@@ -30,7 +30,7 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[Cell]], words: int) ->
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for at, name in enumerate(columns):
         table.add_column(name, justify="left" if at < words else "right", overflow="fold")
     for row in rows:

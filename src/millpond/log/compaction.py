@@ -271,8 +271,7 @@ def candidate(log: PartitionLog, now_ms: int, upper_offset: int) -> CompactionPl
 
 def _cleanable(log: PartitionLog, now_ms: int, upper_offset: int) -> list[Segment]:
     """Sealed segments from the start on that hold nothing uncommitted, undecided or too young."""
-    undecided = log.producers.first_open_transaction()
-    upper = upper_offset if undecided is None else min(upper_offset, undecided)
+    upper = log.stable_offset(upper_offset)
     lag_ms = log.limits.min_compaction_lag_ms
     found = []
     for segment in log.segments[:-1]:

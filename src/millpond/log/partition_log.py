@@ -323,12 +323,12 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         """The first offset of the oldest open transaction; the end of the log if none is open."""
-        undecided = self.producers.first_open_transaction()
-        return self.end_offset if undecided is None else undecided
+        return self.stable_offset(self.end_offset)
 
     def stable_offset(self, high_watermark: int) -> int:
         """How far a consumer may read that wants committed transactions only."""
-        return self.producers.stable_offset(high_watermark)
+        # The first records of a transaction may have been deleted meanwhile.
+        return max(self.producers.stable_offset(high_watermark), self.start_offset)
 
     def aborted_transactions(self, from_offset: int, upper_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of every aborted transaction in this range, ordered by where it ended."""

@@ -239,11 +239,12 @@ class ProducerStates:
 
         A transaction counts as open until its marker is below the high watermark, too.
         """
-        decided = self._decided
-        while decided and decided[0].last_offset < high_watermark:
-            decided.popleft()
         stable = min(high_watermark, next(iter(self.open_starts.values()), high_watermark))
-        return min(stable, min((ended.first_offset for ended in decided), default=stable))
+        for ended in reversed(self._decided):
+            if ended.last_offset < high_watermark:
+                break
+            stable = min(stable, ended.first_offset)
+        return stable
 
     def restore(self, entries: dict[int, ProducerEntry]) -> None:
         """Take over what a snapshot knew."""

@@ -91,7 +91,7 @@ class _Opener:
             if segment.base_offset in self.rebuild:
                 snapshots.drop_below(segment.next_offset)
         epochs, epochs_known = self._epochs(end)
-        found = snapshots.newest(min(end, self._trusted_to(segments)))
+        found = snapshots.newest(min(end, self.ends_from))
         replay_from, producers = found or (segments[0].base_offset, ProducerStates())
         log = PartitionLog(
             self.disk,
@@ -160,7 +160,9 @@ class _Opener:
         for segment in segments[:first]:
             if not segment.has_plausible_indexes():
                 segment.rebuild_indexes(self.limits.index_interval_bytes)
-            if not segment.aborted.is_plausible(segment.base_offset, segment.next_offset):
+            # A segment that ends at the recovery point may have been sealed after the last sync.
+            is_safe = segment.next_offset < point
+            if not is_safe or not segment.aborted.is_plausible(segment.base_offset, segment.next_offset):
                 self._distrust(segment)
         self._distrust(segments[first])
         number = first
@@ -264,14 +266,6 @@ class _Opener:
         epochs.cut_end(end)
         return epochs, True
 
-    def _trusted_to(self, segments: list[Segment]) -> int:
-        """Up to where a snapshot is of use: what is noted about transactions that ended before it holds, too."""
-        for segment in reversed(segments):
-            if segment.base_offset <= self.opening.recovery_point:
-                # A snapshot inside a segment was written by a clean end, which had synced the other notes before.
-                return self.opening.recovery_point if segment.base_offset == self.ends_from else self.ends_from
-        return self.ends_from
-
     def _distrust(self, segment: Segment) -> None:
         self.ends_from = min(self.ends_from, segment.base_offset)
 
@@ -279,8 +273,7 @@ class _Opener:
         """Make again what the log tells about producers, epochs and, where that is not known, ended transactions."""
         for segment in log.segments:
             if segment.base_offset >= self.ends_from:
-                segment.aborted.load()
-                segment.aborted.cut(max(producers_from, segment.base_offset))
+                segment.aborted.start()
             start = min(producers_from, epochs_from)
             if segment.next_offset <= start or not segment.size:
                 continue

@@ -228,7 +228,8 @@ class LogStore:
         for log in self.logs.values():
             log.close()
         self.checkpoint()
-        if not any(log.failed for log in self.logs.values()):
+        # A partition that could not be opened has not been recovered: the next start must not take it for clean.
+        if not self.failed and not any(log.failed for log in self.logs.values()):
             self.disk.replace(self._path(CLEAN_SHUTDOWN_FILE), b'{"version":0,"brokerEpoch":-1}')
         self._release()
 

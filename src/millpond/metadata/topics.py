@@ -130,7 +130,7 @@ def decide_delete_topics(
         if isinstance(topic, Refused):
             replies[ref] = DeletedTopic(ref.name, ref.topic_id, Verdict.of(topic))
         elif topic.is_internal:
-            refused = Verdict(ErrorCode.INVALID_TOPIC_EXCEPTION, f"the brokers keep their own records in {topic.name}")
+            refused = Verdict(ErrorCode.INVALID_TOPIC_EXCEPTION, f"brokers keep their own records in {topic.name}")
             replies[topic.id] = DeletedTopic(ref.name, ref.topic_id, refused)
         elif not layers.static[DELETE_TOPIC_ENABLE]:
             refused = Verdict(

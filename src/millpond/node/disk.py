@@ -6,8 +6,11 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
 
 from millpond.base.ports import Buffer
 
@@ -19,6 +22,29 @@ _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _READ_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None) if hasattr(os, "preadv") else None
 _HAS_PWRITEV = hasattr(os, "pwritev")
 _PROBE = bytearray(1)
+
+
+@cache
+def _find_syncfs() -> Callable[[int], int] | None:
+    """Syncs a whole file system and gives an error number; None where that cannot be had.
+
+    The call is not in the standard library, and tells its errors only since Linux 5.8.
+    """
+    if not sys.platform.startswith("linux") or _kernel_version() < (5, 8):
+        return None
+    import ctypes
+
+    try:
+        call = ctypes.CDLL(None, use_errno=True).syncfs
+    except (OSError, AttributeError):
+        return None
+    return lambda descriptor: ctypes.get_errno() if call(descriptor) else 0
+
+
+def _kernel_version() -> tuple[int, int]:
+    major, _, rest = os.uname().release.partition(".")
+    digits = re.match(r"\d+", rest)
+    return int(major), int(digits.group()) if digits else 0
 
 
 def _write_at(descriptor: int, parts: Sequence[Buffer], position: int) -> int:
@@ -219,6 +245,29 @@ class RealDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def write_aside(self, path: str, data: bytes) -> str:
+        aside = path + REPLACE_SUFFIX
+        file = self.open(aside, create=True)
+        try:
+            file.truncate(0)
+            file.append((data,))
+        finally:
+            file.close()
+        return aside
+
+    def sync_everything(self, path: str) -> bool:
+        syncfs = _find_syncfs()
+        if syncfs is None:
+            return False
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            code = syncfs(descriptor)
+            if code:
+                raise OSError(code, os.strerror(code), path)
+        finally:
+            os.close(descriptor)
+        return True
 
     def free_bytes(self, path: str) -> int:
         return shutil.disk_usage(path).free

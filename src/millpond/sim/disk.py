@@ -266,6 +266,31 @@ class SimDisk:
         self.strike(self.sync_faults, path)
         self._tree.sync(folder)
 
+    def write_aside(self, path: str, data: bytes) -> str:
+        aside = path + REPLACE_SUFFIX
+        file = self.open(aside, create=True)
+        try:
+            file.truncate(0)
+            file.append((data,))
+        finally:
+            file.close()
+        return aside
+
+    def sync_everything(self, path: str) -> bool:
+        self._tree.find(path)
+        self.operation("sync_everything", path)
+        blobs = list(self._tree.blobs())
+        try:
+            self.strike(self.sync_faults, path)
+        except OSError:
+            for _, blob in blobs:
+                blob.forget_unsynced()
+            raise
+        for _, blob in blobs:
+            blob.sync()
+        self._tree.sync_all()
+        return True
+
     def free_bytes(self, path: str) -> int:
         self._tree.find(path)
         return max(self.capacity_bytes - self.used_bytes(), 0)

@@ -154,6 +154,12 @@ class Tree:
                 folder.live[name] = entry
         self.journal.append(Change(list(parts)))
 
+    def sync_all(self) -> None:
+        """Make every change durable, in the order in which they were made."""
+        for change in self.journal:
+            _make_durable(change)
+        self.journal.clear()
+
     def sync(self, folder: Folder) -> None:
         """Make the changes of this folder durable, with the earlier changes that they stand on."""
         needed: set[tuple[int, str]] = set()

@@ -215,7 +215,7 @@ class Scenario:
             self.sim.run_until(lambda: not self.node.is_up)
         if self.trouble.must_cut_power():
             self.trouble.cut_power()
-        elif self.random.random() < 0.3 and self.node.is_up:
+        elif self.node.is_up and (self._has_offline_logs() or self.random.random() < 0.3):
             self.node.kill()
         self._bring_up()
         if not self.sim.run_until(self._is_done, within_ms=SETTLE_MS):
@@ -228,6 +228,11 @@ class Scenario:
         if self.plan.ends_with_power_cut:
             self.trouble.cut_power()
             self._bring_up()
+
+    def _has_offline_logs(self) -> bool:
+        """A log that could not be opened or synced stays offline until the node is started again."""
+        store = self.node.broker.store
+        return bool(store.failed) or any(log.failed for log in store.logs.values())
 
     def _is_done(self) -> bool:
         return not self._left_to_send and not self._admin_busy and all(each.is_idle() for each in self.producers)

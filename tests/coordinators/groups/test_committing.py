@@ -234,5 +234,7 @@ def test_refused_commit_answers_for_every_partition(stage: Callable) -> None:
     places = [kind.OffsetCommitRequestPartition(partition_index=each, committed_metadata="") for each in (0, 3)]
     topics = [kind.OffsetCommitRequestTopic(name=name, partitions=places) for name in ("t", "u")]
     reply = stage.ask(kind(group_id="g", topics=topics), 9)
-    found = [(topic.name, each.partition_index, each.error_code) for topic in reply.topics for each in topic.partitions]
+    found = [
+        (topic.name, each.partition_index, each.error_code) for topic in reply.topics for each in topic.partitions
+    ]
     assert found == [(name, each, ErrorCode.UNKNOWN_MEMBER_ID) for name in ("t", "u") for each in (0, 3)]

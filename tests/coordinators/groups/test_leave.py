@@ -138,6 +138,20 @@ def test_sessions_run_anew_after_a_failover(stage) -> None:
     assert stage.group().state_name == "Empty"
 
 
+def test_silent_instance_that_was_turned_back_while_it_waited_is_still_noticed(stage) -> None:
+    tokens = [stage.join(instance=each, session_ms=6000, rebalance_ms=20_000) for each in ("a", "b")]
+    stage.pass_time(6000)
+    leader, follower = (stage.answer(token).member_id for token in tokens)
+    waiting = stage.sync(follower, 1, instance="b")
+    stage.pass_time(5000)
+    stage.heartbeat(leader, 1, "a")
+    stage.pass_time(5000)  # the follower's session has run out by now
+    stage.join(leader, instance="a", topics=("u",), session_ms=6000)
+    assert stage.answer(waiting).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    stage.pass_time(6000)
+    assert list(stage.group().static_members) == ["a"]
+
+
 def test_known_member_that_waits_for_a_generation_is_not_silent(stage) -> None:
     (one, two), _ = stage.stable(2, session_ms=20_000)
     waiting = stage.join(one, topics=("u",), session_ms=6000)

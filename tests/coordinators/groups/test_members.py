@@ -14,7 +14,11 @@ Protocol = JoinGroupRequest.JoinGroupRequestProtocol
 
 
 def body() -> JoinGroupRequest:
-    protocols = [Protocol(name="b", metadata=b"1"), Protocol(name="a", metadata=b"2"), Protocol(name="b", metadata=b"3")]
+    protocols = [
+        Protocol(name="b", metadata=b"1"),
+        Protocol(name="a", metadata=b"2"),
+        Protocol(name="b", metadata=b"3"),
+    ]
     return JoinGroupRequest(session_timeout_ms=5, rebalance_timeout_ms=7, group_instance_id="i", protocols=protocols)
 
 

@@ -54,7 +54,12 @@ def test_group_record_as_kafka_writes_it() -> None:
         assignment=b"a",
     )
     value = GroupMetadataValue(
-        protocol_type="consumer", generation=5, protocol="range", leader="m", current_state_timestamp=9, members=[member]
+        protocol_type="consumer",
+        generation=5,
+        protocol="range",
+        leader="m",
+        current_state_timestamp=9,
+        members=[member],
     )
     record = group_record("g", value)
     assert record.key == struct.pack(">h", 2) + text("g")

@@ -84,6 +84,12 @@ class TestConsumerGroups:
         assert stage.commit(6, "x", epoch) == ErrorCode.UNKNOWN_MEMBER_ID
         assert stage.committed() == 5
 
+    def test_transactions_hear_of_a_stale_epoch_as_they_always_did(self, stage) -> None:
+        epoch = self.beat(stage, "m", 0).member_epoch
+        assert stage.commit_in_transaction(5, generation_id=epoch, member_id="m") == 0
+        stale = stage.commit_in_transaction(5, generation_id=epoch + 1, member_id="m")
+        assert stale == ErrorCode.ILLEGAL_GENERATION
+
     def test_fetches_are_fenced_by_epoch(self, stage) -> None:
         epoch = self.beat(stage, "m", 0).member_epoch
         kind = m.OffsetFetchRequest
@@ -190,7 +196,8 @@ class Life:
         self.generation_seen = 0
 
     def run(self, steps: int) -> None:
-        often = [self.talk] * 25 + [self.talk_all] * 10 + [self.heartbeat] * 30 + [self.commit] * 20 + [self.wait] * 12
+        often = [self.talk] * 25 + [self.talk_all] * 10
+        often += [self.heartbeat] * 30 + [self.commit] * 20 + [self.wait] * 12
         seldom = [self.leave, self.die, self.restart, self.restart, self.transact, self.fail_over, self.unload]
         calm = self.random.choice([0, 1, 3])
         for _ in range(steps):
@@ -363,10 +370,8 @@ def durable(shard: GroupShard) -> dict[str, Any]:
         if group.is_written or shard.offsets.has_any(name):
             groups[name] = group.is_written, dict(group.assignments)
     pending = {producer: dict(each.offsets) for producer, each in shard.offsets.pending.items()}
-    by_group = {
-        group: {topic: dict(each) for topic, each in topics.items()} for group, topics in shard.offsets.by_group.items()
-    }
-    return {"groups": groups, "offsets": by_group, "pending": pending}
+    offsets = {name: dict(shard.offsets.of_group(name)) for name in shard.offsets.by_group}
+    return {"groups": groups, "offsets": offsets, "pending": pending}
 
 
 def settled(shard: GroupShard) -> dict[str, Any]:
@@ -380,7 +385,10 @@ def settled(shard: GroupShard) -> dict[str, Any]:
             group.leader,
             group.subscribed,
             group.static_members,
-            [(each.id, each.instance_id, each.assignment, each.session_timeout_ms) for each in group.members.values()],
+            [
+                (each.id, each.instance_id, each.assignment, each.session_timeout_ms)
+                for each in group.members.values()
+            ],
         )
         for name, group in shard.groups.items()
         if isinstance(group, ClassicGroup) and group.is_written and group.state in (State.STABLE, State.EMPTY)

@@ -192,7 +192,7 @@ class _Unsynced:
     def fail(self, code: ErrorCode, message: str) -> None:
         self.reply.error_code = code
         self.reply.error_message = message
-        self.reply.base_offset = -1
+        self.reply.base_offset = self.reply.log_append_time_ms = self.reply.log_start_offset = -1
 
 
 class _Produce:
@@ -322,6 +322,9 @@ def _old_topics(body: memoryview, version: int) -> bytes:
     out = [_INT32.pack(topics)]
     for _ in range(topics):
         (length,) = _INT16.unpack_from(body, position)
+        if length < 0:
+            # It would lead back to where we were, and the count of topics is the peer's own.
+            raise MalformedMessage("Produce: a name of negative length")
         name_end = position + 2 + length
         (partitions,) = _INT32.unpack_from(body, name_end)
         out += [bytes(body[position:name_end]), _INT32.pack(partitions)]

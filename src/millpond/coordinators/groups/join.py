@@ -82,7 +82,8 @@ def _has_room(turn: Turn, group: ClassicGroup, member_id: str) -> bool:
     member = group.members.get(member_id)
     if group.state is State.PREPARING:
         # Members that have not come back may never do so; those who have are the ones to count.
-        return (member is not None and member.joining is not None) or group.joining_count < size_max
+        is_waiting = member is not None and member.joining is not None
+        return is_waiting or len(group.members) < size_max or group.joining_count < size_max
     return member is not None or len(group.members) < size_max
 
 
@@ -131,16 +132,16 @@ def _rejoin(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRe
     else:
         why = Why.REJOINED
     group.history.note(member.cause(why, turn.now_ms, body.reason))
-    _park(turn, member, request, body)
+    _park(turn, group, member, request, body)
     prepare_or_complete(turn, group)
 
 
-def _park(turn: Turn, member: Member, request: Request, body: JoinGroupRequest) -> None:
+def _park(turn: Turn, group: ClassicGroup, member: Member, request: Request, body: JoinGroupRequest) -> None:
     """Take the member's new word and let it wait. If an older join of it waits, its sender has given up on it."""
     if member.joining:
         answer_join(turn, member, refused_join(member.joining, ErrorCode.REBALANCE_IN_PROGRESS, member.id))
     member.joining = request
-    member.protocols = protocols_of(body)
+    group.tell(member, protocols_of(body))
     member.rebalance_timeout_ms = rebalance_timeout_of(body)
     member.session_timeout_ms = body.session_timeout_ms
 
@@ -175,14 +176,7 @@ def _take_place(
     member.assignment = old.assignment
     member.is_new = False
     member.joining = request
-    group.members = {
-        each.id: each for each in (member if known is old else known for known in group.members.values())
-    }
-    group.static_members[old.instance_id or ""] = member.id
-    if group.leader == old.id:
-        group.leader = member.id
-    if old.id in group.unsynced:
-        group.unsynced = dict.fromkeys(member.id if each == old.id else each for each in group.unsynced)
+    group.replace(old, member)
     expect_heartbeat(turn, group, member)
     return member
 

@@ -41,6 +41,10 @@ class Member:
     def is_waiting(self) -> bool:
         return self.joining is not None or self.syncing is not None
 
+    @property
+    def protocol_names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.protocols)
+
     def metadata_for(self, protocol: str | None) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 

@@ -189,15 +189,17 @@ class GroupShard:
 
     def _commit_in_transaction(self, turn: Turn, request: Request, body: m.TxnOffsetCommitRequest) -> None:
         group = self.groups.get(body.group_id)
+        generation = body.generation_id
         if group is not None:
-            group.check_commit(
-                body.member_id,
-                body.group_instance_id,
-                body.generation_id,
-                version=request.version,
-                transactional=True,
-            )
-        elif body.generation_id >= 0:
+            try:
+                group.check_commit(
+                    body.member_id, body.group_instance_id, generation, version=request.version, transactional=True
+                )
+            except Refused as refused:
+                # Producers know generations only.
+                is_stale = refused.code is ErrorCode.STALE_MEMBER_EPOCH
+                raise Refused(ErrorCode.ILLEGAL_GENERATION) if is_stale else refused from None
+        elif generation >= 0:
             raise Refused(ErrorCode.ILLEGAL_GENERATION)
         turn.reply(request.token, committing.commit_in_transaction(turn, self.offsets, body))
 

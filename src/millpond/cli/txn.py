@@ -1,0 +1,300 @@
+"""`millpond txn`: transactions under way, and a way out for those that hang."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from millpond.cli.connect import Cluster, cluster_options
+from millpond.cli.errors import Failed
+from millpond.cli.table import Cell, print_table
+from millpond.cli.times import read_span, show_span
+
+if TYPE_CHECKING:
+    from millpond.cli.transactions import OpenProducer, Transaction, Transactions
+
+STATES: Final = ("ongoing", "committing", "aborting", "committed", "aborted", "empty")
+NOTHING: Final = "–"
+
+
+@click.group("txn")
+def command() -> None:
+    """Transactions: which are open, what they hold back, and a way out for those that hang.
+
+    Readers with isolation.level=read_committed wait for an open transaction; one that hangs stops them.
+
+    \b
+    Examples:
+      millpond txn list --state ongoing --older-than 5m
+      millpond txn describe payments-1
+      millpond txn hanging
+      millpond txn abort --id payments-1
+    """
+
+
+@command.command("list")
+@click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Only these; repeatable.")
+@click.option("--older-than", metavar="SPAN", help="Only those that have been open for longer, as 5m.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@cluster_options
+def list_command(states: tuple[str, ...], older_than: str | None, as_json: bool, cluster: Cluster) -> None:
+    """List the transactional ids with the state of their last transaction.
+
+    \b
+    Examples:
+      millpond txn list
+      millpond txn list --state ongoing --older-than 5m
+    """
+    from millpond.cli.transactions import Transactions
+
+    least_ms = _span("--older-than", older_than) if older_than is not None else None
+    with Transactions(cluster) as asked:
+        found = asked.list_all()
+    now_ms = _now_ms()
+    found = [
+        each
+        for each in found
+        if (not states or each.state in states)
+        and (least_ms is None or (each.started_ms is not None and now_ms - each.started_ms > least_ms))
+    ]
+    if as_json:
+        click.echo(json.dumps([_as_json(each, now_ms) for each in found], indent=2))
+    elif found:
+        print_table(
+            ("Id", "State", "Open for", "Times out", "Partitions", "Producer"),
+            [_row(each, now_ms) for each in found],
+            words=2,
+        )
+    elif states or older_than:
+        click.echo("No transaction is like that: see all with `millpond txn list`.", err=True)
+    else:
+        click.echo("No producer has used a transactional id yet.", err=True)
+
+
+@command.command("describe")
+@click.argument("name", metavar="ID")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@cluster_options
+def describe_command(name: str, as_json: bool, cluster: Cluster) -> None:
+    """Show the transaction of the transactional ID: its partitions, and what waits behind it.
+
+    \b
+    Example:
+      millpond txn describe payments-1
+    """
+    from millpond.cli.transactions import Transactions
+
+    with Transactions(cluster) as asked:
+        found = asked.describe(name)
+        places = [each for each in found.partitions if each[0] in asked.topics]
+        opened = [each for each in asked.open_producers(places) if each.producer_id == found.producer_id]
+    held = _held_back(cluster, opened)
+    now_ms = _now_ms()
+    if as_json:
+        click.echo(json.dumps(_as_json(found, now_ms) | {"open": _open_json(opened, held)}, indent=2))
+        return
+    click.secho(f"{found.id}: {found.state}{_for_how_long(found, now_ms)}", bold=True)
+    click.echo(f"producer {found.producer_id}, epoch {found.producer_epoch}, timeout {show_span(found.timeout_ms)}")
+    if found.partitions:
+        click.echo()
+        _print_open(opened, held, now_ms)
+        untouched = sorted(set(found.partitions) - {each.partition for each in opened})
+        if untouched:
+            from millpond.cli.group_describe import show_partitions
+
+            click.echo(f"Nothing is open in {show_partitions(untouched)}.")
+
+
+@command.command("hanging")
+@click.option("-t", "--topic", "topics", metavar="TOPIC", multiple=True, help="Only here; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@cluster_options
+def hanging_command(topics: tuple[str, ...], as_json: bool, cluster: Cluster) -> None:
+    """Find transactions that are open in a partition though no coordinator will end them.
+
+    \b
+    Examples:
+      millpond txn hanging
+      millpond txn hanging --topic orders
+    """
+    from millpond.cli.errors import unknown_topic
+    from millpond.cli.transactions import Transactions
+
+    with Transactions(cluster) as asked:
+        for topic in topics:
+            if topic not in asked.topics:
+                raise unknown_topic(topic, asked.topics, to_create=False)
+        places = [
+            (topic, index)
+            for topic in topics or asked.topics
+            for index, each in asked.topics[topic].partitions.items()
+            if each.leader in asked.brokers
+        ]
+        hanging = asked.hanging(places)
+    held = _held_back(cluster, hanging)
+    if as_json:
+        click.echo(json.dumps(_open_json(hanging, held), indent=2))
+    elif hanging:
+        _print_open(hanging, held, _now_ms())
+        (topic, index), producer = hanging[0].partition, hanging[0].producer_id
+        click.echo(f"End one: millpond txn abort --topic {topic} --partition {index} --producer-id {producer}")
+    else:
+        click.echo("No transaction hangs.")
+
+
+@command.command("abort")
+@click.option("--id", "name", metavar="ID", help="The transactional id whose transaction to abort.")
+@click.option("-t", "--topic", metavar="TOPIC", help="The topic in which one hangs.")
+@click.option("-p", "--partition", metavar="N", type=click.IntRange(0), help="Its partition.")
+@click.option("--producer-id", metavar="N", type=click.IntRange(0), help="The producer that left it open.")
+@click.option("--force", is_flag=True, help="Even if a coordinator would still end it: it may then end half.")
+@cluster_options
+def abort_command(
+    name: str | None,
+    topic: str | None,
+    partition: int | None,
+    producer_id: int | None,
+    force: bool,
+    cluster: Cluster,
+) -> None:
+    """Abort an open transaction: by its transactional id, or in one partition where it hangs.
+
+    By id, its producer is fenced: if it still runs, its next call fails. In a partition, for what `millpond txn
+    hanging` shows: the end is written there, past the coordinator.
+
+    \b
+    Examples:
+      millpond txn abort --id payments-1
+      millpond txn abort --topic orders --partition 0 --producer-id 4001
+    """
+    from millpond.cli.transactions import Transactions
+
+    place = (topic, partition, producer_id)
+    if None in place if name is None else place != (None, None, None):
+        raise click.UsageError("Name a transaction by --id, or by all of --topic, --partition and --producer-id.")
+    with Transactions(cluster) as asked:
+        if name is not None:
+            _abort_by_id(asked, name)
+        else:
+            assert topic is not None
+            assert partition is not None
+            assert producer_id is not None
+            _abort_in_partition(asked, topic, partition, producer_id, force)
+
+
+def _abort_by_id(asked: Transactions, name: str) -> None:
+    found = asked.describe(name)
+    if found.state == "committing":
+        raise Failed(f"{name} is being committed, which cannot be undone: it ends when all its partitions are up.")
+    if found.state not in ("ongoing", "aborting"):
+        raise Failed(f"{name} has no open transaction: its last state is {found.state}.")
+    asked.fence(found)
+    since = f" after {show_span(_now_ms() - found.started_ms)}" if found.started_ms is not None else ""
+    click.echo(f"Aborted the transaction of {name}{since}; its producer {found.producer_id} is fenced.")
+
+
+def _abort_in_partition(asked: Transactions, topic: str, index: int, producer_id: int, force: bool) -> None:
+    opened = asked.open_producers([(topic, index)])
+    found = next((each for each in opened if each.producer_id == producer_id), None)
+    if found is None:
+        others = ", ".join(str(each.producer_id) for each in opened)
+        hint = f"the open ones there are of {others}." if others else "there is none at all."
+        raise Failed(f"Producer {producer_id} has no open transaction in {topic}-{index}; {hint}")
+    owner = asked.owners([found]).get(found)
+    if owner and not force:
+        raise Failed(
+            f"This transaction does not hang, it is {owner.state}: abort all of it with "
+            f"`millpond txn abort --id {owner.id}`."
+        )
+    asked.write_abort(found)
+    click.echo(f"Aborted what producer {producer_id} left open in {topic}-{index} since offset {found.first_offset}.")
+
+
+def _held_back(cluster: Cluster, opened: Iterable[OpenProducer]) -> dict[tuple[str, int], int]:
+    """How many records readers of committed ones wait for, by partition."""
+    from millpond.cli.offsets import LATEST, offsets_at
+
+    places = sorted({each.partition for each in opened})
+    if not places:
+        return {}
+    admin = cluster.admin()
+    stable = offsets_at(admin, places, LATEST, committed_only=True)
+    ends = offsets_at(admin, places, LATEST)
+    return {each: max(0, ends[each] - stable[each]) for each in places}
+
+
+# Showing.
+
+
+def _row(each: Transaction, now_ms: int) -> list[Cell]:
+    if each.started_ms is None:
+        open_for, times_out = NOTHING, NOTHING
+    else:
+        open_for, times_out = show_span(now_ms - each.started_ms), _times_out(each, now_ms)
+    return [each.id, each.state, open_for, times_out, len(each.partitions), str(each.producer_id)]
+
+
+def _times_out(each: Transaction, now_ms: int) -> str:
+    assert each.started_ms is not None
+    left_ms = each.started_ms + each.timeout_ms - now_ms
+    return f"in {show_span(left_ms)}" if left_ms > 0 else f"overdue {show_span(-left_ms)}"
+
+
+def _for_how_long(found: Transaction, now_ms: int) -> str:
+    if found.started_ms is None:
+        return ""
+    times_out = _times_out(found, now_ms)
+    told = f"times out {times_out}" if times_out.startswith("in") else times_out
+    return f" for {show_span(now_ms - found.started_ms)}, {told}"
+
+
+def _print_open(opened: Iterable[OpenProducer], held: dict[tuple[str, int], int], now_ms: int) -> None:
+    rows: list[list[Cell]] = [
+        [
+            *each.partition,
+            each.first_offset,
+            held.get(each.partition, 0),
+            NOTHING if each.last_write_ms is None else f"{show_span(max(0, now_ms - each.last_write_ms))} ago",
+            str(each.producer_id),
+        ]
+        for each in opened
+    ]
+    if rows:
+        print_table(("Topic", "Partition", "Since offset", "Held back", "Last write", "Producer"), rows)
+
+
+def _as_json(each: Transaction, now_ms: int) -> dict[str, Any]:
+    told = asdict(each) | {"open_ms": None if each.started_ms is None else now_ms - each.started_ms}
+    told["partitions"] = [{"topic": topic, "partition": index} for topic, index in each.partitions]
+    return told
+
+
+def _open_json(opened: Iterable[OpenProducer], held: dict[tuple[str, int], int]) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": each.partition[0],
+            "partition": each.partition[1],
+            "producer_id": each.producer_id,
+            "producer_epoch": each.producer_epoch,
+            "first_offset": each.first_offset,
+            "last_write_ms": each.last_write_ms,
+            "held_back": held.get(each.partition, 0),
+        }
+        for each in opened
+    ]
+
+
+def _span(option: str, text: str) -> int:
+    span_ms = read_span(text)
+    if span_ms is None:
+        raise click.UsageError(f"{option} {text}: give a length of time, as 30s, 5m or 1h30m.")
+    return span_ms
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

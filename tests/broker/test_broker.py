@@ -1,0 +1,239 @@
+"""One broker as a whole: it starts, tells where it is, drains, closes, and starts again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.broker.broker import DRAIN_MS, Broker
+from millpond.config.node import CLEANER_BACKOFF_MS, node_settings
+from millpond.sim.client import SimClient
+from millpond.sim.node import PORT
+from millpond.sim.world import SimWorld
+from millpond.wire import messages as m
+
+
+def metadata(*names: str) -> m.MetadataRequest:
+    topics = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+    return m.MetadataRequest(topics=topics, allow_auto_topic_creation=True)
+
+
+def fetch(topic: str) -> m.FetchRequest:
+    """One that waits for the first record."""
+    partition = m.FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    wanted = m.FetchRequest.FetchTopic(topic=topic, partitions=[partition])
+    return m.FetchRequest(max_wait_ms=30_000, min_bytes=1, max_bytes=1000, session_epoch=-1, topics=[wanted])
+
+
+def produce(topic: str, records: memoryview, acks: int = -1) -> m.ProduceRequest:
+    data = m.ProduceRequest.PartitionProduceData(index=0, records=records)
+    topic_data = [m.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
+    return m.ProduceRequest(acks=acks, timeout_ms=5_000, topic_data=topic_data)
+
+
+def drain(desk: Any) -> list[int]:
+    """Begin to drain; the moment of the end is in the list once it has come."""
+    ended: list[int] = []
+    begun = desk.sim.clock.now_ms
+    desk.broker.drain(lambda: ended.append(desk.sim.clock.now_ms - begun))
+    return ended
+
+
+# Starting.
+
+
+def test_a_started_broker_serves(desk: Any) -> None:
+    assert desk.broker.address == ("node", PORT)
+    client = SimClient(desk.sim.network, "node", PORT)
+    replies: list[Any] = []
+    client.send(metadata("pond"), 9, replies.append)
+    desk.run(1000)
+    (topic,) = replies[0].topics
+    assert (topic.name, topic.error_code, len(topic.partitions)) == ("pond", 0, 1)
+    assert desk.broker.partitions.get("pond", 0) is not None
+
+
+def test_nothing_is_listened_to_when_the_address_is_taken(desk: Any) -> None:
+    with pytest.raises(OSError, match="."):
+        desk.sim.network.listen("node", PORT, lambda _: None)
+
+
+def test_topics_and_records_are_there_after_a_restart(desk: Any, make_batch: Callable[..., memoryview]) -> None:
+    desk.create("pond", 2, retention_ms="12345")
+    caller = desk.connect()
+    caller.ask(produce("pond", make_batch(b"a")), 9)
+    desk.node.stop()
+    desk.run(DRAIN_MS)
+    assert not desk.node.is_up
+    assert desk.disk.exists("/var/pond/.kafka_cleanshutdown")
+    assert desk.node.start()
+    partition = desk.broker.partitions.get("pond", 0)
+    assert (partition.log.end_offset, partition.log.limits.retention_ms) == (1, 12345)
+    assert partition.leader_epoch == 0, "a clean end needs no new epoch"
+    assert len(desk.broker.partitions) == 2
+
+
+def test_after_a_crash_leaders_begin_a_new_epoch(desk: Any) -> None:
+    desk.create("pond")
+    desk.node.crash()
+    assert desk.node.start()
+    assert desk.broker.partitions.get("pond", 0).leader_epoch == 1
+
+
+def test_settings_of_the_broker_that_change_while_it_runs_hold_after_a_restart(desk: Any) -> None:
+    caller = desk.connect()
+    config = m.IncrementalAlterConfigsRequest.AlterableConfig(
+        name="log.cleaner.backoff.ms", config_operation=0, value="77"
+    )
+    resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=4, resource_name="", configs=[config]
+    )
+    reply = caller.ask(m.IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    assert reply.responses[0].error_code == 0
+    assert desk.broker.settings[CLEANER_BACKOFF_MS] == 77
+    desk.node.kill()
+    assert desk.node.start()
+    assert desk.broker.settings[CLEANER_BACKOFF_MS] == 77
+
+
+def test_a_partition_that_cannot_be_opened_has_no_leader_and_the_others_have(
+    desk: Any, make_batch: Callable[..., memoryview]
+) -> None:
+    for name in ("bad", "good"):
+        desk.create(name)
+        desk.connect().ask(produce(name, make_batch(b"a")), 9)
+    desk.node.kill()
+    desk.disk.fail_reads("/bad-0/", times=None)
+    assert desk.node.start()
+    desk.disk.heal()
+    reply = desk.connect().ask(metadata("bad", "good"), 9)
+    told = {topic.name: topic.partitions[0].error_code for topic in reply.topics}
+    assert told == {"bad": ErrorCode.LEADER_NOT_AVAILABLE, "good": ErrorCode.NONE}
+    assert any("bad-0" in line and "cannot be opened" in line for line in desk.node.journal_lines)
+
+
+# Where it is.
+
+
+class Everywhere:
+    """A network on which the broker listens on every address."""
+
+    def __init__(self, network: Any, host: str) -> None:
+        self._network = network
+        self._host = host
+
+    def listen(self, host: str, port: int, accept: Any) -> Any:
+        listener = self._network.listen(host, port, accept)
+        return type("Listener", (), {"host": self._host, "port": listener.port, "close": listener.close})
+
+
+@pytest.mark.parametrize("wildcard", ["0.0.0.0", "::", ""])
+def test_a_broker_that_listens_everywhere_tells_each_client_the_address_it_came_in_by(
+    make_link: Any, wildcard: str
+) -> None:
+    sim = SimWorld()
+    world = sim.start("node")
+    everywhere: Any = Everywhere(world.network, wildcard)
+    settings = node_settings({"listen": "0.0.0.0:9092"})
+    broker = Broker(replace(world, network=everywhere), settings, lambda *_, **__: None)
+    broker.start()
+    for local_host in ("192.168.0.7", "10.1.1.1"):
+        connection: Any = broker.connections.accept(make_link(local_host=local_host))
+        assert broker.addresses_for(connection) == [(1, local_host, 9092, None)]
+
+
+def test_an_advertised_address_is_told_to_all(make_desk: Any) -> None:
+    desk = make_desk({"advertised.listener": "pond.example:19092", "broker.rack": "cellar", "node.id": "5"})
+    reply = desk.connect().ask(metadata(), 9)
+    (broker,) = reply.brokers
+    assert (broker.node_id, broker.host, broker.port, broker.rack) == (5, "pond.example", 19092, "cellar")
+    (end_point,) = desk.broker.image.brokers[5].end_points
+    assert (end_point.host, end_point.port) == ("pond.example", 19092)
+
+
+# Ending.
+
+
+def test_draining_answers_parked_fetches_and_closes(desk: Any) -> None:
+    desk.create("pond")
+    waiting, idle = desk.connect(), desk.connect()
+    waiting.send(fetch("pond"), 12)
+    ended = drain(desk)
+    (reply,) = waiting.replies()
+    assert reply.responses[0].partitions[0].error_code == 0
+    assert [link.events[0] for link in (waiting.link, idle.link)] == ["close", "close"]
+    desk.run(1)
+    assert ended == [0]
+
+
+def test_draining_waits_for_acknowledgements(desk: Any, make_batch: Callable[..., memoryview]) -> None:
+    desk.create("pond")
+    producer = desk.connect()
+    producer.send(produce("pond", make_batch(b"a")), 9)
+    ended = drain(desk)
+    assert producer.link.events == []
+    desk.run(DRAIN_MS)
+    (reply,) = producer.replies()
+    assert reply.responses[0].partition_responses[0].error_code == 0
+    assert producer.link.events[0] == "close"
+    assert ended[0] < DRAIN_MS
+
+
+def test_draining_does_not_wait_for_ever(desk: Any) -> None:
+    desk.create("pond")
+    stuck = desk.connect()
+    stuck.link.stuck = True
+    stuck.send(metadata("pond"), 9)
+    ended = drain(desk)
+    desk.run(DRAIN_MS - 1)
+    assert ended == []
+    desk.run(10)
+    assert len(ended) == 1
+    assert stuck.link.events == ["abort"]
+
+
+def test_draining_takes_nobody_new(desk: Any, make_link: Any) -> None:
+    drain(desk)
+    assert desk.broker.connections.accept(make_link()) is None
+    assert desk.sim.network.listeners == {}
+
+
+def test_a_client_that_is_still_owed_an_answer_may_ask_where_the_broker_is(desk: Any) -> None:
+    caller = desk.connect()
+    caller.send(metadata("new"), 9)
+    ended = drain(desk)
+    caller.send(metadata(), 9)
+    desk.run(DRAIN_MS)
+    created, asked = caller.replies()
+    assert created.topics[0].error_code == 0
+    assert [(broker.host, broker.port) for broker in asked.brokers] == [("node", PORT)]
+    assert len(ended) == 1
+
+
+def test_draining_twice_is_draining_once(desk: Any) -> None:
+    first, second = drain(desk), drain(desk)
+    desk.run(DRAIN_MS)
+    assert (len(first), second) == (1, [])
+
+
+def test_nothing_happens_by_itself_after_draining(desk: Any) -> None:
+    drain(desk)
+    desk.run(DRAIN_MS)
+    assert desk.sim.clock.pending() == 0
+
+
+def test_closing_makes_all_of_it_durable(desk: Any, make_batch: Callable[..., memoryview]) -> None:
+    desk.create("pond")
+    desk.connect().ask(produce("pond", make_batch(b"a"), acks=1), 9)
+    assert desk.broker.partitions.get("pond", 0).log.synced_offset == 0
+    drain(desk)
+    desk.run(DRAIN_MS)
+    desk.broker.close()
+    desk.node.crash()
+    assert desk.node.start()
+    partition = desk.broker.partitions.get("pond", 0)
+    assert (partition.log.end_offset, partition.leader_epoch) == (1, 0)

@@ -1,0 +1,356 @@
+"""Produce in process: the quick way and the general one, what an acknowledgement waits for, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import pack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import ErrorCode, MalformedMessage, RemoteError
+from millpond.base.ids import NO_TOPIC_ID
+from millpond.broker.apis import k00_produce
+from millpond.wire import messages as m
+from millpond.wire.batch import walk
+
+VERSIONS = range(3, 14)
+SLOW_MS = 100_000
+"""So long may a worker take when the test wants nothing to be synced."""
+
+
+class Play:
+    """A broker with a topic, a producer connected to it, and the way that its requests take."""
+
+    def __init__(self, make_desk: Callable[..., Any], make_batch: Callable[..., memoryview], **configs: str) -> None:
+        self.desk = make_desk()
+        self.partition = self.desk.create("pond", 2, **configs)
+        self.producer = self.desk.connect()
+        self.batch = make_batch
+        self.generals = 0
+        self._count_generals()
+
+    def _count_generals(self) -> None:
+        entry = self.desk.broker.dispatcher._entries[0]
+        handle = entry.api.handle
+
+        def counting(*args: Any) -> Any:
+            self.generals += 1
+            return handle(*args)
+
+        self._replace(entry, handle=counting)
+
+    def without_quick_way(self) -> Play:
+        self._replace(self.desk.broker.dispatcher._entries[0], quick=None)
+        return self
+
+    @staticmethod
+    def _replace(entry: Any, **parts: Any) -> None:
+        names = ("key", "name", "versions", "handle", "lists", "quick", "advertised", "refuse")
+        kept = {name: getattr(entry.api, name) for name in names}
+        entry.api = type(entry.api)(**{**kept, **parts})
+
+    def request(
+        self,
+        version: int,
+        *records: tuple[int, memoryview | None],
+        acks: int = -1,
+        topic: str = "pond",
+        **fields: Any,
+    ) -> m.ProduceRequest:
+        found = self.desk.broker.image.topics.get(topic)
+        return m.ProduceRequest(
+            acks=acks,
+            **{"timeout_ms": 5_000, **fields},
+            topic_data=[
+                m.ProduceRequest.TopicProduceData(
+                    name=topic if version < 13 else "",
+                    topic_id=found.id if version >= 13 and found else NO_TOPIC_ID,
+                    partition_data=[
+                        m.ProduceRequest.PartitionProduceData(index=index, records=data) for index, data in records
+                    ],
+                )
+            ],
+        )
+
+    def send(self, version: int, *records: tuple[int, memoryview | None], acks: int = -1, **fields: Any) -> None:
+        self.producer.send(self.request(version, *records, acks=acks, **fields), version, is_answered=acks != 0)
+
+    def answers(self) -> list[tuple[int, int]]:
+        """Error and base offset of each partition that was answered since the last time."""
+        return [
+            (partition.error_code, partition.base_offset)
+            for reply in self.producer.replies()
+            for topic in reply.responses
+            for partition in topic.partition_responses
+        ]
+
+    def slow_disk(self) -> None:
+        self.desk.node.workers_delay_ms = SLOW_MS
+        self.desk.broker.workers._random = SimpleNamespace(randint=lambda _, longest: longest)
+
+
+@pytest.fixture
+def play(make_desk: Callable[..., Any], make_batch: Callable[..., memoryview]) -> Play:
+    return Play(make_desk, make_batch)
+
+
+# Two ways, one answer.
+
+
+@pytest.mark.parametrize("configs", [{}, {"message_timestamp_type": "LogAppendTime"}, {"flush_ack": "never"}])
+def test_the_quick_way_answers_byte_for_byte_as_the_general_one(
+    make_desk: Callable[..., Any], make_batch: Callable[..., memoryview], configs: dict[str, str]
+) -> None:
+    quick = Play(make_desk, make_batch, **configs)
+    general = Play(make_desk, make_batch, **configs).without_quick_way()
+    heard = []
+    for each in (quick, general):
+        each.desk.run(0)
+        for version in VERSIONS:
+            for acks in (1, -1):
+                each.send(version, (1, make_batch(b"a", b"b")), acks=acks)
+        each.desk.run(200)
+        heard.append(each.producer.link.frames())
+    assert heard[0] == heard[1]
+    assert len(heard[0]) == 2 * len(VERSIONS)
+    assert (quick.generals, general.generals) == (0, 2 * len(VERSIONS))
+
+
+@pytest.mark.parametrize("fault", ["sync fails", "time runs out"])
+def test_both_ways_tell_of_a_failure_in_the_same_bytes(
+    make_desk: Callable[..., Any], make_batch: Callable[..., memoryview], fault: str
+) -> None:
+    heard = []
+    for way in ("quick", "general"):
+        frames = []
+        for version in VERSIONS:
+            play = Play(make_desk, make_batch, message_timestamp_type="LogAppendTime")
+            if way == "general":
+                play.without_quick_way()
+            if fault == "sync fails":
+                play.desk.disk.fail_syncs("/pond-0/")
+            else:
+                play.slow_disk()
+            play.send(version, (0, make_batch(b"a")), timeout_ms=300)
+            play.desk.run(301)
+            frames += play.producer.link.frames()
+        heard.append(frames)
+    assert len(heard[0]) == len(VERSIONS)
+    assert heard[0] == heard[1]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_the_quick_way_does_not_take_goes_the_general_one(play: Play, version: int) -> None:
+    play.send(version, (0, play.batch(b"a")), (1, play.batch(b"b")), acks=1)
+    play.send(version, (7, play.batch(b"a")), acks=1)
+    play.send(version, (0, play.batch(b"a")), acks=0)
+    play.send(version, (0, None), acks=1)
+    assert play.generals == 4
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert play.answers() == [(0, 0), (0, 0), (unknown, -1), (ErrorCode.INVALID_RECORD, -1)]
+
+
+def test_a_refusal_of_the_quick_way_is_told_by_the_general_one(play: Play) -> None:
+    records = play.batch(b"a")
+    records[-1] ^= 1
+    play.send(9, (0, records), acks=1)
+    (reply,) = play.producer.replies()
+    (answer,) = reply.responses[0].partition_responses
+    assert answer.error_code == ErrorCode.CORRUPT_MESSAGE
+    assert "CRC" in answer.error_message
+    assert play.partition.log.end_offset == 0
+
+
+def test_zstd_needs_version_seven(play: Play) -> None:
+    for version in (6, 7):
+        play.send(version, (0, play.batch(b"a" * 100, codec=4)), acks=1)
+    assert play.answers() == [(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, -1), (0, 0)]
+
+
+# What an acknowledgement waits for.
+
+
+def test_acks_zero_is_not_answered_and_acks_one_does_not_wait(play: Play) -> None:
+    play.send(9, (0, play.batch(b"a")), acks=0)
+    play.send(9, (0, play.batch(b"b")), acks=1)
+    assert play.answers() == [(0, 1)]
+    play.desk.run(1000)
+    assert play.partition.log.synced_offset == 0
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_acks_all_waits_for_the_sync(play: Play, is_quick: bool) -> None:
+    if not is_quick:
+        play.without_quick_way()
+    play.send(9, (0, play.batch(b"a")))
+    assert play.answers() == []
+    play.desk.sim.run_until(lambda: play.partition.log.synced_offset == 1, within_ms=100)
+    assert play.answers() == [(0, 0)]
+
+
+def test_one_sync_acknowledges_many(play: Play) -> None:
+    producers = [play.desk.connect() for _ in range(20)]
+    before = play.desk.syncs("pond-0")
+    for producer in producers:
+        producer.send(play.request(9, (0, play.batch(b"a"))), 9)
+    play.desk.run(200)
+    assert all(len(producer.replies()) == 1 for producer in producers)
+    assert play.desk.syncs("pond-0") - before <= 4
+
+
+def test_flush_ack_never_does_not_wait(make_desk: Callable[..., Any], make_batch: Callable[..., memoryview]) -> None:
+    play = Play(make_desk, make_batch, flush_ack="never")
+    play.send(9, (0, make_batch(b"a")))
+    assert play.answers() == [(0, 0)]
+
+
+def test_a_duplicate_is_acknowledged_once_its_first_copy_is_safe(play: Play) -> None:
+    fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    play.send(9, (0, play.batch(b"a", **fields)), acks=1)
+    play.send(9, (0, play.batch(b"a", **fields)))
+    assert play.answers() == [(0, 0)]
+    play.desk.run(100)
+    assert play.answers() == [(0, 0)]
+    assert (play.partition.log.end_offset, play.partition.log.synced_offset) == (1, 1)
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_the_outcome_is_open_when_the_disk_takes_too_long(play: Play, is_quick: bool) -> None:
+    if not is_quick:
+        play.without_quick_way()
+    play.slow_disk()
+    play.send(9, (0, play.batch(b"a")), timeout_ms=300)
+    play.desk.run(299)
+    assert play.answers() == []
+    play.desk.run(1)
+    assert play.answers() == [(ErrorCode.REQUEST_TIMED_OUT, -1)]
+    play.desk.run(3 * SLOW_MS)
+    assert play.partition.log.synced_offset == 1
+    assert play.answers() == [], "it is answered once"
+
+
+def test_no_producer_may_wait_for_ever(make_desk: Callable[..., Any], make_batch: Callable[..., memoryview]) -> None:
+    play = Play(lambda: make_desk({"produce.wait.max.ms": "1000"}), make_batch)
+    play.slow_disk()
+    play.send(9, (0, make_batch(b"a")), timeout_ms=(1 << 31) - 1)
+    play.desk.run(1000)
+    assert play.answers() == [(ErrorCode.REQUEST_TIMED_OUT, -1)]
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_a_failed_sync_is_never_an_acknowledgement(play: Play, is_quick: bool) -> None:
+    if not is_quick:
+        play.without_quick_way()
+    play.desk.disk.fail_syncs("/pond-0/")
+    play.send(9, (0, play.batch(b"a")))
+    play.send(9, (0, play.batch(b"b")))
+    play.send(9, (1, play.batch(b"c")))
+    play.desk.run(200)
+    broken = (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    assert play.answers() == [broken, broken, (0, 0)]
+    # The log stays closed though the disk is well again.
+    play.send(9, (0, play.batch(b"d")), acks=1)
+    assert play.answers() == [broken]
+
+
+def test_one_of_several_partitions_may_fail(play: Play) -> None:
+    play.desk.disk.fail_syncs("/pond-0/")
+    play.send(9, (0, play.batch(b"a")), (1, play.batch(b"b")), (7, play.batch(b"c")))
+    play.desk.run(200)
+    unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+    assert play.answers() == [(ErrorCode.KAFKA_STORAGE_ERROR, -1), (0, 0), unknown]
+
+
+def test_replies_keep_their_order_though_later_ones_are_ready(play: Play) -> None:
+    play.send(9, (0, play.batch(b"a")))
+    play.send(9, (0, play.batch(b"b")), acks=1)
+    assert play.answers() == []
+    play.desk.run(100)
+    assert play.answers() == [(0, 0), (0, 1)]
+
+
+def test_a_producer_that_goes_away_disturbs_nobody(play: Play) -> None:
+    play.send(9, (0, play.batch(b"a")))
+    play.producer.link.end()
+    play.desk.run(1000)
+    assert play.partition.log.synced_offset == 1
+    assert play.producer.link.frames() == []
+
+
+# Time.
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_the_broker_stamps_records_where_the_topic_says_so(
+    make_desk: Callable[..., Any], make_batch: Callable[..., memoryview], is_quick: bool
+) -> None:
+    play = Play(make_desk, make_batch, message_timestamp_type="LogAppendTime")
+    if not is_quick:
+        play.without_quick_way()
+    now_ms = play.desk.broker.clock.wall_ms()
+    play.send(9, (0, make_batch(b"a", timestamp=5)), acks=1)
+    (reply,) = play.producer.replies()
+    assert reply.responses[0].partition_responses[0].log_append_time_ms == now_ms
+    ((_, header),) = walk(play.partition.log.read_batches(0, 1000))
+    assert header.is_append_time
+    assert header.max_timestamp == now_ms
+
+
+def test_else_the_records_keep_their_own_time(play: Play) -> None:
+    play.send(9, (0, play.batch(b"a", timestamp=5)), acks=1)
+    (reply,) = play.producer.replies()
+    assert reply.responses[0].partition_responses[0].log_append_time_ms == -1
+
+
+# What ends the connection, and versions of long ago.
+
+
+@pytest.mark.parametrize("index", [0, 7])
+def test_a_refusal_with_acks_zero_ends_the_connection(play: Play, index: int) -> None:
+    records = play.batch(b"a")
+    records[-1] ^= 1
+    with pytest.raises(RemoteError, match="acks=0"):
+        play.send(9, (index, records), acks=0)
+
+
+def test_acks_that_mean_nothing_are_refused(play: Play) -> None:
+    play.send(9, (0, play.batch(b"a")), (1, play.batch(b"b")), acks=2)
+    assert play.answers() == [(ErrorCode.INVALID_REQUIRED_ACKS, -1)] * 2
+    assert play.partition.log.end_offset == 0
+
+
+def old_body(*names: bytes, partitions: int = 2) -> bytes:
+    """A request of versions 0-2 with records that nobody reads."""
+    records = b"".join(pack(">ii3s", index, 3, b"xyz") for index in range(partitions))
+    topics = (pack(">h", len(name)) + name + pack(">i", partitions) + records for name in names)
+    return pack(">hii", 1, 1000, len(names)) + b"".join(topics)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_old_formats_are_refused_for_each_partition(version: int) -> None:
+    response: Any = k00_produce.refuse_old_format(None, version, memoryview(old_body(b"a", b"bc")))  # type: ignore[arg-type]
+    code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    time = pack(">q", -1) if version == 2 else b""
+    partitions = b"".join(pack(">ihq", index, code, -1) + time for index in (0, 1))
+    expected = pack(">i", 2)
+    for name in (b"a", b"bc"):
+        expected += pack(">h", len(name)) + name + pack(">i", 2) + partitions
+    assert response.body == expected + (pack(">i", 0) if version else b"")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        pack(">hii", 1, 0, 1) + pack(">h1si", 1, b"a", 1) + pack(">ii", 0, -1),
+        pack(">hii", 1, 0, 1) + pack(">h1si", 1, b"a", 1) + pack(">i", 0),
+        # A name of negative length would send the reader back to where it was, two thousand million times.
+        pack(">hii", 1, 0, (1 << 31) - 1) + pack(">hi", 0, 0) + pack(">hi", -6, 0),
+    ],
+    ids=["nothing", "negative size", "no size", "negative name"],
+)
+def test_old_requests_that_cannot_be_are_the_peers_fault(body: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        k00_produce.refuse_old_format(None, 2, memoryview(body))  # type: ignore[arg-type]

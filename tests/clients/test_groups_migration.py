@@ -1,0 +1,134 @@
+"""A running group changes its protocol, member by member, there and back, and reads on as if nothing were."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from support.groups import (
+    NODE_SETTINGS,
+    crew_of,
+    describe,
+    describe_consumer,
+    fetch_offsets,
+    partitions,
+    share_of,
+)
+from support.node import Node
+from support.raw import Raw, batch
+
+PARTITIONS = 6
+MEMBERS = 3
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    running = Node(tmp_path_factory.mktemp("groups"), NODE_SETTINGS).start()
+    yield running
+    running.kill9()
+
+
+class Writer(threading.Thread):
+    """Writes to all partitions in turn until it is told to stop."""
+
+    def __init__(self, port: int, topic: str) -> None:
+        super().__init__()
+        self.topic = topic
+        self.written: set[tuple[int, int]] = set()
+        """Partition and offset of all that was acknowledged."""
+        self._raw = Raw(port)
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(0.005):
+            for partition in range(PARTITIONS):
+                reply = self._raw.produce(self.topic, partition, batch(b"1", b"2"), acks=1)
+                assert not reply.error_code
+                self.written |= {(partition, reply.base_offset), (partition, reply.base_offset + 1)}
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+        self._raw.close()
+
+
+@pytest.fixture
+def writer(node, raw, topic):
+    raw.create_topic(topic, PARTITIONS)
+    made = Writer(node.port, topic)
+    made.start()
+    yield made
+    made.stop()
+
+
+class Committer:
+    """Commits what a member has read before it lets go, as a careful application does."""
+
+    def __init__(self) -> None:
+        self.refused: list[KafkaError] = []
+
+    def on_revoke(self, consumer, revoked):
+        positions = [each for each in consumer.position(revoked) if each.offset >= 0]
+        try:
+            if positions:
+                consumer.commit(offsets=positions, asynchronous=False)
+        except KafkaException as error:
+            # An exception would not find its way out of a callback of librdkafka.
+            self.refused.append(error.args[0])
+
+
+def kind_of(raw, group):
+    if not describe(raw, group).error_code:
+        return "classic"
+    return "mixed" if 0 in {each.member_type for each in describe_consumer(raw, group).members} else "consumer"
+
+
+@pytest.mark.parametrize("classic", ["range", "cooperative-sticky"])
+def test_a_live_group_becomes_a_new_one_and_turns_back_without_skipping_a_record(node, raw, topic, writer, classic):
+    committer = Committer()
+    with crew_of(node.bootstrap) as crew:
+
+        def join(protocol):
+            return crew.join(topic, [topic], protocol, on_revoke=committer.on_revoke)
+
+        members = [join(classic) for _ in range(MEMBERS)]
+        crew.poll_until_shared(partitions(topic, PARTITIONS))
+        kinds = [kind_of(raw, topic)]
+        for protocol in ("consumer", classic):
+            for place in range(MEMBERS):
+                crew.leave(members[place])
+                members[place] = join(protocol)
+                crew.poll_until_shared(partitions(topic, PARTITIONS))
+                crew.poll_for(0.2)
+                kinds.append(kind_of(raw, topic))
+        assert kinds == ["classic", "mixed", "mixed", "consumer", "mixed", "mixed", "classic"]
+        writer.stop()
+        crew.poll_until(
+            lambda: writer.written <= {(each.partition, each.offset) for each in crew.seen},
+            "reading all that was written",
+        )
+        assert not crew.errors
+        for member in members:
+            committer.on_revoke(member, [TopicPartition(*each) for each in share_of(member)])
+    ends = {(topic, partition): 0 for partition in range(PARTITIONS)}
+    for partition, offset in writer.written:
+        ends[topic, partition] = max(ends[topic, partition], offset + 1)
+    assert fetch_offsets(raw, topic) == ends
+    # Nobody is thrown out by the change alone: all could commit before they let go, so nothing is read twice either.
+    assert committer.refused == []
+    assert len(crew.seen) == len(writer.written)
+
+
+def test_where_the_policy_forbids_it_groups_stay_what_they_are(make_node):
+    node = make_node(NODE_SETTINGS | {"group.consumer.migration.policy": "disabled"})
+    with Raw(node.port) as raw, crew_of(node.bootstrap) as crew:
+        raw.create_topic("t", 2)
+        stays = crew.join("g", ["t"], "range")
+        crew.poll_until_shared(partitions("t", 2))
+        crew.join("g", ["t"], "consumer")
+        crew.poll_until(lambda: crew.errors, "being turned away")
+        crew.poll_for(0.3)
+        assert share_of(stays) == partitions("t", 2)
+        assert kind_of(raw, "g") == "classic"

@@ -1,0 +1,73 @@
+"""Many logs are synced in one call of the system; few, or where there is no such call, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from millpond.base.ids import TopicPartition
+from millpond.log.limits import LogLimits
+from millpond.log.partition_log import PartitionLog
+from millpond.log.store import LogStore
+from millpond.log.together import TOGETHER_FROM, run_tickets
+from millpond.sim.disk import SimDisk
+from millpond.sim.entropy import SeededEntropy
+from millpond.wire.records import Record, encode_batch
+
+
+def dirty_logs(disk: SimDisk, count: int) -> list[PartitionLog]:
+    store = LogStore(disk, "/data", LogLimits(), SeededEntropy(1))
+    store.open(0)
+    logs = [store.create(TopicPartition("t", number), UUID(int=1)) for number in range(count)]
+    for log in logs:
+        batch = encode_batch([Record(0, 5, None, b"v")])
+        log.append(memoryview(bytearray(batch)), leader_epoch=0, now_ms=5)
+    return logs
+
+
+def read_back(disk: SimDisk, count: int) -> list[int]:
+    store = LogStore(disk, "/data", LogLimits(), SeededEntropy(2))
+    report = store.open(0)
+    assert not report.failed
+    found = [store.get(TopicPartition("t", number)) for number in range(count)]
+    return [-1 if log is None else log.end_offset for log in found]
+
+
+@pytest.mark.parametrize("count", [1, TOGETHER_FROM - 1, TOGETHER_FROM, 40])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_was_synced_survives_a_power_cut(count: int, seed: int) -> None:
+    disk = SimDisk(seed)
+    tickets = [log.sync_target() for log in dirty_logs(disk, count)]
+    assert run_tickets(disk, "/data", tickets) == [None] * count
+    disk.crash()
+    assert read_back(disk, count) == [1] * count
+
+
+def test_forty_logs_need_two_calls() -> None:
+    disk = SimDisk()
+    tickets = [log.sync_target() for log in dirty_logs(disk, 40)]
+    before = len(disk.trace)
+    run_tickets(disk, "/data", tickets)
+    syncs = [entry for entry in disk.trace[before:] if "sync" in str(entry)]
+    assert len(syncs) == 2
+
+
+def test_a_failed_sync_fails_every_log_of_the_round() -> None:
+    disk = SimDisk()
+    tickets = [log.sync_target() for log in dirty_logs(disk, TOGETHER_FROM)]
+    disk.fail_syncs()
+    errors = run_tickets(disk, "/data", tickets)
+    assert len(errors) == TOGETHER_FROM
+    assert all(isinstance(error, OSError) for error in errors)
+
+
+def test_without_such_a_call_each_log_is_synced_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimDisk()
+    no_such_call: Callable[[str], bool] = lambda path: False  # noqa: E731
+    monkeypatch.setattr(disk, "sync_everything", no_such_call)
+    tickets = [log.sync_target() for log in dirty_logs(disk, 20)]
+    assert run_tickets(disk, "/data", tickets) == [None] * 20
+    disk.crash()
+    assert read_back(disk, 20) == [1] * 20

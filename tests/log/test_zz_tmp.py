@@ -1,0 +1,317 @@
+"""Transactions in a log against a model: whatever is written, cut, compacted, reopened or lost in a power cut, a
+consumer of committed records sees what the model says, and what is stable is what the model says."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from millpond.base.errors import Refused
+from millpond.log.limits import LogLimits
+from millpond.log.markers import read_marker
+from millpond.log.producers import ProducerStates
+from millpond.log.replaying import ended_transactions
+from millpond.sim.disk import PowerCut, SimDisk
+from millpond.wire.batch import walk
+from millpond.wire.records import decode_batch
+
+SMALL = LogLimits(segment_bytes=500, index_interval_bytes=150)
+COMPACT = LogLimits(
+    segment_bytes=500,
+    index_interval_bytes=150,
+    cleanup_delete=False,
+    cleanup_compact=True,
+    min_cleanable_dirty_ratio=0.01,
+    delete_retention_ms=500,
+    producer_id_expiration_ms=400,
+)
+
+
+class Model:
+    """What was written, by offset."""
+
+    def __init__(self, pond):
+        self.pond = pond
+        self.safe = 0
+        self.data = {}
+        """offset: (producer or None, epoch, sequence, key, value)"""
+        self.markers = {}
+        """offset: (producer, epoch, committed)"""
+
+    # What it says
+
+    def cut(self, end):
+        self.data = {offset: row for offset, row in self.data.items() if offset < end}
+        self.markers = {offset: row for offset, row in self.markers.items() if offset < end}
+
+    def walk(self):
+        """(open transactions, offsets of committed records)"""
+        opened, committed = {}, []
+        for offset in sorted([*self.data, *self.markers]):
+            if offset in self.markers:
+                producer, _, is_commit = self.markers[offset]
+                rows = opened.pop(producer, [])
+                committed += rows if is_commit else []
+            elif self.data[offset][0] is None:
+                committed.append(offset)
+            else:
+                opened.setdefault(self.data[offset][0], []).append(offset)
+        return opened, sorted(committed)
+
+    def stable(self, end):
+        opened, _ = self.walk()
+        return min((rows[0] for rows in opened.values()), default=end)
+
+    def producer(self, number):
+        """(epoch, next sequence, is a transaction open)"""
+        epoch, sequence = 0, -1
+        for offset in sorted([*self.data, *self.markers]):
+            row = self.markers.get(offset) or self.data[offset]
+            if row[0] == number:
+                if row[1] != epoch:
+                    epoch, sequence = row[1], -1
+                if offset in self.data:
+                    sequence = row[2]
+        return epoch, sequence + 1, number in self.walk()[0]
+
+    # What it does
+
+    def write(self, log, number, key, value):
+        epoch, sequence, _ = self.producer(number)
+        for facts in log.producer_states():
+            # Compaction keeps a producer's last batch, which a power cut may take; the producer goes on all the same.
+            if facts.producer_id == number and facts.producer_epoch == epoch:
+                sequence = facts.last_sequence + 1
+        batch = self.pond.batch(
+            value, key=key, producer_id=number, producer_epoch=epoch, base_sequence=sequence, transactional=True
+        )
+        verification = log.verification(number, epoch, sequence, self.pond.now_ms)
+        offset = log.append(batch, leader_epoch=0, now_ms=self.pond.now_ms, verification=verification).first_offset
+        self.data[offset] = number, epoch, sequence, key, value
+
+    def plain(self, log, key, value):
+        self.data[self.pond.append(log, value, key=key)] = None, 0, 0, key, value
+
+    def end(self, log, number, committed):
+        """Producers with odd numbers speak transactions v2."""
+        epoch, _, _ = self.producer(number)
+        is_v2 = number % 2
+        offset = log.append_marker(
+            number,
+            epoch + 1 if is_v2 else epoch,
+            committed,
+            0,
+            now_ms=self.pond.now_ms,
+            leader_epoch=0,
+            transaction_version=2 if is_v2 else 0,
+        ).first_offset
+        self.markers[offset] = number, epoch + 1 if is_v2 else epoch, committed
+
+    def follow(self, log):
+        """After a power cut the log may have lost what was not synced."""
+        self.cut(log.end_offset)
+
+
+def committed_view(log, dice, start=0):
+    """What a consumer of committed records gets: fetches, each with its own list of aborted transactions."""
+    upper = log.stable_offset(log.end_offset)
+    offset, found = start, {}
+    while offset < upper:
+        data = log.read_batches_below(offset, dice.choice([150, 400, 5000]), upper)
+        if not data:
+            break  # compaction took all from here on
+        aborted = sorted(log.aborted_transactions(offset, upper), key=lambda pair: pair[1])
+        leaving_out = set()
+        for position, header in walk(data):
+            while aborted and aborted[0][1] <= header.last_offset:
+                leaving_out.add(aborted.pop(0)[0])
+            if header.is_control:
+                marker = read_marker(data[position : position + header.size])
+                if marker is not None and not marker.committed:
+                    leaving_out.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in leaving_out):
+                for record in decode_batch(data, position):
+                    if record.offset >= offset:
+                        found[record.offset] = (record.key, record.value)
+            offset = max(offset, header.next_offset)
+    return found
+
+
+class Reader:
+    """A log, with reading below an offset."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def __getattr__(self, name):
+        return getattr(self.log, name)
+
+    def read_batches_below(self, offset, max_bytes, upper):
+        found = self.log.read(offset, max_bytes, upper_offset=upper)
+        if found.range is None:
+            return b""
+        try:
+            data = found.range.file.read_at(found.range.position, found.range.length)
+        finally:
+            found.range.file.release()
+        end = 0
+        for position, header in walk(data):
+            end = position + header.size
+        return data[:end]
+
+
+def check(log, model, dice, *, compacted=False):
+    assert log.last_stable_offset == model.stable(log.end_offset)
+    upper = log.last_stable_offset
+    _, committed = model.walk()
+    wanted = {offset: model.data[offset][3:] for offset in committed if offset < upper}
+    reader = Reader(log)
+    found = committed_view(reader, dice, log.start_offset)
+    if not compacted:
+        assert found == {offset: row for offset, row in wanted.items() if offset >= log.start_offset}
+        late = dice.randrange(log.start_offset, upper + 1)
+        assert committed_view(reader, dice, late) == {offset: row for offset, row in wanted.items() if offset >= late}
+    else:
+        assert found.items() <= wanted.items()
+        assert latest(found) == latest(wanted)
+    for facts in log.producer_states():
+        epoch, sequence, is_open = model.producer(facts.producer_id)
+        assert (facts.transaction_start >= 0) == is_open
+        assert facts.producer_epoch == epoch
+        assert compacted or facts.last_sequence == sequence - 1
+
+
+def latest(rows):
+    table = {}
+    for offset in sorted(rows):
+        table[rows[offset][0]] = rows[offset][1]
+    return {key: value for key, value in table.items() if value is not None}
+
+
+def compact(pond, log):
+    # What a power cut may take must not replace anything.
+    plan = log.compaction_candidate(pond.now_ms, log.synced_offset)
+    if plan is not None:
+        plan.run()
+        log.finish_compaction(plan).run()
+
+
+def act(pond, store, log, model, dice, *, may_cut):
+    """One random thing; the store and log to go on with."""
+    number = dice.randrange(1, 5)
+    key, value = b"k%d" % dice.randrange(4), b"v%d" % dice.randrange(1 << 30)
+    match dice.choices(
+        ["write", "plain", "end", "sync", "reopen", "crash", "cut", "compact"], [8, 2, 5, 2, 1, 1, 1, 1]
+    )[0]:
+        case "write":
+            model.write(log, number, key, value)
+        case "plain":
+            model.plain(log, key, value)
+        case "end":
+            model.end(log, number, dice.random() < 0.5)
+        case "sync":
+            pond.sync(log)
+            store.checkpoint()
+        case "reopen":
+            store.close()
+            store, log = pond.open()
+        case "crash":
+            pond.disk.crash()
+            store, log = pond.open()
+            model.follow(log)
+            # Or else what was cut off may come back with the next power cut, as nobody was promised otherwise.
+            pond.sync(log)
+        case "cut" if may_cut:
+            log.truncate_to(dice.randrange(log.start_offset, log.end_offset + 1))
+            model.cut(log.end_offset)
+        case "compact":
+            compact(pond, log)
+    return store, log
+
+
+@pytest.mark.parametrize("limits", [SMALL, COMPACT], ids=["plain", "compacted"])
+def test_a_consumer_of_committed_records_sees_what_the_model_says(make_pond, limits):
+    for seed in range(40, 1500):
+        dice = random.Random(seed)
+        pond = make_pond(disk=SimDisk(seed), limits=limits)
+        store, log = pond.open()
+        pond.sync(log)
+        model = Model(pond)
+        try:
+            for _ in range(60):
+                # What compaction took cannot be written down again, so there the end is not cut.
+                store, log = act(pond, store, log, model, dice, may_cut=not limits.cleanup_compact)
+                check(log, model, dice, compacted=limits.cleanup_compact)
+        except (AssertionError, Refused) as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def life(pond, model):
+    """Transactions across segments, one of them aborted, compaction, and a clean end."""
+    store, log = pond.open()
+    pond.sync(log)
+    for number in range(10):
+        model.write(log, 1, b"a", b"one-%d" % number)
+        if number % 2:
+            model.write(log, 2, b"b%d" % number, b"two-%d" % number)
+        if number % 3 == 2:
+            model.end(log, 1, committed=number != 5)
+        if number % 4 == 3:
+            pond.sync(log)
+            model.safe = log.synced_offset
+            store.checkpoint()
+    model.end(log, 2, committed=False)
+    model.end(log, 1, committed=False)
+    for number in range(6):
+        model.plain(log, b"a", b"plain-%d" % number)
+    pond.sync(log)
+    store.checkpoint()
+    for _ in range(3):
+        compact(pond, log)
+        pond.now_ms += 600
+        model.plain(log, b"a", b"more")
+        log.roll()
+    store.close()
+
+
+@pytest.mark.parametrize("limits", [SMALL, COMPACT], ids=["plain", "compacted"])
+def test_a_power_cut_at_every_disk_operation_leaves_transactions_as_they_were(make_pond, limits):
+    whole = make_pond(disk=SimDisk(1), limits=limits)
+    life(whole, Model(whole))
+    dice = random.Random(1)
+    for number in range(1, whole.disk.operations + 1):
+        pond = make_pond(disk=SimDisk(number), limits=limits)
+        pond.disk.crash_at_operation(number)
+        model = Model(pond)
+        try:
+            life(pond, model)
+        except PowerCut:
+            pass
+        except Refused as refused:
+            if not isinstance(refused.__cause__, PowerCut):
+                raise
+        pond.disk.crash()
+        _, log = pond.open()
+        if log.end_offset > max((*model.data, *model.markers), default=-1) + 1:
+            continue  # what was being written is there, and the model was not told
+        assert log.end_offset >= model.safe
+        model.follow(log)
+        try:
+            check(log, model, dice, compacted=limits.cleanup_compact)
+        except AssertionError as error:
+            raise AssertionError(f"operation {number}: {error}") from error
+
+
+def test_batches_are_taken_in_from_an_offset_on(pond):
+    _, log = pond.open()
+    model = Model(pond)
+    model.write(log, 1, b"a", b"one")
+    model.end(log, 1, committed=False)
+    model.write(log, 1, b"a", b"two")
+    model.end(log, 1, committed=True)
+    segment = log.active
+    states = ProducerStates()
+    ended = list(ended_transactions(states, segment.file, segment.batches_from(0), 2, now_ms=99))
+    assert [(each.first_offset, each.last_offset, each.committed) for each in ended] == [(2, 3, True)]
+    assert states.entries[1].active_ms == 99

@@ -1,0 +1,147 @@
+"""A copying job as a process of its own: read in a group, write in a transaction, commit the offsets inside it.
+
+python copy_worker.py bootstrap input output group transactional-id protocol
+
+Every tenth batch or so is aborted on purpose, so that the output has records that nobody may see. What the job cannot
+go on from ends it: whoever started it starts it again, as it would after a crash.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import signal
+import sys
+import time
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+BATCH_RECORDS = 200
+GATHER_SECONDS = 0.1
+ABORTS_ONE_IN = 10
+PATIENCE_SECONDS = 30.0
+
+FENCED = 3
+STUCK = 4
+
+
+class CopyJob:
+    def __init__(self, bootstrap: str, source: str, target: str, group: str, name: str, protocol: str) -> None:
+        common = {
+            "bootstrap.servers": bootstrap,
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 100,
+            "retry.backoff.ms": 20,
+            "retry.backoff.max.ms": 100,
+            "log_level": 0,
+        }
+        self._target = target
+        self._producer = Producer(
+            {**common, "transactional.id": name, "transaction.timeout.ms": 10_000, "linger.ms": 1}
+        )
+        grouping = (
+            {"group.protocol": "consumer"}
+            if protocol == "consumer"
+            else {
+                "partition.assignment.strategy": protocol,
+                "session.timeout.ms": 1500,
+                "heartbeat.interval.ms": 100,
+            }
+        )
+        self._consumer = Consumer(
+            {
+                **common,
+                **grouping,
+                "group.id": group,
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 50,
+                "fetch.error.backoff.ms": 20,
+            }
+        )
+        self._source = source
+        self._has_moved = False
+
+    def run(self) -> None:
+        self._patiently(lambda: self._producer.init_transactions(5.0))
+        self._consumer.subscribe([self._source], on_assign=self._moved, on_revoke=self._moved, on_lost=self._moved)
+        while True:
+            batch = self._gather()
+            if not batch:
+                continue
+            try:
+                self._copy(batch)
+            except KafkaException as raised:
+                fault: KafkaError = raised.args[0]
+                if fault.fatal() or not fault.txn_requires_abort():
+                    print(f"ends: {fault}", file=sys.stderr, flush=True)
+                    sys.exit(FENCED)
+                print(f"aborts: {fault}", file=sys.stderr, flush=True)
+                self._abort()
+
+    def _moved(self, *_: object) -> None:
+        self._has_moved = True
+
+    def _gather(self) -> list[Message]:
+        """The next records, all of one assignment: what was read before partitions moved is read again."""
+        found: list[Message] = []
+        deadline = time.monotonic() + GATHER_SECONDS
+        while len(found) < BATCH_RECORDS and (left := deadline - time.monotonic()) > 0:
+            self._has_moved = False
+            message = self._consumer.poll(left)
+            if self._has_moved and found:
+                self._rewind()
+                return []
+            if message is not None and message.error() is None:
+                found.append(message)
+        return found
+
+    def _copy(self, batch: list[Message]) -> None:
+        self._producer.begin_transaction()
+        ends: dict[tuple[str, int], int] = {}
+        for each in batch:
+            self._producer.produce(self._target, each.value(), each.key(), each.partition())
+            ends[each.topic(), each.partition()] = each.offset() + 1
+        if random.randrange(ABORTS_ONE_IN) == 0:
+            self._producer.flush(PATIENCE_SECONDS)
+            self._abort()
+            return
+        offsets = [TopicPartition(topic, partition, end) for (topic, partition), end in ends.items()]
+        member = self._consumer.consumer_group_metadata()
+        self._patiently(lambda: self._producer.send_offsets_to_transaction(offsets, member, 5.0))
+        self._patiently(lambda: self._producer.commit_transaction(5.0))
+
+    def _abort(self) -> None:
+        self._patiently(lambda: self._producer.abort_transaction(5.0))
+        self._rewind()
+
+    def _rewind(self) -> None:
+        """Back to what is committed, partition by partition."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                for each in self._consumer.committed(self._consumer.assignment(), timeout=5.0):
+                    self._consumer.seek(TopicPartition(each.topic, each.partition, max(each.offset, 0)))
+                return
+            except KafkaException as fault:
+                print(f"rewinds again: {fault}", file=sys.stderr, flush=True)
+                time.sleep(0.05)
+        sys.exit(STUCK)
+
+    def _patiently(self, do) -> None:  # type: ignore[no-untyped-def]
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                do()
+                return
+            except KafkaException as raised:
+                if not raised.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    # A worker must not outlive whoever started it.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    CopyJob(*sys.argv[1:]).run()
