@@ -1,4 +1,4 @@
-"""What the tests of the broker share: a link that tells what was done to it, batches, and a broker asked in process."""
+"""What the tests of the broker share: a link that tells what was done to it, batches, a broker asked in process."""
 
 from __future__ import annotations
 

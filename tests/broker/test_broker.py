@@ -57,8 +57,16 @@ def test_a_started_broker_serves(desk: Any) -> None:
     assert desk.broker.partitions.get("pond", 0) is not None
 
 
+def test_a_client_learns_what_is_served_and_the_broker_who_asks(desk: Any) -> None:
+    caller = desk.connect()
+    request = m.ApiVersionsRequest(client_software_name="rod", client_software_version="2")
+    reply = caller.ask(request, 3)
+    assert {each.api_key for each in reply.api_keys} == {api.key for api in desk.broker.dispatcher.apis}
+    assert caller.connection.client_software == "rod 2"
+
+
 def test_nothing_is_listened_to_when_the_address_is_taken(desk: Any) -> None:
-    with pytest.raises(OSError, match="."):
+    with pytest.raises(OSError, match="in use"):
         desk.sim.network.listen("node", PORT, lambda _: None)
 
 

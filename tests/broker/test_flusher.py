@@ -203,6 +203,6 @@ def test_whoever_is_told_may_wait_again(play: Play) -> None:
 def test_a_fault_of_our_own_is_not_hidden(play: Play) -> None:
     log = play.log("a")
     play.append(log, "a")
-    _, done, failed = play.workers.jobs.pop()
+    _, _, failed = play.workers.jobs.pop()
     with pytest.raises(ZeroDivisionError):
         failed(ZeroDivisionError())

@@ -235,3 +235,124 @@ def test_random_lives_read_like_a_list(make_pond):
         assert list(pond.values(log).values()) == model
         for offset in range(len(model)):
             assert read_header(log.read_batches(offset, 1)).base_offset <= offset
+
+
+# Transactions
+
+
+def transactional(pond, log, producer, sequence, value=b"v", epoch=0):
+    batch = pond.batch(value, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, transactional=True)
+    verification = log.verification(producer, epoch, sequence, pond.now_ms)
+    return log.append(batch, leader_epoch=0, now_ms=pond.now_ms, verification=verification).first_offset
+
+
+def mark(pond, log, producer, committed, epoch=0, coordinator_epoch=0, version=0):
+    return log.append_marker(
+        producer,
+        epoch,
+        committed,
+        coordinator_epoch,
+        now_ms=pond.now_ms,
+        leader_epoch=5,
+        transaction_version=version,
+    )
+
+
+def test_a_marker_takes_an_offset_and_makes_stable_what_came_before(pond):
+    _, log = pond.open()
+    pond.append(log, b"plain")
+    transactional(pond, log, 7, 0)
+    pond.append(log, b"plain")
+    assert (log.last_stable_offset, log.stable_offset(3), log.stable_offset(1)) == (1, 1, 1)
+    appended = mark(pond, log, 7, committed=True)
+    assert (appended.first_offset, appended.last_offset, appended.duplicate) == (3, 3, False)
+    assert log.last_stable_offset == log.end_offset == 4
+    assert log.stable_offset(3) == 1, "the marker is not on the followers yet"
+    assert log.latest_epoch == 5
+    (record,) = pond.records(log, 3)
+    assert (record.key, record.value) == (b"\0\0\0\1", b"\0\0\0\0\0\0")
+
+
+def test_aborted_transactions_are_listed_wherever_they_ended(pond):
+    _, log = pond.open()
+    transactional(pond, log, 7, 0)
+    transactional(pond, log, 8, 0)
+    pond.fill(log, 20)
+    first_end = mark(pond, log, 8, committed=False).first_offset
+    pond.fill(log, 20)
+    transactional(pond, log, 8, 1)
+    last_end = mark(pond, log, 7, committed=False).first_offset
+    mark(pond, log, 8, committed=True)
+    end = log.end_offset
+    assert len(log.segments) > 3
+    assert log.aborted_transactions(0, end) == [(8, 1), (7, 0)]
+    assert log.aborted_transactions(first_end + 1, end) == [(7, 0)]
+    assert log.aborted_transactions(first_end, first_end + 1) == [(8, 1), (7, 0)]
+    assert log.aborted_transactions(0, 1) == [(7, 0)]
+    assert log.aborted_transactions(last_end + 1, end) == []
+
+
+def test_zombies_cannot_end_a_transaction(pond):
+    _, log = pond.open()
+    transactional(pond, log, 7, 0, epoch=3)
+    with pytest.raises(Refused) as older:
+        mark(pond, log, 7, committed=True, epoch=2)
+    assert older.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
+    with pytest.raises(Refused) as same:
+        mark(pond, log, 7, committed=True, epoch=3, version=2)
+    assert same.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
+    mark(pond, log, 7, committed=True, epoch=4, coordinator_epoch=9, version=2)
+    mark(pond, log, 7, committed=True, epoch=4, coordinator_epoch=9, version=2)
+    with pytest.raises(Refused) as fenced:
+        mark(pond, log, 7, committed=True, epoch=4, coordinator_epoch=8)
+    assert fenced.value.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert log.end_offset == 3
+    with pytest.raises(Refused) as zombie:
+        transactional(pond, log, 7, 1, epoch=3)
+    assert zombie.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_an_unverified_beginning_is_refused_and_changes_nothing(pond):
+    _, log = pond.open()
+    batch = pond.batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    with pytest.raises(Refused) as unverified:
+        log.append(batch, leader_epoch=0, now_ms=pond.now_ms)
+    assert unverified.value.code == ErrorCode.INVALID_TXN_STATE
+    assert (log.end_offset, log.producer_states()) == (0, [])
+    transactional(pond, log, 7, 0)
+    log.append(
+        pond.batch(b"w", producer_id=7, producer_epoch=0, base_sequence=1, transactional=True),
+        leader_epoch=0,
+        now_ms=pond.now_ms,
+    )
+    with pytest.raises(Refused) as plain:
+        pond.append(log, b"x", producer_id=7, producer_epoch=0, base_sequence=2)
+    assert plain.value.code == ErrorCode.INVALID_TXN_STATE
+
+
+def test_a_follower_knows_of_transactions_what_its_leader_knows(pond, make_pond):
+    _, leader = pond.open()
+    transactional(pond, leader, 7, 0)
+    transactional(pond, leader, 8, 0)
+    mark(pond, leader, 7, committed=False, epoch=1, version=2)
+    _, follower = make_pond().open()
+    follower.append_follower(memoryview(bytearray(leader.read_batches(0, 1 << 20))), now_ms=pond.now_ms)
+    assert follower.producer_states() == leader.producer_states()
+    assert follower.aborted_transactions(0, 9) == leader.aborted_transactions(0, 9) == [(7, 0)]
+    assert follower.last_stable_offset == leader.last_stable_offset == 1
+
+
+def test_what_is_stable_never_lies_before_the_start(pond):
+    _, log = pond.open()
+    transactional(pond, log, 7, 0)
+    pond.fill(log, 5)
+    log.delete_before(3)
+    assert log.last_stable_offset == 3
+
+
+def test_a_marker_on_a_closed_log_is_refused(pond):
+    store, log = pond.open()
+    store.close()
+    with pytest.raises(Refused) as closed:
+        mark(pond, log, 7, committed=True)
+    assert closed.value.code == ErrorCode.KAFKA_STORAGE_ERROR

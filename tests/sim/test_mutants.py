@@ -11,7 +11,7 @@ import pytest
 from millpond.broker import flusher
 from millpond.broker.apis import k01_fetch
 from millpond.broker.controller import Controller
-from millpond.log import recovery, store, syncing
+from millpond.log import recovery, store, syncing, together
 from millpond.log.partition_log import PartitionLog
 from millpond.log.producers import ProducerStates
 from millpond.sim import faults
@@ -42,7 +42,7 @@ def retry_a_failed_sync(patch: Patch) -> None:
                 return None
         return failure
 
-    patch.setattr(flusher, "_sync", sync)
+    patch.setattr(together, "_run_alone", sync)
 
 
 def forget_producers_on_restart(patch: Patch) -> None:

@@ -168,7 +168,7 @@ def run(node: Node, plan: Plan, progress: Callable[[Tally], None] | None = None)
             else:
                 crew.kill(dice.randrange(plan.workers))
                 tally.worker_kills += 1
-            tally.stalls.append(_wait_for(watcher, crew, watcher.count + 1))
+            tally.stalls.append(_wait_for(watcher, crew, min(watcher.count + 1, plan.records)))
             tally.copied = watcher.count
             if progress is not None:
                 progress(tally)

@@ -197,13 +197,13 @@ class PartitionLog:
     def _write(self, batches: memoryview, last_offset: int, now_ms: int) -> None:
         limits = self.limits
         active = self.active
-        if active.size and (
-            not active.fits(len(batches), last_offset, limits.segment_bytes, limits.index_bytes_max)
-            or active.age_ms(now_ms) >= limits.age_max_ms
-        ):
-            self.roll()
-            active = self.active
         try:
+            if active.size and (
+                not active.fits(len(batches), last_offset, limits.segment_bytes, limits.index_bytes_max)
+                or active.age_ms(now_ms) >= limits.age_max_ms
+            ):
+                self.roll()
+                active = self.active
             file = active.file
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error

@@ -161,7 +161,7 @@ class ClassicGroup:
             self.member_of_generation(member_id, instance_id, generation)
         elif not transactional:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
-        if False:
+        if self.state is State.COMPLETING and not transactional:
             raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
