@@ -75,6 +75,12 @@ def test_one_host_takes_only_its_share(play: Play) -> None:
     assert play.connect("10.0.0.1:4")
 
 
+def test_hosts_that_have_left_are_forgotten(play: Play) -> None:
+    for host in range(100):
+        play.connect(f"10.0.0.{host}:1").end()
+    assert not play.connections._per_host
+
+
 def test_hosts_of_the_newer_protocol_are_told_apart(play: Play) -> None:
     assert all(play.connect(peer) for peer in ("::1:1", "::1:2", "::2:1"))
     assert play.connect("::1:3") is None

@@ -70,10 +70,12 @@ class Play:
         overrides = {name.replace("_", "."): text for name, text in texts.items()}
         self.partition.configure(LAYERS.topic_settings(overrides))
 
-    def read(self, offset: int, bytes_max: int, *, at_least_one_batch: bool = True) -> list[list[int]]:
+    def read(
+        self, offset: int, bytes_max: int, *, at_least_one_batch: bool = True, **options: int
+    ) -> list[list[int]]:
         """The base offsets of the batches that are found, one list for each range."""
         found = []
-        for part in self.partition.read(offset, bytes_max, at_least_one_batch=at_least_one_batch):
+        for part in self.partition.read(offset, bytes_max, at_least_one_batch=at_least_one_batch, **options):
             data = part.file.read_at(part.position, part.length)
             assert len(data) == part.length
             found.append([header.base_offset for _, header in walk(data)])
@@ -126,6 +128,15 @@ def test_what_the_log_refuses_wakes_nobody(play: Play) -> None:
     records[-1] ^= 1
     assert play.refusal(records) == "CORRUPT_MESSAGE"
     assert watching.woken == 0
+
+
+def test_only_the_broker_itself_writes_to_its_own_topics(play: Play) -> None:
+    play.partition = play.make("__consumer_offsets", 0)
+    watching = Watching(play.partition)
+    assert play.refusal(play.batch(b"a")) == "INVALID_TOPIC_EXCEPTION"
+    assert watching.woken == 0
+    assert play.partition.append_own(bytes(play.batch(b"a"))).first_offset == 0
+    assert watching.woken == 1
 
 
 # Watching.
@@ -216,6 +227,14 @@ def test_only_the_first_batch_of_all_comes_whole(make_batch: Callable[..., memor
     assert play.read(0, 2000) == [[0], [1]]
 
 
+def test_a_read_may_end_before_the_log_does(small: Play) -> None:
+    for number in range(5):
+        small.append(b"%d" % number)
+    for upper, expected in ((1, [[0]]), (2, [[0, 1]]), (3, [[0, 1], [2]]), (4, [[0, 1], [2, 3]])):
+        assert small.read(0, 10_000, upper_offset=upper) == expected
+    assert small.read(4, 10_000, upper_offset=4) == []
+
+
 def test_there_is_an_end_to_the_segments_of_one_read(make_batch: Callable[..., memoryview]) -> None:
     play = Play(make_batch, LogLimits(segment_bytes=len(make_batch(b"v"))))
     for _ in range(RANGES_MAX + 5):
@@ -231,7 +250,7 @@ def test_every_range_holds_its_file_until_it_is_released(small: Play) -> None:
     for part in ranges:
         assert part.file.read_at(part.position, part.length)
         part.file.release()
-    with pytest.raises(OSError, match="(?i)bad file"):
+    with pytest.raises(OSError, match=r"(?i)bad file"):
         ranges[0].file.read_at(0, 1)
 
 

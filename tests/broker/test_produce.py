@@ -12,8 +12,10 @@ import pytest
 from millpond.base.errors import ErrorCode, MalformedMessage, RemoteError
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.broker.apis import k00_produce
+from millpond.broker.wait import Wait
 from millpond.wire import messages as m
 from millpond.wire.batch import walk
+from millpond.wire.records import decode_batch
 
 VERSIONS = range(3, 14)
 SLOW_MS = 100_000
@@ -302,6 +304,37 @@ def test_else_the_records_keep_their_own_time(play: Play) -> None:
     play.send(9, (0, play.batch(b"a", timestamp=5)), acks=1)
     (reply,) = play.producer.replies()
     assert reply.responses[0].partition_responses[0].log_append_time_ms == -1
+
+
+# Transactions.
+
+
+def test_a_transaction_must_be_acknowledged(play: Play) -> None:
+    with pytest.raises(RemoteError, match="must be acknowledged"):
+        play.send(9, (0, play.batch(b"a")), acks=0, transactional_id="me")
+    assert play.partition.log.end_offset == 0
+
+
+def test_records_that_wait_for_the_coordinator_outlive_the_shared_buffer(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One partition may write at once, the other must ask: none of their bytes may be another client's by then."""
+    waits: list[Wait[Any]] = []
+
+    def ask(*_: Any) -> Wait[Any]:
+        waits.append(Wait())
+        if len(waits) == 1:
+            waits[0].finish(k00_produce.NOTHING_NEEDED)
+        return waits[-1]
+
+    monkeypatch.setattr(k00_produce, "ask_for_leave", ask)
+    play.send(9, (0, play.batch(b"mine")), (1, play.batch(b"mine")), transactional_id="me", acks=1)
+    play.desk.connect().send(play.request(9, (0, play.batch(b"x" * 5000)), topic="lake"), 9)
+    waits[1].finish(k00_produce.NOTHING_NEEDED)
+    assert play.answers() == [(0, 0), (0, 0)]
+    for index in (0, 1):
+        data = play.desk.broker.partitions.get("pond", index).log.read_batches(0, 1000)
+        assert [record.value for record in decode_batch(data)] == [b"mine"]
 
 
 # What ends the connection, and versions of long ago.

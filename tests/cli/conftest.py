@@ -234,7 +234,9 @@ while True:
 class Reader:
     """A member of a group in a process of its own: reads and commits so many records, then only stays a member."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str, count: int, pace_seconds: float, **settings: Any) -> None:
+    def __init__(
+        self, bootstrap: str, group: str, topic: str, count: int, pace_seconds: float, **settings: Any
+    ) -> None:
         told = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
         told |= {"enable.auto.commit": False} | {key.replace("_", "."): value for key, value in settings.items()}
         self.process = subprocess.Popen(

@@ -24,7 +24,9 @@ def test_the_overview_names_every_command_and_fits_on_80_columns(lonely: Any) ->
 @pytest.mark.parametrize(
     "path",
     ["up", "produce", "consume", "version", "log", "log dump", "topic"]
-    + [f"topic {verb}" for verb in ("create", "list", "describe", "alter", "delete")],
+    + [f"topic {verb}" for verb in ("create", "list", "describe", "alter", "delete")]
+    + ["group", *(f"group {verb}" for verb in ("list", "describe", "reset", "delete", "history"))]
+    + ["txn", *(f"txn {verb}" for verb in ("list", "describe", "hanging", "abort"))],
 )
 def test_every_command_shows_an_example_of_itself(path: str) -> None:
     told = CliRunner().invoke(command, [*path.split(), "--help"], prog_name="millpond", terminal_width=80)

@@ -33,6 +33,9 @@ class CopyJob:
             "reconnect.backoff.max.ms": 100,
             "retry.backoff.ms": 20,
             "retry.backoff.max.ms": 100,
+            # librdkafka 2.16 forgets a lone broker that goes away, and then waits for it for ever in
+            # send_offsets_to_transaction, whose coordinator it remembers.
+            "metadata.recovery.strategy": "none",
             "log_level": 0,
         }
         self._target = target

@@ -69,7 +69,7 @@ def explain(rebalance: Rebalance) -> Iterable[str]:
     facts = [f"generation {rebalance['generation']}", f"{members} member{'' if members == 1 else 's'}"]
     facts += [f"{rebalance['protocol']}"] if rebalance.get("protocol") else []
     paused_ms = rebalance["paused_ms"]
-    facts += ["not finished" if paused_ms is None else f"took {show_span(paused_ms)}" if paused_ms else "no pause"]
+    facts += ["not finished" if paused_ms is None else f"paused {show_span(paused_ms)}" if paused_ms else "no pause"]
     yield click.style(_moment(rebalance["started_ms"]), bold=True) + "  " + ", ".join(facts)
     causes = rebalance["causes"]
     for cause in causes[:CAUSES_SHOWN_MAX]:

@@ -27,6 +27,7 @@ from millpond.log.reading import LogSlice
 from millpond.log.segment import NO_TIMESTAMP, Segment
 from millpond.log.snapshots import Snapshots
 from millpond.log.syncing import Debts, RemovalJob, SyncTicket, make_ticket
+from millpond.log.together import run_tickets
 from millpond.wire.batch import CONTROL, BatchHeader, patch_append_time, patch_offset_and_epoch
 
 TRANSACTIONS_RAISE_EPOCH_FROM = 2
@@ -490,22 +491,38 @@ class PartitionLog:
 
     def close(self) -> None:
         """Make everything durable and leave the folder as a clean start wants it. Waits for the disk."""
-        if self.closed:
-            return
-        if self.failed is None:
+        ticket = self.begin_close()
+        if ticket is not None:
+            (error,) = run_tickets(self.disk, self.folder, [ticket])
+            self.end_close(ticket, error)
+        self.abandon()
+
+    def begin_close(self) -> SyncTicket | None:
+        """Write what a clean start wants to find. The ticket makes it last; None if that cannot be."""
+        if self.closed or self.failed is not None:
+            return None
+        ticket = None
+        try:
             ticket = self.sync_target()
-            try:
-                self.active.flush_indexes()
-                ended = self.active.aborted.file_for_sync()
-                if ended is not None:
-                    ended.sync()
-                    self.disk.sync_folder(self.folder)
-                if self.end_offset not in self.snapshots.offsets and self.end_offset > 0:
-                    self.snapshots.write(self.end_offset, self.producers)
-                ticket.run()
-                self.synced(ticket)
-            except OSError as error:
-                self.fail(error, ticket)
+            self.active.flush_indexes()
+            ended = self.active.aborted.file_for_sync()
+            if ended is not None:
+                ended.retain()
+                ticket.files.append(ended)
+                ticket.debts.folders.add(self.folder)
+            if self.end_offset not in self.snapshots.offsets and self.end_offset > 0:
+                self.snapshots.write(self.end_offset, self.producers)
+        except OSError as error:
+            self.fail(error, ticket)
+            return None
+        return ticket
+
+    def end_close(self, ticket: SyncTicket, error: OSError | None) -> None:
+        """The ticket has been run."""
+        if error is None:
+            self.synced(ticket)
+        else:
+            self.fail(error, ticket)
         self.abandon()
 
     def abandon(self) -> None:

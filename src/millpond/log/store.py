@@ -30,6 +30,7 @@ from millpond.log.recovery import LogDamaged, Opening, open_log
 from millpond.log.retention import RetentionClock, append_times, move_append_times
 from millpond.log.segment import Segment
 from millpond.log.syncing import FolderRemovalJob
+from millpond.log.together import run_tickets
 
 
 class FolderInUse(Exception):
@@ -225,8 +226,12 @@ class LogStore:
         """Close every log and say that it was done; waits for the disk."""
         if self._lock is None:
             return
+        closing = [(log, ticket) for log in self.logs.values() if (ticket := log.begin_close()) is not None]
+        errors = run_tickets(self.disk, self.folder, [ticket for _, ticket in closing])
+        for (log, ticket), error in zip(closing, errors, strict=True):
+            log.end_close(ticket, error)
         for log in self.logs.values():
-            log.close()
+            log.abandon()
         self.checkpoint()
         # A partition that could not be opened has not been recovered: the next start must not take it for clean.
         if not self.failed and not any(log.failed for log in self.logs.values()):

@@ -34,6 +34,11 @@ class SyncTicket:
         for path, data in self.replacements:
             self.disk.replace(path, data)
 
+    @property
+    def is_owed(self) -> bool:
+        """Whether there is anything to do at all."""
+        return bool(self.files or self.debts.folders or self.replacements)
+
     def release(self) -> None:
         """Back on the loop: let the files go."""
         for file in self.files:

@@ -13,7 +13,7 @@ TOGETHER_FROM = 12
 
 def run_tickets(disk: Disk, path: str, tickets: Sequence[SyncTicket]) -> list[OSError | None]:
     """Run all tickets; how each fared. May run on any thread. `path` lies on the file system that holds the logs."""
-    if len(tickets) >= TOGETHER_FROM:
+    if sum(ticket.is_owed for ticket in tickets) >= TOGETHER_FROM:
         try:
             if _run_together(disk, path, tickets):
                 return [None] * len(tickets)

@@ -102,6 +102,18 @@ def test_seven_days_by_default(stage) -> None:
     assert stage.committed() == -1
 
 
+def test_many_groups_are_looked_at_bit_by_bit(short) -> None:
+    for number in range(1200):
+        short.commit(1, group=f"g{number}")
+    short.now_ms += 60_000
+    first = short.take(short.shard.on_time(short.now_ms))
+    assert len(first.records) == 500
+    assert short.shard.next_deadline_ms() == short.now_ms + 10
+    short.pass_time(20)
+    assert short.shard.groups == {}
+    assert short.shard.next_deadline_ms() == short.now_ms + 1000
+
+
 def test_deleted_topic_takes_its_offsets_along(stage, remove_topic: Callable) -> None:
     stage.commit(1, topic="t")
     stage.commit(2, topic="u")

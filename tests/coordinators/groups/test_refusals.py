@@ -19,7 +19,11 @@ REQUESTS = [
         groups=[m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g")],
     ),
     m.OffsetDeleteRequest(),
+    m.DescribeGroupsRequest(groups=["g"]),
+    m.ListGroupsRequest(),
+    m.DeleteGroupsRequest(groups_names=["g"]),
     m.ConsumerGroupHeartbeatRequest(),
+    m.ConsumerGroupDescribeRequest(group_ids=["g"]),
 ]
 
 

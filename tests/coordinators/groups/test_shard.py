@@ -395,7 +395,7 @@ def settled(shard: GroupShard) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 32))
 def test_random_life(make_stage: Callable, assigned: Callable, seed: int) -> None:
     stage = make_stage(initial_rebalance_delay_ms=500)

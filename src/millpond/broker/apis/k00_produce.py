@@ -44,6 +44,9 @@ def handle(broker: Broker, call: Call, request: m.ProduceRequest) -> Outcome:
     if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
         return _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks must be 0, 1 or -1 (all)")
     if request.transactional_id is not None:
+        if request.acks == ACKS_NONE:
+            # Nobody would hear of a refusal, and the rest of the transaction would be committed without this batch.
+            return _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "a transaction must be acknowledged")
         return _after_leave(broker, call, request, request.transactional_id)
     return _finish(_Produce(broker, request, call.version, {}), request)
 
@@ -72,10 +75,11 @@ def _after_leave(broker: Broker, call: Call, request: m.ProduceRequest, transact
                 continue
             asked.append(partition.name)
             waits.append(ask_for_leave(broker, transactional_id, call.version, partition, data.records))
-            if not waits[-1].ended:
-                # The frame is not ours once we wait: its buffer serves the next request.
+    if not all(wait.ended for wait in waits):
+        # The frame is not ours once we wait for any of them: its buffer serves the next request.
+        for topic in request.topic_data:
+            for data in topic.partition_data:
                 data.records = memoryview(bytearray(data.records or b""))
-
     whole: Wait[Response] = Wait()
 
     def append(answers: list[Any]) -> None:

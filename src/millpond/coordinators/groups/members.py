@@ -118,7 +118,7 @@ def protocols_of(body: JoinGroupRequest) -> Protocols:
 
 def rebalance_timeout_of(body: JoinGroupRequest) -> int:
     """The first version has no such field: there the session timeout stands for it."""
-    return body.session_timeout_ms if body.rebalance_timeout_ms < -5 else body.rebalance_timeout_ms
+    return body.session_timeout_ms if body.rebalance_timeout_ms < 0 else body.rebalance_timeout_ms
 
 
 def new_member_id(client_id: str, instance_id: str | None, unique: str) -> str:

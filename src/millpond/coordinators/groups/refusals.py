@@ -1,4 +1,7 @@
-"""A refusal as the answer that each kind of request has for it."""
+"""A refusal as the answer that each kind of request has for it.
+
+It serves requests that never reach a shard too: when the coordinator is elsewhere, or still loading.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,22 @@ def refusal(request: Request, refused: Refused) -> m.Message:
             return _refused_fetch(body, request.version, code)
         case m.OffsetDeleteRequest():
             return m.OffsetDeleteResponse(error_code=code)
+        case m.DescribeGroupsRequest():
+            kind = m.DescribeGroupsResponse.DescribedGroup
+            return m.DescribeGroupsResponse(groups=[kind(group_id=each, error_code=code) for each in body.groups])
+        case m.ListGroupsRequest():
+            return m.ListGroupsResponse(error_code=code)
+        case m.DeleteGroupsRequest():
+            result, names = m.DeleteGroupsResponse.DeletableGroupResult, body.groups_names
+            return m.DeleteGroupsResponse(results=[result(group_id=each, error_code=code) for each in names])
+        case m.ConsumerGroupDescribeRequest():
+            described = m.ConsumerGroupDescribeResponse.DescribedGroup
+            return m.ConsumerGroupDescribeResponse(
+                groups=[
+                    described(group_id=each, error_code=code, error_message=refused.message)
+                    for each in body.group_ids
+                ]
+            )
         case m.ConsumerGroupHeartbeatRequest():
             return m.ConsumerGroupHeartbeatResponse(error_code=code, error_message=refused.message)
         case _:

@@ -6,7 +6,7 @@ records of one kind end and those of the other begin.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.coordinators.groups.classic import ClassicGroup
@@ -30,6 +30,12 @@ from millpond.coordinators.shard import Effects
 from millpond.wire import messages as m
 
 AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup
+
+
+class HasGroupId(Protocol):
+    """What the keys of all records of consumer groups have in common."""
+
+    group_id: str
 
 
 class Registry:
@@ -95,7 +101,7 @@ class Registry:
             assert turn.effects == Effects(), "nobody can have joined yet"
 
     def _replay_consumer(self, key: m.Message, value: m.Message | None) -> None:
-        group_id: str = getattr(key, "group_id")  # noqa: B009
+        group_id = cast(HasGroupId, key).group_id
         group = self.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
             if value is None:

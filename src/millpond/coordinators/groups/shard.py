@@ -37,6 +37,10 @@ from millpond.metadata.image import Image
 from millpond.wire import messages as m
 
 RETENTION: Final = "retention"
+EXPIRE_GROUPS_MAX: Final = 500
+"""How many groups are looked at for retention in one step."""
+EXPIRE_PAUSE_MS: Final = 10
+
 CONSUMER: Final = "consumer"
 """The timer of a group that keeps its own clocks."""
 
@@ -49,6 +53,7 @@ class GroupShard:
         self.registry = Registry(self.shared)
         self.groups = self.registry.groups
         self.offsets = self.registry.offsets
+        self._to_expire: list[str] = []
 
     # Requests.
 
@@ -281,10 +286,15 @@ class GroupShard:
                 on_sync_timeout(turn, group)
 
     def _expire(self, turn: Turn) -> None:
-        for group in self.groups.values():
+        """Look at some groups, and at the rest a little later: requests are waiting meanwhile."""
+        if not self._to_expire:
+            self._to_expire = list(self.groups)
+        now, self._to_expire = self._to_expire[:EXPIRE_GROUPS_MAX], self._to_expire[EXPIRE_GROUPS_MAX:]
+        for group in (self.groups[group_id] for group_id in now if group_id in self.groups):
             if expiry.expire_offsets(turn, group, self.offsets) and group.is_empty:
                 turn.record(*group.tombstones())
-        turn.timers.set(TimerKey(RETENTION), turn.now_ms + turn.settings.offsets_retention_check_interval_ms)
+        pause_ms = EXPIRE_PAUSE_MS if self._to_expire else turn.settings.offsets_retention_check_interval_ms
+        turn.timers.set(TimerKey(RETENTION), turn.now_ms + pause_ms)
 
     def on_topics_deleted(self, names: Iterable[str], now_ms: int) -> Effects:
         """Topics are gone from the image: their offsets go too."""
@@ -310,14 +320,14 @@ class GroupShard:
         turn.timers.set(TimerKey(RETENTION), now_ms + turn.settings.offsets_retention_check_interval_ms)
         return turn.effects
 
-    def unload(self) -> Effects:
-        """Another node takes over: whoever waits here is sent there."""
+    def unload(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> Effects:
+        """This shard is given up: whoever waits here hears `code` and asks again elsewhere."""
         turn = Turn(self.shared, self.registry.now_ms or 0)
         for group in self.groups.values():
             if isinstance(group, ClassicGroup):
                 for member in group.members.values():
-                    answer_join(turn, member, refused_join(member.joining, ErrorCode.NOT_COORDINATOR, member.id))
-                    answer_sync(turn, member, ErrorCode.NOT_COORDINATOR)
+                    answer_join(turn, member, refused_join(member.joining, code, member.id))
+                    answer_sync(turn, member, code)
         return turn.effects
 
     # Records.

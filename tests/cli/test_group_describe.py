@@ -1,0 +1,41 @@
+"""How a description is worded."""
+
+from __future__ import annotations
+
+import pytest
+
+from millpond.cli.group_describe import pace, show_partitions
+from millpond.cli.groups import Group
+from millpond.cli.lag import GroupLag, PartitionLag
+from millpond.cli.offsets import Partition
+
+
+@pytest.mark.parametrize(
+    ("partitions", "shown"),
+    [
+        ([], ""),
+        ([("t", 0)], "t 0"),
+        ([("t", 0), ("t", 1)], "t 0-1"),
+        ([("t", 3), ("t", 0), ("t", 2), ("t", 7), ("s", 1)], "s 1; t 0, 2-3, 7"),
+    ],
+)
+def test_partitions_are_told_in_runs(partitions: list[Partition], shown: str) -> None:
+    assert show_partitions(partitions) == shown
+
+
+def reading(read: float | None, written: float) -> GroupLag:
+    partition = PartitionLag("t", 0, None, 0, 900, 0, 900, 0, None, read, written)
+    return GroupLag(Group("g", "empty", "classic", "", "", []), [partition])
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "said"),
+    [
+        (None, 0.0, ""),
+        (0.0, 5.0, ""),
+        (9.0, 0.0, "\nreads 9.0/s: caught up in 1m 40s"),
+        (1000.0, 2000.0, "\nreads 1,000/s, while 2,000/s come in: it does not catch up"),
+    ],
+)
+def test_the_pace_says_where_it_leads(read: float | None, written: float, said: str) -> None:
+    assert pace(reading(read, written)) == said

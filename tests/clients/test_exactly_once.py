@@ -1,0 +1,31 @@
+"""Read, process, write: every record comes out exactly once, however often workers and their node are killed.
+
+The full length is `tests/campaigns/exactly_once.py`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from support.exactly_once import NODE_SETTINGS, Plan, run
+
+PLANS = {
+    "one worker": Plan(20_000, worker_kills=6, node_kills=3, seed=1),
+    "two workers of a classic group": Plan(4_000, worker_kills=2, node_kills=1, workers=2, protocol="range", seed=2),
+    "two workers that hand over one by one": Plan(
+        4_000, worker_kills=2, node_kills=1, workers=2, protocol="cooperative-sticky", seed=3
+    ),
+    "two workers of the new protocol": Plan(
+        4_000, worker_kills=2, node_kills=1, workers=2, protocol="consumer", seed=4
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_a_copy_has_every_record_once_and_in_order(make_node, plan):
+    tally = run(make_node(NODE_SETTINGS), plan)
+    assert tally.copied == plan.records
+    assert (tally.worker_kills, tally.node_kills) == (plan.worker_kills, plan.node_kills)
+    # Had nothing been aborted, read_committed would not have been put to the test.
+    assert tally.aborted > 0

@@ -1,0 +1,37 @@
+"""A group under churn: members come, go, crash and stand still, nodes crash, and no record is skipped."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from support.churn import MEMBER_EVENTS, NODE_EVENTS, NODE_SETTINGS, Campaign, Plan
+from support.groups import PROTOCOLS
+
+every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
+
+
+def churned(make_node, tmp_path, **wanted):
+    plan = Plan(seed=random.randrange(1 << 30), **wanted)
+    tally = Campaign(make_node(NODE_SETTINGS), plan, tmp_path / "workers", "churn").run()
+    print(plan, tally, sep="\n")
+    assert tally.findings == []
+    assert tally.read >= tally.written > 1000
+    return tally
+
+
+@pytest.mark.slow
+@every_protocol
+def test_members_come_go_crash_and_stand_still(make_node, tmp_path, protocol):
+    tally = churned(make_node, tmp_path, protocol=protocol, seconds=12, events=MEMBER_EVENTS)
+    assert sum(tally.events.values()) >= 8
+    assert tally.generations >= 4
+    assert tally.holdings > tally.holdings_lost
+
+
+@pytest.mark.slow
+@every_protocol
+def test_the_node_crashes_and_the_group_goes_on(make_node, tmp_path, protocol):
+    tally = churned(make_node, tmp_path, protocol=protocol, seconds=5, events=NODE_EVENTS, pause_seconds=1.5)
+    assert tally.events["kill node"] >= 2

@@ -1,0 +1,35 @@
+"""Both kinds of group can stand where a group is asked for."""
+
+import pytest
+
+from millpond.coordinators.groups.classic import ClassicGroup
+from millpond.coordinators.groups.consumer.group import ConsumerGroup
+from millpond.coordinators.groups.group import Group, Shared, Turn
+from millpond.coordinators.groups.settings import GroupSettings
+from millpond.coordinators.shard import CoordinatorRecord, Effects
+from millpond.wire.messages import HeartbeatResponse
+
+
+def test_every_kind_has_what_a_group_has(stage) -> None:
+    wanted = {name for name in vars(Group) if not name.startswith("_")}
+    assert len(wanted) > 10
+    for group in (ClassicGroup("g"), stage.shard.registry.new_consumer("g")):
+        assert isinstance(group, ClassicGroup | ConsumerGroup)
+        assert {name for name in wanted if not hasattr(group, name)} == set()
+
+
+def test_turn_gathers_what_was_decided(stage) -> None:
+    turn = Turn(Shared(stage.image, GroupSettings(), stage.entropy), 5)
+    turn.record(CoordinatorRecord(b"a", b"1"), CoordinatorRecord(b"b", None))
+    turn.reply("token", HeartbeatResponse())
+    expected = Effects()
+    expected.records += [CoordinatorRecord(b"a", b"1"), CoordinatorRecord(b"b", None)]
+    expected.reply("token", HeartbeatResponse())
+    assert turn.effects == expected
+
+
+def test_settings_cannot_change_under_a_shard() -> None:
+    settings = GroupSettings()
+    with pytest.raises(AttributeError):
+        settings.group_size_max = 1  # type: ignore[misc]
+    assert settings.consumer.session_timeout_ms == 45_000

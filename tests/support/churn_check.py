@@ -1,0 +1,248 @@
+"""What must be true of a group's workers, judged from what they wrote down.
+
+1. Every record was read.
+2. In a generation a partition has one reader.
+3. While a worker that was not stopped holds a partition, no other such worker does.
+4. Whoever gets a partition begins where the group had committed it, and reads on without a gap.
+5. What the group has committed never falls.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+FOREVER = 1 << 62
+KNOWN_TO_BE_LOST = "lost"
+
+
+@dataclass(frozen=True)
+class Read:
+    time_us: int
+    generation: int
+    partition: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One partition's share of a commit. Without an answer it may have been done or not."""
+
+    began_us: int
+    ended_us: int
+    partition: int
+    offset: int
+    is_done: bool
+
+
+@dataclass
+class Holding:
+    """A worker has a partition for a while."""
+
+    worker: str
+    partition: int
+    from_us: int
+    until_us: int = FOREVER
+    end: str = ""
+    """revoke, lost, closed, or what the campaign did to the worker."""
+    reads: list[Read] = field(default_factory=list)
+
+
+@dataclass
+class Diary:
+    """Everything that one worker did."""
+
+    name: str
+    reads: list[Read] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    holdings: list[Holding] = field(default_factory=list)
+
+
+def read_diary(path: Path, ended_us: int, stops_us: Iterable[int] = ()) -> Diary:
+    """`ended_us` is when the process was killed or had gone; `stops_us` are the times at which it was stopped."""
+    diary = Diary(path.stem)
+    held: dict[int, Holding] = {}
+    committing: tuple[int, list[str]] | None = None
+    for line in path.read_text().splitlines() if path.exists() else ():
+        what, *words = line.split()
+        time_us = int(words[0])
+        match what:
+            case "assign":
+                for partition in map(int, words[2:]):
+                    held[partition] = Holding(diary.name, partition, time_us)
+                    diary.holdings.append(held[partition])
+            case "revoke" | "lost":
+                for partition in map(int, words[2:]):
+                    if holding := held.pop(partition, None):
+                        holding.until_us, holding.end = time_us, what
+            case "read":
+                found = Read(time_us, *map(int, words[1:]))
+                diary.reads.append(found)
+                if found.partition in held:
+                    held[found.partition].reads.append(found)
+            case "committing":
+                committing = time_us, words[2:]
+            case "committed":
+                assert committing is not None
+                diary.commits += _commits(*committing, time_us, is_done=words[1] == "0")
+                committing = None
+            case "closed":
+                for holding in held.values():
+                    holding.until_us, holding.end = time_us, what
+                held.clear()
+    if committing is not None:
+        diary.commits += _commits(*committing, FOREVER, is_done=False)
+    for holding in held.values():
+        holding.until_us, holding.end = ended_us, "killed"
+    _cut_at_stops(diary, sorted(stops_us))
+    return diary
+
+
+def _commits(began_us: int, told: list[str], ended_us: int, *, is_done: bool) -> list[Commit]:
+    pairs = (map(int, each.split(":")) for each in told)
+    return [Commit(began_us, ended_us, partition, offset, is_done) for partition, offset in pairs]
+
+
+def _cut_at_stops(diary: Diary, stops_us: list[int]) -> None:
+    """A worker that stands still cannot know what becomes of its partitions; from there on it holds none."""
+    for holding in diary.holdings:
+        for stop_us in stops_us:
+            if holding.from_us <= stop_us < holding.until_us:
+                holding.until_us, holding.end = stop_us, "stopped"
+                break
+
+
+# The rules.
+
+
+def findings(diaries: list[Diary], ends: dict[int, int]) -> list[str]:
+    """All that is wrong, in words; `ends` is how many records each partition has."""
+    return [
+        *_unread(diaries, ends),
+        *_shared_in_a_generation(diaries),
+        *_held_twice(diaries),
+        *_wrong_starts_and_gaps(diaries),
+        *_falling_commits(diaries),
+    ]
+
+
+def _unread(diaries: list[Diary], ends: dict[int, int]) -> list[str]:
+    found = []
+    for partition, end in ends.items():
+        missing = set(range(end))
+        for diary in diaries:
+            for read in diary.reads:
+                if read.partition == partition:
+                    missing.difference_update(range(read.first, read.last + 1))
+        if missing:
+            found.append(f"partition {partition}: {len(missing)} of {end} were never read, the first is {min(missing)}")
+    return found
+
+
+def _shared_in_a_generation(diaries: list[Diary]) -> list[str]:
+    readers: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for diary in diaries:
+        for read in diary.reads:
+            # Outside of any generation: it knows that it is out, and will learn of its loss with its next poll.
+            if read.generation >= 0:
+                readers[read.partition, read.generation].add(diary.name)
+    return [
+        f"partition {partition} was read by {sorted(names)} in generation {generation}"
+        for (partition, generation), names in sorted(readers.items())
+        if len(names) > 1
+    ]
+
+
+def _held_twice(diaries: list[Diary]) -> list[str]:
+    by_partition: dict[int, list[Holding]] = defaultdict(list)
+    for diary in diaries:
+        for holding in diary.holdings:
+            # Those who learn of a loss too late were fenced; that their commits were is the business of other rules.
+            if holding.end != KNOWN_TO_BE_LOST:
+                by_partition[holding.partition].append(holding)
+    found = []
+    for holdings in by_partition.values():
+        holdings.sort(key=lambda each: each.from_us)
+        for first, second in pairwise(holdings):
+            if second.from_us < first.until_us and first.worker != second.worker:
+                overlap_ms = (min(first.until_us, second.until_us) - second.from_us) / 1000
+                found.append(
+                    f"partition {first.partition} was held by {first.worker} (until {first.end}) and by "
+                    f"{second.worker} at the same time, for {overlap_ms:.1f} ms"
+                )
+    return found
+
+
+class CommitHistory:
+    """What a partition's committed offset was, as far as one can know it at a time."""
+
+    def __init__(self, commits: list[Commit]) -> None:
+        done = sorted((each for each in commits if each.is_done), key=lambda each: each.ended_us)
+        begun = sorted(commits, key=lambda each: each.began_us)
+        self._ended, self._at_least = _running_max([(each.ended_us, each.offset) for each in done])
+        self._began, self._at_most = _running_max([(each.began_us, each.offset) for each in begun])
+
+    def at_least(self, time_us: int) -> int:
+        """All commits that were answered before this time count."""
+        place = bisect_left(self._ended, time_us)
+        return self._at_least[place - 1] if place else 0
+
+    def at_most(self, time_us: int) -> int:
+        """No more than what anyone had asked for before this time."""
+        place = bisect_left(self._began, time_us)
+        return self._at_most[place - 1] if place else 0
+
+
+def _running_max(points: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    times, maxima, highest = [], [], 0
+    for time_us, offset in points:
+        highest = max(highest, offset)
+        times.append(time_us)
+        maxima.append(highest)
+    return times, maxima
+
+
+def _histories(diaries: list[Diary]) -> dict[int, CommitHistory]:
+    by_partition: dict[int, list[Commit]] = defaultdict(list)
+    for diary in diaries:
+        for commit in diary.commits:
+            by_partition[commit.partition].append(commit)
+    return defaultdict(
+        lambda: CommitHistory([]), {partition: CommitHistory(each) for partition, each in by_partition.items()}
+    )
+
+
+def _wrong_starts_and_gaps(diaries: list[Diary]) -> list[str]:
+    histories = _histories(diaries)
+    found = []
+    for diary in diaries:
+        for holding in diary.holdings:
+            if not holding.reads:
+                continue
+            where = f"{holding.worker} in partition {holding.partition}"
+            first = holding.reads[0]
+            history = histories[holding.partition]
+            # What others had committed before this one got the partition must count; what it commits itself cannot.
+            least, most = history.at_least(holding.from_us), history.at_most(first.time_us)
+            if not least <= first.first <= most:
+                found.append(f"{where} began at {first.first}, but committed was from {least} to {most}")
+            for before, after in pairwise(holding.reads):
+                if after.first != before.last + 1:
+                    found.append(f"{where} read {after.first} after {before.last}")
+    return found
+
+
+def _falling_commits(diaries: list[Diary]) -> list[str]:
+    histories = _histories(diaries)
+    return [
+        f"partition {commit.partition}: {commit.offset} was committed by {diary.name} after "
+        f"{histories[commit.partition].at_least(commit.began_us)} had been"
+        for diary in diaries
+        for commit in diary.commits
+        if commit.is_done and commit.offset < histories[commit.partition].at_least(commit.began_us)
+    ]
