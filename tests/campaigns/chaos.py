@@ -1,6 +1,6 @@
-"""All campaigns, one after the other: real kills under load, then many seeds of the simulator.
+"""All campaigns, one after the other: real kills under load and under transactions, then many simulated runs.
 
-python tests/campaigns/chaos.py --loops 200 --seeds 1000
+python tests/campaigns/chaos.py --loops 200 --records 100000 --seeds 1000
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ FOLDER = Path(__file__).parent
 def main() -> int:
     parser = argparse.ArgumentParser(description="Kill real nodes under load, then simulate.")
     parser.add_argument("--loops", default="200", help="how often a real node is killed")
+    parser.add_argument("--records", default="100000", help="how many are copied exactly once")
     parser.add_argument("--seeds", default="1000", help="how many runs are simulated")
     wanted = parser.parse_args()
     failed = 0
-    for words in (["kill9.py", "--loops", wanted.loops], ["simulate.py", "--seeds", wanted.seeds]):
+    for words in (
+        ["kill9.py", "--loops", wanted.loops],
+        ["exactly_once.py", "--records", wanted.records],
+        ["simulate.py", "--seeds", wanted.seeds],
+    ):
         print(f"\n{' '.join(words)}", flush=True)
         failed += subprocess.run([sys.executable, str(FOLDER / words[0]), *words[1:]], check=False).returncode != 0
     return 1 if failed else 0

@@ -11,7 +11,7 @@ from millpond.base.ids import TopicPartition
 from millpond.cli.group_history import explain, short
 from millpond.coordinators.groups.history import Cause, History, Rebalance, Why, moves_between
 
-BEGAN_MS = 1_800_000_000_000
+BEGAN_MS = 1_700_000_000_000
 ALICE, BOB = "alice-0b5c1f1e-9a05-4b09-8e6d-ad38d5b1e2b9", "bob-d933cb3f-9a05-4b09-8e6d-ad38d5b1e2b9"
 
 
@@ -83,7 +83,7 @@ def test_a_member_is_named_shortly(member: str, shown: str) -> None:
 
 
 def test_history_is_read_from_its_topic(millpond: Any, quick: Any) -> None:
-    topic = quick.create("fake-history", 2)
+    topic = quick.create("fake-history", 2, retention_ms="-1")
     for generation in range(3, 15):
         value = json.dumps(rebalance(generation).as_json() | {"group": "billing"})
         quick.send(topic, value, key="billing", partition=1, timestamp=BEGAN_MS + generation * 60_000)
@@ -102,7 +102,7 @@ def test_history_is_read_from_its_topic(millpond: Any, quick: Any) -> None:
 
     found = json.loads(millpond(*history, "--json").out)
     assert [each["generation"] for each in found] == list(range(5, 15))
-    since = json.loads(millpond(*history, "--json", "--since", "2027-01-15T08:11:30Z").out)
+    since = json.loads(millpond(*history, "--json", "--since", "2023-11-14T22:25:00Z").out)
     assert [each["generation"] for each in since] == [12, 13, 14]
 
     nobody = millpond("group", "history", "nobody", "--history-topic", topic)

@@ -113,26 +113,28 @@ def read_twice_while_warming(patch: Patch) -> None:
 
 POWER = ("power cut", "power cut at operation")
 
-MUTANTS: dict[Callable[[Patch], None], tuple[str, ...]] = {
-    acknowledge_before_the_sync: POWER,
-    retry_a_failed_sync: ("failing sync",),
-    forget_producers_on_restart: ("kill", "slow disk"),
-    keep_a_torn_tail: POWER,
-    sync_no_folders: POWER,
-    sync_the_active_segment_only: POWER,
-    answer_metadata_before_the_sync: ("power cut", "slow disk"),
-    forget_a_moved_start: POWER,
-    read_twice_while_warming: ("cold disk", "slow disk"),
+MUTANTS: dict[Callable[[Patch], None], tuple[tuple[str, ...], int]] = {
+    acknowledge_before_the_sync: (POWER, 0),
+    retry_a_failed_sync: (("failing sync",), 0),
+    forget_producers_on_restart: (("kill", "slow disk"), 16),
+    keep_a_torn_tail: (POWER, 0),
+    sync_no_folders: (POWER, 0),
+    sync_the_active_segment_only: (POWER, 19),
+    answer_metadata_before_the_sync: (("power cut", "slow disk"), 9),
+    forget_a_moved_start: (POWER, 0),
+    read_twice_while_warming: (("cold disk", "slow disk"), 25),
 }
+"""The kinds of faults under which a mutant shows, and the seed to begin with: the one before the first that found it,
+to be quick. Any of the next `SEEDS_MAX` will do."""
 
 
 def plan(seed: int, kinds: tuple[str, ...]) -> Plan:
     return replace(make_plan(seed, kinds), admin_operations=3)
 
 
-def find(kinds: tuple[str, ...]) -> int | None:
+def find(kinds: tuple[str, ...], first: int = 0) -> int | None:
     """The first seed that finds something wrong."""
-    for seed in range(SEEDS_MAX):
+    for seed in range(first, first + SEEDS_MAX):
         try:
             if Scenario(seed, plan(seed, kinds)).run().violations:
                 return seed
@@ -144,10 +146,10 @@ def find(kinds: tuple[str, ...]) -> int | None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_the_simulator_finds(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     mutant(monkeypatch)
-    assert find(MUTANTS[mutant]) is not None, f"{SEEDS_MAX} seeds did not notice"
+    assert find(*MUTANTS[mutant]) is not None, f"{SEEDS_MAX} seeds did not notice"
 
 
-@pytest.mark.parametrize("kinds", sorted(set(MUTANTS.values())))
+@pytest.mark.parametrize("kinds", sorted({kinds for kinds, _ in MUTANTS.values()}))
 def test_without_mutants_the_same_seeds_find_nothing(kinds: tuple[str, ...]) -> None:
     assert not faults.KILL_AFTER_FAILED_SYNC
     for seed in range(4):

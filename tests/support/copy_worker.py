@@ -19,6 +19,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 BATCH_RECORDS = 200
 GATHER_SECONDS = 0.1
 ABORTS_ONE_IN = 10
+WORK_SECONDS = 0.03
+"""As if there were something to compute: so most kills find a transaction open."""
 PATIENCE_SECONDS = 30.0
 
 FENCED = 3
@@ -106,6 +108,7 @@ class CopyJob:
         for each in batch:
             self._producer.produce(self._target, each.value(), each.key(), each.partition())
             ends[each.topic(), each.partition()] = each.offset() + 1
+        time.sleep(WORK_SECONDS)
         if random.randrange(ABORTS_ONE_IN) == 0:
             self._producer.flush(PATIENCE_SECONDS)
             self._abort()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import ErrorCode
@@ -200,14 +200,20 @@ class Broker:
         """Bring the coordinator's topic into being; `done` comes when it has been tried."""
         is_groups = coordination.topic == OFFSETS_TOPIC
         count = self.settings[node.OFFSETS_TOPIC_PARTITIONS if is_groups else node.TRANSACTION_TOPIC_PARTITIONS]
-        wanted = NewTopic(coordination.topic, count, configs=tuple(INTERNAL_TOPIC_CONFIG.items()))
 
-        def tried(_: object) -> None:
+        def tried() -> None:
             self._open_coordinations()
             done()
 
+        self.create_topic(coordination.topic, count, INTERNAL_TOPIC_CONFIG, tried)
+
+    def create_topic(self, name: str, count: int, configs: Mapping[str, str], done: Callable[[], None]) -> None:
+        """Bring a topic of the broker's own into being; `done` comes when it has been tried."""
+        wanted = NewTopic(name, count, configs=tuple(configs.items()))
         self.controller.submit(
-            lambda image: decide_create_topics(image, self.layers, [wanted], self.entropy), tried, tried
+            lambda image: decide_create_topics(image, self.layers, [wanted], self.entropy),
+            lambda _: done(),
+            lambda _: done(),
         )
 
     def _read_broker_settings(self) -> None:

@@ -52,7 +52,13 @@ class Home(Generic[S]):
     """One shard and the log that it lives in."""
 
     def __init__(
-        self, shard: S, partition: Partition, clock: Clock, flusher: Flusher, carry_out: Callable[[Any], None]
+        self,
+        shard: S,
+        partition: Partition,
+        clock: Clock,
+        flusher: Flusher,
+        carry_out: Callable[[Any], None],
+        after_step: Callable[[], None] | None = None,
     ) -> None:
         self.shard = shard
         self.partition = partition
@@ -62,6 +68,7 @@ class Home(Generic[S]):
         self._wall_minus_monotonic_ms = clock.wall_ms() - clock.monotonic_ms()
         self._flusher = flusher
         self._carry_out = carry_out
+        self._after_step = after_step
         self._unsettled: deque[tuple[int, Effects]] = deque()
         self._timer: Timer | None = None
         self._timer_ms = 0
@@ -88,6 +95,8 @@ class Home(Generic[S]):
                 return
         self._settle_later(effects)
         self._set_timer()
+        if self._after_step is not None:
+            self._after_step()
 
     def _append(self, records: list[CoordinatorRecord], writing: Writing | None) -> None:
         now_ms = self._now_ms()

@@ -5,23 +5,57 @@ Imported when the first group appears: a node without groups starts faster witho
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
+from millpond.base.errors import Refused
 from millpond.base.settings import Settings
 from millpond.broker.coordination import Home
 from millpond.broker.partitions import Partition
 from millpond.config import node
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
+from millpond.coordinators.groups.history import Rebalance
 from millpond.coordinators.groups.settings import MINUTE_MS, GroupSettings
 from millpond.coordinators.groups.shard import GroupShard
+from millpond.wire.records import Record, encode_batch
 
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
 
+HISTORY_TOPIC = "__group_history"
+HISTORY_CONFIG = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 60 * MINUTE_MS), "flush.ack": "never"}
+
 
 def group_home(broker: Broker, partition: Partition) -> Home[GroupShard]:
     shard = GroupShard(broker.image, group_settings(broker.settings), broker.entropy)
-    return Home(shard, partition, broker.clock, broker.flusher, _no_orders)
+    return Home(shard, partition, broker.clock, broker.flusher, _no_orders, lambda: keep_history(broker, shard))
+
+
+def keep_history(broker: Broker, shard: GroupShard) -> None:
+    """Write down every rebalance that is over, for whoever asks later why it happened."""
+    finished = shard.take_finished()
+    if not finished:
+        return
+    topic = broker.image.topics.get(HISTORY_TOPIC)
+    if topic is None:
+        broker.create_topic(HISTORY_TOPIC, 1, HISTORY_CONFIG, lambda: _write_history(broker, finished))
+    else:
+        _write_history(broker, finished)
+
+
+def _write_history(broker: Broker, finished: list[tuple[str, Rebalance]]) -> None:
+    partition = broker.partitions.get(HISTORY_TOPIC, 0)
+    if partition is None:
+        return
+    now_ms = broker.clock.wall_ms()
+    records = [
+        Record(place, now_ms, group_id.encode(), json.dumps({"group": group_id, **over.as_json()}).encode())
+        for place, (group_id, over) in enumerate(finished)
+    ]
+    try:
+        partition.append_own(encode_batch(records))
+    except Refused as refused:
+        broker.journal("the history of a rebalance is lost", groups=len(finished), reason=refused)
 
 
 def group_settings(of_node: Settings) -> GroupSettings:

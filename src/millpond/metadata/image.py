@@ -27,7 +27,9 @@ from millpond.metadata.records import (
     UnregisterBrokerRecord,
 )
 
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+INTERNAL_TOPICS: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__group_history"}
+)
 
 NOTHING_SET: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millpond.base.ports import Entropy
-from millpond.coordinators.groups.history import History
+from millpond.coordinators.groups.history import History, Rebalance
 from millpond.coordinators.groups.settings import GroupSettings
 from millpond.coordinators.groups.timers import Timers
 from millpond.coordinators.shard import CoordinatorRecord, Effects
@@ -78,6 +78,8 @@ class Shared:
     settings: GroupSettings
     entropy: Entropy
     timers: Timers = field(default_factory=Timers)
+    finished: list[tuple[str, Rebalance]] = field(default_factory=list)
+    """Rebalances that are over, with their group's id, until somebody takes them."""
 
 
 @dataclass(slots=True)

@@ -1,13 +1,13 @@
 """Why a group rebalanced, and what it cost: a bounded memory of its last rebalances.
 
 It answers the question that is asked at three in the morning: who came or went, why, which partitions moved from whom
-to whom, and for how long nobody read. It lives in memory only and begins anew when the group moves to another node.
+to whom, and for how long nobody read. Each rebalance is published when it is over, for the broker to keep.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -118,6 +118,8 @@ class History:
 
     def __init__(self, length: int) -> None:
         self.rebalances: deque[Rebalance] = deque(maxlen=max(length, 1))
+        self.publish: Callable[[Rebalance], None] = _tell_nobody
+        """Hears of every rebalance when it is over."""
         self._open: Rebalance | None = None
 
     def note(self, cause: Cause) -> None:
@@ -128,16 +130,16 @@ class History:
 
     def remember_calm(self, cause: Cause, generation: int, members: int) -> None:
         """Something that might have set off a rebalance and did not."""
-        self.rebalances.append(
-            Rebalance(
-                cause.at_ms,
-                causes=[cause],
-                generation=generation,
-                members=members,
-                assigned_ms=cause.at_ms,
-                finished_ms=cause.at_ms,
-            )
+        calm = Rebalance(
+            cause.at_ms,
+            causes=[cause],
+            generation=generation,
+            members=members,
+            assigned_ms=cause.at_ms,
+            finished_ms=cause.at_ms,
         )
+        self.rebalances.append(calm)
+        self.publish(calm)
 
     def generation_began(self, generation: int, members: int, leader: str | None, protocol: str | None) -> None:
         if self._open:
@@ -156,13 +158,17 @@ class History:
         """The last member has fetched its assignment, or none is left."""
         if self._open:
             self._open.finished_ms = now_ms
-            self._open = None
+            over, self._open = self._open, None
+            self.publish(over)
 
     def _begun(self, now_ms: int) -> Rebalance:
         if self._open is None:
             self._open = Rebalance(now_ms)
             self.rebalances.append(self._open)
         return self._open
+
+
+def _tell_nobody(_: Rebalance) -> None: ...
 
 
 def owners(assignments: Mapping[str, bytes]) -> dict[TopicPartition, str]:

@@ -137,13 +137,19 @@ class Registry:
 
     def new_classic(self, group_id: str) -> ClassicGroup:
         group = self.groups[group_id] = ClassicGroup(group_id, self.shared.settings.history_length)
+        self._publish(group)
         return group
 
     def new_consumer(self, group_id: str) -> ConsumerGroup:
         shared = self.shared
-        return ConsumerGroup(
+        group = ConsumerGroup(
             group_id, shared.image, shared.settings.consumer, shared.entropy, shared.settings.history_length
         )
+        self._publish(group)
+        return group
+
+    def _publish(self, group: AnyGroup) -> None:
+        group.history.publish = lambda over: self.shared.finished.append((group.group_id, over))
 
     def drop_if_hollow(self, group: AnyGroup) -> None:
         """A group that neither the log nor a client knows of costs memory for nothing."""

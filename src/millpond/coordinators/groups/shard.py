@@ -253,6 +253,11 @@ class GroupShard:
         group = self.groups.get(group_id)
         return list(group.history.rebalances) if group else []
 
+    def take_finished(self) -> list[tuple[str, Rebalance]]:
+        """Rebalances that have come to an end since the last call."""
+        finished, self.shared.finished = self.shared.finished, []
+        return finished
+
     # Time, and news from elsewhere.
 
     def next_deadline_ms(self) -> int | None:

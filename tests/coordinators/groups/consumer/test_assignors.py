@@ -177,3 +177,16 @@ def test_a_partition_that_two_had_stays_with_one() -> None:
     place = TopicIdPartition(TOPICS[0], 0)
     members = {name: Subscriber(frozenset(TOPICS[:1]), frozenset([place])) for name in ("a", "b")}
     assert uniform(members, {TOPICS[0]: 1}) == {"a": frozenset([place]), "b": NONE}
+
+
+def test_what_is_passed_on_is_what_is_new_to_the_member() -> None:
+    """`b` must have the one partition it can read; `a` passes on what it has just got, not what it was reading."""
+    left, right = TOPICS[:2]
+    members = {
+        "a": Subscriber(frozenset([left, right]), frozenset([TopicIdPartition(left, 1)])),
+        "b": Subscriber(frozenset([right]), NONE),
+        "c": Subscriber(frozenset([left, right]), frozenset([TopicIdPartition(right, 0)])),
+    }
+    target = uniform(members, {left: 2, right: 1})
+    assert target["a"] == members["a"].target
+    assert (sizes(target), moved(members, target)) == ([1, 1, 1], 1)

@@ -47,6 +47,12 @@ def test_epochs(epoch: int, owned: Partitions | None, passes: bool) -> None:
     assert refused.value.code is ErrorCode.FENCED_MEMBER_EPOCH
 
 
+def test_one_that_is_away_is_not_behind() -> None:
+    member = Member("m", current=CurrentAssignment(-2, 4, assigned=frozenset([P0])))
+    with pytest.raises(Refused, match="join again"):
+        check_epoch(member, 4, frozenset())
+
+
 def test_an_empty_group_id() -> None:
     with pytest.raises(Refused, match="group id"):
         check_request(m.ConsumerGroupHeartbeatRequest(member_id="m", member_epoch=1), 1, ConsumerGroupSettings())

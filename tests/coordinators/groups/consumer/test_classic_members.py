@@ -249,3 +249,39 @@ def test_one_that_was_removed_must_not_come_back_with_partitions(
     assert classic.join().error_code == ErrorCode.UNKNOWN_MEMBER_ID
     classic.owned = frozenset()
     assert classic.join().error_code == 0
+
+
+def beat_for_a_minute(pond: Any, beat: Callable[[], Any]) -> None:
+    for _ in range(8):
+        pond.pass_time(9_000)
+        beat()
+
+
+def test_a_member_that_changes_to_the_new_protocol_is_no_longer_waited_for(
+    mixed: Any, make_classic: Callable[..., Any]
+) -> None:
+    classic = make_classic(mixed, "a")
+    classic.join()
+    epoch = mixed.join(classic.id, "a").member_epoch
+    beat_for_a_minute(mixed, lambda: mixed.beat(classic.id, mixed.group.state.members[classic.id].epoch))
+    assert classic.id in mixed.group.state.members, "nobody expects it to sync"
+    assert mixed.group.state.members[classic.id].epoch >= epoch
+
+
+def test_a_member_that_changes_to_the_classic_protocol_is_no_longer_waited_for(
+    mixed: Any, make_classic: Callable[..., Any]
+) -> None:
+    mixed.join("other", "a")
+    mixed.beat("new", 1)
+    assert mixed.group.state.members["new"].current.revoking
+    classic = make_classic(mixed, "a")
+    classic.id = "new"
+    classic.join()
+    classic.sync()
+
+    def beat() -> None:
+        mixed.beat("other", mixed.group.state.members["other"].epoch)
+        classic.beat()
+
+    beat_for_a_minute(mixed, beat)
+    assert "new" in mixed.group.state.members, "it let go when it joined"

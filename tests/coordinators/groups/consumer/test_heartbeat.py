@@ -232,6 +232,12 @@ class TestPatterns:
         assert set(pond.group.state.patterns) == {"a"}
         pond.beat("m2", 2, subscribed_topic_regex="")
         assert not pond.group.state.patterns
+        pond.beat("m2", 3, owned=frozenset(), subscribed_topic_regex="b")
+        pond.leave("m2")
+        assert not pond.group.state.patterns
+
+    def test_an_empty_pattern_is_none(self, pond: Any) -> None:
+        pond.join("m2", subscribed_topic_regex="")
         assert pond.group.state.members["m2"].metadata.regex is None
 
 
@@ -244,6 +250,8 @@ class TestStaticMembers:
         assert (response.member_epoch, in_reply(response)) == (1, pond.parts(a=range(4)))
         assert pond.group.state.epoch == 1, "nobody else has noticed"
         assert list(pond.group.state.members) == ["m2"]
+        pond.leave("m2")
+        assert pond.group.next_deadline_ms() is None, "nobody waits for the first one any more"
 
     def test_back_under_its_own_id(self, pond: Any, in_reply: Any) -> None:
         pond.join("m1", "a", instance_id="i")

@@ -201,6 +201,42 @@ def test_a_downgrade_when_the_last_new_member_falls_silent(make_town: Callable[.
     assert isinstance(town.group, ClassicGroup)
 
 
+def test_a_downgrade_remembers_what_members_still_hold(make_town: Callable[..., Town]) -> None:
+    town = make_town()
+    first, second = classic_pair(town)
+    town.new_join("n1")
+    town.new_join("n2")
+    held = {name: town.group.state.members[name].current.assigned for name in (first, second)}
+    subscription = m.ConsumerProtocolSubscription
+    owned = [subscription.TopicPartition(topic="a", partitions=sorted(each.partition for each in held[first]))]
+    cooperative = b"\0\1" + subscription(topics=["a"], owned_partitions=owned).encode(1)
+    town.send(
+        "j",
+        JOIN(
+            group_id="g",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=20_000,
+            member_id=first,
+            protocol_type="consumer",
+            protocols=[JOIN.JoinGroupRequestProtocol(name="range", metadata=cooperative)],
+        ),
+        5,
+    )
+    assert town.group.state.members[first].current.revoking
+    town.new_beat("n1", -1)
+    town.new_beat("n2", -1)
+    for name in (first, second):
+        assert partitions_of(town.group.members[name].assignment, town.pond.image) == held[name]
+
+
+def test_sessions_of_classic_members_go_on_after_an_upgrade(make_town: Callable[..., Town]) -> None:
+    town = make_town()
+    classic_pair(town)
+    town.new_join("new")
+    town.pass_time(10_000)
+    assert set(town.group.state.members) == {"new"}
+
+
 def test_a_static_member_may_go_back(make_town: Callable[..., Town]) -> None:
     town = make_town()
     first, _ = classic_pair(town)

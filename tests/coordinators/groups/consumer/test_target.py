@@ -51,3 +51,12 @@ def test_only_members_whose_target_changed_are_written(pond: Any) -> None:
         if isinstance(key, m.ConsumerGroupTargetAssignmentMemberKey)
     ]
     assert sorted(targets) == ["m2", "m3"]
+
+
+def test_a_static_member_has_its_place_by_its_instance(pond: Any) -> None:
+    pond.join("x", "b", instance_id="2", server_assignor="range")
+    pond.join("y", "b", instance_id="1", server_assignor="range")
+    pond.grow("b", 3)
+    pond.topics_changed()
+    pond.beat("y", 2)
+    assert {name: len(target) for name, target in pond.group.state.targets.items()} == {"x": 1, "y": 2}

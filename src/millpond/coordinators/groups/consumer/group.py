@@ -216,9 +216,8 @@ class ConsumerGroup:
         gone: dict[str, tuple[Member, Why, str]] = {}
         for kind, member_id in self.watch.due(now_ms):
             member = self.state.members.get(member_id)
-            if member is None or (kind == REVOCATION and member.current.state is not MemberState.UNREVOKED):
-                continue
-            gone.setdefault(member_id, (member, WHY_DUE[kind], ""))
+            if member is not None:
+                gone.setdefault(member_id, (member, WHY_DUE[kind], ""))
         draft = self._draft()
         if gone:
             remove_members(self, draft, gone.values(), now_ms)

@@ -1,0 +1,240 @@
+"""A transactional producer without a client library: each request of the protocol by hand, in both its versions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from millpond.base.errors import ErrorCode
+from millpond.wire import messages as m
+from millpond.wire.batch import walk
+from millpond.wire.records import decode_batch
+from support.node import eventually
+from support.raw import Raw, batch, fetch_request, produce_request
+
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+NODE_SETTINGS = {"transaction.state.log.num.partitions": "4", "offsets.topic.num.partitions": "4"}
+"""Few partitions of the coordinators' topics, so that a node makes them in a moment."""
+
+
+class RawProducer:
+    """One producer. With `v2` the broker adds partitions and groups by itself, and every end raises the epoch."""
+
+    def __init__(self, raw: Raw, name: str, *, v2: bool = False, timeout_ms: int = 60_000) -> None:
+        self.raw = raw
+        self.name = name
+        self.v2 = v2
+        self.timeout_ms = timeout_ms
+        self.id = self.epoch = -1
+        self._sequences: dict[tuple[str, int], int] = {}
+
+    def ask_for_id(self, **fields: Any) -> Any:
+        """One InitProducerId."""
+        wanted = {"transactional_id": self.name, "transaction_timeout_ms": self.timeout_ms, **fields}
+        return self.raw.call(m.InitProducerIdRequest(**wanted), 5)
+
+    def begin_session(self, **fields: Any) -> RawProducer:
+        """InitProducerId until what an earlier producer left open has ended."""
+        reply = patiently(lambda: self.ask_for_id(**fields))
+        assert not reply.error_code, ErrorCode(reply.error_code)
+        self._take(reply)
+        return self
+
+    def _take(self, reply: Any) -> None:
+        self.id, self.epoch = reply.producer_id, reply.producer_epoch
+        self._sequences.clear()
+
+    def twin(self) -> RawProducer:
+        """One that takes itself for the same producer, as after a restart from an old image."""
+        made = RawProducer(self.raw, self.name, v2=self.v2)
+        made.id, made.epoch = self.id, self.epoch
+        return made
+
+    def add(self, topic: str, *partitions: int) -> set[ErrorCode]:
+        """Take partitions into the transaction; every answer that there was."""
+        return {code for _, code in patiently_add(self, [(topic, partitions)])}
+
+    def batch(self, topic: str, partition: int, *values: bytes) -> bytes:
+        """The next batch for a partition."""
+        sequence = self._sequences.get((topic, partition), 0)
+        self._sequences[topic, partition] = sequence + len(values)
+        return batch(
+            *values,
+            producer_id=self.id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
+
+    def produce(self, topic: str, partition: int, records: bytes, *, acks: int = -1) -> Any:
+        request = produce_request(topic, partition, records, acks)
+        request.transactional_id = self.name
+        return self.raw.call(request, self.produce_version).responses[0].partition_responses[0]
+
+    @property
+    def produce_version(self) -> int:
+        return 12 if self.v2 else 11
+
+    def send(self, topic: str, partition: int, *values: bytes) -> int:
+        """Write inside the transaction, however this version does it; the first offset."""
+        if not self.v2:
+            assert self.add(topic, partition) == {ErrorCode.NONE}
+        records = self.batch(topic, partition, *values)
+        reply = patiently(lambda: self.produce(topic, partition, records))
+        assert not reply.error_code, ErrorCode(reply.error_code)
+        return int(reply.base_offset)
+
+    def ask_to_end(self, committed: bool) -> Any:
+        """One EndTxn."""
+        request = m.EndTxnRequest(
+            transactional_id=self.name, producer_id=self.id, producer_epoch=self.epoch, committed=committed
+        )
+        return self.raw.call(request, 5 if self.v2 else 4)
+
+    def end(self, committed: bool) -> None:
+        reply = self.ask_to_end(committed)
+        assert not reply.error_code, ErrorCode(reply.error_code)
+        if self.v2:
+            self._take(reply)
+
+    def commit(self) -> None:
+        self.end(True)
+
+    def abort(self) -> None:
+        self.end(False)
+
+    def add_group(self, group: str) -> ErrorCode:
+        request = m.AddOffsetsToTxnRequest(
+            transactional_id=self.name, producer_id=self.id, producer_epoch=self.epoch, group_id=group
+        )
+        return ErrorCode(patiently(lambda: self.raw.call(request, 3)).error_code)
+
+    def commit_offset(self, group: str, topic: str, offset: int, version: int | None = None) -> ErrorCode:
+        """TxnOffsetCommit for partition 0, by nobody in particular."""
+        kind = m.TxnOffsetCommitRequest
+        place = kind.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+        request = kind(
+            transactional_id=self.name,
+            group_id=group,
+            producer_id=self.id,
+            producer_epoch=self.epoch,
+            topics=[kind.TxnOffsetCommitRequestTopic(name=topic, partitions=[place])],
+        )
+        reply = self.raw.call(request, version or (5 if self.v2 else 3))
+        return ErrorCode(reply.topics[0].partitions[0].error_code)
+
+
+def patiently(ask: Any, seconds: float = 10.0) -> Any:
+    """Ask until the end of the transaction before has come through; the last reply."""
+    deadline = time.monotonic() + seconds
+    while True:
+        reply = ask()
+        if reply.error_code != ErrorCode.CONCURRENT_TRANSACTIONS or time.monotonic() > deadline:
+            return reply
+        time.sleep(0.01)
+
+
+def ask_to_add(producer: RawProducer, topics: Iterable[tuple[str, Sequence[int]]]) -> list[tuple[str, ErrorCode]]:
+    """One AddPartitionsToTxn of a client; topic and answer for each partition."""
+    kind = m.AddPartitionsToTxnRequest
+    request = kind(
+        v3_and_below_transactional_id=producer.name,
+        v3_and_below_producer_id=producer.id,
+        v3_and_below_producer_epoch=producer.epoch,
+        v3_and_below_topics=[
+            kind.AddPartitionsToTxnTopic(name=topic, partitions=list(partitions)) for topic, partitions in topics
+        ],
+    )
+    return [
+        (topic.name, ErrorCode(partition.partition_error_code))
+        for topic in producer.raw.call(request, 3).results_by_topic_v3_and_below
+        for partition in topic.results_by_partition
+    ]
+
+
+def patiently_add(producer: RawProducer, topics: list[tuple[str, Sequence[int]]]) -> list[tuple[str, ErrorCode]]:
+    found = eventually(
+        lambda: (
+            answers
+            if all(code is not ErrorCode.CONCURRENT_TRANSACTIONS for _, code in (answers := ask_to_add(producer, topics)))
+            else None
+        )
+    )
+    assert found, "the transaction before does not end"
+    return found
+
+
+# What readers see.
+
+
+def fetch(raw: Raw, topic: str, offset: int = 0, *, isolation: int = READ_COMMITTED, partition: int = 0) -> Any:
+    request = fetch_request(topic, partition, offset, wait_ms=0)
+    request.isolation_level = isolation
+    return raw.call(request, 12).responses[0].partitions[0]
+
+
+def end_offset(raw: Raw, topic: str, isolation: int) -> int:
+    """What ListOffsets calls the latest offset of partition 0: with read_committed the last stable one."""
+    kind = m.ListOffsetsRequest
+    place = kind.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+    topics = [kind.ListOffsetsTopic(name=topic, partitions=[place])]
+    reply = raw.call(kind(replica_id=-1, isolation_level=isolation, topics=topics), 7)
+    return int(reply.topics[0].partitions[0].offset)
+
+
+def committed_values(raw: Raw, topic: str, partition: int = 0) -> list[bytes | None]:
+    """What a careful consumer makes of one partition: aborted transactions left out by the list in each reply."""
+    found: list[bytes | None] = []
+    offset, reply = 0, fetch(raw, topic, partition=partition)
+    while offset < reply.last_stable_offset:
+        reply = fetch(raw, topic, offset, partition=partition)
+        assert not reply.error_code, ErrorCode(reply.error_code)
+        aborts = sorted((each.first_offset, each.producer_id) for each in reply.aborted_transactions or ())
+        aborting: set[int] = set()
+        before = offset
+        for position, header in walk(reply.records):
+            while aborts and aborts[0][0] < header.next_offset:
+                aborting.add(aborts.pop(0)[1])
+            if header.is_control:
+                aborting.discard(header.producer_id)
+            elif header.producer_id not in aborting or not header.is_transactional:
+                records = decode_batch(reply.records, position)
+                found += [record.value for record in records if record.offset >= offset]
+            before = header.next_offset
+        assert before > offset, f"nothing at {offset}"
+        offset = before
+    return found
+
+
+def state_of(raw: Raw, transactional_id: str) -> Any:
+    request = m.DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    return raw.call(request, 0).transaction_states[0]
+
+
+def wait_for_state(raw: Raw, transactional_id: str, state: str, seconds: float = 10.0) -> None:
+    is_there = eventually(lambda: state_of(raw, transactional_id).transaction_state == state, seconds)
+    assert is_there, state_of(raw, transactional_id)
+
+
+def producers_of(raw: Raw, topic: str, partition: int = 0) -> dict[int, Any]:
+    """DescribeProducers of one partition, by producer id."""
+    kind = m.DescribeProducersRequest
+    reply = raw.call(kind(topics=[kind.TopicRequest(name=topic, partition_indexes=[partition])]), 0)
+    return {each.producer_id: each for each in reply.topics[0].partitions[0].active_producers}
+
+
+def write_marker(
+    raw: Raw, producer_id: int, epoch: int, committed: bool, topic: str, *, version: int = 1, **fields: Any
+) -> ErrorCode:
+    """WriteTxnMarkers for partition 0."""
+    kind = m.WriteTxnMarkersRequest
+    marker = kind.WritableTxnMarker(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        transaction_result=committed,
+        topics=[kind.WritableTxnMarkerTopic(name=topic, partition_indexes=[0])],
+        **fields,
+    )
+    reply = raw.call(kind(markers=[marker]), version)
+    return ErrorCode(reply.markers[0].topics[0].partitions[0].error_code)
