@@ -99,7 +99,6 @@ def test_groups_are_listed_by_state_and_type(
 
     assert names() == {"listed-empty", "listed-new"}
     assert names("--state", "empty") == {"listed-empty"}
-    assert names("--state", "stable", "--state", "empty") == {"listed-empty", "listed-new"}
     assert names("--type", "consumer") == {"listed-new"}
     shown = millpond("group", "list")
     assert shown.lines[0].split() == ["Group", "Type", "State"]

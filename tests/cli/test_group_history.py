@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -34,7 +37,7 @@ def rebalance(generation: int = 4) -> Rebalance:
 
 
 def told(made: Rebalance) -> list[str]:
-    return list(explain(made.as_json()))
+    return list(explain(made.as_json(), {cause["member_id"]: cause for cause in made.as_json()["causes"]}))
 
 
 def test_a_rebalance_says_when_why_and_what_moved() -> None:
@@ -63,6 +66,22 @@ def test_a_cause_that_is_no_member() -> None:
     made = rebalance()
     made.causes = [Cause(Why.TOPICS_CHANGED, "", BEGAN_MS, detail="refunds")]
     assert told(made)[1] == "  subscribed topics changed (refunds)"
+
+
+def test_those_that_only_came_along_are_counted() -> None:
+    made = rebalance()
+    made.causes += [Cause(Why.REJOINED, ALICE, BEGAN_MS, None, "alice", "10.0.0.1")] * 3
+    assert told(made)[1:3] == ["  bob-d933cb3f on 10.0.0.2: session timed out", "  3 members rejoined"]
+    made.causes = made.causes[1:2]
+    assert told(made)[1] == "  alice-0b5c1f1e on 10.0.0.1: rejoined"
+
+
+def test_the_last_one_to_leave() -> None:
+    made = rebalance()
+    made.generation, made.members, made.protocol, made.moves, made.moves_total = None, 0, None, [], 0
+    head, *lines = told(made)
+    assert head.endswith("  nobody left, paused 1.2s")
+    assert lines == ["  bob-d933cb3f on 10.0.0.2: session timed out"]
 
 
 def test_a_large_rebalance_is_counted_and_not_told_to_the_end() -> None:
@@ -108,6 +127,23 @@ def test_history_is_read_from_its_topic(millpond: Any, quick: Any) -> None:
     nobody = millpond("group", "history", "nobody", "--history-topic", topic)
     assert (nobody.code, nobody.out) == (0, "")
     assert nobody.err.startswith("Group nobody has not rebalanced yet")
+
+
+def test_the_history_of_a_member_that_came_and_died(millpond: Any, quick: Any, read_as: Callable[..., Any]) -> None:
+    topic = quick.create("shared", 2)
+    patience: dict[str, Any] = {"session_timeout_ms": 1000, "heartbeat_interval_ms": 200}
+    read_as("explained", topic, client_id="alice", **patience)
+    read_as("explained", topic, client_id="bob", **patience).kill()
+    deadline = time.monotonic() + 15
+    while len(found := json.loads(millpond("group", "history", "explained", "--json").out)) < 3:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.2)
+    assert [each["members"] for each in found] == [1, 2, 1]
+    shown = millpond("group", "history", "explained").out
+    assert re.search(r"generation 2, 2 members, .* paused .*\n  bob-\w+ on 127.0.0.1: joined\n", shown), shown
+    assert re.search(r"\n  shared \d: alice-\w+ → bob-\w+\n", shown), shown
+    assert re.search(r"\n  bob-\w+ on 127.0.0.1: session timed out\n", shown), shown
+    assert re.search(r"\n  shared \d: bob-\w+ → alice-\w+\n", shown), shown
 
 
 def test_a_cluster_without_history_says_so(millpond: Any) -> None:

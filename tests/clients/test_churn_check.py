@@ -33,13 +33,13 @@ ENDS = {0: 20, 1: 10}
 
 @pytest.fixture
 def judged(tmp_path):
-    def judge(stories, ends=ENDS, stops=None):
+    def judge(stories, ends=ENDS, stops=None, **options):
         diaries = []
         for name, story in stories.items():
             path = tmp_path / f"{name}.txt"
             path.write_text("\n".join(line.strip() for line in story.strip().splitlines()))
             diaries.append(read_diary(path, 1000, (stops or {}).get(name, ())))
-        return findings(diaries, ends)
+        return findings(diaries, ends, **options)
 
     return judge
 
@@ -64,6 +64,14 @@ def test_a_record_that_nobody_read(judged):
 def test_two_readers_in_one_generation(judged):
     found = judged({**GOOD, "c": "assign 290 2 0\nread 300 2 0 10 19"})
     assert "partition 0 was read by ['a', 'c'] in generation 2" in found
+
+
+def test_a_generation_that_a_crash_undid_counts_once_it_is_assigned(judged):
+    stories = {**GOOD, "c": "assign 50 0 0\nread 60 2 0 0 1\nlost 70 -1 0"}
+    assert judged(stories, generations_recur=True) == []
+    assert judged(stories) == ["partition 0 was read by ['a', 'c'] in generation 2"]
+    stories["c"] = "assign 50 2 0\nread 60 2 0 0 1\nlost 70 -1 0"
+    assert judged(stories, generations_recur=True) == judged(stories)
 
 
 def test_two_holders_at_one_time(judged):

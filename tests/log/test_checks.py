@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.log.checks import checked_headers, trusted_headers
+from millpond.log.checks import checked_headers, stamped_headers, trusted_headers
 from millpond.log.limits import LogLimits
 from millpond.wire.records import Record, encode_batch
 
@@ -93,3 +93,10 @@ def test_nothing_is_no_batch_from_a_leader_either():
         trusted_headers(b"")
     with pytest.raises(Refused):
         trusted_headers(batch()[:-1])
+
+
+def test_the_brokers_time_is_stamped_on_every_batch():
+    data = bytearray(batch() + batch())
+    stamped = stamped_headers(memoryview(data), trusted_headers(data), 77)
+    assert [header.max_timestamp for header in stamped] == [77, 77]
+    assert [header.is_append_time for header in trusted_headers(data)] == [True, True]

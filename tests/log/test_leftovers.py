@@ -57,3 +57,9 @@ def test_a_stranger_that_looks_like_a_swap_is_no_reason_to_stop():
     disk = folder(_0_log=b"a")
     disk.replace("/p/notes.swap", b"?")
     assert settle(disk, "/p", disk.list("/p")) == set()
+
+
+def test_the_index_of_ended_transactions_is_made_again_with_the_others():
+    disk = folder(_0_log=b"a", _0_txnindex=b"old", _0_txnindex_swap=b"new")
+    assert settle(disk, "/p", disk.list("/p")) == {0}
+    assert live(disk) == {".log": b"a"}

@@ -193,17 +193,17 @@ def test_markers_of_zombies_are_refused():
 
     def fault(epoch, coordinator_epoch, raises_epoch=False):
         with pytest.raises(Refused) as refusal:
-            states.check_marker(1, epoch, coordinator_epoch, raises_epoch=raises_epoch)
+            states.check_marker(1, epoch, coordinator_epoch, 2 if raises_epoch else 0)
         return refusal.value.code
 
     assert fault(3, 8) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert fault(4, 7) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
-    states.check_marker(4, 0, 0, raises_epoch=False)
-    states.check_marker(1, 4, 8, raises_epoch=True)
+    states.check_marker(4, 0, 0)
+    states.check_marker(1, 4, 8, 2)
     log.send(0, epoch=4, transactional=True)
     assert fault(4, 8, raises_epoch=True) == ErrorCode.INVALID_PRODUCER_EPOCH, "the last marker, come late"
-    states.check_marker(1, 5, 8, raises_epoch=True)
-    states.check_marker(1, 4, 8, raises_epoch=False)
+    states.check_marker(1, 5, 8, 2)
+    states.check_marker(1, 4, 8, 0)
 
 
 def test_a_coordinator_that_writes_for_a_producer_needs_its_epoch_and_its_transaction():

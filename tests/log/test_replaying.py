@@ -315,3 +315,19 @@ def test_batches_are_taken_in_from_an_offset_on(pond):
     ended = list(ended_transactions(states, segment.file, segment.batches_from(0), 2, now_ms=99))
     assert [(each.first_offset, each.last_offset, each.committed) for each in ended] == [(2, 3, True)]
     assert states.entries[1].active_ms == 99
+
+
+def test_an_index_sealed_after_the_last_sync_is_made_again(pond):
+    store, log = pond.open()
+    model = Model(pond)
+    model.write(log, 1, b"a", b"one")
+    model.end(log, 1, committed=False)
+    pond.sync(log)
+    store.checkpoint()
+    # The recovery point is where the segment ends; its index has not been synced.
+    log.roll()
+    pond.disk.remove(f"{pond.partition}/{0:020d}.txnindex")
+    store.abandon()
+    _, log = pond.open()
+    assert len(log.segments) == 2
+    assert log.aborted_transactions(0, log.end_offset) == [(1, 0)]

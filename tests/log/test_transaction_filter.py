@@ -220,6 +220,7 @@ def test_no_old_snapshot_opens_a_transaction_again_whose_marker_is_gone(make_pon
         pond.fill(log, 10)
         compact(pond, log)
     assert markers(log) == []
+    assert all(pond.disk.exists(f"{pond.partition}/{offset:020d}.snapshot") for offset in log.snapshots.offsets)
     # The newest snapshots are lost; the older ones must not know more than the log does.
     store.close() if clean else store.abandon()
     names = sorted(name for name in pond.disk.list(pond.partition) if name.endswith(".snapshot"))
@@ -227,3 +228,34 @@ def test_no_old_snapshot_opens_a_transaction_again_whose_marker_is_gone(make_pon
         pond.disk.remove(f"{pond.partition}/{name}")
     _, log = pond.open()
     assert log.last_stable_offset == log.end_offset
+
+
+def test_nor_does_one_that_outlives_a_power_cut_in_the_middle_of_the_swap(make_pond):
+    pond = make_pond(limits=COMPACT)
+    store, log = pond.open()
+    writer = Writer(pond, log)
+    writer.put(b"k", b"value")
+    log.roll()
+    name = f"{pond.partition}/{1:020d}.snapshot"
+    knows_it_as_open = pond.disk.read(name)
+    writer.end(committed=True)
+    pond.fill(log, 10)
+    for _ in range(4):
+        pond.now_ms += 1_000
+        log.expire_producers(pond.now_ms)
+        pond.fill(log, 10)
+        plan = log.compaction_candidate(pond.now_ms)
+        plan.run()
+        if plan.drops_markers:
+            break
+        log.finish_compaction(plan).run()
+    assert plan.drops_markers
+    store.abandon()
+    pond.disk.replace(name, knows_it_as_open)
+    for other in pond.disk.list(pond.partition):
+        if other.endswith(".snapshot") and not name.endswith(other):
+            pond.disk.remove(f"{pond.partition}/{other}")
+    _, log = pond.open()
+    assert markers(log) == []
+    assert log.last_stable_offset == log.end_offset
+    assert 1 not in log.snapshots.offsets

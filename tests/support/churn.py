@@ -272,7 +272,8 @@ class Campaign:
     def _judge(self) -> None:
         diaries = [read_diary(hand.path, hand.ended_us, hand.stops_us) for hand in self._all]
         tally = self.tally
-        tally.findings += findings(diaries, self._load.ends)
+        recur = tally.events["kill node"] > 0 and self.plan.protocol != "consumer"
+        tally.findings += findings(diaries, self._load.ends, generations_recur=recur)
         tally.read = sum(read.last - read.first + 1 for diary in diaries for read in diary.reads)
         tally.read_again = tally.read - tally.written
         commits = [commit for diary in diaries for commit in diary.commits]

@@ -1,7 +1,8 @@
 """What must be true of a group's workers, judged from what they wrote down.
 
 1. Every record was read.
-2. In a generation a partition has one reader.
+2. In a generation a partition has one reader. A classic generation is written down only when its leader has shared
+   out; a node that crashes before that begins it anew, under the same number. It is nobody's until it is assigned.
 3. While a worker that was not stopped holds a partition, no other such worker does.
 4. Whoever gets a partition begins where the group had committed it, and reads on without a gap.
 5. What the group has committed never falls.
@@ -27,6 +28,8 @@ class Read:
     partition: int
     first: int
     last: int
+    is_assigned: bool = True
+    """Whether the worker had got its share of this generation, not only its number."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,13 @@ def read_diary(path: Path, ended_us: int, stops_us: Iterable[int] = ()) -> Diary
     diary = Diary(path.stem)
     held: dict[int, Holding] = {}
     committing: tuple[int, list[str]] | None = None
+    assigned_generation = -1
     for line in path.read_text().splitlines() if path.exists() else ():
         what, *words = line.split()
         time_us = int(words[0])
         match what:
             case "assign":
+                assigned_generation = int(words[1])
                 for partition in map(int, words[2:]):
                     held[partition] = Holding(diary.name, partition, time_us)
                     diary.holdings.append(held[partition])
@@ -81,7 +86,8 @@ def read_diary(path: Path, ended_us: int, stops_us: Iterable[int] = ()) -> Diary
                     if holding := held.pop(partition, None):
                         holding.until_us, holding.end = time_us, what
             case "read":
-                found = Read(time_us, *map(int, words[1:]))
+                generation, *place = map(int, words[1:])
+                found = Read(time_us, generation, *place, generation == assigned_generation)
                 diary.reads.append(found)
                 if found.partition in held:
                     held[found.partition].reads.append(found)
@@ -120,11 +126,11 @@ def _cut_at_stops(diary: Diary, stops_us: list[int]) -> None:
 # The rules.
 
 
-def findings(diaries: list[Diary], ends: dict[int, int]) -> list[str]:
+def findings(diaries: list[Diary], ends: dict[int, int], *, generations_recur: bool = False) -> list[str]:
     """All that is wrong, in words; `ends` is how many records each partition has."""
     return [
         *_unread(diaries, ends),
-        *_shared_in_a_generation(diaries),
+        *_shared_in_a_generation(diaries, generations_recur),
         *_held_twice(diaries),
         *_wrong_starts_and_gaps(diaries),
         *_falling_commits(diaries),
@@ -144,12 +150,12 @@ def _unread(diaries: list[Diary], ends: dict[int, int]) -> list[str]:
     return found
 
 
-def _shared_in_a_generation(diaries: list[Diary]) -> list[str]:
+def _shared_in_a_generation(diaries: list[Diary], generations_recur: bool) -> list[str]:
     readers: dict[tuple[int, int], set[str]] = defaultdict(set)
     for diary in diaries:
         for read in diary.reads:
             # Outside of any generation: it knows that it is out, and will learn of its loss with its next poll.
-            if read.generation >= 0:
+            if read.generation >= 0 and (read.is_assigned or not generations_recur):
                 readers[read.partition, read.generation].add(diary.name)
     return [
         f"partition {partition} was read by {sorted(names)} in generation {generation}"

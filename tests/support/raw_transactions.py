@@ -154,15 +154,15 @@ def ask_to_add(producer: RawProducer, topics: Iterable[tuple[str, Sequence[int]]
 
 
 def patiently_add(producer: RawProducer, topics: list[tuple[str, Sequence[int]]]) -> list[tuple[str, ErrorCode]]:
-    found = eventually(
-        lambda: (
-            answers
-            if all(code is not ErrorCode.CONCURRENT_TRANSACTIONS for _, code in (answers := ask_to_add(producer, topics)))
-            else None
-        )
-    )
-    assert found, "the transaction before does not end"
-    return found
+    """Ask until the transaction before has ended."""
+
+    def answers() -> list[tuple[str, ErrorCode]] | None:
+        found = ask_to_add(producer, topics)
+        return None if any(code is ErrorCode.CONCURRENT_TRANSACTIONS for _, code in found) else found
+
+    answered = eventually(answers)
+    assert answered, "the transaction before does not end"
+    return list(answered)
 
 
 # What readers see.
@@ -205,6 +205,14 @@ def committed_values(raw: Raw, topic: str, partition: int = 0) -> list[bytes | N
         assert before > offset, f"nothing at {offset}"
         offset = before
     return found
+
+
+def find_coordinator(raw: Raw, group: str) -> None:
+    """What every client asks before it commits offsets; the first one brings the coordinator's topic into being."""
+    reply = eventually(
+        lambda: not raw.call(m.FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4).coordinators[0].error_code
+    )
+    assert reply, "the group has no coordinator"
 
 
 def state_of(raw: Raw, transactional_id: str) -> Any:

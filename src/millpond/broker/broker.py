@@ -164,7 +164,8 @@ class Broker:
     def _on_records(self, records: Sequence[Record]) -> None:
         if any(isinstance(each, ConfigRecord) and each.resource_type == ResourceType.BROKER for each in records):
             self._read_broker_settings()
-        removed = [name for each in records if isinstance(each, RemoveTopicRecord) for name in self._name_of(each)]
+        gone = [self._keeper.name_of(each.topic_id) for each in records if isinstance(each, RemoveTopicRecord)]
+        removed = [name for name in gone if name is not None]
         self._keeper.on_records(records)
         if removed:
             for home in self.groups.homes():
@@ -172,10 +173,6 @@ class Broker:
         if any(isinstance(each, TopicRecord | PartitionRecord | RemoveTopicRecord) for each in records):
             for home in self.groups.homes():
                 home.run(lambda shard, now_ms: shard.on_topics_changed(now_ms))
-
-    def _name_of(self, record: RemoveTopicRecord) -> list[str]:
-        """The name of a topic that is already gone from the image, as its partitions still know it."""
-        return [partition.name.topic for partition in self.partitions.of_topic(record.topic_id)[:1]]
 
     # Coordinators.
 

@@ -56,6 +56,8 @@ class TopicKeeper:
         self._remove_later = remove_later
         self._journal = journal
         self._told_topics: dict[str, tuple[Settings, LogLimits]] = {}
+        self._names: dict[UUID, str] = {}
+        """A record that removes a topic does not say its name, and then the image has forgotten it."""
 
     def open_all(self) -> None:
         """At start: open a log for every partition of the metadata; what has none there is set aside.
@@ -105,7 +107,12 @@ class TopicKeeper:
             told = self._told_topics[topic] = (settings, log_limits(settings, layers.settings()))
         return told
 
+    def name_of(self, topic_id: UUID) -> str | None:
+        """The name of a topic that may be gone from the image already."""
+        return self._names.get(topic_id)
+
     def _open(self, topic: Topic, index: int) -> None:
+        self._names[topic.id] = topic.name
         name = TopicPartition(topic.name, index)
         settings, limits = self._told(topic.name)
         try:
@@ -137,9 +144,17 @@ class TopicKeeper:
             partition.leader_epoch = topic.partitions[record.partition_id].leader_epoch
 
     def _delete(self, record: RemoveTopicRecord) -> None:
+        name = self._names.pop(record.topic_id, None)
+        doomed = [failed for failed in self._store.failed if failed.topic == name]
         for partition in self._partitions.of_topic(record.topic_id):
             self._partitions.discard(partition)
-            self._remove_later(self._store.delete(partition.name))
+            doomed.append(partition.name)
+        for each in doomed:
+            try:
+                self._remove_later(self._store.delete(each))
+            except OSError as error:
+                # It belongs to no topic any more: the next start sets it aside.
+                self._journal("files of a deleted topic cannot be removed", partition=each.folder, error=str(error))
 
     def _configure(self, topic_name: str) -> None:
         topic = self._image.topics.get(topic_name)

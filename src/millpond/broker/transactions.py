@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 DoneWithMarker = Callable[[Refused | None], None]
 
+OVERTAKEN = frozenset(
+    {ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}
+)
+
 TRY_AGAIN_MS = 1000
 """How long to wait before markers are tried again that a partition could not take."""
 
@@ -47,7 +51,8 @@ def carry_out(broker: Broker, order: WriteMarkers) -> None:
     def one_done(refused: Refused | None) -> None:
         nonlocal left, failed
         left -= 1
-        failed = failed or refused is not None
+        # A marker that a newer coordinator or producer has overtaken is not needed any more.
+        failed = failed or (refused is not None and refused.code not in OVERTAKEN)
         if left:
             return
         if failed:
@@ -98,13 +103,7 @@ def write_marker(
             producer.id, producer.epoch, committed, coordinator_epoch, transaction_version
         )
     except Refused as refused:
-        # A marker that a newer coordinator or producer has overtaken is not needed any more.
-        is_overtaken = refused.code in (
-            ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-            ErrorCode.INVALID_PRODUCER_EPOCH,
-            ErrorCode.PRODUCER_FENCED,
-        )
-        done(None if is_overtaken else refused)
+        done(refused)
         return
     if place.topic == broker.groups.topic:
         home = broker.groups.home_at(place.partition)

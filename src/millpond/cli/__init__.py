@@ -25,7 +25,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "topic": ("millpond.cli.topic", "Create, list, describe, alter and delete topics."),
     "produce": ("millpond.cli.produce", "Write lines of a file or of standard input to a topic."),
     "consume": ("millpond.cli.consume", "Print the records of a topic, from any place on."),
-    "group": ("millpond.cli.group", "Consumer groups: who reads what, how far behind, why they rebalanced."),
+    "group": ("millpond.cli.group", "Consumer groups: members, lag, offsets, rebalances."),
     "txn": ("millpond.cli.txn", "Transactions: list and describe them, abort one that hangs."),
     "log": ("millpond.cli.log_dump", "Look into the files of a data folder (log dump FILE)."),
     "version": ("millpond.cli.version", "Say which version this is, and what it runs on."),

@@ -37,20 +37,20 @@ def create(admin: AdminClient, name: str, partitions: int, replicas: int, settin
 
     topic = NewTopic(name, partitions, replicas, config=dict(settings))
     futures = admin.create_topics([topic], request_timeout=ANSWER_SECONDS, operation_timeout=ANSWER_SECONDS)
-    _settle(f"Topic {name} was not created", futures[name])
+    settle(f"Topic {name} was not created", futures[name])
 
 
 def grow(admin: AdminClient, name: str, partitions: int) -> None:
     from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
 
     futures = admin.create_partitions([NewPartitions(name, partitions)], request_timeout=ANSWER_SECONDS)
-    _settle(f"Topic {name} keeps its partitions", futures[name])
+    settle(f"Topic {name} keeps its partitions", futures[name])
 
 
 def delete(admin: AdminClient, names: Sequence[str]) -> None:
     futures = admin.delete_topics(list(names), request_timeout=ANSWER_SECONDS, operation_timeout=ANSWER_SECONDS)
     for name, future in futures.items():
-        _settle(f"Topic {name} was not deleted", future)
+        settle(f"Topic {name} was not deleted", future)
 
 
 def alter(admin: AdminClient, name: str, settings: Mapping[str, str], unset: Sequence[str]) -> None:
@@ -66,7 +66,7 @@ def alter(admin: AdminClient, name: str, settings: Mapping[str, str], unset: Seq
     entries += [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in unset]
     resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
     futures = admin.incremental_alter_configs([resource], request_timeout=ANSWER_SECONDS)
-    _settle(f"Topic {name} keeps its settings", futures[resource])
+    settle(f"Topic {name} keeps its settings", futures[resource])
 
 
 def own_settings(admin: AdminClient, names: Sequence[str]) -> dict[str, list[TopicSetting]]:
@@ -77,7 +77,7 @@ def own_settings(admin: AdminClient, names: Sequence[str]) -> dict[str, list[Top
     futures = admin.describe_configs(list(resources), request_timeout=ANSWER_SECONDS)
     found = {}
     for resource, future in futures.items():
-        entries = _settle(f"The settings of {resource.name} are not known", future)
+        entries = settle(f"The settings of {resource.name} are not known", future)
         found[resource.name] = [
             TopicSetting(entry.name, None if entry.is_sensitive else entry.value, SOURCES.get(entry.source, "?"))
             for entry in sorted(entries.values(), key=lambda entry: (entry.source, entry.name))
@@ -86,7 +86,8 @@ def own_settings(admin: AdminClient, names: Sequence[str]) -> dict[str, list[Top
     return found
 
 
-def _settle(what: str, future: Future[Any]) -> Any:
+def settle(what: str, future: Future[Any]) -> Any:
+    """The result of a future; `what` is told if there is none."""
     from confluent_kafka import KafkaException
 
     try:

@@ -21,11 +21,13 @@ from millpond.cli.errors import Failed, failed
 from millpond.cli.group_describe import show_partitions
 from millpond.cli.offsets import Bounds, Partition, bounds_of, resolve
 from millpond.cli.times import Since, show_span
+from millpond.coordinators.groups.history import Why
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
 Rebalance = Mapping[str, Any]
+Cause = Mapping[str, Any]
 
 BATCH_RECORDS: Final = 2000
 CAUSES_SHOWN_MAX: Final = 10
@@ -57,32 +59,37 @@ def read(cluster: Cluster, topic: str, group: str, limit: int, since_ms: int | N
 def print_history(group: str, rebalances: Sequence[Rebalance]) -> None:
     count = len(rebalances)
     click.secho(f"{group}: the last {count} rebalances" if count > 1 else f"{group}: one rebalance", bold=True)
+    clients: dict[str, Cause] = {}
     for rebalance in rebalances:
+        # Who was heard of once is known by name from then on.
+        clients |= {cause["member_id"]: cause for cause in rebalance["causes"]}
         click.echo()
-        click.echo("\n".join(explain(rebalance)))
+        click.echo("\n".join(explain(rebalance, clients)))
 
 
-def explain(rebalance: Rebalance) -> Iterable[str]:
+def explain(rebalance: Rebalance, clients: Mapping[str, Cause]) -> Iterable[str]:
     """What happened, line by line: when and at what cost, why, what moved."""
-    clients = {cause["member_id"]: cause for cause in rebalance["causes"]}
     members = rebalance["members"]
-    facts = [f"generation {rebalance['generation']}", f"{members} member{'' if members == 1 else 's'}"]
+    facts = [f"generation {rebalance['generation']}"] if rebalance["generation"] is not None else []
+    facts += [f"{members} member{'' if members == 1 else 's'}" if members else "nobody left"]
     facts += [f"{rebalance['protocol']}"] if rebalance.get("protocol") else []
     paused_ms = rebalance["paused_ms"]
     facts += ["not finished" if paused_ms is None else f"paused {show_span(paused_ms)}" if paused_ms else "no pause"]
     yield click.style(_moment(rebalance["started_ms"]), bold=True) + "  " + ", ".join(facts)
-    causes = rebalance["causes"]
+    causes, rejoined = _parted(rebalance["causes"])
     for cause in causes[:CAUSES_SHOWN_MAX]:
         yield "  " + _because(cause)
     if len(causes) > CAUSES_SHOWN_MAX:
         yield f"  and {len(causes) - CAUSES_SHOWN_MAX} more causes"
+    if rejoined:
+        yield f"  {rejoined} member{'' if rejoined == 1 else 's'} rejoined"
     moved = _moved(rebalance["moves"])
     for (before, after), partitions in list(moved.items())[:MOVES_SHOWN_MAX]:
         yield f"  {show_partitions(partitions)}: {_named(before, clients)} → {_named(after, clients)}"
     shown = sum(len(partitions) for partitions in list(moved.values())[:MOVES_SHOWN_MAX])
     if rebalance["moves_total"] > shown:
         yield f"  and {rebalance['moves_total'] - shown:,} more partitions moved"
-    elif not moved:
+    elif not moved and members:
         yield "  nothing moved"
 
 
@@ -91,18 +98,26 @@ def short(member_id: str) -> str:
     return _plain(_UUID.sub(r"-\1", member_id))
 
 
-def _because(cause: Mapping[str, Any]) -> str:
+def _parted(causes: Sequence[Cause]) -> tuple[Sequence[Cause], int]:
+    """What set it off and what else came in between, and how many only came along, as everybody must."""
+    if not causes or causes[0]["why"] == Why.REJOINED:
+        return causes, 0
+    real = [cause for cause in causes if cause["why"] != Why.REJOINED]
+    return real, len(causes) - len(real)
+
+
+def _because(cause: Cause) -> str:
     if not cause["member_id"]:
         return _plain(cause["why"]) + _detail(cause)
     place = f" on {_plain(cause['client_host'])}" if cause.get("client_host") else ""
     return f"{_named(cause['member_id'], {cause['member_id']: cause})}{place}: {cause['why']}{_detail(cause)}"
 
 
-def _detail(cause: Mapping[str, Any]) -> str:
+def _detail(cause: Cause) -> str:
     return f" ({_plain(cause['detail'])})" if cause.get("detail") else ""
 
 
-def _named(member_id: str | None, known: Mapping[str, Mapping[str, Any]]) -> str:
+def _named(member_id: str | None, known: Mapping[str, Cause]) -> str:
     if member_id is None:
         return NOBODY
     cause = known.get(member_id, {})

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from millpond.cli.admin import settle
 from millpond.cli.connect import ANSWER_SECONDS
 from millpond.cli.errors import Failed, failed, nearest
 from millpond.cli.offsets import Partition
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from confluent_kafka.admin import AdminClient
 
 REBALANCING: Final = "rebalancing"
@@ -30,6 +29,8 @@ _STATE_NAMES: Final = {
     # The library has no word for the two states in which members of the newer protocol change places.
     "UNKNOWN": REBALANCING,
 }
+
+_PATIENCE: Final[dict[str, Any]] = {"request_timeout": ANSWER_SECONDS}
 
 NAMED_MAX: Final = 3
 """How many members a sentence names before it counts the rest."""
@@ -154,19 +155,6 @@ def refuse_if_active(group: Group, to_do: str) -> None:
         f"Group {group.id} has {count} active member{'' if count == 1 else 's'} ({named}): stop "
         f"{'it' if count == 1 else 'them'} first {to_do}; one that died leaves when its session times out."
     )
-
-
-def settle(what: str, future: Future[Any]) -> Any:
-    """The result of a future; `what` is told if there is none."""
-    from confluent_kafka import KafkaException
-
-    try:
-        return future.result()
-    except KafkaException as refusal:
-        raise failed(what, refusal.args[0]) from refusal
-
-
-_PATIENCE: Final[dict[str, Any]] = {"request_timeout": ANSWER_SECONDS}
 
 
 def _group(told: Any) -> Group:

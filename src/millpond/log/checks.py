@@ -15,6 +15,7 @@ from millpond.wire.batch import (
     BatchHeader,
     CorruptBatch,
     check_batch,
+    patch_append_time,
 )
 from millpond.wire.records import batch_keys
 
@@ -60,6 +61,17 @@ def trusted_headers(batches: Buffer) -> Sequence[BatchHeader]:
     if not found:
         raise Refused(ErrorCode.CORRUPT_MESSAGE, "there is no batch to append")
     return found
+
+
+def stamped_headers(batches: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> Sequence[BatchHeader]:
+    """Make `now_ms` the time of every record; the headers as they are then."""
+    position = 0
+    stamped = []
+    for header in headers:
+        patch_append_time(batches, position, now_ms)
+        stamped.append(header._replace(max_timestamp=now_ms))
+        position += header.size
+    return stamped
 
 
 def _check_for_topic(batches: Buffer, position: int, header: BatchHeader, limits: LogLimits, now_ms: int) -> None:

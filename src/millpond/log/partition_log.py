@@ -16,7 +16,7 @@ from millpond.base.ids import NO_TOPIC_ID, Offset
 from millpond.base.ports import Disk
 from millpond.log import aborted, compaction, lookup, reading, retention, truncation
 from millpond.log.checkpoints import encode_metadata
-from millpond.log.checks import checked_headers, trusted_headers
+from millpond.log.checks import checked_headers, stamped_headers, trusted_headers
 from millpond.log.epochs import LeaderEpochs
 from millpond.log.handles import OpenSegments
 from millpond.log.limits import LogLimits
@@ -28,10 +28,7 @@ from millpond.log.segment import NO_TIMESTAMP, Segment
 from millpond.log.snapshots import Snapshots
 from millpond.log.syncing import Debts, RemovalJob, SyncTicket, make_ticket
 from millpond.log.together import run_tickets
-from millpond.wire.batch import CONTROL, BatchHeader, patch_append_time, patch_offset_and_epoch
-
-TRANSACTIONS_RAISE_EPOCH_FROM = 2
-"""From this `transaction.version` on a marker bears a higher epoch than the records that it ends."""
+from millpond.wire.batch import CONTROL, BatchHeader, patch_offset_and_epoch
 
 
 class Appended(NamedTuple):
@@ -144,20 +141,15 @@ class PartitionLog:
                 if header.producer_id >= 0:
                     seen = self.producers.check(headers, verification)
                     if seen is not None:
-                        return Appended(
-                            seen.first_offset,
-                            seen.last_offset,
-                            self._duplicate_time(seen.timestamp),
-                            self.start_offset,
-                            True,
-                        )
+                        time_ms = seen.timestamp if limits.timestamp_type_append else -1
+                        return Appended(seen.first_offset, seen.last_offset, time_ms, self.start_offset, True)
                     break
         else:
             self.producers.check_trusted(headers, verification)
         append_time_ms = -1
         if limits.timestamp_type_append and from_client:
             append_time_ms = now_ms
-            headers = _stamp(batches, headers, now_ms)
+            headers = stamped_headers(batches, headers, now_ms)
         first_offset = self.end_offset
         last_offset = self._place(batches, headers, leader_epoch)
         self._write(batches, last_offset, now_ms)
@@ -176,12 +168,7 @@ class PartitionLog:
         transaction_version: int = 0,
     ) -> Appended:
         """Write how the producer's transaction ended. Without an open transaction it does no harm."""
-        self.producers.check_marker(
-            producer_id,
-            producer_epoch,
-            coordinator_epoch,
-            raises_epoch=transaction_version >= TRANSACTIONS_RAISE_EPOCH_FROM,
-        )
+        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
         batch = encode_marker(Marker(committed, coordinator_epoch), producer_id, producer_epoch, now_ms)
         return self.append(memoryview(batch), leader_epoch=leader_epoch, now_ms=now_ms, from_client=False)
 
@@ -268,9 +255,6 @@ class PartitionLog:
             self._take_in((header,), header.base_offset, header.leader_epoch, now_ms, view)
             position += header.size
         return Appended(first_offset, expected - 1, -1, self.start_offset, False)
-
-    def _duplicate_time(self, timestamp: int) -> int:
-        return timestamp if self.limits.timestamp_type_append else -1
 
     def roll(self) -> Segment:
         """Seal the active segment and begin a new one; the new active segment."""
@@ -530,17 +514,6 @@ class PartitionLog:
         self.closed = True
         for segment in self.segments:
             segment.close()
-
-
-def _stamp(batches: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> Sequence[BatchHeader]:
-    """Make `now_ms` the time of every record."""
-    position = 0
-    stamped = []
-    for header in headers:
-        patch_append_time(batches, position, now_ms)
-        stamped.append(header._replace(max_timestamp=now_ms))
-        position += header.size
-    return stamped
 
 
 def _nothing() -> None: ...

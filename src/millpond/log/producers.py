@@ -17,6 +17,9 @@ BATCHES_REMEMBERED = 5
 NO_EPOCH = -1
 NO_SEQUENCE = -1
 
+TRANSACTIONS_RAISE_EPOCH_FROM = 2
+"""From this `transaction.version` on a marker bears a higher epoch than the records that it ends."""
+
 DECIDED_REMEMBERED = 10_000
 """Markers that may still be on their way to the followers."""
 
@@ -136,7 +139,7 @@ class ProducerStates:
             self._check_transaction(header, verification)
 
     def check_marker(
-        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, raises_epoch: bool
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, transaction_version: int = 0
     ) -> None:
         """Refuse the marker of a zombie: an older producer, an older coordinator, an older transaction."""
         entry = self.entries.get(producer_id)
@@ -149,6 +152,7 @@ class ProducerStates:
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 f"the coordinator has epoch {entry.coordinator_epoch} by now; this marker has {coordinator_epoch}",
             )
+        raises_epoch = transaction_version >= TRANSACTIONS_RAISE_EPOCH_FROM
         if raises_epoch and producer_epoch == entry.epoch and entry.transaction_start is not None:
             # The producer has this epoch since the marker of its last transaction: this is that marker, come late.
             raise _old_epoch(producer_id, producer_epoch, entry.epoch + 1)

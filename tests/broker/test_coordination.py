@@ -1,0 +1,199 @@
+"""A home writes what its shard decides, and answers only once that is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import LeaderEpoch, TopicPartition
+from millpond.broker.coordination import Coordination, Home
+from millpond.broker.flusher import Flusher
+from millpond.broker.partitions import Partition
+from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
+from millpond.log.limits import LogLimits
+from millpond.log.store import LogStore
+from millpond.sim.world import SimWorld
+
+
+class Listener:
+    """A token that writes down what it hears."""
+
+    def __init__(self, name: str, heard: list[str]) -> None:
+        self.name = name
+        self._heard = heard
+
+    def finish(self, response: Any) -> None:
+        self._heard.append(f"{self.name}: {response}")
+
+    def fail(self, refused: Refused) -> None:
+        self._heard.append(f"{self.name}: {refused.code.name}")
+
+
+class Notes:
+    """A shard that keeps notes by name, and one timer."""
+
+    def __init__(self) -> None:
+        self.notes: dict[bytes, bytes | None] = {}
+        self.due_ms: int | None = None
+        self.woken_ms: list[int] = []
+        self.loaded = False
+
+    def put(self, name: str, text: str, token: Any, order: object = None) -> Effects:
+        effects = Effects(records=[CoordinatorRecord(name.encode(), text.encode())])
+        effects.reply(token, f"wrote {name}")  # type: ignore[arg-type]
+        if order is not None:
+            effects.orders.append(order)
+        return effects
+
+    def ask(self, name: str, token: Any) -> Effects:
+        effects = Effects()
+        effects.reply(token, (self.notes.get(name.encode()) or b"nothing").decode())  # type: ignore[arg-type]
+        return effects
+
+    def step(self, request: Request, now_ms: int) -> Effects:
+        raise AssertionError("not used here")
+
+    def on_time(self, now_ms: int) -> Effects:
+        self.woken_ms.append(now_ms)
+        self.due_ms = None
+        return Effects()
+
+    def next_deadline_ms(self) -> int | None:
+        return self.due_ms
+
+    def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
+        self.notes[key] = value
+
+    def on_loaded(self, now_ms: int) -> Effects:
+        self.loaded = True
+        return Effects()
+
+
+class Play:
+    def __init__(self) -> None:
+        self.sim = SimWorld(seed=1)
+        self.world = self.sim.start("host")
+        self.store = LogStore(self.world.disk, "/data", LogLimits(), self.world.entropy)
+        self.store.open(0)
+        self.flusher = Flusher(self.world.workers, self.world.disk, "/data")
+        self.heard: list[str] = []
+        self.orders: list[Any] = []
+        name = TopicPartition("__notes", 0)
+        log = self.store.create(name, UUID(int=7))
+        self.partition = Partition(name, UUID(int=7), log, LeaderEpoch(0), self.world.clock, lambda _: None)
+        self.home = self.new_home()
+
+    def new_home(self) -> Home[Notes]:
+        return Home(Notes(), self.partition, self.world.clock, self.flusher, self.orders.append)
+
+    def listener(self, name: str) -> Listener:
+        return Listener(name, self.heard)
+
+    def settle(self) -> None:
+        assert self.sim.run_until(self.flusher.is_idle)
+        self.sim.run_for(1)
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
+def test_the_reply_waits_for_the_disk_and_the_state_does_not(play: Play) -> None:
+    play.home.run(lambda shard, _: shard.put("a", "1", play.listener("one"), order="ring the bell"))
+    assert play.home.shard.notes == {b"a": b"1"}
+    assert (play.heard, play.orders) == ([], [])
+    play.settle()
+    assert (play.heard, play.orders) == (["one: wrote a"], ["ring the bell"])
+
+
+def test_a_question_waits_for_what_its_answer_stands_on(play: Play) -> None:
+    play.home.run(lambda shard, _: shard.put("a", "1", play.listener("writer")))
+    play.home.run(lambda shard, _: shard.ask("a", play.listener("reader")))
+    assert play.heard == []
+    play.settle()
+    assert play.heard == ["writer: wrote a", "reader: 1"]
+    play.home.run(lambda shard, _: shard.ask("b", play.listener("late")))
+    assert play.heard[-1] == "late: nothing"
+
+
+def test_a_new_home_finds_what_the_last_one_wrote(play: Play) -> None:
+    for name, text in [("a", "1"), ("b", "2"), ("a", "3")]:
+        play.home.run(lambda shard, _, name=name, text=text: shard.put(name, text, play.listener(name)))  # type: ignore[misc]
+    home = play.new_home()
+    home.load()
+    assert home.shard.notes == {b"a": b"3", b"b": b"2"}
+    assert home.shard.loaded
+
+
+def test_a_failed_sync_fails_everybody_and_closes_the_home(play: Play) -> None:
+    play.sim.hosts["host"].disk.fail_syncs()
+    play.home.run(lambda shard, _: shard.put("a", "1", play.listener("one"), order="never"))
+    play.home.run(lambda shard, _: shard.put("b", "2", play.listener("two")))
+    play.settle()
+    assert play.heard == ["one: KAFKA_STORAGE_ERROR", "two: KAFKA_STORAGE_ERROR"]
+    assert play.orders == []
+    assert play.home.is_closed
+
+
+def test_a_write_that_is_refused_fails_its_own_reply_too(play: Play) -> None:
+    play.partition.log.fail(OSError("gone"))
+    play.home.run(lambda shard, _: shard.put("a", "1", play.listener("one")))
+    assert play.heard == ["one: KAFKA_STORAGE_ERROR"]
+    assert play.home.shard.notes == {}
+    assert play.home.is_closed
+
+
+def test_the_clock_wakes_the_shard_and_a_leap_of_the_wall_clock_does_not(play: Play) -> None:
+    shard = play.home.shard
+
+    def wait_ten_seconds(notes: Notes, now_ms: int) -> Effects:
+        notes.due_ms = now_ms + 10_000
+        return Effects()
+
+    play.home.run(wait_ten_seconds)
+    play.sim.hosts["host"].clock.wall_offset_ms += 3_600_000
+    play.sim.run_for(9_000)
+    assert shard.woken_ms == []
+    play.sim.run_for(2_000)
+    assert len(shard.woken_ms) == 1
+
+
+def test_a_stopped_home_is_not_woken(play: Play) -> None:
+    def wait_one_second(notes: Notes, now_ms: int) -> Effects:
+        notes.due_ms = now_ms + 1_000
+        return Effects()
+
+    play.home.run(wait_one_second)
+    play.home.stop()
+    play.sim.run_for(5_000)
+    assert play.home.shard.woken_ms == []
+
+
+def coordination(play: Play) -> Coordination[Notes]:
+    make: Callable[[Partition], Home[Notes]] = lambda _partition: play.home  # noqa: E731
+    return Coordination("__notes", make)
+
+
+def test_names_find_their_home_once_the_topic_is_there(play: Play) -> None:
+    notes = coordination(play)
+    with pytest.raises(Refused) as refused:
+        notes.home_of("a")
+    assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    notes.open([play.partition])
+    assert notes.is_open
+    assert notes.home_of("a") is play.home
+    assert list(notes.homes()) == [play.home]
+
+
+def test_a_closed_home_is_not_at_home(play: Play) -> None:
+    notes = coordination(play)
+    notes.open([play.partition])
+    notes.stop()
+    with pytest.raises(Refused):
+        notes.home_of("a")
+    assert list(notes.homes()) == []

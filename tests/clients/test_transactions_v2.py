@@ -1,0 +1,217 @@
+"""Transactions v2 (KIP-890) by hand: the broker adds partitions by itself, and every end raises the producer's epoch."""
+
+from __future__ import annotations
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.wire import messages as m
+from support.node import Node
+from support.raw import Raw, produce_request
+from support.raw_transactions import (
+    NODE_SETTINGS,
+    READ_UNCOMMITTED,
+    RawProducer,
+    committed_values,
+    end_offset,
+    find_coordinator,
+    patiently,
+    producers_of,
+    state_of,
+    wait_for_state,
+    write_marker,
+)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    running = Node(tmp_path_factory.mktemp("transactions"), NODE_SETTINGS).start()
+    yield running
+    running.kill9()
+
+
+@pytest.fixture
+def made(raw, topic):
+    """A topic of two partitions."""
+    raw.create_topic(topic, 2)
+    return topic
+
+
+@pytest.fixture
+def producer(raw, made):
+    return RawProducer(raw, made, v2=True).begin_session()
+
+
+def test_the_broker_announces_transactions_v2(raw):
+    reply = raw.call(m.ApiVersionsRequest(client_software_name="raw", client_software_version="1"), 3)
+    supported = {each.name: each.max_version for each in reply.supported_features}
+    agreed = {each.name: each.max_version_level for each in reply.finalized_features}
+    assert supported["transaction.version"] == agreed["transaction.version"] == 2
+    assert reply.finalized_features_epoch >= 0
+    versions = {each.api_key: each.max_version for each in reply.api_keys}
+    assert versions[m.ProduceRequest.API_KEY] >= 12
+    assert versions[m.EndTxnRequest.API_KEY] >= 5
+    assert versions[m.TxnOffsetCommitRequest.API_KEY] >= 5
+
+
+def test_writing_takes_the_partition_into_the_transaction(raw, made, producer):
+    producer.send(made, 0, b"a")
+    producer.send(made, 1, b"b")
+    found = state_of(raw, made)
+    assert found.transaction_state == "Ongoing"
+    assert [(each.topic, sorted(each.partitions)) for each in found.topics] == [(made, [0, 1])]
+    producer.commit()
+    wait_for_state(raw, made, "CompleteCommit")
+    assert [committed_values(raw, made, partition) for partition in (0, 1)] == [[b"a"], [b"b"]]
+
+
+def test_every_end_raises_the_epoch(raw, made, producer):
+    known, epoch = producer.id, producer.epoch
+    for number in range(1, 4):
+        producer.send(made, 0, b"%d" % number)
+        producer.end(committed=number != 2)
+        assert (producer.id, producer.epoch) == (known, epoch + number)
+    wait_for_state(raw, made, "CompleteCommit")
+    assert committed_values(raw, made) == [b"1", b"3"]
+    assert producers_of(raw, made)[known].producer_epoch == epoch + 3
+
+
+def test_an_end_that_comes_again_is_answered_again(raw, made, producer):
+    producer.send(made, 0, b"x")
+    again = producer.twin()
+    producer.commit()
+    reply = patiently(lambda: again.ask_to_end(True))
+    assert (reply.error_code, reply.producer_id, reply.producer_epoch) == (0, producer.id, producer.epoch)
+    assert patiently(lambda: again.ask_to_end(False)).error_code == ErrorCode.INVALID_TXN_STATE
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_end_that_comes_late_does_not_decide_the_next_transaction(raw, made, producer, committed):
+    producer.send(made, 0, b"first")
+    late = producer.twin()
+    producer.commit()
+    producer.send(made, 0, b"second")
+    assert late.ask_to_end(committed).error_code == ErrorCode.PRODUCER_FENCED
+    assert state_of(raw, made).transaction_state == "Ongoing"
+    assert committed_values(raw, made) == [b"first"]
+    producer.abort()
+    wait_for_state(raw, made, "CompleteAbort")
+    assert committed_values(raw, made) == [b"first"]
+
+
+def test_a_batch_that_comes_late_does_not_join_the_next_transaction(raw, made, producer):
+    """The very fault that v2 is for: a write of a transaction that was aborted meanwhile must not hang for ever."""
+    late = producer.twin()
+    delayed = late.batch(made, 1, b"too late")
+    producer.send(made, 0, b"x")
+    producer.abort()
+    wait_for_state(raw, made, "CompleteAbort")
+    assert late.produce(made, 1, delayed).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert end_offset(raw, made, READ_UNCOMMITTED) == 2
+    assert producers_of(raw, made, 1) == {}
+
+
+def test_a_marker_that_comes_late_does_not_end_the_next_transaction(raw, made, producer):
+    producer.send(made, 0, b"first")
+    producer.commit()
+    wait_for_state(raw, made, "CompleteCommit")
+    producer.send(made, 0, b"second")
+    late = write_marker(raw, producer.id, producer.epoch, True, made, version=2, transaction_version=2)
+    assert late is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert committed_values(raw, made) == [b"first"]
+    producer.abort()
+
+
+def test_what_never_began_can_be_aborted_but_not_committed(raw, made, producer):
+    epoch = producer.epoch
+    assert producer.ask_to_end(True).error_code == ErrorCode.INVALID_TXN_STATE
+    producer.abort()
+    assert producer.epoch == epoch + 1
+    producer.send(made, 0, b"goes on")
+    producer.commit()
+
+
+def test_a_batch_that_is_sent_twice_is_written_once(made, producer):
+    first = producer.batch(made, 0, b"once")
+    replies = [producer.produce(made, 0, first) for _ in range(2)]
+    assert [(each.error_code, each.base_offset) for each in replies] == [(0, 0), (0, 0)]
+    producer.send(made, 0, b"then")
+    assert producer.produce(made, 0, first).base_offset == 0
+    producer.commit()
+
+
+def test_offsets_take_their_group_into_the_transaction(raw, made, producer):
+    find_coordinator(raw, made)
+    assert producer.commit_offset(made, made, 7) is ErrorCode.NONE
+    found = state_of(raw, made)
+    assert found.transaction_state == "Ongoing"
+    assert [each.topic for each in found.topics] == ["__consumer_offsets"]
+    producer.commit()
+
+
+def test_one_request_writes_to_an_old_and_a_new_partition_of_the_transaction(node, made, producer):
+    """The new partition has to wait for the coordinator; the bytes for the old one must wait unharmed with it."""
+    producer.send(made, 0, b"begins")
+    kind = m.ProduceRequest
+    with Raw(node.port) as busy:
+        for number in range(30):
+            producer.raw = busy
+            values = [b"%d-%d" % (number, place) for place in range(20)]
+            data = [
+                kind.PartitionProduceData(index=index, records=producer.batch(made, index, *values)) for index in (0, 1)
+            ]
+            request = kind(
+                transactional_id=made,
+                acks=-1,
+                timeout_ms=5000,
+                topic_data=[kind.TopicProduceData(name=made, partition_data=data)],
+            )
+            sent = [busy.send(request, 12)]
+            # Whatever follows on the connection comes into the same buffer.
+            sent += [busy.send(produce_request(made, 7, b"\xff" * 5000), 12) for _ in range(3)]
+            replies = [busy.receive(kind.API_KEY, 12) for _ in sent]
+            codes = {each.error_code for each in replies[0][1].responses[0].partition_responses}
+            assert codes == {0}, codes
+            producer.commit()
+            patiently(lambda number=number: produced(producer, made, 0, b"begins %d" % number))
+
+
+def produced(producer, topic, partition, value):
+    """One write at the start of a transaction, which may have to wait for the end of the one before."""
+    producer._sequences.clear()
+    return producer.produce(topic, partition, producer.batch(topic, partition, value))
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_a_write_without_acknowledgement_does_not_stop_the_connection(node, made, producer, good):
+    request = produce_request(made, 0, producer.batch(made, 0, b"x") if good else b"\xff" * 100, acks=0)
+    request.transactional_id = made if good else "nobody"
+    with Raw(node.port) as other:
+        other.send(request, 12)
+        if good:
+            asked = other.send(m.ApiVersionsRequest(), 0)
+            other.socket.settimeout(5.0)
+            assert other.receive(m.ApiVersionsRequest.API_KEY, 0)[0] == asked
+        else:
+            # The only word that such a producer can get.
+            assert other.is_closed()
+    assert node.is_running()
+    producer.send(made, 1, b"goes on")
+
+
+def test_brokers_ask_whether_a_partition_is_part_of_a_transaction(raw, made, producer):
+    producer.send(made, 0, b"x")
+    kind = m.AddPartitionsToTxnRequest
+
+    def verify(partition, epoch):
+        topics = [kind.AddPartitionsToTxnTopic(name=made, partitions=[partition])]
+        one = kind.AddPartitionsToTxnTransaction(
+            transactional_id=made, producer_id=producer.id, producer_epoch=epoch, verify_only=True, topics=topics
+        )
+        reply = raw.call(kind(transactions=[one]), 5).results_by_transaction[0]
+        return reply.topic_results[0].results_by_partition[0].partition_error_code
+
+    assert verify(0, producer.epoch) == ErrorCode.NONE
+    assert verify(1, producer.epoch) == ErrorCode.TRANSACTION_ABORTABLE
+    assert verify(0, producer.epoch + 1) == ErrorCode.PRODUCER_FENCED
+    producer.abort()

@@ -1,0 +1,380 @@
+"""Transactions request by request: what is written, who may read how far, and who is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.wire import messages as m
+from support.node import Node
+from support.raw import Raw, batch, fetch_request, produce_request
+from support.raw_transactions import (
+    NODE_SETTINGS,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    RawProducer,
+    ask_to_add,
+    committed_values,
+    end_offset,
+    fetch,
+    find_coordinator,
+    producers_of,
+    state_of,
+    wait_for_state,
+    write_marker,
+)
+
+both_versions = pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    running = Node(tmp_path_factory.mktemp("transactions"), NODE_SETTINGS).start()
+    yield running
+    running.kill9()
+
+
+@pytest.fixture
+def made(raw, topic):
+    """A topic of two partitions."""
+    raw.create_topic(topic, 2)
+    return topic
+
+
+# Who reads how far.
+
+
+@both_versions
+def test_readers_of_committed_records_stop_before_the_first_open_transaction(raw, made, v2):
+    producer = RawProducer(raw, made, v2=v2).begin_session()
+    raw.produce(made, 0, batch(b"before"))
+    producer.send(made, 0, b"inside", b"too")
+    raw.produce(made, 0, batch(b"behind"))
+    assert fetch(raw, made).last_stable_offset == 1
+    assert fetch(raw, made).high_watermark == 4
+    assert (end_offset(raw, made, READ_COMMITTED), end_offset(raw, made, READ_UNCOMMITTED)) == (1, 4)
+    assert committed_values(raw, made) == [b"before"]
+    assert not fetch(raw, made, 1).records
+    assert fetch(raw, made, 1, isolation=READ_UNCOMMITTED).records
+    producer.commit()
+    wait_for_state(raw, made, "CompleteCommit")
+    # The marker takes an offset of its own.
+    assert (end_offset(raw, made, READ_COMMITTED), end_offset(raw, made, READ_UNCOMMITTED)) == (5, 5)
+    assert committed_values(raw, made) == [b"before", b"inside", b"too", b"behind"]
+
+
+@both_versions
+def test_a_reply_lists_the_aborted_transactions_that_begin_in_it(raw, made, v2):
+    kept, dropped = (RawProducer(raw, f"{made}-{name}", v2=v2).begin_session() for name in ("kept", "dropped"))
+    kept.send(made, 0, b"a")
+    first = dropped.send(made, 0, b"x")
+    kept.send(made, 0, b"b")
+    dropped.send(made, 0, b"y")
+    dropped_id = dropped.id
+    dropped.abort()
+    wait_for_state(raw, dropped.name, "CompleteAbort")
+    # Decided, but behind a transaction that is not.
+    assert fetch(raw, made).last_stable_offset == 0
+    kept.commit()
+    wait_for_state(raw, kept.name, "CompleteCommit")
+    reply = fetch(raw, made)
+    assert [(each.producer_id, each.first_offset) for each in reply.aborted_transactions] == [(dropped_id, first)]
+    assert not fetch(raw, made, isolation=READ_UNCOMMITTED).aborted_transactions
+    assert committed_values(raw, made) == [b"a", b"b"]
+    # From behind the end of both there is nothing aborted to be told of.
+    assert not fetch(raw, made, reply.last_stable_offset).aborted_transactions
+
+
+def test_a_waiting_reader_is_woken_by_the_end_of_a_transaction(node, raw, made):
+    producer = RawProducer(raw, made).begin_session()
+    producer.send(made, 0, b"waits")
+    with Raw(node.port) as reader:
+        request = fetch_request(made, wait_ms=15_000)
+        request.isolation_level = READ_COMMITTED
+        reader.send(request, 12)
+        producer.commit()
+        reader.socket.settimeout(5.0)
+        _, reply = reader.receive(m.FetchRequest.API_KEY, 12)
+    assert reply.responses[0].partitions[0].last_stable_offset == 2
+    assert reply.responses[0].partitions[0].records
+
+
+def test_a_transaction_ends_even_when_a_topic_of_it_is_deleted(raw, made):
+    raw.create_topic(f"{made}-gone")
+    producer = RawProducer(raw, made).begin_session()
+    producer.send(made, 0, b"stays")
+    producer.send(f"{made}-gone", 0, b"goes")
+    raw.call(m.DeleteTopicsRequest(topic_names=[f"{made}-gone"], timeout_ms=5000), 5)
+    producer.commit()
+    wait_for_state(raw, made, "CompleteCommit")
+    assert committed_values(raw, made) == [b"stays"]
+
+
+# Who may write.
+
+
+@both_versions
+def test_a_second_producer_of_the_same_id_fences_the_first(raw, made, v2):
+    first = RawProducer(raw, made, v2=v2).begin_session()
+    first.send(made, 0, b"of a zombie")
+    second = RawProducer(raw, made, v2=v2).begin_session()
+    assert second.id == first.id
+    assert second.epoch > first.epoch
+    assert first.produce(made, 0, first.batch(made, 0, b"again")).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert first.produce(made, 1, first.batch(made, 1, b"elsewhere")).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert {code for _, code in ask_to_add(first, [(made, [1])])} == {ErrorCode.PRODUCER_FENCED}
+    assert first.ask_to_end(True).error_code == ErrorCode.PRODUCER_FENCED
+    find_coordinator(raw, made)
+    assert first.commit_offset(made, made, 1) in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+    second.send(made, 0, b"of its successor")
+    second.commit()
+    wait_for_state(raw, made, "CompleteCommit")
+    assert committed_values(raw, made) == [b"of its successor"]
+    assert committed_values(raw, made, 1) == []
+
+
+def test_a_producer_raises_its_own_epoch_by_showing_the_one_it_has(raw, made):
+    producer = RawProducer(raw, made).begin_session()
+    zombie = producer.twin()
+    known, epoch = producer.id, producer.epoch
+    producer.begin_session(producer_id=known, producer_epoch=epoch)
+    assert (producer.id, producer.epoch) == (known, epoch + 1)
+    # The answer may have been lost: whoever asks with the old epoch again gets the same.
+    producer.begin_session(producer_id=known, producer_epoch=epoch)
+    assert producer.epoch == epoch + 1
+    producer.send(made, 0, b"x")
+    assert zombie.ask_for_id(producer_id=known, producer_epoch=epoch).error_code == ErrorCode.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_a_timeout_beyond_the_limit_is_refused(raw, topic, timeout_ms):
+    reply = RawProducer(raw, topic, timeout_ms=timeout_ms).ask_for_id()
+    assert reply.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert reply.producer_id == -1
+
+
+def test_an_empty_transactional_id_is_refused(raw):
+    assert RawProducer(raw, "").ask_for_id().error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_a_partition_that_was_not_added_takes_nothing(raw, made):
+    producer = RawProducer(raw, made).begin_session()
+    outside = producer.produce(made, 0, producer.batch(made, 0, b"no transaction"))
+    assert outside.error_code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE)
+    producer.send(made, 1, b"in a transaction")
+    elsewhere = producer.produce(made, 0, batch(b"not there", **identity(producer)))
+    assert elsewhere.error_code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE)
+    assert end_offset(raw, made, READ_UNCOMMITTED) == 0
+    producer.commit()
+
+
+def test_an_old_producer_hears_of_it_in_words_that_it_knows(raw, made):
+    """TRANSACTION_ABORTABLE is known since version 11 of Produce."""
+    producer = RawProducer(raw, made).begin_session()
+    producer.send(made, 1, b"begun")
+    request = produce_request(made, 0, producer.batch(made, 0, b"x"))
+    request.transactional_id = made
+    reply = raw.call(request, 9).responses[0].partition_responses[0]
+    assert reply.error_code == ErrorCode.INVALID_TXN_STATE
+    producer.abort()
+
+
+def identity(producer, sequence=0):
+    return {
+        "producer_id": producer.id,
+        "producer_epoch": producer.epoch,
+        "base_sequence": sequence,
+        "transactional": True,
+    }
+
+
+def test_a_transactional_batch_needs_a_transactional_request_and_the_other_way_round(raw, made):
+    producer = RawProducer(raw, made).begin_session()
+    smuggled = raw.produce(made, 0, batch(b"x", **identity(producer)))
+    assert smuggled.error_code == ErrorCode.INVALID_TXN_STATE
+    plain = producer.produce(made, 0, batch(b"x"))
+    assert plain.error_code == ErrorCode.INVALID_RECORD
+    assert end_offset(raw, made, READ_UNCOMMITTED) == 0
+
+
+def test_a_batch_outside_of_its_open_transaction_is_refused(raw, made):
+    producer = RawProducer(raw, made).begin_session()
+    producer.send(made, 0, b"inside")
+    outside = batch(b"outside", **{**identity(producer, 1), "transactional": False})
+    assert raw.produce(made, 0, outside).error_code == ErrorCode.INVALID_TXN_STATE
+    producer.abort()
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_client_writes_no_control_batches(raw, made, transactional):
+    producer = RawProducer(raw, made).begin_session()
+    producer.send(made, 0, b"open")
+    forged = batch(b"\0\0\0\0\0\0", control=True, **{**identity(producer, 1), "transactional": transactional})
+    reply = producer.produce(made, 0, forged) if transactional else raw.produce(made, 0, forged)
+    assert reply.error_code in (ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TXN_STATE)
+    assert end_offset(raw, made, READ_UNCOMMITTED) == 1
+    assert end_offset(raw, made, READ_COMMITTED) == 0
+    producer.abort()
+
+
+def test_nobody_writes_to_the_coordinators_topics(raw, topic):
+    producer = RawProducer(raw, topic).begin_session()
+    reply = raw.produce("__transaction_state", 0, batch(b"x"))
+    assert reply.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert producer.add("__transaction_state", 0) == {ErrorCode.NONE}
+    reply = producer.produce("__transaction_state", 0, producer.batch("__transaction_state", 0, b"x"))
+    assert reply.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    producer.abort()
+
+
+def test_partitions_that_do_not_exist_cannot_be_added(raw, made):
+    producer = RawProducer(raw, made).begin_session()
+    answers = ask_to_add(producer, [(made, [0, 7]), ("no-such-topic", [0])])
+    assert answers == [
+        (made, ErrorCode.OPERATION_NOT_ATTEMPTED),
+        (made, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("no-such-topic", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+    assert state_of(raw, made).transaction_state == "Empty"
+
+
+def test_a_stranger_cannot_use_a_transactional_id(raw, made):
+    producer = RawProducer(raw, made).begin_session()
+    stranger = RawProducer(raw, made)
+    stranger.id, stranger.epoch = producer.id + 1000, 0
+    assert {code for _, code in ask_to_add(stranger, [(made, [0])])} == {ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+    assert stranger.ask_to_end(True).error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    stranger.name = "never-heard-of"
+    assert stranger.ask_to_end(False).error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+# Offsets inside transactions.
+
+
+def fetch_offset(raw, group, topic, *, stable):
+    kind = m.OffsetFetchRequest
+    wanted = kind.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
+    asked = kind.OffsetFetchRequestGroup(group_id=group, topics=[wanted])
+    reply = raw.call(kind(groups=[asked], require_stable=stable), 8).groups[0].topics[0].partitions[0]
+    return reply.committed_offset, ErrorCode(reply.error_code)
+
+
+@both_versions
+@pytest.mark.parametrize("committed", [True, False])
+def test_offsets_count_when_their_transaction_is_committed(raw, made, v2, committed):
+    producer = RawProducer(raw, made, v2=v2).begin_session()
+    find_coordinator(raw, made)
+    if not v2:
+        assert producer.add_group(made) is ErrorCode.NONE
+    assert producer.commit_offset(made, made, 42) is ErrorCode.NONE
+    assert fetch_offset(raw, made, made, stable=False) == (-1, ErrorCode.NONE)
+    assert fetch_offset(raw, made, made, stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    producer.end(committed)
+    wait_for_state(raw, made, "CompleteCommit" if committed else "CompleteAbort")
+    assert fetch_offset(raw, made, made, stable=True) == (42 if committed else -1, ErrorCode.NONE)
+
+
+def test_offsets_of_a_group_that_was_not_added_are_refused(raw, made):
+    producer = RawProducer(raw, made).begin_session()
+    producer.send(made, 0, b"begun")
+    find_coordinator(raw, made)
+    refused = producer.commit_offset(made, made, 42)
+    assert refused in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE)
+    assert fetch_offset(raw, made, made, stable=True) == (-1, ErrorCode.NONE)
+    producer.commit()
+
+
+def test_offsets_of_another_generation_are_refused(raw, made):
+    producer = RawProducer(raw, made).begin_session()
+    assert producer.add_group(made) is ErrorCode.NONE
+    kind = m.TxnOffsetCommitRequest
+    place = kind.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    request = kind(
+        transactional_id=made,
+        group_id=made,
+        producer_id=producer.id,
+        producer_epoch=producer.epoch,
+        generation_id=3,
+        member_id="nobody",
+        topics=[kind.TxnOffsetCommitRequestTopic(name=made, partitions=[place])],
+    )
+    code = raw.call(request, 3).topics[0].partitions[0].error_code
+    assert code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
+    producer.abort()
+
+
+# Repair.
+
+
+def test_a_marker_by_hand_ends_a_hanging_transaction(raw, made):
+    producer = RawProducer(raw, made).begin_session()
+    producer.send(made, 0, b"hangs")
+    raw.produce(made, 0, batch(b"behind"))
+    hanging = producers_of(raw, made)[producer.id]
+    assert hanging.current_txn_start_offset == 0
+    assert write_marker(raw, producer.id, producer.epoch, False, made) is ErrorCode.NONE
+    assert producers_of(raw, made)[producer.id].current_txn_start_offset == -1
+    assert end_offset(raw, made, READ_COMMITTED) == 3
+    assert committed_values(raw, made) == [b"behind"]
+
+
+def test_markers_of_zombies_are_refused_and_change_nothing(raw, made):
+    first = RawProducer(raw, made).begin_session()
+    first.send(made, 0, b"x")
+    second = RawProducer(raw, made).begin_session()
+    second.send(made, 0, b"y")
+    assert write_marker(raw, first.id, first.epoch, True, made) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert producers_of(raw, made)[second.id].current_txn_start_offset >= 0
+    second.abort()
+    wait_for_state(raw, made, "CompleteAbort")
+    assert committed_values(raw, made) == []
+
+
+def test_a_marker_for_an_unknown_partition_is_refused(raw):
+    assert write_marker(raw, 1, 0, True, "no-such-topic") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+# What people see.
+
+
+def listed(raw, **filters):
+    reply = raw.call(m.ListTransactionsRequest(**{"state_filters": [], "producer_id_filters": [], **filters}), 2)
+    assert reply.error_code == ErrorCode.NONE, ErrorCode(reply.error_code)
+    return {each.transactional_id: each.transaction_state for each in reply.transaction_states}
+
+
+def test_transactions_are_described_and_listed(raw, made):
+    producer = RawProducer(raw, f"{made}-described", timeout_ms=12_345).begin_session()
+    idle = RawProducer(raw, f"{made}-idle").begin_session()
+    producer.send(made, 1, b"x")
+    found = state_of(raw, producer.name)
+    assert (found.error_code, found.transaction_state, found.transaction_timeout_ms) == (0, "Ongoing", 12_345)
+    assert (found.producer_id, found.producer_epoch) == (producer.id, producer.epoch)
+    assert [(each.topic, each.partitions) for each in found.topics] == [(made, [1])]
+    assert found.transaction_start_time_ms > 0
+    assert state_of(raw, "never-heard-of").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    mine = {producer.name: "Ongoing", idle.name: "Empty"}
+    assert mine.items() <= listed(raw).items()
+    assert listed(raw, transactional_id_pattern=f"{made}-.*") == mine
+    assert listed(raw, producer_id_filters=[idle.id]) == {idle.name: "Empty"}
+    assert producer.name in listed(raw, state_filters=["Ongoing"])
+    assert idle.name not in listed(raw, state_filters=["Ongoing"])
+    assert listed(raw, transactional_id_pattern=f"{made}-.*", duration_filter=3_600_000) == {idle.name: "Empty"}
+    reply = raw.call(m.ListTransactionsRequest(state_filters=["Dreaming"], producer_id_filters=[]), 2)
+    assert (reply.unknown_state_filters, reply.transaction_states) == (["Dreaming"], [])
+    wrong = raw.call(
+        m.ListTransactionsRequest(state_filters=[], producer_id_filters=[], transactional_id_pattern="("), 2
+    )
+    assert wrong.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    producer.abort()
+
+
+def test_producers_of_a_partition_are_described(raw, made):
+    producer = RawProducer(raw, made).begin_session()
+    producer.send(made, 0, b"a", b"b")
+    found = producers_of(raw, made)[producer.id]
+    assert (found.producer_epoch, found.last_sequence, found.current_txn_start_offset) == (producer.epoch, 1, 0)
+    producer.commit()
+    wait_for_state(raw, made, "CompleteCommit")
+    assert producers_of(raw, made)[producer.id].current_txn_start_offset == -1
+    assert producers_of(raw, made, 1) == {}
