@@ -41,6 +41,7 @@ class Notes:
         self.due_ms: int | None = None
         self.woken_ms: list[int] = []
         self.loaded = False
+        self.parked: list[Any] = []
 
     def put(self, name: str, text: str, token: Any, order: object = None) -> Effects:
         effects = Effects(records=[CoordinatorRecord(name.encode(), text.encode())])
@@ -71,6 +72,12 @@ class Notes:
     def on_loaded(self, now_ms: int) -> Effects:
         self.loaded = True
         return Effects()
+
+    def unload(self, code: ErrorCode) -> Effects:
+        effects = Effects()
+        for token in self.parked:
+            effects.reply(token, f"sent away with {code.name}")  # type: ignore[arg-type]
+        return effects
 
 
 class Play:
@@ -142,8 +149,9 @@ def test_a_failed_sync_fails_everybody_and_closes_the_home(play: Play) -> None:
 
 def test_a_write_that_is_refused_fails_its_own_reply_too(play: Play) -> None:
     play.partition.log.fail(OSError("gone"))
+    play.home.shard.parked.append(play.listener("parked"))
     play.home.run(lambda shard, _: shard.put("a", "1", play.listener("one")))
-    assert play.heard == ["one: KAFKA_STORAGE_ERROR"]
+    assert play.heard == ["one: KAFKA_STORAGE_ERROR", "parked: sent away with KAFKA_STORAGE_ERROR"]
     assert play.home.shard.notes == {}
     assert play.home.is_closed
 

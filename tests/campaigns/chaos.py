@@ -14,9 +14,10 @@ FOLDER = Path(__file__).parent
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Kill real nodes under load, then simulate.")
+    parser = argparse.ArgumentParser(description="Kill real nodes under load, churn groups, then simulate.")
     parser.add_argument("--loops", default="200", help="how often a real node is killed")
     parser.add_argument("--records", default="100000", help="how many are copied exactly once")
+    parser.add_argument("--minutes", default="6", help="how long groups are churned")
     parser.add_argument("--seeds", default="1000", help="how many runs are simulated")
     wanted = parser.parse_args()
     failed = 0

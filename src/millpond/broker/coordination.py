@@ -156,6 +156,8 @@ class Home(Generic[S]):
         unsettled, self._unsettled = self._unsettled, deque()
         for _, effects in unsettled:
             _refuse(effects, refused)
+        for reply in self.shard.unload(refused.code).replies:
+            reply.token.finish(reply.response)
 
     # Time.
 

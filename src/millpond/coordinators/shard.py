@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from millpond.base.errors import ErrorCode
 from millpond.wire.messages import Message
 
 
@@ -74,6 +75,10 @@ class Shard(Protocol):
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
         """Take in one committed or just appended record."""
+        ...
+
+    def unload(self, code: ErrorCode) -> Effects:
+        """The log is out of reach: answer everybody whose request is parked here with `code`."""
         ...
 
     def on_loaded(self, now_ms: int) -> Effects:

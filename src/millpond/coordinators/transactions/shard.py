@@ -328,6 +328,10 @@ class TransactionShard:
                 effects.records.append(record_of(ending.complete(each, now_ms)))
         return effects
 
+    def unload(self, code: ErrorCode) -> Effects:
+        """Nobody is parked here: every request is answered by its own step."""
+        return Effects()
+
     # Inside
 
     def _add(

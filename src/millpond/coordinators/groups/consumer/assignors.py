@@ -37,12 +37,13 @@ Load: TypeAlias = dict[str, set[TopicIdPartition]]
 
 
 def uniform(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> dict[str, Partitions]:
-    load = _kept(members, topics)
+    load, free = _kept(members, topics)
     if len({subscriber.topics for subscriber in members.values()}) <= 1:
-        _spread_evenly(load, _free(load, members, topics))
+        _spread_evenly(load, free)
     else:
-        _fill(load, _free(load, members, topics), _subscribers_by_topic(members, topics))
-        _even_out(load, members, _subscribers_by_topic(members, topics))
+        subscribers = _subscribers_by_topic(members, topics)
+        _fill(load, free, subscribers)
+        _even_out(load, members, subscribers)
     return {member_id: frozenset(partitions) for member_id, partitions in load.items()}
 
 
@@ -54,34 +55,25 @@ def _subscribers_by_topic(members: Mapping[str, Subscriber], topics: Mapping[UUI
     return found
 
 
-def _kept(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> Load:
-    """What members may keep of their last targets: partitions that are there and wanted, each with one owner."""
+def _kept(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> tuple[Load, list[TopicIdPartition]]:
+    """What members may keep of their last targets, each partition with one of them, and what nobody has."""
+    # Operations on whole sets: looking partitions up one by one would take most of the time of a large group.
+    wanted_by: dict[frozenset[UUID], Partitions] = {}
     taken: set[TopicIdPartition] = set()
     load: Load = {}
     for member_id, subscriber in members.items():
-        kept = {
-            each
-            for each in subscriber.target
-            if each.topic_id in subscriber.topics
-            and each.partition < topics.get(each.topic_id, 0)
-            and each not in taken
-        }
-        taken |= kept
-        load[member_id] = kept
-    return load
+        wanted = wanted_by.get(subscriber.topics)
+        if wanted is None:
+            wanted = wanted_by[subscriber.topics] = _partitions_of(subscriber.topics, topics)
+        load[member_id] = set((subscriber.target & wanted) - taken)
+        taken |= load[member_id]
+    return load, sorted(set().union(*wanted_by.values()) - taken, key=_order)
 
 
-def _free(load: Load, members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> list[TopicIdPartition]:
-    """Partitions that somebody wants and nobody has, in the order of topics and numbers."""
-    wanted = set().union(*(subscriber.topics for subscriber in members.values()))
-    taken = set().union(*load.values())
-    everything = (
-        TopicIdPartition(topic_id, number)
-        for topic_id in topics
-        if topic_id in wanted
-        for number in range(topics[topic_id])
+def _partitions_of(wanted: frozenset[UUID], topics: Mapping[UUID, int]) -> Partitions:
+    return frozenset(
+        TopicIdPartition(topic_id, number) for topic_id in wanted for number in range(topics.get(topic_id, 0))
     )
-    return [each for each in everything if each not in taken]
 
 
 def _spread_evenly(load: Load, free: list[TopicIdPartition]) -> None:

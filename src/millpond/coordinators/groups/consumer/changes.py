@@ -49,7 +49,7 @@ def ensure_target(group: ConsumerGroup, draft: Draft, now_ms: int) -> None:
     """Make a target for the group's epoch if there is none yet."""
     if draft.state.epoch <= draft.state.assignment_epoch:
         return
-    before = draft.state.copy()
+    before = dict(draft.state.targets)
     update_target(draft, group.image, group.settings.assignors)
     assignor = preferred_assignor(draft.state.members.values(), group.settings.assignors)
     group.journal.retargeted(before, draft.state, assignor, group.image, now_ms)

@@ -6,8 +6,10 @@ partitions that moved went unread, and at most for that long.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from millpond.base.ids import TopicPartition
-from millpond.coordinators.groups.consumer.members import Member, Partitions
+from millpond.coordinators.groups.consumer.members import NO_PARTITIONS, Member, Partitions
 from millpond.coordinators.groups.consumer.state import EMPTY, STABLE, GroupState
 from millpond.coordinators.groups.history import DETAIL_LENGTH_MAX, MOVES_MAX, Cause, History, Why, moves_between
 from millpond.metadata.image import Image
@@ -31,11 +33,14 @@ class Journal(History):
     def note_topics(self, now_ms: int) -> None:
         self.note(Cause(Why.TOPICS_CHANGED, "", now_ms))
 
-    def retargeted(self, before: GroupState, after: GroupState, assignor: str, image: Image, now_ms: int) -> None:
+    def retargeted(
+        self, before: Mapping[str, Partitions], after: GroupState, assignor: str, image: Image, now_ms: int
+    ) -> None:
         """A new target has been made. Several in one rebalance add up."""
         self.generation_began(after.assignment_epoch, len(after.members), None, assignor)
         if self._open:
-            moves = list(moves_between(_readers(before.targets, image), _readers(after.targets, image)))
+            given_up, taken_on = _changes(before, after.targets, image)
+            moves = list(moves_between(given_up, taken_on))
             self._open.assigned_ms = now_ms
             self._open.moves += moves[: MOVES_MAX - len(self._open.moves)]
             self._open.moves_total += len(moves)
@@ -46,10 +51,20 @@ class Journal(History):
             self.finished(now_ms)
 
 
-def _readers(targets: dict[str, Partitions], image: Image) -> dict[TopicPartition, str]:
-    return {
-        TopicPartition(image.topics_by_id[each.topic_id].name, each.partition): member_id
-        for member_id, partitions in targets.items()
-        for each in partitions
-        if each.topic_id in image.topics_by_id
-    }
+def _changes(
+    before: Mapping[str, Partitions], after: Mapping[str, Partitions], image: Image
+) -> tuple[dict[TopicPartition, str], dict[TopicPartition, str]]:
+    """Who read what and no longer shall, and who shall read what and did not. Nearly everything stays as it was."""
+    given_up: dict[TopicPartition, str] = {}
+    taken_on: dict[TopicPartition, str] = {}
+    for member_id in before.keys() | after.keys():
+        old, new = before.get(member_id, NO_PARTITIONS), after.get(member_id, NO_PARTITIONS)
+        if old is not new:
+            given_up.update(dict.fromkeys(_named(old - new, image), member_id))
+            taken_on.update(dict.fromkeys(_named(new - old, image), member_id))
+    return given_up, taken_on
+
+
+def _named(partitions: Partitions, image: Image) -> list[TopicPartition]:
+    topics = image.topics_by_id
+    return [TopicPartition(topics[each[0]].name, each[1]) for each in partitions if each[0] in topics]

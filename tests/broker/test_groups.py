@@ -1,0 +1,66 @@
+"""What the broker tells group coordinators, and the history that it keeps for them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from millpond.broker.groups import HISTORY_TOPIC, group_settings
+from millpond.config.node import node_settings
+from millpond.wire import messages as m
+from millpond.wire.batch import walk
+from millpond.wire.records import decode_batch
+
+
+def test_settings_reach_the_coordinator_by_their_public_names() -> None:
+    told = group_settings(
+        node_settings(
+            {
+                "group.initial.rebalance.delay.ms": "7",
+                "offsets.retention.minutes": "3",
+                "group.consumer.session.timeout.ms": "50000",
+                "group.max.size": "11",
+            }
+        )
+    )
+    assert told.initial_rebalance_delay_ms == 7
+    assert told.offsets_retention_ms == 180_000
+    assert told.consumer.session_timeout_ms == 50_000
+    assert (told.group_size_max, told.consumer.classic_max_size) == (11, 11)
+
+
+def join(caller: Any) -> None:
+    """One member of the new protocol joins and has nothing to read."""
+    request = m.ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="me",
+        member_epoch=0,
+        rebalance_timeout_ms=10_000,
+        subscribed_topic_names=["pond"],
+        topic_partitions=[],
+    )
+    reply = caller.ask(request, 1, within_ms=5000)
+    assert reply.error_code == 0, reply
+
+
+def history(desk: Any) -> list[dict[str, Any]]:
+    partition = desk.broker.partitions.get(HISTORY_TOPIC, 0)
+    if partition is None:
+        return []
+    data = partition.log.read_batches(0, 1 << 20)
+    found = [record for position, _ in walk(data) for record in decode_batch(data, position)]
+    assert all(record.key == b"g" for record in found)
+    return [json.loads(record.value) for record in found if record.value is not None]
+
+
+def test_a_rebalance_is_written_down_when_it_is_over(desk: Any) -> None:
+    desk.create("pond", 2)
+    caller = desk.connect()
+    caller.ask(m.FindCoordinatorRequest(key="g", key_type=0), 3, within_ms=5000)
+    join(caller)
+    desk.run(1000)
+    (first, *_) = history(desk)
+    assert first["group"] == "g"
+    assert [cause["why"] for cause in first["causes"]] == ["joined"]
+    assert {move["partition"] for move in first["moves"]} == {0, 1}
+    assert desk.broker.image.topics[HISTORY_TOPIC].is_internal

@@ -1,0 +1,98 @@
+"""Leave to write inside a transaction, and offsets that wait for its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.wire import messages as m
+
+
+class Play:
+    def __init__(self, desk: Any) -> None:
+        self.desk = desk
+        desk.create("pond")
+        self.caller = desk.connect()
+        self.ask(m.FindCoordinatorRequest(key="g", key_type=0), 3)
+        reply = self.ask(m.InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=10_000), 4)
+        self.id, self.epoch = reply.producer_id, reply.producer_epoch
+
+    def ask(self, request: m.Message, version: int) -> Any:
+        return self.caller.ask(request, version, within_ms=5000)
+
+    def add_group(self) -> int:
+        request = m.AddOffsetsToTxnRequest(
+            transactional_id="tx", producer_id=self.id, producer_epoch=self.epoch, group_id="g"
+        )
+        return self.ask(request, 3).error_code
+
+    def commit(self, offset: int, version: int = 3) -> int:
+        partition = m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
+            partition_index=0, committed_offset=offset, committed_metadata=""
+        )
+        topic = m.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name="pond", partitions=[partition])
+        request = m.TxnOffsetCommitRequest(
+            transactional_id="tx", group_id="g", producer_id=self.id, producer_epoch=self.epoch, topics=[topic]
+        )
+        return self.ask(request, version).topics[0].partitions[0].error_code
+
+    def end(self, committed: bool) -> int:
+        request = m.EndTxnRequest(
+            transactional_id="tx", producer_id=self.id, producer_epoch=self.epoch, committed=committed
+        )
+        code = self.ask(request, 3).error_code
+        self.desk.run(1000)
+        return code
+
+    def committed(self, *, stable: bool = False) -> tuple[int, int]:
+        """The group's offset, and the error that it comes with."""
+        topics = [m.OffsetFetchRequest.OffsetFetchRequestTopics(name="pond", partition_indexes=[0])]
+        group = m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=topics)
+        reply = self.ask(m.OffsetFetchRequest(groups=[group], require_stable=stable), 8)
+        (partition,) = reply.groups[0].topics[0].partitions
+        return partition.committed_offset, partition.error_code
+
+
+@pytest.fixture
+def play(desk: Any) -> Play:
+    return Play(desk)
+
+
+def test_offsets_count_once_the_transaction_is_committed(play: Play) -> None:
+    assert play.add_group() == 0
+    assert play.commit(5) == 0
+    assert play.committed() == (-1, 0)
+    assert play.committed(stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    assert play.end(committed=True) == 0
+    assert play.committed(stable=True) == (5, 0)
+
+
+def test_offsets_of_an_aborted_transaction_never_were(play: Play) -> None:
+    play.add_group()
+    play.commit(5)
+    assert play.end(committed=False) == 0
+    assert play.committed(stable=True) == (-1, 0)
+
+
+def test_the_group_must_be_part_of_the_transaction(play: Play) -> None:
+    assert play.commit(5) in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE)
+    assert play.committed(stable=True) == (-1, 0)
+
+
+def test_newer_clients_take_the_group_along(play: Play) -> None:
+    assert play.commit(5, version=5) == 0
+    assert play.end(committed=True) == 0
+    assert play.committed() == (5, 0)
+
+
+def test_pending_offsets_survive_a_power_cut_and_the_commit_after_it(play: Play) -> None:
+    play.add_group()
+    play.commit(7)
+    play.desk.node.crash()
+    assert play.desk.node.start()
+    play.caller = play.desk.connect()
+    assert play.committed(stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    assert play.end(committed=True) == 0
+    assert play.committed(stable=True) == (7, 0)

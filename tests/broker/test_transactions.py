@@ -1,0 +1,156 @@
+"""Transactions in process: what is decided is the same in every partition, whatever happens on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.wire import messages as m
+
+
+class Play:
+    """A broker with a topic, and one transactional producer that speaks the older protocol."""
+
+    def __init__(self, desk: Any, make_batch: Any) -> None:
+        self.desk = desk
+        self.pond = desk.create("pond", 2)
+        self.make_batch = make_batch
+        self.caller = desk.connect()
+        self.id, self.epoch = -1, -1
+
+    def begin(self) -> None:
+        reply = self.ask(m.InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=10_000), 4)
+        assert reply.error_code == ErrorCode.NONE
+        self.id, self.epoch = reply.producer_id, reply.producer_epoch
+
+    def ask(self, request: m.Message, version: int) -> Any:
+        return self.caller.ask(request, version, within_ms=5000)
+
+    def add(self, *partitions: int) -> list[int]:
+        topic = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="pond", partitions=list(partitions))
+        request = m.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="tx",
+            v3_and_below_producer_id=self.id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=[topic],
+        )
+        (result,) = self.ask(request, 3).results_by_topic_v3_and_below
+        return [each.partition_error_code for each in result.results_by_partition]
+
+    def produce(self, index: int, sequence: int, version: int = 9) -> int:
+        records = self.make_batch(
+            b"v", producer_id=self.id, producer_epoch=self.epoch, base_sequence=sequence, transactional=True
+        )
+        data = m.ProduceRequest.PartitionProduceData(index=index, records=records)
+        topic = m.ProduceRequest.TopicProduceData(name="pond", partition_data=[data])
+        request = m.ProduceRequest(transactional_id="tx", acks=-1, timeout_ms=5000, topic_data=[topic])
+        reply = self.ask(request, version)
+        return reply.responses[0].partition_responses[0].error_code
+
+    def end(self, committed: bool) -> int:
+        request = m.EndTxnRequest(
+            transactional_id="tx", producer_id=self.id, producer_epoch=self.epoch, committed=committed
+        )
+        return self.ask(request, 3).error_code
+
+    def stable(self) -> list[tuple[int, int]]:
+        """Last stable offset and end of each partition."""
+        partitions = [self.desk.broker.partitions.get("pond", index) for index in range(2)]
+        return [(each.last_stable_offset, each.high_watermark) for each in partitions]
+
+
+@pytest.fixture
+def play(desk: Any, make_batch: Any) -> Play:
+    return Play(desk, make_batch)
+
+
+def test_a_commit_reaches_every_partition(play: Play) -> None:
+    play.begin()
+    assert play.add(0, 1) == [0, 0]
+    assert [play.produce(0, 0), play.produce(1, 0)] == [0, 0]
+    assert play.stable() == [(0, 1), (0, 1)]
+    assert play.end(committed=True) == 0
+    play.desk.run(1000)
+    assert play.stable() == [(2, 2), (2, 2)]
+    assert [play.pond.log.aborted_transactions(0, 2)] == [[]]
+
+
+def test_an_abort_is_told_to_readers(play: Play) -> None:
+    play.begin()
+    play.add(0)
+    play.produce(0, 0)
+    assert play.end(committed=False) == 0
+    play.desk.run(1000)
+    assert play.pond.log.aborted_transactions(0, 2) == [(play.id, 0)]
+
+
+def test_a_partition_that_was_not_added_takes_nothing(play: Play) -> None:
+    play.begin()
+    play.add(1)
+    assert play.produce(0, 0) == ErrorCode.INVALID_TXN_STATE
+    assert play.stable()[0] == (0, 0)
+
+
+def test_unknown_partitions_keep_the_others_from_being_added(play: Play) -> None:
+    play.begin()
+    assert play.add(0, 7) == [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_newer_producers_need_not_add_partitions(play: Play) -> None:
+    play.begin()
+    assert play.produce(0, 0, version=12) == 0
+    reply = play.ask(m.DescribeTransactionsRequest(transactional_ids=["tx"]), 0)
+    (state,) = reply.transaction_states
+    assert (state.transaction_state, state.topics[0].partitions) == ("Ongoing", [0])
+
+
+def test_a_power_cut_after_the_decision_does_not_undo_it(play: Play) -> None:
+    play.begin()
+    play.add(0, 1)
+    play.produce(0, 0)
+    play.produce(1, 0)
+    assert play.end(committed=True) == 0
+    play.desk.node.crash()
+    assert play.desk.node.start()
+    play.desk.run(3000)
+    # A marker that was already there may be written again: it does no harm.
+    assert all(stable == end >= 2 for stable, end in play.stable())
+    assert play.desk.broker.partitions.get("pond", 0).log.aborted_transactions(0, 9) == []
+
+
+def test_a_silent_producer_is_aborted(play: Play) -> None:
+    play.begin()
+    play.add(0)
+    play.produce(0, 0)
+    play.desk.run(30_000)
+    assert play.stable()[0] == (2, 2)
+    assert play.pond.log.aborted_transactions(0, 2) == [(play.id, 0)]
+
+
+def test_markers_are_tried_again_when_a_partition_cannot_take_them(play: Play) -> None:
+    play.begin()
+    play.add(0)
+    play.produce(0, 0)
+    capacity = play.desk.disk.capacity_bytes
+    assert play.end(committed=True) == 0
+    play.desk.disk.capacity_bytes = 0
+    play.desk.run(500)
+    play.desk.disk.capacity_bytes = capacity
+    play.desk.run(3000)
+    assert play.stable()[0] == (2, 2)
+
+
+def test_a_marker_by_hand_ends_a_hanging_transaction(play: Play) -> None:
+    play.begin()
+    play.add(0)
+    play.produce(0, 0)
+    topic = m.WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="pond", partition_indexes=[0, 9])
+    marker = m.WriteTxnMarkersRequest.WritableTxnMarker(
+        producer_id=play.id, producer_epoch=play.epoch, transaction_result=False, topics=[topic], coordinator_epoch=0
+    )
+    reply = play.ask(m.WriteTxnMarkersRequest(markers=[marker]), 1)
+    codes = [each.error_code for each in reply.markers[0].topics[0].partitions]
+    assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert play.stable()[0] == (2, 2)
