@@ -12,8 +12,9 @@ from rich.console import Console
 
 from bench.measure import Plan
 from bench.profiling import Profiler
+from bench.rebalance import HEARTBEAT_MS, MEMBERS, PARTITIONS
 from bench.rows import ROWS, Line, Row
-from bench.table import as_data, table_of
+from bench.table import as_data, is_rebalance, rebalance_table_of, table_of
 
 WIDTH_MIN = 205
 """The table is one line a row, also where the output is narrow or not a terminal."""
@@ -60,6 +61,16 @@ def run_rows(rows: list[Row], plan: Plan, console: Console) -> tuple[list[Line],
     return lines, failures
 
 
+def print_tables(lines: list[Line], title: str, console: Console) -> None:
+    rebalances = [line for line in lines if is_rebalance(line)]
+    others = [line for line in lines if not is_rebalance(line)]
+    if others:
+        console.print(table_of(others, title))
+    if rebalances:
+        what = f"one of {MEMBERS} members of a group on {PARTITIONS} partitions is restarted; a heartbeat every "
+        console.print(rebalance_table_of(rebalances, f"{what}{HEARTBEAT_MS} ms; {'' if others else title}"))
+
+
 def main() -> int:
     arguments = parsed()
     plan = plan_of(arguments)
@@ -74,7 +85,7 @@ def main() -> int:
     title = f"{os.cpu_count()} cores, load {load:.1f}, {plan.slices} x {plan.slice_seconds} s, "
     title += f"{time.monotonic() - began:.0f} s in all"
     console = Console(width=max(Console().width, WIDTH_MIN))
-    console.print(table_of(lines, title))
+    print_tables(lines, title, console)
     for failure in failures:
         console.print(failure, style="red", markup=False)
     if plan.profiler is not None:

@@ -14,6 +14,7 @@ from bench.librdkafka import NoLibrary, library_path
 from bench.load_raw import Measured
 from bench.measure import MIB, Plan, client, measure, median_of, one_slice
 from bench.node import Node
+from bench.rebalance import AWAY_SECONDS, TITLES, measure_kind
 
 SMALL_BYTES = 100
 LARGE_BYTES = 1024
@@ -246,6 +247,17 @@ def flat_connections(plan: Plan) -> list[Line]:
     return _flat_lines(CONNECTION_STEPS, "connections in turn", slices)
 
 
+def rebalance(plan: Plan) -> list[Line]:
+    """One line for each way of sharing out; the worst of all restarts counts."""
+    lines = []
+    for kind, title in TITLES.items():
+        restarts = measure_kind(kind, plan)
+        figures = {name: max(each[name] for each in restarts) for name in restarts[0]}
+        note = f"{len(restarts)} restarts, each {AWAY_SECONDS:.0f} s away"
+        lines.append(Line(title, figures, note=note))
+    return lines
+
+
 ROWS: tuple[Row, ...] = (
     Row("floor", floor),
     Row("one", _one_message(raw.ACKS_LEADER)),
@@ -266,4 +278,5 @@ ROWS: tuple[Row, ...] = (
     Row("start", start),
     Row("start-many", many_partitions),
     Row("idle", idle_connections),
+    Row("rebalance", rebalance),
 )

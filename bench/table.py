@@ -93,6 +93,23 @@ def table_of(lines: list[Line], title: str) -> Table:
     return table
 
 
+def is_rebalance(line: Line) -> bool:
+    return "stable_ms" in line.figures
+
+
+def rebalance_table_of(lines: list[Line], title: str) -> Table:
+    """How long partitions stand still while a member is restarted."""
+    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("how partitions are shared out", no_wrap=True)
+    for heading in ("moved\npartitions", "longest pause of\nthose, ms", "longest pause of\nothers, ms", "stable\nafter ms"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("note", no_wrap=True)
+    for line in lines:
+        names = ("moved", "moved_pause_ms", "kept_pause_ms", "stable_ms")
+        table.add_row(line.title, *(_whole(line.figures[name]) for name in names), line.note)
+    return table
+
+
 def _whole(value: float | None, times: float = 1) -> str:
     return "" if value is None else f"{value * times:,.0f}"
 

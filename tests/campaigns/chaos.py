@@ -1,6 +1,7 @@
-"""All campaigns, one after the other: real kills under load and under transactions, then many simulated runs.
+"""All campaigns, one after the other: real kills under load and under transactions, churned groups, then
+many simulated runs.
 
-python tests/campaigns/chaos.py --loops 200 --records 100000 --seeds 1000
+python tests/campaigns/chaos.py --loops 200 --records 100000 --minutes 6 --seeds 1000
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ def main() -> int:
     for words in (
         ["kill9.py", "--loops", wanted.loops],
         ["exactly_once.py", "--records", wanted.records],
+        ["churn.py", "--minutes", wanted.minutes, "--node-kills"],
         ["simulate.py", "--seeds", wanted.seeds],
     ):
         print(f"\n{' '.join(words)}", flush=True)

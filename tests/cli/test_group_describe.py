@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.cli.group_describe import pace, show_partitions
+from millpond.cli.group_describe import pace, print_group, show_partitions
 from millpond.cli.groups import Group
 from millpond.cli.lag import GroupLag, PartitionLag
 from millpond.cli.offsets import Partition
@@ -39,3 +39,12 @@ def reading(read: float | None, written: float) -> GroupLag:
 )
 def test_the_pace_says_where_it_leads(read: float | None, written: float, said: str) -> None:
     assert pace(reading(read, written)) == said
+
+
+def test_what_the_lag_leaves_out_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    counted = PartitionLag("t", 0, None, 0, 900, 895, 5, 0, None, None, None)
+    uncounted = PartitionLag("t", 1, None, 100, 1500, None, None, 0, None, None, None)
+    print_group(GroupLag(Group("g", "empty", "classic", "", "", []), [counted, uncounted]))
+    told = capsys.readouterr().out
+    assert told.startswith("g: empty, 0 members, lag 5 records\n")
+    assert told.endswith("\nThe lag leaves out 1,400 records of partitions with nothing committed.\n")

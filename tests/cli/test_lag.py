@@ -63,6 +63,11 @@ def test_what_is_not_known_is_none_and_not_zero() -> None:
     assert told.catch_up_seconds is None
 
 
+def test_records_of_a_partition_with_nothing_committed_are_counted_apart() -> None:
+    (told,) = lags_of([GROUP], sample(1.0, {ONE: 5}, {ONE: Bounds(0, 9), TWO: Bounds(20, 50)}), None, {})
+    assert (told.lag, told.uncounted) == (4, 30)
+
+
 def test_a_group_has_caught_up_when_its_slowest_partition_has() -> None:
     bounds = {ONE: Bounds(0, 100), TWO: Bounds(0, 1000)}
     moving = lags_of([GROUP], sample(2.0, {ONE: 50, TWO: 50}, bounds), sample(1.0, {ONE: 40, TWO: 40}, bounds), {})

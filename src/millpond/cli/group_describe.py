@@ -50,7 +50,6 @@ class Describer:
         """Until Ctrl-C, which is a good end."""
         try:
             while True:
-                began = time.monotonic()
                 found = self.look()
                 if as_json:
                     at = {"at_ms": time.time_ns() // 1_000_000}
@@ -62,7 +61,7 @@ class Describer:
                     if not sys.stdout.isatty():
                         click.echo()
                 sys.stdout.flush()
-                time.sleep(max(0.0, began + every_seconds - time.monotonic()))
+                time.sleep(every_seconds)
         except KeyboardInterrupt:
             return
 
@@ -94,6 +93,7 @@ def group_json(told: GroupLag) -> dict[str, Any]:
         "lag": told.lag,
         "behind_ms": told.behind_ms,
         "lost": told.lost,
+        "uncounted": told.uncounted,
         "read_per_second": told.read_per_second,
         "written_per_second": told.written_per_second,
         "catch_up_seconds": _finite(told.catch_up_seconds),
@@ -165,6 +165,8 @@ def print_group(told: GroupLag) -> None:
         )
     if not told.partitions:
         click.echo("It has committed nothing and nothing is assigned.")
+    if told.uncounted:
+        click.echo(f"\nThe lag leaves out {told.uncounted:,} records of partitions with nothing committed.")
     if told.lost:
         click.echo(
             f"\n{told.lost:,} records were deleted before this group read them: retention is too short for it."

@@ -88,6 +88,11 @@ class GroupLag:
         return sum(each.lost for each in self.partitions)
 
     @property
+    def uncounted(self) -> int:
+        """Records of partitions without a committed offset: where a reader would begin is its own affair."""
+        return sum((each.end or 0) - (each.start or 0) for each in self.partitions if each.committed is None)
+
+    @property
     def behind_ms(self) -> int | None:
         return max((each.behind_ms for each in self.partitions if each.behind_ms is not None), default=None)
 

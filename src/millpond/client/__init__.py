@@ -1,0 +1,68 @@
+"""The Python client: producers, consumers and workers on librdkafka, for Millpond and any Kafka cluster."""
+
+from __future__ import annotations
+
+from millpond.client.async_consumer import AsyncConsumer
+from millpond.client.async_producer import AsyncProducer
+from millpond.client.consumer import Consumer
+from millpond.client.errors import (
+    BufferFull,
+    ClientError,
+    Closed,
+    CommitFailed,
+    ConfigError,
+    ConsumeFailed,
+    DecodeFailed,
+    Fenced,
+    HandlerFailed,
+    MissingExtra,
+    Reject,
+    SendFailed,
+    Timeout,
+    UnknownTopic,
+)
+from millpond.client.message import Delivery, Message, Send
+from millpond.client.partitioning import RoundRobin, by_key, salted, unsalted
+from millpond.client.payloads import registry_decoder, registry_serializer
+from millpond.client.processed_ids import ProcessedIds, SqliteIds
+from millpond.client.producer import Producer
+from millpond.client.redis_ids import RedisIds
+from millpond.client.retry import Retry
+from millpond.client.worker import Worker, run_workers, worker
+
+__all__ = [
+    "AsyncConsumer",
+    "AsyncProducer",
+    "BufferFull",
+    "ClientError",
+    "Closed",
+    "CommitFailed",
+    "ConfigError",
+    "ConsumeFailed",
+    "Consumer",
+    "DecodeFailed",
+    "Delivery",
+    "Fenced",
+    "HandlerFailed",
+    "Message",
+    "MissingExtra",
+    "ProcessedIds",
+    "Producer",
+    "RedisIds",
+    "Reject",
+    "Retry",
+    "RoundRobin",
+    "Send",
+    "SendFailed",
+    "SqliteIds",
+    "Timeout",
+    "UnknownTopic",
+    "Worker",
+    "by_key",
+    "registry_decoder",
+    "registry_serializer",
+    "run_workers",
+    "salted",
+    "unsalted",
+    "worker",
+]

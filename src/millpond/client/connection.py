@@ -1,0 +1,46 @@
+"""From the client's arguments to librdkafka's settings: where the cluster is, and silence where it chatters."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import KafkaException
+
+from millpond.client.errors import ConfigError
+
+BOOTSTRAP_VARIABLE: Final = "MILLPOND_BOOTSTRAP"
+BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
+
+LOG = logging.getLogger("millpond.client")
+
+T = TypeVar("T")
+
+
+def bootstrap_servers(given: str | None) -> str:
+    """What was given, else MILLPOND_BOOTSTRAP, else the local node."""
+    return given or os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
+
+
+def common_settings(bootstrap: str | None) -> dict[str, Any]:
+    """What producers, consumers and administration have in common."""
+    return {
+        "bootstrap.servers": bootstrap_servers(bootstrap),
+        "client.id": "millpond",
+        # A node that restarts is back in well under a second; a client should not sleep ten.
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1000,
+        "topic.metadata.refresh.fast.interval.ms": 50,
+        "log.connection.close": False,
+    }
+
+
+def make(kind: Callable[..., T], settings: Mapping[str, Any]) -> T:
+    """A client of librdkafka whose log lines go to ours; a setting it does not know is a ConfigError."""
+    try:
+        return kind(dict(settings), logger=LOG)
+    except KafkaException as refusal:
+        error = refusal.args[0]
+        raise ConfigError(f"the client cannot be set up: {error.str()}", code=error.code()) from refusal

@@ -1,0 +1,146 @@
+"""Dead letters: a record that could not be processed, whole, with headers that say where it was and what failed.
+
+Numbers are decimal text, times are milliseconds since 1970. The record's own key, value and headers stay as they
+were; what an earlier round in the dead letters or the retry topics had added is replaced.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from typing import Final
+
+from millpond.client.errors import DecodeFailed
+from millpond.client.message import Header, Headers, Message, Send
+
+PREFIX: Final = "dlq."
+TOPIC: Final = "dlq.topic"
+PARTITION: Final = "dlq.partition"
+OFFSET: Final = "dlq.offset"
+TIMESTAMP: Final = "dlq.timestamp"
+ATTEMPTS: Final = "dlq.attempts"
+ERROR_TYPE: Final = "dlq.error.type"
+ERROR_MESSAGE: Final = "dlq.error.message"
+ERROR_TRACEBACK: Final = "dlq.error.traceback"
+GROUP: Final = "dlq.group"
+TIME: Final = "dlq.time"
+REDRIVEN: Final = "dlq.redriven"
+"""How often the record has been sent back from the dead letters. Stays on the record when it is."""
+
+RETRY_PREFIX: Final = "retry."
+"""Headers of the worker's own retry topics; never part of a dead letter."""
+
+ERROR_MESSAGE_CHARACTERS_MAX: Final = 2_000
+TRACEBACK_CHARACTERS_MAX: Final = 8_000
+
+
+@dataclass(slots=True, frozen=True)
+class Origin:
+    """Where a record was first read, however often it was moved since."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+
+@dataclass(slots=True, frozen=True)
+class DeadLetter:
+    """What the headers of a dead letter say."""
+
+    origin: Origin
+    attempts: int
+    error_type: str
+    error_message: str
+    error_traceback: str
+    group: str
+    time_ms: int
+    redriven: int
+
+
+def origin_of(message: Message) -> Origin:
+    return Origin(message.topic, message.partition, message.offset, message.timestamp_ms)
+
+
+def dead_letter(
+    message: Message, error: BaseException, *, to: str, origin: Origin, attempts: int, group: str, now_ms: int
+) -> Send:
+    """The record to put into the dead-letter topic `to`."""
+    added: list[Header] = [
+        (TOPIC, origin.topic.encode()),
+        (PARTITION, b"%d" % origin.partition),
+        (OFFSET, b"%d" % origin.offset),
+        (TIMESTAMP, b"%d" % origin.timestamp_ms),
+        (ATTEMPTS, b"%d" % attempts),
+        (ERROR_TYPE, _type_name(error).encode()),
+        (ERROR_MESSAGE, str(error)[:ERROR_MESSAGE_CHARACTERS_MAX].encode(errors="replace")),
+        (ERROR_TRACEBACK, _traceback(error).encode(errors="replace")),
+        (GROUP, group.encode()),
+        (TIME, b"%d" % now_ms),
+        (REDRIVEN, b"%d" % redriven_count(message)),
+    ]
+    return Send(to, message.value, message.key, (*own_headers(message.headers), *added))
+
+
+def own_headers(headers: Headers) -> Headers:
+    """The headers that the record's first sender gave it."""
+    return tuple(each for each in headers if not each[0].startswith((PREFIX, RETRY_PREFIX)))
+
+
+def redriven_count(message: Message) -> int:
+    return _number(message, REDRIVEN, 0)
+
+
+def read_dead_letter(message: Message) -> DeadLetter:
+    """DecodeFailed for a record that no worker put here."""
+    topic = message.header(TOPIC)
+    if topic is None:
+        raise DecodeFailed(f"{message.place()} has no header {TOPIC!r}: it is not a dead letter")
+    origin = Origin(
+        topic.decode(errors="replace"),
+        _number(message, PARTITION, -1),
+        _number(message, OFFSET, -1),
+        _number(message, TIMESTAMP, -1),
+    )
+    return DeadLetter(
+        origin,
+        _number(message, ATTEMPTS, 0),
+        _text(message, ERROR_TYPE),
+        _text(message, ERROR_MESSAGE),
+        _text(message, ERROR_TRACEBACK),
+        _text(message, GROUP),
+        _number(message, TIME, -1),
+        redriven_count(message),
+    )
+
+
+def redrive(message: Message) -> Send:
+    """The record as it goes back to its original topic: its own headers, and one more redrive counted."""
+    letter = read_dead_letter(message)
+    counted: Header = (REDRIVEN, b"%d" % (letter.redriven + 1))
+    return Send(letter.origin.topic, message.value, message.key, (*own_headers(message.headers), counted))
+
+
+def _text(message: Message, name: str) -> str:
+    return (message.header(name) or b"").decode(errors="replace")
+
+
+def _number(message: Message, name: str, otherwise: int) -> int:
+    try:
+        return int(message.header(name) or b"")
+    except ValueError:
+        return otherwise
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _traceback(error: BaseException) -> str:
+    """The end of it, because that is where the fault is."""
+    text = "".join(traceback.format_exception(error))
+    return text if len(text) <= TRACEBACK_CHARACTERS_MAX else "…" + text[1 - TRACEBACK_CHARACTERS_MAX :]

@@ -1,0 +1,106 @@
+"""What can go wrong for a user of the client. Every message says what happened and what to do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+ADVICE = {
+    "_MSG_TIMED_OUT": "no broker acknowledged it in time: check that the cluster is reachable, or allow more with "
+    "delivery_timeout_s",
+    "_TRANSPORT": "the connection broke: check the address in `bootstrap` and that the cluster is up",
+    "_ALL_BROKERS_DOWN": "no broker answers: check the address in `bootstrap` and that the cluster is up",
+    "_RESOLVE": "the host name is unknown: check the address in `bootstrap`",
+    "_UNKNOWN_TOPIC": "create the topic first, or let the cluster create topics by itself",
+    "UNKNOWN_TOPIC_OR_PART": "create the topic first, or let the cluster create topics by itself",
+    "_UNKNOWN_PARTITION": "the topic has fewer partitions than that",
+    "MSG_SIZE_TOO_LARGE": "send less in one record, or raise message.max.bytes of the producer and max.message.bytes "
+    "of the topic",
+    "NOT_ENOUGH_REPLICAS": "too few replicas are in sync for acks=all: bring nodes back, or wait",
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND": "too few replicas are in sync for acks=all: bring nodes back, or wait",
+    "TOPIC_AUTHORIZATION_FAILED": "this user may not write here: ask for the right to",
+    "GROUP_AUTHORIZATION_FAILED": "this user may not read as this group: ask for the right to",
+    "_FENCED": "another instance with the same name has taken over: give every running instance a name of its own",
+    "PRODUCER_FENCED": "another instance with the same name has taken over: give every running instance a name of "
+    "its own",
+    "_MAX_POLL_EXCEEDED": "poll was not called for too long: take fewer records at a time, or raise "
+    "max.poll.interval.ms",
+    "ILLEGAL_GENERATION": "the group has moved on without this consumer; its partitions will be read again by others",
+    "UNKNOWN_MEMBER_ID": "the group has moved on without this consumer; its partitions will be read again by others",
+    "_NO_OFFSET": "nothing has been read since the last commit",
+    "_PURGE_QUEUE": "the producer was closed before the record left: wait for flush() before close()",
+}
+"""What to do about an error of librdkafka, by its name."""
+
+
+def advice_on(error: KafkaError) -> str:
+    """The error in words, with what to do about it where we know."""
+    told = ADVICE.get(error.name())
+    return f"{error.str()} ({error.name()})" + (f"; {told}" if told else "")
+
+
+class ClientError(Exception):
+    """Anything that the client says is wrong. `code` is the protocol's or librdkafka's (negative), 0 for none."""
+
+    def __init__(self, message: str, *, code: int = 0, retriable: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retriable = retriable
+
+
+class ConfigError(ClientError, ValueError):
+    """An argument or a setting that cannot be."""
+
+
+class MissingExtra(ClientError, ImportError):
+    """A feature needs a package that is not installed."""
+
+
+class SendFailed(ClientError):
+    """A record was not acknowledged. It may or may not be in the log when the reason was a timeout."""
+
+
+class BufferFull(ClientError):
+    """The producer's buffer has no room: records are sent faster than the cluster takes them."""
+
+
+class Timeout(ClientError, TimeoutError):
+    """Something took longer than it was allowed to."""
+
+
+class Closed(ClientError):
+    """The producer or consumer has been closed."""
+
+
+class UnknownTopic(ClientError):
+    """A topic that does not exist was asked for."""
+
+
+class ConsumeFailed(ClientError):
+    """The consumer cannot go on."""
+
+
+class CommitFailed(ClientError):
+    """Positions could not be committed; the records will be delivered again."""
+
+
+class Fenced(ClientError):
+    """Another instance has taken the place of this one."""
+
+
+class DecodeFailed(ClientError):
+    """A payload is not what its reader expects."""
+
+
+class HandlerFailed(ClientError):
+    """A record failed for good and there is no dead-letter topic to put it in, so the worker stopped before it."""
+
+
+class Reject(Exception):
+    """Raise it in a handler: the record goes to the dead letters at once, without further tries."""
+
+
+def needs(package: str, extra: str) -> MissingExtra:
+    return MissingExtra(f"this needs the package {package!r}: pip install 'millpond[{extra}]'")

@@ -1,0 +1,118 @@
+"""A record as the client hands it out, and one that is to be sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from millpond.client.errors import DecodeFailed
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message as RawMessage
+
+T = TypeVar("T")
+
+Header: TypeAlias = tuple[str, bytes | None]
+Headers: TypeAlias = tuple[Header, ...]
+HeadersGiven: TypeAlias = Mapping[str, "str | bytes | None"] | Sequence[tuple[str, "str | bytes | None"]]
+
+
+@dataclass(slots=True, frozen=True)
+class Message:
+    """One record, as it was read. The value stays bytes until somebody asks for more."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int = -1
+    """Milliseconds since 1970; -1 where the record has no time."""
+    key: bytes | None = None
+    value: bytes | None = None
+    """None is a tombstone: in a compacted topic it deletes the key."""
+    headers: Headers = ()
+
+    @property
+    def time(self) -> datetime | None:
+        return None if self.timestamp_ms < 0 else datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
+
+    def header(self, name: str) -> bytes | None:
+        """The last value under this name; None when there is none."""
+        return next((value for each, value in reversed(self.headers) if each == name), None)
+
+    def text(self) -> str:
+        try:
+            return (self.value or b"").decode()
+        except UnicodeDecodeError as fault:
+            raise DecodeFailed(f"{self.place()}: the value is not UTF-8 text: {fault}") from fault
+
+    def json(self) -> Any:
+        if self.value is None:
+            raise DecodeFailed(f"{self.place()}: a record without a value is no JSON")
+        try:
+            return json.loads(self.value)
+        except ValueError as fault:
+            raise DecodeFailed(f"{self.place()}: the value is not JSON: {fault}") from fault
+
+    def as_(self, kind: type[T]) -> T:
+        """The value as a bytes, str, dict, dataclass, msgspec.Struct or pydantic model."""
+        from millpond.client.payloads import decoder_for
+
+        decoded: T = decoder_for(kind)(self)
+        return decoded
+
+    def place(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+
+@dataclass(slots=True, frozen=True)
+class Send:
+    """A record that a handler wants sent: return it, or yield several."""
+
+    topic: str
+    value: Any = None
+    key: str | bytes | None = None
+    headers: HeadersGiven = field(default_factory=tuple)
+    partition: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Delivery:
+    """Where a sent record is now. The offset is None with acks=0, where nobody says."""
+
+    topic: str
+    partition: int
+    offset: int | None
+    timestamp_ms: int
+
+
+def from_raw(raw: RawMessage) -> Message:
+    """Our message from librdkafka's, which must not be an error."""
+    return Message(
+        raw.topic() or "",
+        _known(raw.partition()),
+        _known(raw.offset()),
+        raw.timestamp()[1],
+        _as_bytes(raw.key()),
+        _as_bytes(raw.value()),
+        tuple(raw.headers() or ()),  # type: ignore[arg-type]
+    )
+
+
+def header_list(given: HeadersGiven) -> list[tuple[str, bytes | None]]:
+    pairs = given.items() if isinstance(given, Mapping) else given
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+
+
+def key_bytes(key: str | bytes | None) -> bytes | None:
+    return key.encode() if isinstance(key, str) else key
+
+
+def _known(number: int | None) -> int:
+    return -1 if number is None else number
+
+
+def _as_bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

@@ -1,0 +1,55 @@
+"""Which partition a record goes to: as Java clients choose, in turn, or as a function of yours says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import count
+from threading import Lock
+from typing import Final, TypeAlias
+from zlib import crc32
+
+from millpond.wire.partitioner import partition_for_key
+
+Partitioner: TypeAlias = Callable[["bytes | None", int], int]
+"""From a key and the number of partitions to a partition."""
+
+SALT_MARK: Final = "#"
+
+
+def by_key(key: bytes | None, partitions: int) -> int:
+    """The hash of Java clients (murmur2); a record without a key goes anywhere."""
+    return random.randrange(partitions) if key is None else partition_for_key(key, partitions)
+
+
+class RoundRobin:
+    """Each record to the next partition, whatever its key: even load, no order."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._lock = Lock()
+
+    def __call__(self, key: bytes | None, partitions: int) -> int:
+        with self._lock:
+            return next(self._numbers) % partitions
+
+
+def salted(key: str, buckets: int, *, by: str | bytes | None = None) -> str:
+    """A hot key spread over `buckets` keys, so that its records use several partitions.
+
+    Records of one bucket keep their order. With `by`, records with the same `by` share a bucket: order survives within,
+    say, one order of a very large customer. Without it the bucket is random.
+    """
+    if buckets < 1:
+        raise ValueError("a key is spread over at least one bucket")
+    if by is None:
+        bucket = random.randrange(buckets)
+    else:
+        bucket = crc32(by.encode() if isinstance(by, str) else by) % buckets
+    return f"{key}{SALT_MARK}{bucket}"
+
+
+def unsalted(key: str) -> str:
+    """The key as it was before `salted`; a key without salt as it is."""
+    head, mark, bucket = key.rpartition(SALT_MARK)
+    return head if mark and bucket.isdecimal() else key
