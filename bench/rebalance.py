@@ -28,8 +28,10 @@ AWAY_SECONDS = 1.0
 """How long the restarted member is away, as a process would be."""
 QUIET_SECONDS = 2.5
 """A group in which nothing has changed for this long, over twice a heartbeat, is stable."""
+APART_SECONDS = 4.0
+"""How long the hearts of a stable group beat before a restart, so that they are out of step."""
 WAIT_SECONDS_MAX = 40.0
-RESTARTS = 3
+RESTARTS = 2
 RESTARTS_QUICK = 1
 TOPIC = GROUP = "rebalanced"
 
@@ -187,7 +189,9 @@ def measure_kind(kind: str, plan: Plan) -> list[Measured]:
         with _steady_writer(node), contextlib.closing(Crowd(node, kind)) as crowd:
             crowd.await_stable(time.monotonic())
             for number in range(RESTARTS_QUICK if plan.quick else RESTARTS):
+                time.sleep(APART_SECONDS)
                 slot = (17 + 7 * number) % MEMBERS
+                crowd.look()
                 crowd.seen = Observed([each for each in crowd.seen.reads if each[0] > time.monotonic() - QUIET_SECONDS])
                 began = crowd.restart(slot)
                 crowd.await_stable(began + AWAY_SECONDS)
