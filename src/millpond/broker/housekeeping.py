@@ -196,7 +196,8 @@ class Housekeeping:
 
     def _plan_compaction(self, partition: Partition, now_ms: int) -> CompactionPlan | None:
         try:
-            return partition.log.compaction_candidate(now_ms)
+            # Only what is safe: a newer value that a power cut can take must not replace an older one that it cannot.
+            return partition.log.compaction_candidate(now_ms, partition.log.synced_offset)
         except OSError as error:
             self._journal("compaction failed", partition=partition.name.folder, error=str(error))
             return None

@@ -43,7 +43,7 @@ def serve(settings: Settings, journal: Journal, on_ready: Callable[[Broker], Non
     world = World(
         clock=LoopClock(loop),
         disk=RealDisk(),
-        network=SocketNetwork(loop, on_fault=_fault_reporter(journal), sendfile=settings[NETWORK_SENDFILE]),
+        network=SocketNetwork(loop, on_fault=fault_reporter(journal), sendfile=settings[NETWORK_SENDFILE]),
         workers=workers,
         entropy=SystemEntropy(),
     )
@@ -61,7 +61,9 @@ def serve(settings: Settings, journal: Journal, on_ready: Callable[[Broker], Non
         loop.close()
 
 
-def _fault_reporter(journal: Journal) -> Callable[[SocketLink | None, BaseException], None]:
+def fault_reporter(journal: Journal) -> Callable[[SocketLink | None, BaseException], None]:
+    """What a network tells of its links, as lines for the operator."""
+
     def report(link: SocketLink | None, error: BaseException) -> None:
         peer = link.peer if link is not None else "-"
         if isinstance(error, RemoteError):

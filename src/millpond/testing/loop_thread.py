@@ -1,0 +1,54 @@
+"""An event loop on a thread of its own, which other threads can ask to do things."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from millpond.node.serve import new_loop
+
+T = TypeVar("T")
+
+CALL_SECONDS_MAX = 30.0
+"""What is asked of a loop is quick: a wait this long is a loop that hangs, and a test should say so."""
+
+
+class LoopThread:
+    """Runs from the moment it is made until `stop`. Dies with the process."""
+
+    def __init__(self, name: str) -> None:
+        self.loop: asyncio.AbstractEventLoop = new_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Run `work` on the loop; what it returns or raises comes back here."""
+        told: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                told.set_result(work())
+            except Exception as error:
+                told.set_exception(error)
+
+        self.loop.call_soon_threadsafe(run)
+        return told.result(CALL_SECONDS_MAX)
+
+    def tell(self, work: Callable[[], object]) -> None:
+        """Run `work` on the loop, some time soon."""
+        self.loop.call_soon_threadsafe(work)
+
+    def join(self) -> None:
+        """Wait until somebody has stopped the loop; it can still be closed by the caller afterwards."""
+        self._thread.join(CALL_SECONDS_MAX)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the thread {self._thread.name} does not end")
+
+    def stop(self) -> None:
+        """End the thread and close the loop."""
+        self.tell(self.loop.stop)
+        self.join()
+        self.loop.close()

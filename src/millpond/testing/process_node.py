@@ -1,0 +1,109 @@
+"""A node as a child process: it can be killed and stopped by signals, and has a core to itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from typing import IO
+
+from millpond.broker.housekeeping import Journal
+
+START_SECONDS_MAX = 30.0
+STOP_SECONDS_MAX = 30.0
+
+
+class NodeEnded(Exception):
+    """The process ended, or said nothing, before it was ready."""
+
+
+class ProcessNode:
+    """One node; can be started again after it ended. `texts` are its settings, `journal` hears what it reports."""
+
+    def __init__(self, texts: Mapping[str, str], journal: Journal) -> None:
+        self.texts = texts
+        self._journal = journal
+        self._process: subprocess.Popen[bytes] | None = None
+        self._listening: threading.Thread | None = None
+        self._last_words = ""
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the node does not run"
+        return self._process.pid
+
+    def start(self) -> int:
+        """Start and wait until it serves; the port that it listens on."""
+        assert self._process is None, "the node runs already"
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "millpond.testing.child",
+                *(f"{name}={text}" for name, text in self.texts.items()),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self._process = process
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._listening = threading.Thread(target=self._listen, args=(process.stderr,), daemon=True)
+        self._listening.start()
+        readable, _, _ = select.select([process.stdout], [], [], START_SECONDS_MAX)
+        word, _, port = (process.stdout.readline() if readable else b"").partition(b" ")
+        if word != b"ready":
+            self._end(signal.SIGKILL)
+            raise NodeEnded(f"the node did not become ready: {self._last_words or 'it said nothing'}")
+        return int(port)
+
+    def stop(self) -> None:
+        """End it as an operator would: it answers whoever waits and closes its logs."""
+        self.resume()
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as a crash of the process would: nothing is flushed, closed or said."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Let it stand still: connections stay open, nobody is answered."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
+    def _end(self, number: int) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(STOP_SECONDS_MAX)
+        finally:
+            process.kill()
+            process.wait()
+            if self._listening is not None:
+                self._listening.join()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+
+    def _listen(self, pipe: IO[bytes]) -> None:
+        for line in pipe:
+            self._last_words = line.decode(errors="replace").rstrip()
+            self._journal(self._last_words)
