@@ -75,6 +75,13 @@ class Play:
             now_ms = self.world.clock.wall_ms()
             partition.append(self._make_batch(b"v", key=key, timestamp=now_ms), zstd=True)
 
+    def append_safely(self, partition: Partition, *keys: bytes) -> None:
+        """The same, and forced to disk."""
+        self.append(partition, *keys)
+        ticket = partition.log.sync_target()
+        ticket.run()
+        partition.log.synced(ticket)
+
     def run(self, duration_ms: int) -> None:
         self.sim.run_for(duration_ms)
 
@@ -257,9 +264,17 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_tried_again(play: Play)
 # Compaction.
 
 
+def test_what_is_not_safe_yet_is_not_compacted(play: Play) -> None:
+    partition = play.make("pond", COMPACT)
+    play.append_safely(partition, b"a", b"b")
+    play.append(partition, b"a", b"b", b"a", b"b", b"c")
+    play.run(2 * COMPACTION_MS)
+    assert play.keys(partition)[:2] == [(0, b"a"), (1, b"b")]
+
+
 def test_compaction_keeps_the_latest_of_each_key(play: Play) -> None:
     partition = play.make("pond", COMPACT)
-    play.append(partition, b"a", b"b", b"a", b"c", b"last")
+    play.append_safely(partition, b"a", b"b", b"a", b"c", b"last")
     play.run(COMPACTION_MS + 10 * WORKERS_MS)
     assert play.keys(partition) == [(1, b"b"), (2, b"a"), (3, b"c"), (4, b"last")]
     assert "compacted pond-0" in play.journal
@@ -268,7 +283,7 @@ def test_compaction_keeps_the_latest_of_each_key(play: Play) -> None:
 def test_all_logs_that_need_it_are_compacted_one_after_the_other(play: Play) -> None:
     partitions = [play.make(name, COMPACT) for name in ("x", "y", "z")]
     for partition in partitions:
-        play.append(partition, b"a", b"a", b"last")
+        play.append_safely(partition, b"a", b"a", b"last")
     running: list[int] = []
     run = play.world.workers.run
 
@@ -285,17 +300,17 @@ def test_all_logs_that_need_it_are_compacted_one_after_the_other(play: Play) -> 
 
 def test_after_a_turn_the_others_come_first(play: Play) -> None:
     partitions = [play.make(name, COMPACT) for name in ("x", "y")]
-    play.append(partitions[0], b"a", b"a", b"last")
+    play.append_safely(partitions[0], b"a", b"a", b"last")
     play.run(COMPACTION_MS + 10 * WORKERS_MS)
     for partition in partitions:
-        play.append(partition, b"a", b"a", b"last")
+        play.append_safely(partition, b"a", b"a", b"last")
     play.run(COMPACTION_MS + 10 * WORKERS_MS)
     assert play.journal == ["compacted x-0", "compacted y-0", "compacted x-0"]
 
 
 def test_compaction_may_be_switched_off_and_on(play: Play) -> None:
     partition = play.make("pond", COMPACT)
-    play.append(partition, b"a", b"a", b"last")
+    play.append_safely(partition, b"a", b"a", b"last")
     play.texts["log.cleaner.enable"] = "false"
     play.run(2 * COMPACTION_MS)
     assert play.journal == []
@@ -307,7 +322,7 @@ def test_compaction_may_be_switched_off_and_on(play: Play) -> None:
 def test_a_compaction_that_fails_leaves_the_log_as_it_was_and_gives_up_its_turn(play: Play) -> None:
     bad, good = play.make("bad", COMPACT), play.make("good", COMPACT)
     for partition in (bad, good):
-        play.append(partition, b"a", b"a", b"last")
+        play.append_safely(partition, b"a", b"a", b"last")
     play.disk.fail_syncs(".cleaned", times=1)
     play.run(COMPACTION_MS + 10 * WORKERS_MS)
     assert play.journal == ["compaction failed bad-0"]
@@ -320,7 +335,7 @@ def test_a_compaction_that_fails_leaves_the_log_as_it_was_and_gives_up_its_turn(
 def test_a_log_that_cannot_be_looked_at_does_not_keep_the_others_from_their_turn(play: Play) -> None:
     bad, good = play.make("bad", COMPACT), play.make("good", COMPACT)
     for partition in (bad, good):
-        play.append(partition, b"a", b"a", b"last")
+        play.append_safely(partition, b"a", b"a", b"last")
     play.disk.fail_reads("/bad-0/", times=1)
     play.run(COMPACTION_MS + 10 * WORKERS_MS)
     assert play.journal == ["compaction failed bad-0", "compacted good-0", "compacted bad-0"]
@@ -328,7 +343,7 @@ def test_a_log_that_cannot_be_looked_at_does_not_keep_the_others_from_their_turn
 
 def test_a_log_that_is_deleted_under_its_compaction_is_not_called_compacted(play: Play) -> None:
     partition = play.make("pond", COMPACT)
-    play.append(partition, b"a", b"a", b"last")
+    play.append_safely(partition, b"a", b"a", b"last")
     folder = partition.log.folder
     has_run = lambda: any(".swap" in name for name in play.disk.list(folder))  # noqa: E731
     assert play.sim.run_until(has_run, within_ms=2 * COMPACTION_MS)
@@ -341,7 +356,7 @@ def test_a_log_that_is_deleted_under_its_compaction_is_not_called_compacted(play
 def test_a_compaction_that_ends_after_the_end_begins_no_other(play: Play) -> None:
     partitions = [play.make(name, COMPACT) for name in ("x", "y")]
     for partition in partitions:
-        play.append(partition, b"a", b"a", b"last")
+        play.append_safely(partition, b"a", b"a", b"last")
     play.sim.run_until(lambda: bool(partitions[0].log.held_segments), within_ms=2 * COMPACTION_MS)
     play.keeping.stop()
     play.run(10 * WORKERS_MS)

@@ -101,6 +101,8 @@ class Pond:
         """Start it if it does not run; returns when it serves."""
         if not self._node.is_running:
             self._proxy.open(self._node.start())
+            # librdkafka takes a second or two to come back to a broker that was gone; a new client does not.
+            self._clients.clear()
         return self
 
     def stop(self) -> None:
@@ -157,7 +159,7 @@ class Pond:
 
     def create_topic(self, name: str, partitions: int = 1, **settings: object) -> str:
         """Create a topic; its settings as keywords, `cleanup_policy="compact"`. The name comes back."""
-        from confluent_kafka.admin import NewTopic
+        from confluent_kafka.cimpl import NewTopic
 
         made = self.admin.create_topics([NewTopic(name, partitions, 1, config=dotted(settings))])
         made[name].result(ANSWER_SECONDS)
@@ -177,7 +179,10 @@ class Pond:
         faults: list[Any] = []
 
         def on_delivery(fault: object, message: Message) -> None:
-            (faults if fault is not None else delivered).append(fault or message)
+            if fault is None:
+                delivered.append(message)
+            else:
+                faults.append(fault)
 
         producer = self.producer
         for entry in entries:
