@@ -10,9 +10,10 @@ import time
 
 from rich.console import Console
 
+from bench.crowd import HEARTBEAT_MS
 from bench.measure import Plan
 from bench.profiling import Profiler
-from bench.rebalance import HEARTBEAT_MS, MEMBERS, PARTITIONS
+from bench.rebalance import MEMBERS, PARTITIONS
 from bench.rows import ROWS, Line, Row
 from bench.table import as_data, is_rebalance, rebalance_table_of, table_of
 
@@ -67,8 +68,10 @@ def print_tables(lines: list[Line], title: str, console: Console) -> None:
     if others:
         console.print(table_of(others, title))
     if rebalances:
-        what = f"one of {MEMBERS} members of a group on {PARTITIONS} partitions is restarted; a heartbeat every "
-        console.print(rebalance_table_of(rebalances, f"{what}{HEARTBEAT_MS} ms; {'' if others else title}"))
+        what = (
+            f"one of {MEMBERS} consumers of {PARTITIONS} partitions is restarted, a heartbeat every {HEARTBEAT_MS} ms"
+        )
+        console.print(rebalance_table_of(rebalances, what if others else f"{what}\n{title}"))
 
 
 def main() -> int:

@@ -37,8 +37,8 @@ def settings(port: int, group: str, kind: str, slot: int) -> dict[str, Any]:
         **KINDS[kind],
     }
     if kind != "consumer":
-        # Those of the new protocol are told by the node. After a rebalance all hearts beat as one, and all members hear
-        # of the next one together; in a group that has run for a while they no longer do, so help them apart.
+        # Those of the new protocol are told by the node. After a rebalance all hearts beat as one, and all members
+        # hear of the next one together; in a group that has run for a while they no longer do, so help them apart.
         interval_ms = HEARTBEAT_MS * (0.85 + 0.3 * (slot * 37 % 50) / 50)
         found |= {"heartbeat.interval.ms": int(interval_ms), "session.timeout.ms": SESSION_MS}
     if kind == "static":
@@ -65,8 +65,9 @@ class Slot(threading.Thread):
         consumer = self._joined()
         while not self.is_over:
             message = consumer.poll(POLL_SECONDS)
-            if message is not None and message.error() is None:
-                self.reads.append((time.monotonic(), self.number, message.partition()))
+            partition = None if message is None or message.error() else message.partition()
+            if partition is not None:
+                self.reads.append((time.monotonic(), self.number, partition))
             if self.seconds_away is not None:
                 consumer.close()
                 time.sleep(self.seconds_away)

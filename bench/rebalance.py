@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from confluent_kafka import Producer
 
@@ -166,7 +167,7 @@ def pauses(seen: Observed, restarted: int, began: float) -> Measured:
     quiet_at = max((at for at, _ in seen.changes if at >= began), default=began)
     for reads in by_partition.values():
         readers = {slot for _, slot in reads}
-        longest, ended_at = max((after[0] - before[0], after[0]) for before, after in zip(reads, reads[1:], strict=False))
+        longest, ended_at = max((after[0] - before[0], after[0]) for before, after in pairwise(reads))
         if restarted in readers or len(readers) > 1:
             moved = max(moved, longest)
             count_moved += 1
@@ -192,7 +193,9 @@ def measure_kind(kind: str, plan: Plan) -> list[Measured]:
                 time.sleep(APART_SECONDS)
                 slot = (17 + 7 * number) % MEMBERS
                 crowd.look()
-                crowd.seen = Observed([each for each in crowd.seen.reads if each[0] > time.monotonic() - QUIET_SECONDS])
+                crowd.seen = Observed(
+                    [each for each in crowd.seen.reads if each[0] > time.monotonic() - QUIET_SECONDS]
+                )
                 began = crowd.restart(slot)
                 crowd.await_stable(began + AWAY_SECONDS)
                 found.append(pauses(crowd.seen, slot, began))

@@ -101,7 +101,12 @@ def rebalance_table_of(lines: list[Line], title: str) -> Table:
     """How long partitions stand still while a member is restarted."""
     table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("how partitions are shared out", no_wrap=True)
-    for heading in ("moved\npartitions", "longest pause of\nthose, ms", "longest pause of\nothers, ms", "stable\nafter ms"):
+    for heading in (
+        "moved\npartitions",
+        "longest pause of\nthose, ms",
+        "longest pause of\nothers, ms",
+        "stable\nafter ms",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("note", no_wrap=True)
     for line in lines:

@@ -1,3 +1,50 @@
-"""Millpond: a log-based message queue that speaks the Kafka wire protocol."""
+"""Millpond: a log-based message queue that speaks the Kafka wire protocol.
+
+The client's names (`Producer`, `Consumer`, `Worker`, …) are here too, loaded at the first use: a node needs none of
+them, and librdkafka takes its time.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "AsyncConsumer",
+    "AsyncProducer",
+    "BufferFull",
+    "ClientError",
+    "Consumer",
+    "Delivery",
+    "Message",
+    "Producer",
+    "RedisIds",
+    "Reject",
+    "Retry",
+    "RoundRobin",
+    "Send",
+    "SendFailed",
+    "SqliteIds",
+    "Timeout",
+    "Worker",
+    "__version__",
+    "run_workers",
+    "salted",
+    "unsalted",
+    "worker",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Named as text, so that the rooms below do not depend on the client by importing their own package.
+    found = getattr(import_module("millpond.client"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -192,7 +192,7 @@ def test_names_find_their_home_once_the_topic_is_there(play: Play) -> None:
     with pytest.raises(Refused) as refused:
         notes.home_of("a")
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    notes.open([play.partition])
+    notes.open([play.partition], 1)
     assert notes.is_open
     assert notes.home_of("a") is play.home
     assert list(notes.homes()) == [play.home]
@@ -200,7 +200,7 @@ def test_names_find_their_home_once_the_topic_is_there(play: Play) -> None:
 
 def test_a_closed_home_is_not_at_home(play: Play) -> None:
     notes = coordination(play)
-    notes.open([play.partition])
+    notes.open([play.partition], 1)
     notes.stop()
     with pytest.raises(Refused):
         notes.home_of("a")

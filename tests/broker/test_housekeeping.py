@@ -214,16 +214,30 @@ def test_a_log_that_has_failed_is_left_as_it_is(play: Play) -> None:
     assert (partition.log.start_offset, play.journal) == (0, [])
 
 
-def test_a_removal_that_fails_is_told(play: Play) -> None:
+def test_a_removal_that_fails_is_told_and_one_that_is_not_wanted_any_more_is_not_begun(play: Play) -> None:
     class Job:
         delay_ms = 5
 
+        def __init__(self, wanted: bool) -> None:
+            self.wanted = wanted
+            self.steps: list[str] = []
+
+        def begin(self) -> bool:
+            return self.wanted
+
         def run(self) -> None:
+            self.steps.append("run")
             raise OSError("broken")
 
-    play.keeping.remove_later(Job())
+        def end(self) -> None:
+            self.steps.append("end")
+
+    jobs = [Job(True), Job(False)]
+    for job in jobs:
+        play.keeping.remove_later(job)
     play.run(5 + WORKERS_MS)
     assert play.journal == ["removal failed"]
+    assert [job.steps for job in jobs] == [["run", "end"], []]
 
 
 # Checkpoints.

@@ -53,6 +53,7 @@ class Play:
         self.texts: dict[str, str] = {}
         self.journal: list[str] = []
         self.removals: list[Any] = []
+        self.late: list[int] = []
         self.batch = make_batch
         self.boot()
 
@@ -72,6 +73,7 @@ class Play:
             flush=lambda _: None,
             remove_later=self.removals.append,
             journal=lambda event, **facts: self.journal.append(f"{event} {facts}"),
+            on_late=lambda: self.late.append(len(self.partitions.of_topic(POND))),
         )
 
     def commit(self, *records: Record) -> None:

@@ -37,7 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
     protocols = wanted.protocol or PROTOCOLS
     seconds_each = wanted.minutes * 60 / len(protocols)
     rounds = max(1, round(seconds_each / ROUND_SECONDS))
-    print(f"churn: {', '.join(protocols)}, {rounds} x {seconds_each / rounds:.0f} s each, seed {wanted.seed}", flush=True)
+    print(
+        f"churn: {', '.join(protocols)}, {rounds} x {seconds_each / rounds:.0f} s each, seed {wanted.seed}",
+        flush=True,
+    )
     tallies = []
     for number in range(rounds):
         for protocol in protocols:
@@ -65,8 +68,8 @@ def one_round(plan: Plan, number: int) -> Tally:
     seconds = time.monotonic() - began
     events = sum(tally.events.values())
     print(
-        f"  {number + 1:3} {plan.protocol:20} {seconds:4.0f} s  {events:3} events  {tally.generations:3} generations  "
-        f"{tally.read:8,} read  {len(tally.findings)} wrong",
+        f"  {number + 1:3} {plan.protocol:20} {seconds:4.0f} s  {events:3} events  {tally.generations:3} generations "
+        f" {tally.read:8,} read  {len(tally.findings)} wrong",
         flush=True,
     )
     for finding in tally.findings[:FINDINGS_SHOWN]:

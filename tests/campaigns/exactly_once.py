@@ -68,7 +68,10 @@ def show(done: list[tuple[Plan, Tally]]) -> None:
         ("workers killed", [str(tally.worker_kills) for _, tally in done]),
         ("node killed", [str(tally.node_kills) for _, tally in done]),
         ("workers that gave up", [str(tally.worker_ends) for _, tally in done]),
-        ("stall after a kill, median s", [f"{sorted(tally.stalls)[len(tally.stalls) // 2]:.2f}" for _, tally in done]),
+        (
+            "stall after a kill, median s",
+            [f"{sorted(tally.stalls)[len(tally.stalls) // 2]:.2f}" for _, tally in done],
+        ),
         ("stall after a kill, worst s", [f"{max(tally.stalls):.2f}" for _, tally in done]),
         ("copying, s", [f"{tally.seconds:.0f}" for _, tally in done]),
     ]

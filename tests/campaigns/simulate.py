@@ -69,6 +69,7 @@ def campaign(seeds: range, jobs: int) -> int:
                 "disk operations": outcome.disk_operations,
                 "events": outcome.events,
                 "virtual seconds": outcome.virtual_ms // 1000,
+                "syncs of the whole disk": outcome.syncs_together,
                 "out-of-order refusals after a restart": outcome.spurious_refusals,
             }
         )

@@ -128,6 +128,7 @@ class Quick:
 
     def __init__(self, bootstrap: str) -> None:
         told = {"bootstrap.servers": bootstrap, "log_level": 0}
+        self.bootstrap = bootstrap
         self.admin = AdminClient(told)
         self.producer = Producer(told | {"acks": "all", "linger.ms": 0})
 

@@ -1,4 +1,4 @@
-"""Consumers in groups, through three libraries and both protocols: they commit, come back, and go on where they were."""
+"""Consumers in groups, by three libraries and both protocols: they commit, come back and go on where they were."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from support.groups import (
     NODE_SETTINGS,
+    Crew,
     crew_of,
     describe,
     describe_consumer,
@@ -66,14 +67,17 @@ def writer(node, raw, topic):
 class Committer:
     """Commits what a member has read before it lets go, as a careful application does."""
 
-    def __init__(self) -> None:
+    def __init__(self, crew: Crew) -> None:
+        self.crew = crew
         self.refused: list[KafkaError] = []
 
     def on_revoke(self, consumer, revoked):
-        positions = [each for each in consumer.position(revoked) if each.offset >= 0]
+        reached = self.crew.next[consumer]
+        places = [(each.topic, each.partition) for each in revoked if (each.topic, each.partition) in reached]
         try:
-            if positions:
-                consumer.commit(offsets=positions, asynchronous=False)
+            if places:
+                wanted = [TopicPartition(*place, reached.pop(place)) for place in places]
+                consumer.commit(offsets=wanted, asynchronous=False)
         except KafkaException as error:
             # An exception would not find its way out of a callback of librdkafka.
             self.refused.append(error.args[0])
@@ -85,10 +89,15 @@ def kind_of(raw, group):
     return "mixed" if 0 in {each.member_type for each in describe_consumer(raw, group).members} else "consumer"
 
 
+def state_of(raw, group):
+    classic = describe(raw, group)
+    return classic.group_state if not classic.error_code else describe_consumer(raw, group).group_state
+
+
 @pytest.mark.parametrize("classic", ["range", "cooperative-sticky"])
 def test_a_live_group_becomes_a_new_one_and_turns_back_without_skipping_a_record(node, raw, topic, writer, classic):
-    committer = Committer()
     with crew_of(node.bootstrap) as crew:
+        committer = Committer(crew)
 
         def join(protocol):
             return crew.join(topic, [topic], protocol, on_revoke=committer.on_revoke)
@@ -101,7 +110,8 @@ def test_a_live_group_becomes_a_new_one_and_turns_back_without_skipping_a_record
                 crew.leave(members[place])
                 members[place] = join(protocol)
                 crew.poll_until_shared(partitions(topic, PARTITIONS))
-                crew.poll_for(0.2)
+                # A member that has yet to hear of the last change would be behind when the next one comes.
+                crew.poll_until(lambda: state_of(raw, topic) == "Stable", "all being in one epoch")
                 kinds.append(kind_of(raw, topic))
         assert kinds == ["classic", "mixed", "mixed", "consumer", "mixed", "mixed", "classic"]
         writer.stop()

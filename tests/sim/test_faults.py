@@ -56,12 +56,14 @@ def test_a_stop_is_clean(play: Play) -> None:
     assert play.history.last_power_cut_ms == -1
 
 
-def test_after_a_failed_sync_only_a_power_cut_ends_the_node(play: Play) -> None:
-    play.strike("failing sync, then kill", lasts_ms=50)
-    assert play.trouble.must_cut_power()
+@pytest.mark.parametrize("kind", ["failing sync", "failing sync, then kill"])
+def test_after_a_failed_sync_the_node_is_started_again(play: Play, kind: str) -> None:
+    play.strike(kind, lasts_ms=50)
+    assert play.node.disk.sync_faults
     play.sim.run_for(200)
-    assert play.history.last_power_cut_ms >= 0
-    assert not play.trouble.must_cut_power()
+    assert not play.node.disk.sync_faults
+    assert (play.history.last_power_cut_ms >= 0) == (kind == "failing sync")
+    assert play.sim.run_until(lambda: play.node.lives == 2, within_ms=3_000)
 
 
 def test_a_full_disk_has_room_again(play: Play) -> None:

@@ -14,7 +14,6 @@ from millpond.broker.controller import Controller
 from millpond.log import recovery, store, syncing, together
 from millpond.log.partition_log import PartitionLog
 from millpond.log.producers import ProducerStates
-from millpond.sim import faults
 from millpond.sim.disk import PowerCut
 from millpond.sim.plan import Plan, make_plan
 from millpond.sim.scenario import Scenario
@@ -151,6 +150,5 @@ def test_the_simulator_finds(mutant: Callable[[Patch], None], monkeypatch: Patch
 
 @pytest.mark.parametrize("kinds", sorted({kinds for kinds, _ in MUTANTS.values()}))
 def test_without_mutants_the_same_seeds_find_nothing(kinds: tuple[str, ...]) -> None:
-    assert not faults.KILL_AFTER_FAILED_SYNC
     for seed in range(4):
         assert Scenario(seed, plan(seed, kinds)).run().violations == []

@@ -146,7 +146,9 @@ def _unread(diaries: list[Diary], ends: dict[int, int]) -> list[str]:
                 if read.partition == partition:
                     missing.difference_update(range(read.first, read.last + 1))
         if missing:
-            found.append(f"partition {partition}: {len(missing)} of {end} were never read, the first is {min(missing)}")
+            found.append(
+                f"partition {partition}: {len(missing)} of {end} were never read, the first is {min(missing)}"
+            )
     return found
 
 

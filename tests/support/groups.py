@@ -92,12 +92,16 @@ class Crew:
         self.members: list[Consumer] = []
         self.seen: list[Place] = []
         self.errors: list[KafkaError] = []
+        self.next: dict[Consumer, dict[tuple[str, int], int]] = {}
+        """By member and partition: the offset after the last record that came. What librdkafka calls the position
+        forgets it at times, when a rebalance ends while a member is closed."""
 
     def join(self, group: str, topics: Sequence[str], protocol: str, **settings: Any) -> Consumer:
         callbacks = {name: settings.pop(name) for name in ("on_assign", "on_revoke", "on_lost") if name in settings}
         made = Consumer(settings_for(self.bootstrap, group, protocol, **settings))
         made.subscribe(list(topics), **callbacks)
         self.members.append(made)
+        self.next[made] = {}
         return made
 
     def leave(self, member: Consumer) -> None:
@@ -113,6 +117,7 @@ class Crew:
                     self.errors.append(message.error())
                 else:
                     came.append(Place(message.topic(), message.partition(), message.offset(), message.value()))
+                    self.next[each][message.topic(), message.partition()] = message.offset() + 1
         self.seen += came
         return came
 

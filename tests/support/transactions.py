@@ -118,7 +118,7 @@ class KafkaPythonWriter:
         from kafka import TopicPartition as PythonTopicPartition
         from kafka.structs import ConsumerGroupMetadata
 
-        offsets = {PythonTopicPartition(topic, 0): OffsetAndMetadata(offset, "", None)}
+        offsets = {PythonTopicPartition(topic, 0): OffsetAndMetadata(offset, "", -1)}
         self.producer.send_offsets_to_transaction(offsets, ConsumerGroupMetadata(group, -1, "", None))
 
     def commit(self) -> None:
@@ -210,11 +210,10 @@ def read_with_confluent(bootstrap: str, topic: str, partition: int, isolation: s
     consumer.assign([TopicPartition(topic, partition, 0)])
     found: list[bytes] = []
     while END not in found:
-        came = consumer.consume(1000, timeout=SECONDS_MAX)
-        assert came, f"the end does not come after {found[-3:]}"
-        for each in came:
-            assert each.error() is None, each.error()
-            found.append(each.value())
+        each = consumer.poll(SECONDS_MAX)
+        assert each is not None, f"the end does not come after {found[-3:]}"
+        assert each.error() is None, each.error()
+        found.append(each.value())
     consumer.close()
     return found[:-1]
 

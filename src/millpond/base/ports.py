@@ -130,7 +130,8 @@ class Disk(Protocol):
     def sync_everything(self, path: str) -> bool:
         """Make all that was written so far, on the file system of `path`, survive a power cut: names too.
 
-        One call instead of thousands. False, with nothing promised, where the system has no such call.
+        One call instead of thousands. False, with nothing promised, where the system has no such call. So it is, too,
+        once a call has failed: whose bytes were lost only a sync of each file tells, and only the first time.
         """
         ...
 

@@ -48,6 +48,9 @@ INTERNAL_TOPIC_CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(100 <
 DRAIN_MS = 500
 """How long a stopping broker lets answers reach their clients."""
 
+DRAIN_SYNCS_MS = 5_000
+"""How long it waits for syncs that are under way: with one of them open its end would not be a clean one."""
+
 DRAIN_STEP_MS = 5
 
 
@@ -92,6 +95,7 @@ class Broker:
             flush=self.housekeeping.flush,
             remove_later=self.housekeeping.remove_later,
             journal=journal,
+            on_late=self._open_coordinations,
         )
         self.groups: Coordination[GroupShard] = Coordination(OFFSETS_TOPIC, self._group_home)
         self.transactions: Coordination[TransactionShard] = Coordination(TRANSACTIONS_TOPIC, self._transaction_home)
@@ -191,7 +195,7 @@ class Broker:
         for coordination in (self.groups, self.transactions):
             topic = self.image.topics.get(coordination.topic)
             if topic is not None:
-                coordination.open(self.partitions.of_topic(topic.id))
+                coordination.open(self.partitions.of_topic(topic.id), len(topic.partitions))
 
     def open_coordination(self, coordination: Coordination[Any], done: Callable[[], None]) -> None:
         """Bring the coordinator's topic into being; `done` comes when it has been tried."""
@@ -233,11 +237,14 @@ class Broker:
         for partition in self.partitions:
             for watcher in list(partition.watchers):
                 watcher.answer()
-        deadline_ms = self.clock.monotonic_ms() + DRAIN_MS
+        began_ms = self.clock.monotonic_ms()
 
         def step() -> None:
             self.connections.begin_closing()
-            if self.connections.count_waiting() and self.clock.monotonic_ms() < deadline_ms:
+            waited_ms = self.clock.monotonic_ms() - began_ms
+            if (self.connections.count_waiting() and waited_ms < DRAIN_MS) or (
+                waited_ms < DRAIN_SYNCS_MS and not (self.flusher.is_idle() and self.controller.is_idle())
+            ):
                 self.clock.call_later(DRAIN_STEP_MS, step)
             else:
                 self.connections.drop_all()

@@ -205,9 +205,12 @@ class Coordination(Generic[S]):
     def is_open(self) -> bool:
         return self._count > 0
 
-    def open(self, partitions: list[Partition]) -> None:
-        """The internal topic is there: load the shard of every partition that has none yet."""
-        self._count = len(partitions)
+    def open(self, partitions: list[Partition], count: int) -> None:
+        """The internal topic is there: load the shard of every partition that has none yet.
+
+        Some of its `count` partitions may be offline. Which one is a key's own does not depend on that.
+        """
+        self._count = count
         for partition in partitions:
             number = partition.name.partition
             if number not in self._homes:

@@ -37,6 +37,14 @@ class Flusher:
             self._waiting.setdefault(log, []).append(on_synced)
             self._start_round()
 
+    def force(self, log: PartitionLog, on_synced: OnSynced) -> None:
+        """Call back once nothing is owed to the disk any more: records, and names and notes that nobody waits for."""
+        if log.failed is None and not log.closed and (log.dirty or log in self._syncing):
+            self._waiting.setdefault(log, []).append(on_synced)
+            self._start_round()
+        else:
+            self.after_sync(log, log.end_offset, on_synced)
+
     def is_idle(self) -> bool:
         return not self._waiting and not self._rounds
 

@@ -6,7 +6,6 @@ Deciding is quick and happens on the loop; the slow part of each job runs on a w
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
 from millpond.base.errors import Refused, RemoteError
@@ -41,7 +40,15 @@ class DelayedJob(Protocol):
     @property
     def delay_ms(self) -> int: ...
 
+    def begin(self) -> bool:
+        """On the loop, just before `run`: whether it is still wanted."""
+        ...
+
     def run(self) -> None: ...
+
+    def end(self) -> None:
+        """On the loop, after `run`."""
+        ...
 
 
 class Housekeeping:
@@ -114,7 +121,7 @@ class Housekeeping:
 
     def flush(self, partition: Partition) -> None:
         """Force a log to disk though nobody waits for it."""
-        self._flusher.after_sync(partition.log, partition.log.end_offset, _nothing)
+        self._flusher.force(partition.log, _nothing)
 
     # Retention.
 
@@ -145,7 +152,18 @@ class Housekeeping:
 
     def remove_later(self, job: DelayedJob) -> None:
         """Remove files that nobody needs, once whoever still reads them has had time to finish."""
-        run = partial(self._workers.run, job.run, _nothing, self._on_failure("removal"))
+
+        def run() -> None:
+            if job.begin():
+                self._workers.run(job.run, done, failed)
+
+        def done(_: object) -> None:
+            job.end()
+
+        def failed(error: Exception) -> None:
+            job.end()
+            self._report("removal", error)
+
         self._clock.call_later(job.delay_ms, run)
 
     # Checkpoints.
@@ -162,7 +180,7 @@ class Housekeeping:
                 self._write_checkpoints()
 
         for partition in dirty:
-            self._flusher.after_sync(partition.log, partition.log.end_offset, one_synced)
+            self._flusher.force(partition.log, one_synced)
         if not dirty:
             self._write_checkpoints()
 
@@ -231,13 +249,10 @@ class Housekeeping:
 
         self._workers.run(plan.run, done, failed)
 
-    def _on_failure(self, what: str) -> Callable[[Exception], None]:
-        def report(error: Exception) -> None:
-            if not isinstance(error, OSError):
-                raise error
-            self._journal(f"{what} failed", error=str(error))
-
-        return report
+    def _report(self, what: str, error: Exception) -> None:
+        if not isinstance(error, OSError):
+            raise error
+        self._journal(f"{what} failed", error=str(error))
 
 
 def _nothing(_: object) -> None:

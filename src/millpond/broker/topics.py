@@ -14,6 +14,7 @@ from millpond.broker.limits import log_limits
 from millpond.broker.partitions import Partition, Partitions
 from millpond.config.effective import NodeLayers
 from millpond.log.limits import LogLimits
+from millpond.log.partition_log import PartitionLog
 from millpond.log.store import LogStore
 from millpond.metadata.image import Image, Topic
 from millpond.metadata.records import (
@@ -27,7 +28,11 @@ from millpond.metadata.records import (
 from millpond.metadata.topics import METADATA_TOPIC
 
 REOPEN_MS = 1_000
-"""How long to wait before a log that could not be made is tried again."""
+REOPEN_MS_MAX = 60_000
+"""How long to wait before a log that could not be opened is tried again; longer each time, as trying costs time."""
+
+LEAVING_MS = 50
+"""The same where the workers have only not finished yet with a deleted topic of that name."""
 
 
 class TopicKeeper:
@@ -45,6 +50,7 @@ class TopicKeeper:
         flush: Callable[[Partition], None],
         remove_later: Callable[[DelayedJob], None],
         journal: Journal,
+        on_late: Callable[[], None],
     ) -> None:
         self._node_id = node_id
         self._image = image
@@ -55,6 +61,7 @@ class TopicKeeper:
         self._flush = flush
         self._remove_later = remove_later
         self._journal = journal
+        self._on_late = on_late
         self._told_topics: dict[str, tuple[Settings, LogLimits]] = {}
         self._names: dict[UUID, str] = {}
         """A record that removes a topic does not say its name, and then the image has forgotten it."""
@@ -70,10 +77,8 @@ class TopicKeeper:
             wanted[TopicPartition(topic.name, index)] = topic
         for name, log in list(self._store.logs.items()):
             owner = wanted.get(name)
-            if name.topic == METADATA_TOPIC or (owner is not None and log.topic_id == owner.id):
-                continue
-            if owner is None or log.topic_id != NO_TOPIC_ID or log.end_offset:
-                self._journal("a folder belongs to no topic and was set aside", folder=self._store.set_aside(name))
+            if name.topic != METADATA_TOPIC and (owner is None or _is_foreign(log, owner)):
+                self._set_aside(name)
         for name, topic in wanted.items():
             self._open(topic, name.partition)
 
@@ -111,10 +116,13 @@ class TopicKeeper:
         """The name of a topic that may be gone from the image already."""
         return self._names.get(topic_id)
 
-    def _open(self, topic: Topic, index: int) -> None:
+    def _open(self, topic: Topic, index: int, wait_ms: int = REOPEN_MS) -> None:
         self._names[topic.id] = topic.name
         name = TopicPartition(topic.name, index)
         settings, limits = self._told(topic.name)
+        if self._store.is_leaving(name):
+            self._clock.call_later(LEAVING_MS, lambda: self._reopen(topic.id, index, wait_ms))
+            return
         try:
             log = self._store.get(name)
             if log is None:
@@ -122,20 +130,36 @@ class TopicKeeper:
             log.set_topic_id(topic.id)
             log.limits = limits
         except (OSError, Refused) as error:
-            self._journal("partition cannot be opened", partition=name.folder, error=str(error))
-            if name not in self._store.failed:
+            again_ms = None if name in self._store.damaged else wait_ms
+            self._journal("partition cannot be opened", partition=name.folder, error=str(error), again_ms=again_ms)
+            if again_ms is not None:
                 # Nothing is damaged, the disk is full or out of reach: that may pass.
-                self._clock.call_later(REOPEN_MS, lambda: self._reopen(topic.id, index))
+                next_ms = min(2 * wait_ms, REOPEN_MS_MAX)
+                self._clock.call_later(wait_ms, lambda: self._reopen(topic.id, index, next_ms))
             return
         epoch = LeaderEpoch(topic.partitions[index].leader_epoch)
         partition = Partition(name, topic.id, log, epoch, self._clock, self._flush)
         partition.configure(settings)
         self._partitions.add(partition)
 
-    def _reopen(self, topic_id: UUID, index: int) -> None:
+    def _reopen(self, topic_id: UUID, index: int, wait_ms: int) -> None:
         topic = self._image.topics_by_id.get(topic_id)
-        if topic is not None and self._partitions.by_id(topic_id, index) is None:
-            self._open(topic, index)
+        if topic is None or self._partitions.by_id(topic_id, index) is not None:
+            return
+        name = TopicPartition(topic.name, index)
+        if name in self._store.failed:
+            for note in self._store.reopen(name, self._told(topic.name)[1], self._clock.wall_ms()):
+                self._journal("recovery", note=note)
+            log = self._store.get(name)
+            if log is not None and _is_foreign(log, topic):
+                self._set_aside(name)
+        self._open(topic, index, wait_ms)
+        if self._partitions.by_id(topic_id, index) is not None:
+            self._journal("partition is open now", partition=name.folder)
+            self._on_late()
+
+    def _set_aside(self, name: TopicPartition) -> None:
+        self._journal("a folder belongs to no topic and was set aside", folder=self._store.set_aside(name))
 
     def _follow_leader(self, record: PartitionChangeRecord) -> None:
         partition = self._partitions.by_id(record.topic_id, record.partition_id)
@@ -164,3 +188,8 @@ class TopicKeeper:
         for partition in self._partitions.of_topic(topic.id):
             partition.log.limits = limits
             partition.configure(settings)
+
+
+def _is_foreign(log: PartitionLog, owner: Topic) -> bool:
+    """Whether the log may hold the records of another topic."""
+    return log.topic_id != owner.id and (log.topic_id != NO_TOPIC_ID or log.end_offset > 0)

@@ -27,6 +27,9 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "consume": ("millpond.cli.consume", "Print the records of a topic, from any place on."),
     "group": ("millpond.cli.group", "Consumer groups: members, lag, offsets, rebalances."),
     "txn": ("millpond.cli.txn", "Transactions: list and describe them, abort one that hangs."),
+    "trace": ("millpond.cli.trace", "Where a record's time goes, hop by hop, from send to read."),
+    "plan": ("millpond.cli.plan", "Storage, bandwidth, brokers and partitions for a workload."),
+    "dlq": ("millpond.cli.dlq", "Dead letters: list, show, count, redrive and purge them."),
     "log": ("millpond.cli.log_dump", "Look into the files of a data folder (log dump FILE)."),
     "version": ("millpond.cli.version", "Say which version this is, and what it runs on."),
 }

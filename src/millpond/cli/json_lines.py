@@ -38,9 +38,9 @@ def dump(
         "partition": partition,
         "offset": offset,
         "timestamp": timestamp_ms,
-        "key": _shown(key),
-        "value": _shown(value),
-        "headers": _shown_headers(headers),
+        "key": shown_data(key),
+        "value": shown_data(value),
+        "headers": shown_headers(headers),
     }
     return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
@@ -65,7 +65,7 @@ def load(line: bytes) -> Outgoing:
     )
 
 
-def _shown(data: bytes | None) -> object:
+def shown_data(data: bytes | None) -> object:
     if data is None:
         return None
     try:
@@ -74,8 +74,8 @@ def _shown(data: bytes | None) -> object:
         return {MARK: base64.b64encode(data).decode()}
 
 
-def _shown_headers(headers: Headers) -> object:
-    shown = [(name, _shown(value)) for name, value in headers]
+def shown_headers(headers: Headers) -> object:
+    shown = [(name, shown_data(value)) for name, value in headers]
     unique = dict(shown)
     return unique if len(unique) == len(shown) else shown
 

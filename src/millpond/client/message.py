@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from millpond.client.errors import DecodeFailed
 
@@ -60,7 +60,7 @@ class Message:
         """The value as a bytes, str, dict, dataclass, msgspec.Struct or pydantic model."""
         from millpond.client.payloads import decoder_for
 
-        decoded: T = decoder_for(kind)(self)
+        decoded: T = decoder_for(cast(Any, kind))(self)
         return decoded
 
     def place(self) -> str:

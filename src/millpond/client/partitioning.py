@@ -37,16 +37,13 @@ class RoundRobin:
 def salted(key: str, buckets: int, *, by: str | bytes | None = None) -> str:
     """A hot key spread over `buckets` keys, so that its records use several partitions.
 
-    Records of one bucket keep their order. With `by`, records with the same `by` share a bucket: order survives within,
-    say, one order of a very large customer. Without it the bucket is random.
+    Records of one bucket keep their order. With `by`, records with the same `by` share a bucket: order survives
+    within, say, one order of a very large customer. Without it the bucket is random.
     """
     if buckets < 1:
         raise ValueError("a key is spread over at least one bucket")
-    if by is None:
-        bucket = random.randrange(buckets)
-    else:
-        bucket = crc32(by.encode() if isinstance(by, str) else by) % buckets
-    return f"{key}{SALT_MARK}{bucket}"
+    chosen = random.randrange(buckets) if by is None else crc32(by.encode() if isinstance(by, str) else by)
+    return f"{key}{SALT_MARK}{chosen % buckets}"
 
 
 def unsalted(key: str) -> str:

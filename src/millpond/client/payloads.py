@@ -1,7 +1,7 @@
 """From values to bytes and back: plain types, JSON, msgspec, dataclasses, pydantic, and a seam for Avro and others.
 
-A serializer is any callable `(value, topic) -> bytes | None`, a decoder any callable `(message) -> value`. The ones of
-confluent-kafka's schema registry client (Avro, Protobuf, JSON Schema) fit through `registry_serializer` and
+A serializer is any callable `(value, topic) -> bytes | None`, a decoder any callable `(message) -> value`. The ones
+of confluent-kafka's schema registry client (Avro, Protobuf, JSON Schema) fit through `registry_serializer` and
 `registry_decoder`.
 """
 
@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import is_dataclass
 from functools import cache
-from typing import Any, TypeAlias, get_origin
+from typing import Any, TypeAlias
 
 from millpond.client.errors import ConfigError, DecodeFailed, needs
 from millpond.client.message import Message
@@ -56,7 +56,7 @@ def decoder_for(kind: Any) -> Decoder:
         return Message.json
     if hasattr(kind, "model_validate_json"):
         return _guarded(kind, kind.model_validate_json)
-    if kind in (dict, list) or get_origin(kind) is None and kind in (int, float, bool):
+    if kind in (dict, list, int, float, bool):
         return lambda message: _checked(message, kind)
     return _guarded(kind, _msgspec().json.Decoder(kind).decode)
 

@@ -20,7 +20,7 @@ from millpond.base.ports import Buffer, Disk, File
 from millpond.log.dedupe import OffsetMap
 from millpond.log.limits import LogLimits
 from millpond.log.markers import read_marker
-from millpond.log.names import CLEANED, DELETED, SNAPSHOT, SWAP, read_offset_name
+from millpond.log.names import CLEANED, DELETED, LOG, SNAPSHOT, SWAP, read_offset_name
 from millpond.log.scan import batches
 from millpond.log.segment import RELATIVE_OFFSET_MAX, Segment
 from millpond.log.syncing import RemovalJob
@@ -76,6 +76,7 @@ class CompactionPlan:
     """Keys are unique below this offset once the plan is finished."""
     swaps: list[Swap] = field(default_factory=list)
     drops_markers: bool = False
+    is_held: bool = True
 
     def run(self) -> None:
         """Read, and write the new segments. On a worker thread; OSError and Cancelled leave the log as it was."""
@@ -238,7 +239,7 @@ def _groups(sources: Sequence[Source], limits: LogLimits) -> Iterator[list[Sourc
 def candidate(log: PartitionLog, now_ms: int, upper_offset: int) -> CompactionPlan | None:
     """A plan if enough of the log is dirty, or has been for too long; None if there is nothing to do now."""
     limits = log.limits
-    if not limits.cleanup_compact or log.held_segments:
+    if not limits.cleanup_compact or log.held_segments or log.away.others:
         return None
     first_dirty = max(log.clean_offset, log.start_offset)
     within = _cleanable(log, now_ms, upper_offset)
@@ -250,11 +251,14 @@ def candidate(log: PartitionLog, now_ms: int, upper_offset: int) -> CompactionPl
     waited_ms = now_ms - max(dirty[0].first_timestamp(), 0)
     if dirty_bytes / total_bytes < limits.min_cleanable_dirty_ratio and waited_ms < limits.max_compaction_lag_ms:
         return None
-    sources = []
-    for segment in within:
-        segment.file.retain()
-        sources.append(Source(segment.base_offset, segment.next_offset, segment.size, segment.file))
+    # A transaction that begins here may end in a later segment.
+    transactions = TransactionFilter(entry for segment in log.segments for entry in segment.aborted.entries())
+    # Files are opened first: if that fails none has been taken hold of.
+    sources = [Source(each.base_offset, each.next_offset, each.size, each.file) for each in within]
+    for source in sources:
+        source.file.retain()
     log.held_segments = frozenset(source.base_offset for source in sources)
+    log.away.others += 1
     return CompactionPlan(
         log.disk,
         log.folder,
@@ -264,8 +268,7 @@ def candidate(log: PartitionLog, now_ms: int, upper_offset: int) -> CompactionPl
         sources,
         log.producers.last_offsets(),
         log.producers.marker_epochs(),
-        # A transaction that begins here may end in a later segment.
-        TransactionFilter(entry for segment in log.segments for entry in segment.aborted.entries()),
+        transactions,
     )
 
 
@@ -304,21 +307,27 @@ def finish(log: PartitionLog, plan: CompactionPlan) -> RemovalJob:
             log.debts.forget(segment.base_offset)
         log.debts.folders.add(log.folder)
     log.clean_offset = Offset(max(log.clean_offset, plan.end_offset))
-    _let_go(log, plan)
-    return RemovalJob(log.disk, log.folder, tuple(paths), log.limits.file_delete_delay_ms)
+    return RemovalJob(log.disk, log.folder, tuple(paths), log.limits.file_delete_delay_ms, log.away)
 
 
 def give_up(log: PartitionLog, plan: CompactionPlan) -> RemovalJob:
     """The plan failed or is not wanted: the log stays as it was, the job removes what was written."""
-    paths: list[str] = []
-    for swap in plan.swaps:
-        # The log goes first: without it a recovery undoes the swap instead of finishing it.
-        paths += reversed(swap.segment.paths())
-    paths += [f"{log.folder}/{name}" for name in log.disk.list(log.folder) if name.endswith(CLEANED)]
-    _let_go(log, plan)
-    return RemovalJob(log.disk, log.folder, tuple(paths))
+    let_go(log, plan)
+    try:
+        names = log.disk.list(log.folder)
+    except FileNotFoundError:
+        # The partition was deleted meanwhile, with all that is in it.
+        names = []
+    # The log goes first: without it a recovery undoes the swap instead of finishing it.
+    written = sorted((name for name in names if name.endswith((CLEANED, SWAP))), key=lambda name: LOG not in name)
+    paths = tuple(f"{log.folder}/{name}" for name in written)
+    return RemovalJob(log.disk, log.folder, paths, away=log.away)
 
 
-def _let_go(log: PartitionLog, plan: CompactionPlan) -> None:
+def let_go(log: PartitionLog, plan: CompactionPlan) -> None:
+    """The plan has ended, in whatever way: its segments and files are free again."""
+    if plan.is_held:
+        plan.is_held = False
+        log.held_segments = frozenset()
+        log.away.others -= 1
     plan.release()
-    log.held_segments = frozenset()

@@ -123,6 +123,15 @@ class SparseIndex:
             return None
         return self._read(self.count - 1, 1)[0]
 
+    def from_end(self, count: int) -> tuple[int, int] | None:
+        """The entry that is `count` from the end; None if there are fewer."""
+        if self._keys is None and not self._attach():
+            return None
+        place = self.count - count
+        if place < 0:
+            return None
+        return (self._keys[place], self._values[place]) if self._keys is not None else self._read(place, 1)[0]
+
     def floor(self, key: int) -> tuple[int, int] | None:
         """The entry with the largest key that is not above `key`."""
         if self._keys is not None:

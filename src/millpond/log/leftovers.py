@@ -14,6 +14,7 @@ from millpond.log.names import (
     OFFSET_INDEX,
     SEGMENT_SUFFIXES,
     SWAP,
+    TEMPORARY,
     TIME_INDEX,
     TXN_INDEX,
     offset_name,
@@ -21,18 +22,16 @@ from millpond.log.names import (
 )
 from millpond.log.scan import SCAN_BYTES, headers
 
-_TEMPORARY = ".tmp"
-
 
 def has_leftovers(names: list[str]) -> bool:
-    return any(name.endswith((DELETED, CLEANED, SWAP, _TEMPORARY)) for name in names)
+    return any(name.endswith((DELETED, CLEANED, SWAP, TEMPORARY)) for name in names)
 
 
 def settle(disk: Disk, folder: str, names: list[str]) -> set[int]:
     """Bring the folder to a state that a reader can trust; base offsets of segments whose indexes must be rebuilt."""
     rebuild: set[int] = set()
     for name in names:
-        if name.endswith((DELETED, CLEANED, _TEMPORARY)):
+        if name.endswith((DELETED, CLEANED, TEMPORARY)):
             disk.remove(f"{folder}/{name}")
     swapped = (read_offset_name(name.removesuffix(SWAP)) for name in names if name.endswith(SWAP))
     for base in sorted({entry[0] for entry in swapped if entry}):

@@ -18,11 +18,15 @@ SEGMENT_SUFFIXES = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX, LOG)
 CLEANED = ".cleaned"
 SWAP = ".swap"
 DELETED = ".deleted"
+TEMPORARY = ".tmp"
+"""A file that takes another's place once it is whole and safe."""
 CUT = ".cut"
 """Bytes that recovery had to cut off although they may have been whole; kept for a person to look at."""
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
 METADATA_FILE = "partition.metadata"
+FAILED_SYNC_FILE = "failed-sync"
+"""Left by a log that a failed sync has closed; Kafka does not have it."""
 
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"

@@ -6,6 +6,7 @@ a job for a worker and reported back.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -21,12 +22,12 @@ from millpond.log.epochs import LeaderEpochs
 from millpond.log.handles import OpenSegments
 from millpond.log.limits import LogLimits
 from millpond.log.markers import Marker, encode_marker, read_marker
-from millpond.log.names import METADATA_FILE
+from millpond.log.names import FAILED_SYNC_FILE, METADATA_FILE
 from millpond.log.producers import ProducerFacts, ProducerStates, Verification
 from millpond.log.reading import LogSlice
 from millpond.log.segment import NO_TIMESTAMP, Segment
 from millpond.log.snapshots import Snapshots
-from millpond.log.syncing import Debts, RemovalJob, SyncTicket, make_ticket
+from millpond.log.syncing import Away, Debts, RemovalJob, SyncTicket, make_ticket
 from millpond.log.together import run_tickets
 from millpond.wire.batch import CONTROL, BatchHeader, patch_offset_and_epoch
 
@@ -84,6 +85,9 @@ class PartitionLog:
         self.open_segments = OpenSegments()
         """Shared by the store's logs."""
         self.debts = Debts(folders={folder})
+        self.away = Away()
+        self._is_marked = False
+        """Whether the next opening will know of the failure."""
 
     # Facts
 
@@ -98,7 +102,7 @@ class PartitionLog:
     @property
     def dirty(self) -> bool:
         """Whether a power cut would lose anything."""
-        return self.end_offset > self.synced_offset or bool(self.debts.folders) or self.debts.epochs
+        return self.end_offset > self.synced_offset or bool(self.debts)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch of this log not above `epoch`, and where it ends; (-1, -1) if there is none."""
@@ -356,6 +360,18 @@ class PartitionLog:
             ticket.release()
         if self.failed is None:
             self.failed = error
+            self.mark_failure()
+
+    def mark_failure(self) -> None:
+        """Tell the next opening that the disk may lack what the page cache still has. Tried again until it is told.
+
+        It needs no sync: a power cut takes the page cache, too.
+        """
+        if self.failed is None or self._is_marked or self.closed:
+            return
+        with contextlib.suppress(OSError):
+            self.disk.open(f"{self.folder}/{FAILED_SYNC_FILE}", create=True).close()
+            self._is_marked = True
 
     def _offline(self) -> Refused:
         reason = f"is offline: {self.failed}" if self.failed is not None else "is closed"
@@ -410,7 +426,7 @@ class PartitionLog:
         self.replace_segments(self.segments[len(gone) :])
         if gone and self.start_offset < self.bases[0]:
             self._move_start(self.bases[0])
-        return RemovalJob(self.disk, self.folder, tuple(paths), self.limits.file_delete_delay_ms)
+        return RemovalJob(self.disk, self.folder, tuple(paths), self.limits.file_delete_delay_ms, self.away)
 
     def replace_segments(self, segments: list[Segment]) -> None:
         self.segments = segments
@@ -449,6 +465,8 @@ class PartitionLog:
         except OSError as error:
             self.fail(error)
             raise self._offline() from error
+        finally:
+            compaction.let_go(self, plan)
 
     def give_up_compaction(self, plan: compaction.CompactionPlan) -> RemovalJob:
         """The plan failed: everything stays as it was."""
@@ -483,7 +501,8 @@ class PartitionLog:
 
     def begin_close(self) -> SyncTicket | None:
         """Write what a clean start wants to find. The ticket makes it last; None if that cannot be."""
-        if self.closed or self.failed is not None:
+        if self.closed or self.failed is not None or self.away.syncs:
+            # How a sync ends that is under way nobody knows yet, and a second one might miss its failure.
             return None
         ticket = None
         try:
@@ -511,7 +530,7 @@ class PartitionLog:
 
     def abandon(self) -> None:
         """Let all files go as they are, as a crash would."""
-        self.closed = True
+        self.closed = self.away.closed = True
         for segment in self.segments:
             segment.close()
 

@@ -17,10 +17,21 @@ from millpond.log.checkpoints import DamagedCheckpoint, decode_epochs, decode_me
 from millpond.log.epochs import LeaderEpochs
 from millpond.log.leftovers import has_leftovers, settle
 from millpond.log.limits import LogLimits
-from millpond.log.names import CUT, DELETED, EPOCHS_FILE, LOG, METADATA_FILE, offset_name, read_offset_name
+from millpond.log.names import (
+    CUT,
+    DELETED,
+    EPOCHS_FILE,
+    FAILED_SYNC_FILE,
+    LOG,
+    METADATA_FILE,
+    offset_name,
+    read_offset_name,
+)
 from millpond.log.partition_log import PartitionLog
 from millpond.log.producers import ProducerStates
+from millpond.log.recall import recall
 from millpond.log.replaying import ended_transactions
+from millpond.log.rewriting import rewrite
 from millpond.log.scan import SCAN_BYTES, Damaged, checked, headers
 from millpond.log.segment import Segment
 from millpond.log.snapshots import Snapshots
@@ -68,6 +79,11 @@ class _Opener:
         if has_leftovers(self.names):
             self.rebuild = settle(disk, folder, self.names)
             self.names = disk.list(folder)
+        if FAILED_SYNC_FILE in self.names:
+            rewrite(disk, folder, self.names, opening.recovery_point)
+            opening.clean = False
+            opening.notes.append(f"{folder}: a sync had failed; what may not have reached the disk was written again")
+            self.names = disk.list(folder)
         self.present = set(self.names)
 
     def open(self) -> PartitionLog:
@@ -93,6 +109,7 @@ class _Opener:
         epochs, epochs_known = self._epochs(end)
         found = snapshots.newest(min(end, self.ends_from))
         replay_from, producers = found or (segments[0].base_offset, ProducerStates())
+        recall(producers, segments, replay_from, self.opening.now_ms)
         log = PartitionLog(
             self.disk,
             self.folder,

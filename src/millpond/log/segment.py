@@ -188,6 +188,13 @@ class Segment:
     def _walk_from(self, entry: tuple[int, int] | None) -> Iterator[tuple[int, BatchHeader]]:
         return headers(self.file, entry[1] if entry else 0, self.size)
 
+    def position_back(self, entries: int) -> int:
+        """Where a batch starts with so many index entries after it; 0 if there are fewer, or if that is in doubt."""
+        entry = self.offsets.from_end(entries)
+        if entry is None or self._last_offset_at(entry[1]) != self.base_offset + entry[0]:
+            return 0
+        return entry[1]
+
     def position_of_end(self, upper_offset: int) -> int:
         """Where the first batch that begins at or after `upper_offset` starts; the size if there is none."""
         if upper_offset >= self.next_offset:

@@ -57,6 +57,10 @@ class LogStore:
         """What a log goes by until its own limits are known."""
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.failed: dict[TopicPartition, str] = {}
+        """Partitions that could not be opened, and why."""
+        self.damaged: set[TopicPartition] = set()
+        """Those of them that will not get better by themselves."""
+        self._leaving: dict[TopicPartition, list[PartitionLog]] = {}
         self._entropy = entropy
         self._lock: FileLock | None = None
         self._written: dict[str, dict[TopicPartition, int]] = {}
@@ -74,9 +78,8 @@ class LogStore:
         except BlockingIOError:
             raise FolderInUse(f"another process uses the data folder {self.folder}") from None
         report = OpenReport(clean=self._take_marker())
-        points = self._checkpoint(RECOVERY_FILE, report)
-        starts = self._checkpoint(START_FILE, report)
-        cleaned = self._checkpoint(CLEANER_FILE, report)
+        for name in (RECOVERY_FILE, START_FILE, CLEANER_FILE):
+            self._written[name] = self._checkpoint(name, report)
         for name in self.disk.list(self.folder):
             if name.endswith(DELETE_FOLDER):
                 self.disk.remove_folder(self._path(name))
@@ -84,17 +87,33 @@ class LogStore:
             tp = read_partition_folder(name)
             if tp is None:
                 continue
-            opening = Opening(report.clean, points.get(tp, 0), starts.get(tp, 0), cleaned.get(tp, 0), now_ms)
-            try:
-                log = open_log(self.disk, self._path(name), limits_for(tp) if limits_for else self.limits, opening)
-            except (LogDamaged, OSError) as fault:
-                report.failed[tp] = str(fault)
-            else:
-                self._adopt(tp, log)
-            report.notes += opening.notes
-        self.failed = report.failed
+            report.notes += self._open_one(tp, limits_for(tp) if limits_for else self.limits, report.clean, now_ms)
+        report.failed = dict(self.failed)
         self._restore_append_times(report)
         return report
+
+    def _open_one(self, tp: TopicPartition, limits: LogLimits, clean: bool, now_ms: int) -> list[str]:
+        """Open one partition's folder, or write down why that cannot be; what a person should hear of."""
+        points, starts, cleaned = (self._written[name] for name in (RECOVERY_FILE, START_FILE, CLEANER_FILE))
+        opening = Opening(clean, points.get(tp, 0), starts.get(tp, 0), cleaned.get(tp, 0), now_ms)
+        try:
+            log = open_log(self.disk, self._path(tp.folder), limits, opening)
+        except (LogDamaged, OSError) as fault:
+            self.failed[tp] = str(fault)
+            if isinstance(fault, LogDamaged):
+                self.damaged.add(tp)
+        else:
+            self.failed.pop(tp, None)
+            self._adopt(tp, log)
+        return opening.notes
+
+    def reopen(self, tp: TopicPartition, limits: LogLimits, now_ms: int) -> list[str]:
+        """Try again a partition that could not be opened for want of files or by a fault of the disk that may pass.
+
+        What was known at the start still holds; that the last end was clean is not relied on. Waits for the disk.
+        """
+        assert tp in self.failed, f"{tp.folder} is no partition that could not be opened"
+        return [] if tp in self.damaged else self._open_one(tp, limits, False, now_ms)
 
     def _restore_append_times(self, report: OpenReport) -> None:
         try:
@@ -130,13 +149,11 @@ class LogStore:
 
     def _checkpoint(self, name: str, report: OpenReport) -> dict[TopicPartition, int]:
         try:
-            offsets = read_offsets(self.disk, self._path(name))
+            return read_offsets(self.disk, self._path(name))
         except DamagedCheckpoint as damage:
             report.notes.append(f"{self._path(name)}: {damage}; everything is checked instead")
             report.clean = report.clean and name != RECOVERY_FILE
-            offsets = {}
-        self._written[name] = offsets
-        return offsets
+            return {}
 
     def _adopt(self, tp: TopicPartition, log: PartitionLog) -> None:
         log.checkpoint_now = self.checkpoint
@@ -156,6 +173,8 @@ class LogStore:
         if tp in self.failed:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{tp.folder} is offline: {self.failed[tp]}")
         path = self._path(tp.folder)
+        if self.is_leaving(tp):
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is still being written for a deleted topic")
         try:
             if any(tp in offsets for offsets in self._written.values()):
                 # The offsets of an earlier partition of this name would mislead the next recovery.
@@ -176,6 +195,13 @@ class LogStore:
         path = self._move_away(tp, DELETE_FOLDER)
         return FolderRemovalJob(self.disk, path, log.limits.file_delete_delay_ms if log is not None else 0)
 
+    def is_leaving(self, tp: TopicPartition) -> bool:
+        """Whether workers are still busy with a deleted partition of this name: they would meddle with a new one."""
+        still = [log for log in self._leaving.pop(tp, []) if log.away]
+        if still:
+            self._leaving[tp] = still
+        return bool(still)
+
     def set_aside(self, tp: TopicPartition) -> str:
         """Take a partition that belongs to nobody out of use, but keep its files; the folder's new path."""
         return self._move_away(tp, STRAY_FOLDER)
@@ -183,8 +209,10 @@ class LogStore:
     def _move_away(self, tp: TopicPartition, ending: str) -> str:
         log = self.logs.pop(tp, None)
         self.failed.pop(tp, None)
+        self.damaged.discard(tp)
         if log is not None:
             log.abandon()
+            self._leaving.setdefault(tp, []).append(log)
         path = self._path(former_folder_name(tp, self._entropy.uuid(), ending))
         with contextlib.suppress(FileNotFoundError):
             self.disk.rename(self._path(tp.folder), path)
@@ -204,6 +232,8 @@ class LogStore:
 
     def checkpoint(self) -> None:
         """Write down how far each log is. Only what changed is written; waits for the disk."""
+        for log in self.logs.values():
+            log.mark_failure()
         self._write(RECOVERY_FILE, {tp: log.synced_offset for tp, log in self.logs.items()})
         self._write(START_FILE, {tp: log.start_offset for tp, log in self.logs.items() if log.start_offset})
         self._write(CLEANER_FILE, {tp: log.clean_offset for tp, log in self.logs.items() if log.clean_offset})
@@ -226,6 +256,7 @@ class LogStore:
         """Close every log and say that it was done; waits for the disk."""
         if self._lock is None:
             return
+        is_certain = not any(log.away.syncs for log in self.logs.values())
         closing = [(log, ticket) for log in self.logs.values() if (ticket := log.begin_close()) is not None]
         errors = run_tickets(self.disk, self.folder, [ticket for _, ticket in closing])
         for (log, ticket), error in zip(closing, errors, strict=True):
@@ -234,7 +265,7 @@ class LogStore:
             log.abandon()
         self.checkpoint()
         # A partition that could not be opened has not been recovered: the next start must not take it for clean.
-        if not self.failed and not any(log.failed for log in self.logs.values()):
+        if is_certain and not self.failed and not any(log.failed for log in self.logs.values()):
             self.disk.replace(self._path(CLEAN_SHUTDOWN_FILE), b'{"version":0,"brokerEpoch":-1}')
         self._release()
 

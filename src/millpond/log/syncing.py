@@ -15,6 +15,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
+class Away:
+    """The work of one log that is with a worker now.
+
+    It finds files by their names. So until it is back no other log may be made in a folder of the same name.
+    """
+
+    syncs: int = 0
+    others: int = 0
+    closed: bool = False
+    """The log is no more: work that has not begun must not begin."""
+
+    def __bool__(self) -> bool:
+        return self.syncs > 0 or self.others > 0
+
+
+@dataclass(slots=True)
 class SyncTicket:
     """Everything below `offset` is safe once `run` has returned. Made and handed back on the loop."""
 
@@ -23,6 +39,7 @@ class SyncTicket:
     debts: Debts
     files: list[File] = field(default_factory=list)
     replacements: list[tuple[str, bytes]] = field(default_factory=list)
+    away: Away | None = None
 
     def run(self) -> None:
         """Sync it all; OSError means that nothing may be acknowledged. May run on any thread."""
@@ -40,10 +57,13 @@ class SyncTicket:
         return bool(self.files or self.debts.folders or self.replacements)
 
     def release(self) -> None:
-        """Back on the loop: let the files go."""
+        """Back on the loop: let the files go. Once is enough, more does no harm."""
         for file in self.files:
             file.release()
         self.files = []
+        if self.away is not None:
+            self.away.syncs -= 1
+            self.away = None
 
 
 @dataclass(slots=True)
@@ -57,6 +77,9 @@ class Debts:
     folders: set[str] = field(default_factory=set)
     epochs: bool = False
     metadata: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.sealed_bases or self.folders or self.epochs or self.metadata)
 
     def hand_over(self) -> Debts:
         """A copy for a ticket. What a retry could not mend, as a failed ticket closes the log, is owed no more."""
@@ -89,17 +112,32 @@ def make_ticket(log: PartitionLog) -> SyncTicket:
         ticket.replacements.append((f"{log.folder}/{EPOCHS_FILE}", log.epochs.encode()))
     if owed.metadata:
         ticket.replacements.append((f"{log.folder}/{METADATA_FILE}", encode_metadata(log.topic_id)))
+    ticket.away = log.away
+    log.away.syncs += 1
     return ticket
 
 
 @dataclass(slots=True, frozen=True)
 class RemovalJob:
-    """Files that nobody needs any more, in the order in which they must go. May run on any thread, after a delay."""
+    """Files that nobody needs any more, in the order in which they must go. `run` is for a worker, after a delay."""
 
     disk: Disk
     folder: str
     paths: tuple[str, ...] = ()
     delay_ms: int = 0
+    away: Away = field(default_factory=Away)
+
+    def begin(self) -> bool:
+        """On the loop, just before `run`: whether it is still wanted."""
+        if self.away.closed:
+            # The folder of this name may be another log's by now.
+            return False
+        self.away.others += 1
+        return True
+
+    def end(self) -> None:
+        """On the loop, after `run`."""
+        self.away.others -= 1
 
     def run(self) -> None:
         if self.paths:
@@ -129,6 +167,13 @@ class FolderRemovalJob:
     disk: Disk
     path: str
     delay_ms: int = 0
+
+    def begin(self) -> bool:
+        """On the loop, just before `run`: nobody else ever has a folder of this name."""
+        return True
+
+    def end(self) -> None:
+        """On the loop, after `run`."""
 
     def run(self) -> None:
         try:

@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
+from threading import Lock
 
 from millpond.base.ports import Buffer
 
@@ -192,6 +193,15 @@ class RealFileLock:
 class RealDisk:
     """The machine's own file system."""
 
+    def __init__(self) -> None:
+        self._everything = Lock()
+        self._everything_failed = False
+        self._whole: dict[str, int] = {}
+
+    def __del__(self) -> None:
+        for descriptor in self._whole.values():
+            os.close(descriptor)
+
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return RealFile(path, os.open(path, flags, 0o644))
@@ -260,13 +270,17 @@ class RealDisk:
         syncfs = _find_syncfs()
         if syncfs is None:
             return False
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            code = syncfs(descriptor)
+        # One at a time, on one descriptor for all time: the kernel tells each descriptor of an error once, and tells
+        # a new one nothing of an error that somebody else has heard of already.
+        with self._everything:
+            if self._everything_failed:
+                return False
+            if path not in self._whole:
+                self._whole[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            code = syncfs(self._whole[path])
             if code:
+                self._everything_failed = True
                 raise OSError(code, os.strerror(code), path)
-        finally:
-            os.close(descriptor)
         return True
 
     def free_bytes(self, path: str) -> int:

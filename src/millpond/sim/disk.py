@@ -94,6 +94,8 @@ class SimFile:
         self._disk.operation("sync", self.path, len(self._blob.live))
         try:
             self._disk.strike(self._disk.sync_faults, self.path)
+            if self._blob.is_loss_untold:
+                raise fault(errno.EIO, self.path)
         except OSError:
             self._blob.forget_unsynced()
             raise
@@ -161,6 +163,7 @@ class SimDisk:
         self._tree = Tree()
         self._cut_at: int | None = None
         self._dark = False
+        self._everything_failed = False
 
     # The port
 
@@ -278,13 +281,16 @@ class SimDisk:
 
     def sync_everything(self, path: str) -> bool:
         self._tree.find(path)
+        if self._everything_failed:
+            return False
         self.operation("sync_everything", path)
         blobs = list(self._tree.blobs())
         try:
             self.strike(self.sync_faults, path)
         except OSError:
+            self._everything_failed = True
             for _, blob in blobs:
-                blob.forget_unsynced()
+                blob.lose_untold()
             raise
         for _, blob in blobs:
             blob.sync()
@@ -321,6 +327,7 @@ class SimDisk:
         """Kill the process but not the machine: open files and locks are gone, every byte and name is still there."""
         self.lives += 1
         self.open_files = 0
+        self._everything_failed = False
         self.locks.clear()
 
     def crash_at_operation(self, number: int) -> None:

@@ -13,11 +13,8 @@ from millpond.sim.world import SimWorld
 RESTART_MS_MAX = 1_500
 FULL_DISK_ROOM_BYTES_MAX = 20_000
 SYNC_TARGETS = ("", "", "topic", "__cluster_metadata", "checkpoint", ".log", ".index")
+STUCK_SHARE = 0.3
 READ_TARGETS = ("", "topic", ".log", ".index")
-KILL_AFTER_FAILED_SYNC = False
-"""Whether a process may die, without a power cut, after a sync has failed: what it wrote then reads well from the
-page cache, and no later sync brings it to the disk. Recovery does not know how to live with that yet."""
-
 JUMPS_MS = (-7_200_000, -60_000, -1_000, 1_000, 60_000, 86_400_000)
 
 
@@ -35,7 +32,6 @@ class Trouble:
         self._start_at_ms = 0
         self._power_cuts = 0
         self._over = False
-        self._syncs_failed = False
 
     def schedule(self, faults: list[FaultPlan]) -> None:
         for fault in faults:
@@ -53,8 +49,6 @@ class Trouble:
         if not self.node.is_up and now_ms >= self._start_at_ms and not self.node.start():
             self.starts_refused += 1
             self._rest()
-            if self.must_cut_power():
-                self.cut_power()
         self.sim.clock.call_later(20, self.watch)
 
     def end(self) -> None:
@@ -73,12 +67,7 @@ class Trouble:
         self.node.crash()
         self._after_power_cut()
 
-    def must_cut_power(self) -> bool:
-        """Whether only a power cut may end this life of the node."""
-        return self._syncs_failed and not KILL_AFTER_FAILED_SYNC
-
     def _after_power_cut(self) -> None:
-        self._syncs_failed = bool(self.node.disk.sync_faults)
         self.history.last_power_cut_ms = self.sim.clock.now_ms
         self.history.note(self.sim.clock.now_ms, "power cut")
         self._rest()
@@ -109,6 +98,7 @@ class Trouble:
             "lost packets": self._lost_packets,
             "slow network": self._slow_network,
             "slow disk": self._slow_disk,
+            "stuck disk": self._stuck_disk,
             "cold disk": self._cold_disk,
             "clock jump": self._clock_jump,
         }[fault.kind]
@@ -128,16 +118,12 @@ class Trouble:
         disk.crash_at_operation(disk.operations + 1 + int(fault.luck**2 * 200))
 
     def _kill(self, fault: FaultPlan) -> None:
-        if self.must_cut_power():
-            self._power_cut(fault)
-        elif self.node.is_up and not self._over:
+        if self.node.is_up and not self._over:
             self.node.kill()
             self._rest()
 
     def _stop(self, fault: FaultPlan) -> None:
-        if self.must_cut_power():
-            self._power_cut(fault)
-        elif self.node.is_up:
+        if self.node.is_up:
             self.node.stop()
 
     def _failing_sync(self, fault: FaultPlan) -> None:
@@ -150,7 +136,6 @@ class Trouble:
         self.sim.clock.call_later(fault.lasts_ms + 100, lambda: self._kill(fault))
 
     def _fail_syncs(self, fault: FaultPlan) -> None:
-        self._syncs_failed = True
         self.node.disk.fail_syncs(self._random.choice(SYNC_TARGETS), times=1 + int(fault.luck * 2))
         self._later(fault, self.node.disk.sync_faults.clear)
 
@@ -206,6 +191,17 @@ class Trouble:
             self.node.workers_delay_ms = None
 
         self._later(fault, be_quick)
+
+    def _stuck_disk(self, fault: FaultPlan) -> None:
+        """Most is as quick as ever, but some of what a worker does takes very long: it comes after what began later."""
+        workers = self.node.workers
+        workers.stuck_share = STUCK_SHARE
+        workers.stuck_ms = 200 + int(fault.luck * 4_000)
+
+        def be_free() -> None:
+            workers.stuck_share = 0.0
+
+        self._later(fault, be_free)
 
     def _cold_disk(self, fault: FaultPlan) -> None:
         self.node.disk.cold_share = fault.luck

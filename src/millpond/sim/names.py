@@ -28,6 +28,7 @@ class Blob:
     durable: bytearray = field(default_factory=bytearray)
     unsynced: list[tuple[int, bytes | None]] = field(default_factory=list)
     """(position, data) of each write in order; data None is a truncation to position."""
+    is_loss_untold: bool = False
 
     def write(self, position: int, data: bytes) -> None:
         _apply(self.live, position, data)
@@ -44,6 +45,12 @@ class Blob:
 
     def forget_unsynced(self) -> None:
         """What a failed sync does: the pages count as clean, read well, and will never reach the disk."""
+        self.unsynced.clear()
+        self.is_loss_untold = False
+
+    def lose_untold(self) -> None:
+        """The same, but by a sync of everything: the next sync of this file is the first to be told."""
+        self.is_loss_untold |= bool(self.unsynced)
         self.unsynced.clear()
 
     def flip_bit(self, position: int, bit: int) -> None:
@@ -69,6 +76,7 @@ class Blob:
                     torn += bytes(random.randint(0, len(data) - len(torn)))
                 _apply(self.durable, position, torn)
         self.unsynced.clear()
+        self.is_loss_untold = False
         self.live = bytearray(self.durable)
 
 

@@ -54,6 +54,12 @@ class SimNode:
         return self.sim.hosts[self.name].disk
 
     @property
+    def workers(self) -> SimWorkers:
+        """Those of the last start."""
+        assert self._workers is not None
+        return self._workers
+
+    @property
     def workers_delay_ms(self) -> int | None:
         """How long the disk keeps a worker waiting at most; None is as usual."""
         return None if self._workers is None else self._workers.delay_ms_max

@@ -9,6 +9,10 @@ from random import Random
 WORK_MS = 8_000
 """How long clients work and faults happen, in virtual time."""
 
+WIDE_SHARE = 0.25
+WIDE_PARTITIONS = (12, 20)
+"""So many logs in one round are forced to disk by one call."""
+
 FAULTS = (
     "power cut",
     "power cut at operation",
@@ -25,6 +29,7 @@ FAULTS = (
     "lost packets",
     "slow network",
     "slow disk",
+    "stuck disk",
     "cold disk",
     "clock jump",
 )
@@ -80,19 +85,25 @@ class Plan:
     values_bytes_max: int
     keys: int
     disk_delay_ms: int = 5
+    deletions: int = 0
+    """How many more times a topic is deleted and made again while clients work with it."""
 
 
 def make_plan(seed: int | str, kinds: Sequence[str] = FAULTS) -> Plan:
     """The plan of a seed; faults are of these kinds only."""
     random = Random(f"plan {seed}")
     topics = [_topic(random, f"topic{number}") for number in range(random.randint(1, 3))]
+    # Dice of its own, so that what was decided by a seed before stays as it was.
+    wide = Random(f"wide {seed}")
+    if wide.random() < WIDE_SHARE:
+        topics[0].partitions = wide.randint(*WIDE_PARTITIONS)
     faults = sorted((_fault(random, kinds) for _ in range(random.randint(1, 7))), key=lambda fault: fault.at_ms)
     return Plan(
         node={
             "log.retention.check.interval.ms": str(random.choice((200, 1_000, 10_000))),
             "log.cleaner.backoff.ms": str(random.choice((200, 1_000, 10_000))),
             "log.flush.offset.checkpoint.interval.ms": str(random.choice((100, 1_000, 60_000))),
-            "log.segment.delete.delay.ms": str(random.choice((0, 500, 60_000))),
+            "log.segment.delete.delay.ms": str(random.choice((0, 500, 3_000))),
             "max.inflight.requests.per.connection": str(random.choice((1, 2, 100))),
         },
         topics=topics,
@@ -104,6 +115,7 @@ def make_plan(seed: int | str, kinds: Sequence[str] = FAULTS) -> Plan:
         values_bytes_max=random.choice((30, 300, 1_500)),
         keys=random.choice((2, 10, 50)),
         disk_delay_ms=random.choice((1, 5, 30)),
+        deletions=wide.choice((0, 0, 0, 3, 6)),
     )
 
 

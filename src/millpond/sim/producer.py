@@ -87,12 +87,17 @@ class SimProducer:
             tuple(contents),
             promise,
             made_at_ms=self._clock.now_ms,
-            goes_by_name=self.version < IDS_FROM,
+            goes_by_name=not self.goes_by_id,
         )
         self._history.batches.append(batch)
         self._lanes.setdefault(place, _Lane(place)).waiting.append(batch)
         self._pump()
         return batch
+
+    @property
+    def goes_by_id(self) -> bool:
+        """Whether its requests name topics by their ids."""
+        return self.version >= IDS_FROM
 
     def is_idle(self) -> bool:
         return not any(lane.waiting or lane.in_flight for lane in self._lanes.values())

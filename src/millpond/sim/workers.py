@@ -19,6 +19,9 @@ class SimWorkers:
 
     def __init__(self, clock: Clock, seed: int | str = 0, delay_ms_max: int = 5) -> None:
         self.delay_ms_max = delay_ms_max
+        self.stuck_share = 0.0
+        self.stuck_ms = 0
+        """How much of the work takes how long, whatever else is asked for."""
         self._clock = clock
         self._random = Random(seed)
 
@@ -35,4 +38,7 @@ class SimWorkers:
         self._later(work)
 
     def _later(self, callback: Callable[[], None]) -> None:
-        self._clock.call_later(self._random.randint(0, self.delay_ms_max), callback)
+        delay_ms = self._random.randint(0, self.delay_ms_max)
+        if self.stuck_share and self._random.random() < self.stuck_share:
+            delay_ms = self.stuck_ms
+        self._clock.call_later(delay_ms, callback)

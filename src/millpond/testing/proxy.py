@@ -167,6 +167,7 @@ class _End(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_reset = False
         self.delay_seconds = 0.0
+        self.has_said_all = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -249,7 +250,12 @@ class _End(asyncio.Protocol):
                 self._early.append(data)
         elif data is not None:
             self._transport.write(data)
+        elif self.other.has_said_all:
+            # The last word in both directions.
+            self.close()
+            self.other.close()
         elif self._transport.can_write_eof():
+            self.has_said_all = True
             with contextlib.suppress(OSError, RuntimeError):
                 self._transport.write_eof()
 

@@ -1,0 +1,5 @@
+"""The names of the package, for type checkers: at run time the client's are loaded at their first use."""
+
+from millpond.client import *
+
+__version__: str

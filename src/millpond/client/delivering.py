@@ -1,0 +1,110 @@
+"""One producer of librdkafka with the thread that turns its delivery reports into futures."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from threading import Condition, Thread
+from typing import Any, Literal, TypeAlias
+
+from confluent_kafka import KafkaError
+from confluent_kafka import Message as RawMessage
+from confluent_kafka import Producer as RawProducer
+
+from millpond.client.errors import SendFailed, advice_on
+from millpond.client.message import Delivery
+
+Acks: TypeAlias = Literal["all", 1, 0]
+
+POLL_SECONDS = 0.1
+
+
+class Lane:
+    """The way of all records with one level of acknowledgement."""
+
+    def __init__(self, raw: RawProducer) -> None:
+        self.raw = raw
+        self._room = Condition()
+        self._waiting = 0
+        self._closing = False
+        # A daemon, so that a program which forgets to close can still end.
+        self._thread = Thread(target=self._serve, name="millpond-delivery", daemon=True)
+        self._thread.start()
+
+    def produce(
+        self,
+        future: Future[Delivery],
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: list[tuple[str, bytes | None]] | None,
+        partition: int | None,
+        timestamp_ms: int,
+    ) -> None:
+        """BufferError when there is no room."""
+
+        def delivered(error: KafkaError | None, message: RawMessage) -> None:
+            if self._waiting:
+                with self._room:
+                    self._room.notify_all()
+            # False for a future that was cancelled; the record is on its way all the same.
+            if not future.set_running_or_notify_cancel():
+                return
+            if error is not None:
+                future.set_exception(
+                    SendFailed(f"{topic}: {advice_on(error)}", code=error.code(), retriable=error.retriable())
+                )
+                return
+            offset = message.offset()
+            place = Delivery(
+                topic,
+                -1 if (landed := message.partition()) is None else landed,
+                offset if offset is not None and offset >= 0 else None,
+                message.timestamp()[1],
+            )
+            future.set_result(place)
+
+        options: dict[str, Any] = {"on_delivery": delivered}
+        if partition is not None:
+            options["partition"] = partition
+        if headers:
+            options["headers"] = headers
+        if timestamp_ms:
+            options["timestamp"] = timestamp_ms
+        self.raw.produce(topic, value, key, **options)
+
+    def wait_for_room(self, deadline: float) -> bool:
+        """Wait until some record has left; False when the deadline came first."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        with self._room:
+            self._waiting += 1
+            try:
+                # Room may have come between the failed try and this lock: look again soon.
+                self._room.wait(min(left, 0.05))
+            finally:
+                self._waiting -= 1
+        return True
+
+    def flush(self, timeout_s: float) -> int:
+        """How many records are left unacknowledged."""
+        left: int = self.raw.flush(timeout_s)
+        # The last report may be in the hands of the serving thread.
+        deadline = time.monotonic() + timeout_s
+        while left and time.monotonic() < deadline:
+            left = self.raw.flush(0.05)
+        return left
+
+    def close(self) -> None:
+        """Fail what is left and end the thread."""
+        if len(self.raw):
+            self.raw.purge()
+        self._closing = True
+        self._thread.join()
+        self.raw.poll(0)
+
+    def _serve(self) -> None:
+        while not self._closing:
+            self.raw.poll(POLL_SECONDS)
+        self.raw.poll(0)

@@ -1,0 +1,105 @@
+"""A handler as the worker calls it: its annotations say what it takes, what it returns is to be sent."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, get_type_hints
+
+from millpond.client.errors import ConfigError
+from millpond.client.message import Message, Send, header_list, key_bytes
+from millpond.client.payloads import Decoder, Serializer, decoder_for, encode
+
+
+class Handler:
+    """The first parameter is the payload, decoded to its annotation, or the Message when it says so or nothing.
+
+    A further parameter annotated Message gets the message; any other gets the unit of the store of processed ids.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        payload: Any = None,
+        decoder: Decoder | None = None,
+        serializer: Serializer = encode,
+    ) -> None:
+        self.name = getattr(function, "__qualname__", type(function).__name__)
+        self._function = function
+        self._serializer = serializer
+        self.is_async = _is_async(function)
+        parameters = _positional(function)
+        if not parameters:
+            raise ConfigError(f"{self.name} takes no argument: a handler takes the message or its payload")
+        hints = _hints(function, needed=payload is None and decoder is None)
+        kind = payload or hints.get(parameters[0], Message)
+        self._decode = decoder or decoder_for(kind)
+        self._further = [hints.get(each) is Message for each in parameters[1:]]
+        if self._further.count(False) > 1:
+            raise ConfigError(f"{self.name} takes too much: payload, Message and one unit of a store at most")
+
+    @property
+    def takes_unit(self) -> bool:
+        return False in self._further
+
+    def run(self, message: Message, unit: Any = None) -> list[Send]:
+        """Run a plain function; what it wants sent, encoded."""
+        returned = self._function(*self._arguments(message, unit))
+        return [self._encoded(each) for each in _sends(returned, self.name)]
+
+    async def run_async(self, message: Message) -> list[Send]:
+        returned = self._function(*self._arguments(message, None))
+        if hasattr(returned, "__aiter__"):
+            return [self._encoded(_send(each, self.name)) async for each in returned]
+        return [self._encoded(each) for each in _sends(await returned, self.name)]
+
+    def _arguments(self, message: Message, unit: Any) -> list[Any]:
+        return [self._decode(message), *(message if is_message else unit for is_message in self._further)]
+
+    def _encoded(self, send: Send) -> Send:
+        value = self._serializer(send.value, send.topic)
+        return Send(send.topic, value, key_bytes(send.key), header_list(send.headers), send.partition)
+
+
+def _sends(returned: Any, name: str) -> Iterable[Send]:
+    if returned is None:
+        return ()
+    if isinstance(returned, Send):
+        return (returned,)
+    if isinstance(returned, str | bytes | dict) or not isinstance(returned, Iterable):
+        raise TypeError(f"{name} returned a {type(returned).__name__}: return None, a Send, or several of them")
+    return (_send(each, name) for each in returned)
+
+
+def _send(given: Any, name: str) -> Send:
+    if not isinstance(given, Send):
+        raise TypeError(f"{name} gave a {type(given).__name__} to be sent: give Send(topic, value)")
+    return given
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    return inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)
+
+
+def _positional(function: Callable[..., Any]) -> list[str]:
+    """The parameters that must be given."""
+    return [
+        name
+        for name, each in inspect.signature(function).parameters.items()
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) and each.default is each.empty
+    ]
+
+
+def _hints(function: Callable[..., Any], needed: bool) -> dict[str, Any]:
+    target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    try:
+        return get_type_hints(target)
+    except NameError as fault:
+        if not needed:
+            return {}
+        raise ConfigError(
+            f"the annotations of {getattr(function, '__qualname__', function)} cannot be resolved ({fault}): give "
+            "the payload's type as payload=…, or define it at the top of the module"
+        ) from fault

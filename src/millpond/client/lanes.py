@@ -1,0 +1,72 @@
+"""Who may run now: records of one key one after the other, in order, different keys side by side.
+
+Knows nothing of threads; whoever calls holds the lock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Lanes(Generic[T]):
+    """Queues by lane. A lane is busy from `take` until `release`; None is no lane: such records never wait."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Hashable, deque[T]] = {}
+        """Records behind the head of their lane. A lane that is ready or busy has an entry, maybe an empty one."""
+        self._ready: deque[tuple[Hashable | None, T]] = deque()
+
+    def __len__(self) -> int:
+        """Records that have not been taken."""
+        return len(self._ready) + sum(map(len, self._waiting.values()))
+
+    def ready_count(self) -> int:
+        """Records that could be taken now."""
+        return len(self._ready)
+
+    def add(self, lane: Hashable | None, item: T) -> None:
+        if lane is None:
+            self._ready.append((None, item))
+        elif lane in self._waiting:
+            self._waiting[lane].append(item)
+        else:
+            self._waiting[lane] = deque()
+            self._ready.append((lane, item))
+
+    def take(self) -> T | None:
+        """The next record to run; its lane is busy from now on."""
+        return self._ready.popleft()[1] if self._ready else None
+
+    def again(self, lane: Hashable | None, item: T) -> None:
+        """A record whose lane was kept busy for it wants to run once more, before all that wait behind it."""
+        self._ready.append((lane, item))
+
+    def release(self, lane: Hashable | None) -> None:
+        """The record of this lane is finished; the one behind it may go."""
+        if lane is None or lane not in self._waiting:
+            return
+        if self._waiting[lane]:
+            self._ready.append((lane, self._waiting[lane].popleft()))
+        else:
+            del self._waiting[lane]
+
+    def drop(self, unwanted: Callable[[T], bool]) -> list[T]:
+        """Forget waiting records; lanes that were ready only for such a record go on with the next one."""
+        dropped: list[T] = []
+        for lane in self._waiting:
+            kept: deque[T] = deque()
+            for item in self._waiting[lane]:
+                (dropped if unwanted(item) else kept).append(item)
+            self._waiting[lane] = kept
+        ready, self._ready = self._ready, deque()
+        for lane, item in ready:
+            if unwanted(item):
+                dropped.append(item)
+                self.release(lane)
+            else:
+                self._ready.append((lane, item))
+        return dropped

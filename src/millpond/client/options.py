@@ -1,0 +1,73 @@
+"""Everything that a worker is told, checked in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from millpond.client.consumer import From, Protocol
+from millpond.client.errors import ConfigError
+from millpond.client.handler import Handler
+from millpond.client.message import Message
+from millpond.client.processed_ids import ProcessedIds
+from millpond.client.retry import NO_RETRY, Retry
+
+Delivery: TypeAlias = Literal["at_most_once", "at_least_once", "exactly_once"]
+DELIVERIES = ("at_most_once", "at_least_once", "exactly_once")
+
+
+@dataclass(slots=True, frozen=True)
+class Options:
+    topics: Sequence[str]
+    group: str
+    delivery: Delivery = "at_least_once"
+    retries: Retry = NO_RETRY
+    dead_letters: str | None = None
+    """Where a record goes that failed for good. None: the worker stops instead, before that record."""
+    concurrency: int = 1
+    """Handlers at a time: threads, or tasks of an async handler."""
+    processed: ProcessedIds | None = None
+    record_id: Callable[[Message], str] | None = None
+    in_flight_max: int = 1_000
+    """Records taken and not finished. A crash makes at most these run twice, and what finished in `commit_every_s`."""
+    commit_every_s: float = 0.2
+    stop_timeout_s: float = 30.0
+    """How long a running handler is waited for when the worker stops or loses a partition."""
+    from_: From = "earliest"
+    protocol: Protocol = "classic"
+    instance: str | None = None
+    """A name that stays through restarts: the group keeps the place, and an open transaction ends at once."""
+    session_timeout_s: float = 45.0
+    transaction_timeout_s: float = 10.0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """librdkafka's own, for the consumer and the producer alike where both know it."""
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.delivery == "exactly_once" and self.processed is None
+
+    def retry_topics(self) -> list[str]:
+        return [name for topic in self.topics for name in self.retries.topics(topic)]
+
+
+def check(options: Options, handler: Handler) -> None:
+    """ConfigError for what cannot be, with the reason."""
+    if isinstance(options.topics, str) or not options.topics:
+        raise ConfigError('topics is a list of at least one name: ["orders"]')
+    if not options.group:
+        raise ConfigError("a worker needs a group: its name is how the cluster remembers where it was")
+    if options.delivery not in DELIVERIES:
+        raise ConfigError(f"delivery is one of {', '.join(DELIVERIES)}, not {options.delivery!r}")
+    if options.delivery == "at_most_once" and options.retries.tries > 1:
+        raise ConfigError("at_most_once and retries contradict each other: use at_least_once, or tries=1")
+    if options.processed is not None and options.delivery != "exactly_once":
+        raise ConfigError('a store of processed ids is for delivery="exactly_once"')
+    if options.processed is not None and handler.is_async:
+        raise ConfigError("a store of processed ids wants a plain function: its transaction belongs to one thread")
+    if handler.takes_unit and options.processed is None:
+        raise ConfigError(f"{handler.name} wants the unit of a store: give processed=SqliteIds(…) or RedisIds(…)")
+    if options.dead_letters is not None and options.dead_letters in options.topics:
+        raise ConfigError("the dead letters cannot go to a topic that the worker reads: they would never end")
+    if options.concurrency < 1 or options.in_flight_max < 1:
+        raise ConfigError("concurrency and in_flight_max are at least 1")

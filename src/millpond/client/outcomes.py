@@ -1,0 +1,52 @@
+"""What becomes of a record that failed: another try, now or later, or the dead letters."""
+
+from __future__ import annotations
+
+import time
+
+from millpond.client.connection import LOG
+from millpond.client.dead_letters import REDRIVEN, dead_letter
+from millpond.client.errors import DecodeFailed, HandlerFailed, Reject
+from millpond.client.jobs import Job
+from millpond.client.message import Send
+from millpond.client.options import Options
+from millpond.client.retry import retry_record, retry_topic
+
+
+def is_worth_another_try(options: Options, job: Job, error: Exception) -> bool:
+    """A payload that cannot be read, or was rejected, gets no better by waiting."""
+    hopeless = isinstance(error, (DecodeFailed, Reject, *options.retries.give_up_on))
+    return not hopeless and job.attempts < options.retries.tries
+
+
+def to_retry_topic(options: Options, job: Job) -> Send:
+    retries = options.retries
+    counted = job.message.header(REDRIVEN)
+    return retry_record(
+        job.message,
+        to=retry_topic(job.origin.topic, retries.plain_delay_s(job.attempts)),
+        origin=job.origin,
+        attempts=job.attempts,
+        due_ms=int((time.time() + retries.delay_s(job.attempts)) * 1000),
+        group=options.group,
+        redriven=None if counted is None else (REDRIVEN, counted),
+    )
+
+
+def to_dead_letters(options: Options, job: Job, error: Exception) -> Send:
+    """HandlerFailed when there is no topic for them."""
+    if options.dead_letters is None:
+        raise HandlerFailed(
+            f"{job.origin} failed after {job.attempts} tries ({error!r}) and there is no dead-letter topic: fix the "
+            "handler, or give the worker dead_letters=…"
+        ) from error
+    LOG.warning("%s goes to %s after %d tries: %r", job.origin, options.dead_letters, job.attempts, error)
+    return dead_letter(
+        job.message,
+        error,
+        to=options.dead_letters,
+        origin=job.origin,
+        attempts=job.attempts,
+        group=options.group,
+        now_ms=int(time.time() * 1000),
+    )

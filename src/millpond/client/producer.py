@@ -1,0 +1,238 @@
+"""The producer: `send` puts a record into a bounded buffer and returns a future of where it landed.
+
+librdkafka batches, compresses and retries below. Its acknowledgement level belongs to a producer, not to a record, so
+each level that is used has an inner producer of its own, made at the first use: its buffer, connections and order are
+its own too. Records sent with different `acks` are not ordered among each other. Only `acks="all"` is idempotent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from threading import Lock
+from typing import Any, Literal, TypeAlias
+
+from confluent_kafka import KafkaException
+from confluent_kafka import Producer as RawProducer
+
+from millpond.client.connection import common_settings, make
+from millpond.client.delivering import Acks, Lane
+from millpond.client.errors import BufferFull, Closed, ConfigError, SendFailed, Timeout, UnknownTopic, advice_on
+from millpond.client.message import Delivery, HeadersGiven, header_list, key_bytes
+from millpond.client.partitioning import Partitioner, RoundRobin
+from millpond.client.payloads import Serializer, encode
+
+WhenFull: TypeAlias = Literal["block", "raise"]
+PartitionerGiven: TypeAlias = Literal["murmur2", "round_robin"] | Partitioner
+
+ACKS: tuple[Acks, ...] = ("all", 1, 0)
+PARTITIONS_KNOWN_FOR_S = 60.0
+METADATA_SECONDS = 15.0
+
+
+class Producer:
+    """Sends records. Safe to share between threads; one per process is enough.
+
+    `when_full` says what `send` does when the buffer is full: "block" waits up to `full_timeout_s` and then raises
+    BufferFull, "raise" raises it at once. Use it as a context manager: leaving flushes.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | None = None,
+        *,
+        acks: Acks = "all",
+        linger_ms: float = 5,
+        batch_bytes: int = 1_000_000,
+        compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4",
+        partitioner: PartitionerGiven = "murmur2",
+        serializer: Serializer = encode,
+        buffer_records: int = 100_000,
+        buffer_bytes: int = 64 << 20,
+        when_full: WhenFull = "block",
+        full_timeout_s: float = 60.0,
+        delivery_timeout_s: float = 120.0,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.acks = _acks(acks)
+        if when_full not in ("block", "raise"):
+            raise ConfigError(f'when_full is "block" or "raise", not {when_full!r}')
+        if buffer_bytes < 1024 or buffer_records < 1:
+            raise ConfigError("the buffer needs room for at least one record and one KiB")
+        self._when_full = when_full
+        self._full_timeout_s = full_timeout_s
+        self._serializer = serializer
+        self._partitioner = _partitioner(partitioner)
+        self._settings = common_settings(bootstrap) | {
+            "linger.ms": linger_ms,
+            "batch.size": batch_bytes,
+            "compression.type": compression,
+            # Java's choice, so that producers in both worlds agree on where a key lives.
+            "partitioner": "murmur2_random",
+            "queue.buffering.max.messages": buffer_records,
+            "queue.buffering.max.kbytes": max(buffer_bytes >> 10, 1),
+            "delivery.timeout.ms": int(delivery_timeout_s * 1000),
+        }
+        self._settings |= dict(settings or {})
+        self._lanes: dict[Acks, Lane] = {}
+        self._lock = Lock()
+        self._closed = False
+        self._partitions: dict[str, tuple[float, int]] = {}
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: str | bytes | None = None,
+        *,
+        headers: HeadersGiven = (),
+        acks: Acks | None = None,
+        partition: int | None = None,
+        timestamp_ms: int = 0,
+    ) -> Future[Delivery]:
+        """Queue a record; the future has its place once it is acknowledged, or SendFailed."""
+        return self._send(topic, value, key, headers, acks, partition, timestamp_ms, self._when_full == "block")
+
+    def try_send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: str | bytes | None = None,
+        *,
+        headers: HeadersGiven = (),
+        acks: Acks | None = None,
+        partition: int | None = None,
+        timestamp_ms: int = 0,
+    ) -> Future[Delivery]:
+        """Like `send`, but never waits: BufferFull when there is no room now."""
+        return self._send(topic, value, key, headers, acks, partition, timestamp_ms, False)
+
+    def flush(self, timeout_s: float = 60.0) -> None:
+        """Return when everything sent so far is acknowledged or has failed; Timeout when that takes too long."""
+        deadline = time.monotonic() + timeout_s
+        left = sum(lane.flush(max(deadline - time.monotonic(), 0.0)) for lane in list(self._lanes.values()))
+        if left:
+            raise Timeout(
+                f"{left} records are still unacknowledged after {timeout_s:g} s: check that the cluster is up, or "
+                "allow more time"
+            )
+
+    def close(self, timeout_s: float = 60.0) -> None:
+        """Flush and stop. Idempotent. What is left after the timeout fails with SendFailed."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        try:
+            self.flush(timeout_s)
+        finally:
+            for lane in self._lanes.values():
+                lane.close()
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has."""
+        known = self._partitions.get(topic)
+        if known and known[0] > time.monotonic():
+            return known[1]
+        try:
+            found = self._lane(self.acks).raw.list_topics(topic, timeout=METADATA_SECONDS).topics[topic]
+        except KafkaException as fault:
+            raise Timeout(f"nobody told the partitions of {topic!r}: {advice_on(fault.args[0])}") from fault
+        if found.error is not None or not found.partitions:
+            raise UnknownTopic(f"topic {topic!r} does not exist; create it first")
+        count = len(found.partitions)
+        self._partitions[topic] = (time.monotonic() + PARTITIONS_KNOWN_FOR_S, count)
+        return count
+
+    def buffered(self) -> int:
+        """Records that wait for their acknowledgement."""
+        return sum(len(lane.raw) for lane in list(self._lanes.values()))
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def _send(
+        self,
+        topic: str,
+        value: Any,
+        key: str | bytes | None,
+        headers: HeadersGiven,
+        acks: Acks | None,
+        partition: int | None,
+        timestamp_ms: int,
+        block: bool,
+    ) -> Future[Delivery]:
+        if self._closed:
+            raise Closed("this producer is closed: make a new one")
+        lane = self._lane(self.acks if acks is None else _acks(acks))
+        plain_key = key_bytes(key)
+        if partition is None and self._partitioner is not None:
+            partition = self._chosen(topic, plain_key, self._partitioner)
+        payload = self._serializer(value, topic)
+        future: Future[Delivery] = Future()
+        deadline = time.monotonic() + self._full_timeout_s if block else 0.0
+        while True:
+            try:
+                lane.produce(
+                    future,
+                    topic,
+                    payload,
+                    plain_key,
+                    header_list(headers) if headers else None,
+                    partition,
+                    timestamp_ms,
+                )
+                return future
+            except BufferError:
+                if not block or not lane.wait_for_room(deadline):
+                    raise BufferFull(
+                        f"{len(lane.raw)} records wait to be acknowledged and the buffer is full"
+                        + (f" for {self._full_timeout_s:g} s" if block else "")
+                        + ": send slower, raise buffer_records or buffer_bytes, or drop what can be lost",
+                        retriable=True,
+                    ) from None
+            except KafkaException as fault:
+                error = fault.args[0]
+                raise SendFailed(f"{topic}: {advice_on(error)}", code=error.code()) from fault
+
+    def _lane(self, acks: Acks) -> Lane:
+        lane = self._lanes.get(acks)
+        if lane is None:
+            with self._lock:
+                lane = self._lanes.get(acks)
+                if lane is None:
+                    own = {"acks": acks, "enable.idempotence": acks == "all"}
+                    lane = self._lanes[acks] = Lane(make(RawProducer, own | self._settings | {"acks": acks}))
+        return lane
+
+    def _chosen(self, topic: str, key: bytes | None, partitioner: Partitioner) -> int:
+        count = self.partitions(topic)
+        chosen = partitioner(key, count)
+        if not 0 <= chosen < count:
+            raise ConfigError(f"the partitioner chose {chosen}, but {topic!r} has the partitions 0 to {count - 1}")
+        return chosen
+
+
+def _acks(given: Any) -> Acks:
+    known: dict[Any, Acks] = {"all": "all", -1: "all", "-1": "all", 1: 1, "1": 1, 0: 0, "0": 0}
+    try:
+        return known[given]
+    except (KeyError, TypeError):
+        raise ConfigError(f'acks is "all", 1 or 0, not {given!r}') from None
+
+
+def _partitioner(given: PartitionerGiven) -> Partitioner | None:
+    """None for what librdkafka does by itself, and faster."""
+    if given == "murmur2":
+        return None
+    if given == "round_robin":
+        return RoundRobin()
+    if isinstance(given, Callable):  # type: ignore[arg-type]
+        return given
+    raise ConfigError(
+        f'partitioner is "murmur2", "round_robin" or a function (key, partitions) -> partition, not {given!r}'
+    )

@@ -1,0 +1,40 @@
+"""How far a partition has been processed: records finish in any order, only a run without gaps may be committed."""
+
+from __future__ import annotations
+
+from millpond.client.message import Send
+
+
+class Progress:
+    """The records of one partition that are under way, in order of their offsets."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[int, list[Send] | None] = {}
+        """What a finished record wants sent; None while it is not finished."""
+        self._done_to: int | None = None
+        self._outgoing: list[Send] = []
+
+    def __len__(self) -> int:
+        """Records that are not finished, or behind one that is not."""
+        return len(self._under_way)
+
+    def begin(self, offset: int) -> None:
+        self._under_way[offset] = None
+
+    def finish(self, offset: int, outgoing: list[Send]) -> None:
+        self._under_way[offset] = outgoing
+        while self._under_way:
+            head = next(iter(self._under_way))
+            sends = self._under_way[head]
+            if sends is None:
+                return
+            del self._under_way[head]
+            self._outgoing += sends
+            # The offset after a finished record, so gaps in the log do not matter.
+            self._done_to = head + 1
+
+    def take(self) -> tuple[int | None, list[Send]]:
+        """The offset that may be committed, with what must be sent before; None when nothing is new."""
+        taken = self._done_to, self._outgoing
+        self._done_to, self._outgoing = None, []
+        return taken

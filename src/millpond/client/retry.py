@@ -1,0 +1,147 @@
+"""How often and when a failed record is tried again, and the headers of the topics in which it waits.
+
+Short delays are spent in memory: the record's key waits (or not, with order="none"), other keys go on, and its offset
+is not committed before it is done. Long delays are spent in retry topics, one for each delay (`orders.retry.1m`): the
+record is written there with the time it is due, the partition moves on, and any worker of the group runs it when due.
+All records of one retry topic wait equally long, so its first record is always the next one due.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from millpond.client.dead_letters import Origin, origin_of, own_headers
+from millpond.client.errors import ConfigError
+from millpond.client.message import Header, Message, Send
+
+Backoff: TypeAlias = Literal["exponential", "linear", "fixed"]
+Order: TypeAlias = Literal["key", "none"]
+
+TOPIC: Final = "retry.topic"
+PARTITION: Final = "retry.partition"
+OFFSET: Final = "retry.offset"
+TIMESTAMP: Final = "retry.timestamp"
+ATTEMPTS: Final = "retry.attempts"
+DUE: Final = "retry.due"
+GROUP: Final = "retry.group"
+
+
+@dataclass(slots=True, frozen=True)
+class Retry:
+    """Up to `tries` runs of the handler for one record, the first included.
+
+    The delay before try n + 1 is `first_s`, times `factor` for each further try when exponential, up to `longest_s`,
+    plus up to `jitter` of itself at random, so that what failed together does not come back together.
+
+    order="key": the records behind a failed one, with the same key, wait for it; every delay is spent in memory.
+    order="none": they overtake it; delays from `topics_from_s` on are spent in retry topics.
+    """
+
+    tries: int = 5
+    backoff: Backoff = "exponential"
+    first_s: float = 0.5
+    factor: float = 2.0
+    longest_s: float = 60.0
+    jitter: float = 0.2
+    order: Order = "key"
+    topics_from_s: float = 5.0
+    give_up_on: tuple[type[BaseException], ...] = ()
+    """Errors that no further try can help."""
+
+    def __post_init__(self) -> None:
+        if self.tries < 1:
+            raise ConfigError("a record is tried at least once: tries=1 means no retries")
+        if self.backoff not in ("exponential", "linear", "fixed"):
+            raise ConfigError(f'backoff is "exponential", "linear" or "fixed", not {self.backoff!r}')
+        if self.order not in ("key", "none"):
+            raise ConfigError(f'order is "key" or "none", not {self.order!r}')
+        if self.first_s < 0 or self.longest_s < 0 or self.factor < 1 or self.jitter < 0:
+            raise ConfigError("delays and jitter are not negative, and factor is at least 1")
+
+    def plain_delay_s(self, failed: int) -> float:
+        """The delay after `failed` failed tries, without jitter."""
+        match self.backoff:
+            case "fixed":
+                delay = self.first_s
+            case "linear":
+                delay = self.first_s * failed
+            case _:
+                # The exponent is bounded so that a patient user does not overflow a float.
+                delay = self.first_s * self.factor ** min(failed - 1, 64)
+        return min(delay, self.longest_s)
+
+    def delay_s(self, failed: int, chance: Callable[[], float] = random.random) -> float:
+        plain = self.plain_delay_s(failed)
+        return plain + plain * self.jitter * chance()
+
+    def waits_in_topic(self, failed: int) -> bool:
+        return self.order == "none" and self.plain_delay_s(failed) >= self.topics_from_s
+
+    def topics(self, topic: str) -> list[str]:
+        """The retry topics that records of `topic` can come to."""
+        found = [retry_topic(topic, self.plain_delay_s(n)) for n in range(1, self.tries) if self.waits_in_topic(n)]
+        return list(dict.fromkeys(found))
+
+
+NO_RETRY: Final = Retry(tries=1)
+
+
+def retry_topic(topic: str, delay_s: float) -> str:
+    return f"{topic}.retry.{_delay_name(delay_s)}"
+
+
+def retry_record(
+    message: Message, *, to: str, origin: Origin, attempts: int, due_ms: int, group: str, redriven: Header | None
+) -> Send:
+    """The record as it waits in a retry topic."""
+    added: list[Header] = [
+        (TOPIC, origin.topic.encode()),
+        (PARTITION, b"%d" % origin.partition),
+        (OFFSET, b"%d" % origin.offset),
+        (TIMESTAMP, b"%d" % origin.timestamp_ms),
+        (ATTEMPTS, b"%d" % attempts),
+        (DUE, b"%d" % due_ms),
+        (GROUP, group.encode()),
+    ]
+    kept = (redriven,) if redriven else ()
+    return Send(to, message.value, message.key, (*own_headers(message.headers), *kept, *added))
+
+
+@dataclass(slots=True, frozen=True)
+class Waited:
+    """What the headers of a retry topic say about a record; for any other record, that it is new."""
+
+    origin: Origin
+    attempts: int
+    """Tries so far."""
+    due_ms: int
+    group: str | None
+
+
+def read_waited(message: Message) -> Waited:
+    topic = message.header(TOPIC)
+    if topic is None:
+        return Waited(origin_of(message), 0, 0, None)
+    try:
+        origin = Origin(
+            topic.decode(),
+            int(message.header(PARTITION) or b""),
+            int(message.header(OFFSET) or b""),
+            int(message.header(TIMESTAMP) or b""),
+        )
+        due_ms = int(message.header(DUE) or b"")
+        attempts = int(message.header(ATTEMPTS) or b"")
+    except ValueError:
+        return Waited(origin_of(message), 0, 0, None)
+    return Waited(origin, attempts, due_ms, (message.header(GROUP) or b"").decode(errors="replace"))
+
+
+def _delay_name(delay_s: float) -> str:
+    ms = round(delay_s * 1000)
+    for unit, size in (("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
+        if ms >= size and ms % size == 0:
+            return f"{ms // size}{unit}"
+    return f"{ms}ms"

@@ -1,0 +1,174 @@
+"""Exactly once from topic to topic: what records want sent and the group's positions are one transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Condition
+from typing import Any
+from uuid import uuid4
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Producer as RawProducer
+from confluent_kafka import TopicPartition as RawPlace
+
+from millpond.base.ids import TopicPartition
+from millpond.client.connection import LOG, common_settings, make
+from millpond.client.consumer import Consumer
+from millpond.client.errors import Fenced, SendFailed, Timeout, advice_on
+from millpond.client.jobs import Job
+from millpond.client.message import Message, Send, header_list, key_bytes
+from millpond.client.progress import Progress
+from millpond.client.settling import GROUP_MOVED_ON
+
+CALL_SECONDS = 30.0
+ABORTS_MAX = 5
+RETRIES_MAX = 20
+FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+
+
+@dataclass(slots=True)
+class _Taken:
+    """Finished records of one partition that are not in a committed transaction yet."""
+
+    position: int
+    outgoing: list[Send] = field(default_factory=list)
+
+
+class Transactional:
+    """Handlers run first; their results wait in memory for the next transaction. An aborted one is done again."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        progress: Mapping[TopicPartition, Progress],
+        lock: Condition,
+        *,
+        bootstrap: str | None,
+        group: str,
+        instance: str | None,
+        timeout_s: float,
+        settings: Mapping[str, Any],
+    ) -> None:
+        self._consumer = consumer
+        self._progress = progress
+        self._lock = lock
+        self._taken: dict[TopicPartition, _Taken] = {}
+        self._aborts = 0
+        told = {
+            "transactional.id": f"{group}-{instance or uuid4().hex}",
+            "transaction.timeout.ms": int(timeout_s * 1000),
+            "partitioner": "murmur2_random",
+            "compression.type": "lz4",
+            "linger.ms": 0,
+        }
+        self._raw = make(RawProducer, common_settings(bootstrap) | told | dict(settings))
+        self._call("begin to use transactions", lambda: self._raw.init_transactions(CALL_SECONDS))
+
+    def before(self, batch: Sequence[Message]) -> bool:
+        return True
+
+    def finished(self, job: Job, outgoing: list[Send]) -> None:
+        with self._lock:
+            job.progress.finish(job.message.offset, outgoing)
+
+    def settle(self) -> None:
+        with self._lock:
+            for place, progress in self._progress.items():
+                at, outgoing = progress.take()
+                if at is not None:
+                    taken = self._taken.setdefault(place, _Taken(at))
+                    taken.position = at
+                    taken.outgoing += outgoing
+        if self._taken and self._transact():
+            self._taken.clear()
+
+    def flush(self, timeout_s: float) -> None:
+        """A transaction waits for its own records."""
+
+    def forget(self, places: Sequence[TopicPartition]) -> None:
+        for place in places:
+            self._taken.pop(place, None)
+
+    def close(self) -> None:
+        self._raw.flush(0)
+
+    def _transact(self) -> bool:
+        """Whether it is committed; False when it was aborted and may be tried again."""
+        positions = [RawPlace(place.topic, place.partition, taken.position) for place, taken in self._taken.items()]
+        try:
+            self._call("begin a transaction", self._raw.begin_transaction)
+            for taken in self._taken.values():
+                for each in taken.outgoing:
+                    self._produce(each)
+            self._call(
+                "put the positions into the transaction",
+                lambda: self._raw.send_offsets_to_transaction(
+                    positions, self._consumer.raw.consumer_group_metadata(), CALL_SECONDS
+                ),
+            )
+            self._call("commit", lambda: self._raw.commit_transaction(CALL_SECONDS))
+        except _MustAbort as fault:
+            self._call("abort", lambda: self._raw.abort_transaction(CALL_SECONDS))
+            if fault.code not in GROUP_MOVED_ON:
+                self._aborts += 1
+                if self._aborts > ABORTS_MAX:
+                    raise SendFailed(f"{self._aborts} transactions in a row had to be aborted: {fault}") from fault
+            LOG.info("transaction aborted, will be done again: %s", fault)
+            return False
+        self._aborts = 0
+        return True
+
+    def _produce(self, wanted: Send) -> None:
+        options: dict[str, Any] = {"headers": header_list(wanted.headers)}
+        if wanted.partition is not None:
+            options["partition"] = wanted.partition
+        deadline = time.monotonic() + CALL_SECONDS
+        while True:
+            try:
+                self._raw.produce(wanted.topic, wanted.value, key_bytes(wanted.key), **options)
+                return
+            except BufferError:
+                if time.monotonic() > deadline:
+                    raise Timeout("the cluster does not take what the transaction sends") from None
+                self._raw.poll(0.05)
+            except KafkaException as fault:
+                error = fault.args[0]
+                if error.fatal() or error.code() in FENCED:
+                    raise Fenced(advice_on(error), code=error.code()) from fault
+                if error.txn_requires_abort() or error.code() == KafkaError._STATE:
+                    raise _MustAbort(error) from fault
+                self._abandon()
+                raise SendFailed(f"{wanted.topic}: {advice_on(error)}", code=error.code()) from fault
+
+    def _abandon(self) -> None:
+        """Leave no open transaction behind when the worker stops."""
+        try:
+            self._raw.abort_transaction(CALL_SECONDS)
+        except KafkaException as fault:
+            LOG.warning("a transaction was left to time out: %s", fault)
+
+    def _call(self, what: str, call: Callable[[], Any]) -> None:
+        for _ in range(RETRIES_MAX):
+            try:
+                call()
+                return
+            except KafkaException as fault:
+                error = fault.args[0]
+                if error.fatal() or error.code() in FENCED:
+                    raise Fenced(f"cannot {what}: {advice_on(error)}", code=error.code()) from fault
+                if error.txn_requires_abort():
+                    raise _MustAbort(error) from fault
+                if not error.retriable():
+                    raise SendFailed(f"cannot {what}: {advice_on(error)}", code=error.code()) from fault
+                time.sleep(0.05)
+        raise Timeout(f"cannot {what}: no success in {RETRIES_MAX} tries; check that the cluster is up")
+
+
+class _MustAbort(Exception):
+    """The transaction cannot be committed; a new one can."""
+
+    def __init__(self, error: KafkaError) -> None:
+        super().__init__(error.str())
+        self.code = error.code()

@@ -1,0 +1,153 @@
+"""Workers: a function run for each record of a topic, with the delivery, retries and dead letters it asks for."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Event, Thread, current_thread, main_thread
+from typing import Any
+
+from millpond.client.engine import Engine, Stats
+from millpond.client.errors import ConfigError, Timeout
+from millpond.client.handler import Handler
+from millpond.client.options import Options, check
+from millpond.client.payloads import Decoder, Serializer, encode
+
+JOIN_SECONDS = 60.0
+
+
+class Worker:
+    """A handler with its options. `run` works until it is stopped; calling it calls the handler, as in a test.
+
+    See Options for what can be said beside topics and group.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[..., Any],
+        topics: str | Sequence[str],
+        *,
+        group: str,
+        bootstrap: str | None = None,
+        payload: Any = None,
+        decoder: Decoder | None = None,
+        serializer: Serializer = encode,
+        **options: Any,
+    ) -> None:
+        self.function = handler
+        self.bootstrap = bootstrap
+        self._handler = Handler(handler, payload=payload, decoder=decoder, serializer=serializer)
+        try:
+            self.options = Options([topics] if isinstance(topics, str) else list(topics), group, **options)
+        except TypeError as fault:
+            raise ConfigError(f"a worker cannot be told that: {fault}") from fault
+        check(self.options, self._handler)
+        self._engine: Engine | None = None
+        self._thread: Thread | None = None
+        self._failure: BaseException | None = None
+        self.__name__ = self._handler.name
+        self.__doc__ = handler.__doc__ or type(self).__doc__
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self.function(*given, **named)
+
+    @property
+    def stats(self) -> Stats:
+        """What has been done since the last start."""
+        return self._engine.stats if self._engine else Stats()
+
+    def run(self, bootstrap: str | None = None, *, until_idle_s: float | None = None) -> None:
+        """Work until SIGTERM, SIGINT, `stop` or a failure; with `until_idle_s`, until nothing came for so long.
+
+        Ends gracefully: what runs is finished, positions are committed, the group is left. Signals are heard when
+        this is the main thread.
+        """
+        engine = self._made(bootstrap)
+        with _stopping_on_signals(engine.stop):
+            engine.run(until_idle_s)
+
+    def start(self, bootstrap: str | None = None) -> Worker:
+        """Work on a thread of its own, until `stop`."""
+        engine = self._made(bootstrap)
+        self._failure = None
+
+        def work() -> None:
+            try:
+                engine.run()
+            except BaseException as error:
+                self._failure = error
+
+        self._thread = Thread(target=work, name=f"millpond-worker-{self.__name__}", daemon=True)
+        self._thread.start()
+        return self
+
+    def is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def stop(self, timeout_s: float = JOIN_SECONDS) -> None:
+        """End it gracefully. After `start` this waits, and raises what made the worker fail."""
+        if self._engine is not None:
+            self._engine.stop()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not current_thread():
+            thread.join(timeout_s)
+            if thread.is_alive():
+                raise Timeout(f"the worker still runs after {timeout_s:g} s: a handler does not return")
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def __enter__(self) -> Worker:
+        return self.start()
+
+    def __exit__(self, *failure: object) -> None:
+        self.stop()
+
+    def _made(self, bootstrap: str | None) -> Engine:
+        if self.is_running():
+            raise ConfigError("this worker runs already: make another for a second one")
+        self._engine = Engine(self.options, self._handler, bootstrap or self.bootstrap)
+        return self._engine
+
+
+def worker(topics: str | Sequence[str], *, group: str, **options: Any) -> Callable[[Callable[..., Any]], Worker]:
+    """Make a worker of the function below: `@worker("orders", group="billing", dead_letters="orders.dlq")`."""
+    return lambda handler: Worker(handler, topics, group=group, **options)
+
+
+def run_workers(*workers: Worker, bootstrap: str | None = None) -> None:
+    """Run several workers in one process until a signal; when one fails, all stop and its failure is raised."""
+    ended = Event()
+    with _stopping_on_signals(ended.set):
+        for each in workers:
+            each.start(bootstrap)
+        while not ended.wait(0.1) and all(each.is_running() for each in workers):
+            pass
+        failures: list[BaseException] = []
+        for each in workers:
+            try:
+                each.stop()
+            except BaseException as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+
+
+@contextmanager
+def _stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT call `stop`; a second SIGINT is a KeyboardInterrupt as ever."""
+    if current_thread() is not main_thread():
+        yield
+        return
+
+    def heard(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stop()
+
+    before = {number: signal.signal(number, heard) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,60 @@
+"""Bytes that the page cache has and the disk may not have, after a failed sync.
+
+The kernel counts such pages as clean: they read well, no later sync writes them, and a power cut takes them. So
+before any of them may count again they are copied to fresh files, which are synced as if they had just been written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millpond.base.ports import Disk
+from millpond.log.names import (
+    FAILED_SYNC_FILE,
+    LOG,
+    OFFSET_INDEX,
+    TEMPORARY,
+    TIME_INDEX,
+    TXN_INDEX,
+    offset_name,
+    read_offset_name,
+)
+from millpond.log.scan import SCAN_BYTES
+
+
+def rewrite(disk: Disk, folder: str, names: Sequence[str], recovery_point: int) -> None:
+    """Write every segment from the recovery point on anew; its indexes go, as the log tells them. Waits for the disk.
+
+    OSError leaves the mark in the folder: the next opening does it again.
+    """
+    found = (read_offset_name(name) for name in names)
+    bases = sorted(entry[0] for entry in found if entry and entry[1] == LOG)
+    for base, following in zip(bases, [*bases[1:], None], strict=True):
+        if following is None or following >= recovery_point:
+            _copy(disk, f"{folder}/{offset_name(base, LOG)}")
+            for suffix in (OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
+                if offset_name(base, suffix) in names:
+                    disk.remove(f"{folder}/{offset_name(base, suffix)}")
+    # Only when the copies are there for certain may the mark go.
+    disk.sync_folder(folder)
+    disk.remove(f"{folder}/{FAILED_SYNC_FILE}")
+    disk.sync_folder(folder)
+
+
+def _copy(disk: Disk, path: str) -> None:
+    old = disk.open(path)
+    try:
+        new = disk.open(path + TEMPORARY, create=True)
+        try:
+            new.truncate(0)
+            position, size = 0, old.size()
+            while position < size:
+                piece = old.read_at(position, SCAN_BYTES)
+                new.append((piece,))
+                position += len(piece)
+            new.sync()
+        finally:
+            new.close()
+    finally:
+        old.close()
+    disk.rename(path + TEMPORARY, path)

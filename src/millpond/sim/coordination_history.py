@@ -1,0 +1,204 @@
+"""What members of groups and transactional workers did and were told; what is impossible is found at once.
+
+Ownership is judged by leases: whoever was told that a partition is its own holds it until it lets go, or until the
+coordinator may think it gone because it has been silent for a whole session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+NOTHING_COMMITTED = -1
+
+
+class Fate(Enum):
+    """What is known of something that was asked for."""
+
+    OPEN = "open"
+    """Nobody has answered yet, or the answer is lost: it may have happened, or happen still."""
+    DONE = "done"
+    REFUSED = "refused"
+
+
+@dataclass(slots=True, eq=False)
+class OffsetCommit:
+    """One partition's part of one commit."""
+
+    member: str
+    generation: int
+    partition: int
+    offset: int
+    fate: Fate = Fate.OPEN
+    settled_ms: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class CopyTransaction:
+    """One transaction of a worker: which input it copied, and what is known of its end."""
+
+    name: str
+    records: dict[str, int] = field(default_factory=dict)
+    """The output partition of each record, by its tag."""
+    offsets: dict[int, int] = field(default_factory=dict)
+    """By input partition."""
+    commit_asked_ms: int = -1
+    fate: Fate = Fate.REFUSED
+    """Of the commit: refused until it is asked for."""
+    settled_ms: int = -1
+
+    @property
+    def may_count(self) -> bool:
+        return self.fate is not Fate.REFUSED
+
+
+@dataclass(slots=True)
+class Holding:
+    partitions: frozenset[int]
+    until_ms: int
+
+
+@dataclass(slots=True)
+class CoordinationHistory:
+    """Everything that happened to one group and its transactions."""
+
+    lines: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    shares: dict[int, dict[str, frozenset[int]]] = field(default_factory=dict)
+    """By generation of a classic group: what each member was given."""
+    holdings: dict[str, Holding] = field(default_factory=dict)
+    commits: list[OffsetCommit] = field(default_factory=list)
+    processed: dict[tuple[int, int], int] = field(default_factory=dict)
+    """How often each input partition and offset was processed."""
+    reached: dict[int, int] = field(default_factory=dict)
+    """The highest committed offset that anybody was told, by input partition."""
+    transactions: dict[str, CopyTransaction] = field(default_factory=dict)
+
+    def note(self, now_ms: int, line: str) -> None:
+        self.lines.append(f"{now_ms} {line}")
+
+    def count(self, what: str, by: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + by
+
+    def blame(self, now_ms: int, finding: str) -> None:
+        self.violations.append(f"at {now_ms} ms: {finding}")
+
+    # Owners
+
+    def share(self, now_ms: int, generation: int, member: str, partitions: frozenset[int]) -> None:
+        """A member of a classic group has heard what it owns in a generation."""
+        told = self.shares.setdefault(generation, {})
+        for other, theirs in told.items():
+            if other != member and theirs & partitions:
+                self.blame(
+                    now_ms, f"generation {generation} gives {sorted(theirs & partitions)} to {other} and {member}"
+                )
+        if told.setdefault(member, partitions) != partitions:
+            self.blame(
+                now_ms, f"generation {generation} gave {member} {sorted(told[member])}, now {sorted(partitions)}"
+            )
+
+    def hold(self, now_ms: int, member: str, partitions: frozenset[int], until_ms: int) -> None:
+        """From now on the member works on these, and on no others."""
+        for other, holding in self.holdings.items():
+            shared = holding.partitions & partitions
+            if other != member and shared and now_ms < holding.until_ms:
+                self.blame(
+                    now_ms, f"{member} was given {sorted(shared)}, which {other} has until {holding.until_ms} ms"
+                )
+        self.holdings[member] = Holding(partitions, until_ms)
+        self.count("assignments")
+        self.note(now_ms, f"{member} owns {sorted(partitions)}")
+
+    def renew(self, member: str, until_ms: int) -> None:
+        holding = self.holdings.get(member)
+        if holding is not None:
+            holding.until_ms = max(holding.until_ms, until_ms)
+
+    def let_go(self, now_ms: int, member: str) -> None:
+        if self.holdings.pop(member, None) is not None:
+            self.note(now_ms, f"{member} lets go")
+
+    # Work and offsets of groups without transactions
+
+    def process(self, partition: int, offset: int) -> None:
+        self.processed[partition, offset] = self.processed.get((partition, offset), 0) + 1
+
+    def ask_commit(self, member: str, generation: int, positions: Mapping[int, int]) -> list[OffsetCommit]:
+        asked = [OffsetCommit(member, generation, partition, offset) for partition, offset in positions.items()]
+        self.commits += asked
+        return asked
+
+    def settle(self, now_ms: int, commit: OffsetCommit, fate: Fate) -> None:
+        commit.fate, commit.settled_ms = fate, now_ms
+        if fate is Fate.DONE:
+            self._reach(commit.partition, commit.offset)
+        self.count(f"commits {fate.value}")
+        self.note(
+            now_ms, f"{commit.member}/{commit.generation} commits {commit.partition}:{commit.offset} {fate.value}"
+        )
+
+    def told_offset(self, now_ms: int, asked_ms: int, who: str, partition: int, offset: int) -> None:
+        """Somebody heard how far the group is. It is what somebody committed, and not less than what was safe."""
+        mine = [commit for commit in self.commits if commit.partition == partition]
+        safe = [commit for commit in mine if commit.fate is Fate.DONE and commit.settled_ms <= asked_ms]
+        latest = max((commit.generation for commit in safe), default=-1)
+        floor = max((commit.offset for commit in safe if commit.generation == latest), default=NOTHING_COMMITTED)
+        # A commit whose answer was lost may still arrive, but not once the group has gone on to another generation.
+        loose = [commit.offset for commit in mine if commit.fate is Fate.OPEN and commit.generation >= latest]
+        possible = [commit.offset for commit in mine if commit.fate is not Fate.REFUSED]
+        if offset < floor and offset not in loose:
+            self.blame(now_ms, f"{who} heard {offset} for partition {partition}, after {floor} was acknowledged")
+        if offset not in possible and not (offset == NOTHING_COMMITTED and not safe):
+            self.blame(now_ms, f"{who} heard {offset} for partition {partition}, which nobody committed")
+        self._reach(partition, offset)
+
+    # Work and offsets inside transactions
+
+    def told_stable_offset(self, now_ms: int, asked_ms: int, who: str, partition: int, offset: int) -> None:
+        """As above, where offsets are committed by transactions and no transaction is under way."""
+        floor = max(self._transactional_offsets(partition, decided_by_ms=asked_ms), default=NOTHING_COMMITTED)
+        if offset < floor:
+            self.blame(now_ms, f"{who} heard {offset} for partition {partition}, after {floor} was committed")
+        self.told_pending_offset(now_ms, who, partition, offset)
+        self._reach(partition, offset)
+
+    def told_pending_offset(self, now_ms: int, who: str, partition: int, offset: int) -> None:
+        """Somebody heard how far the group is, while transactions may be under way: those must not count yet."""
+        if offset != NOTHING_COMMITTED and offset not in self._transactional_offsets(partition):
+            self.blame(now_ms, f"{who} heard {offset} for partition {partition}, which no transaction committed")
+
+    def _transactional_offsets(self, partition: int, decided_by_ms: int | None = None) -> Iterable[int]:
+        return [
+            each.offsets[partition]
+            for each in self.transactions.values()
+            if partition in each.offsets
+            and each.may_count
+            and (decided_by_ms is None or (each.fate is Fate.DONE and each.settled_ms <= decided_by_ms))
+        ]
+
+    def begin(self, name: str) -> CopyTransaction:
+        assert name not in self.transactions
+        self.count("transactions begun")
+        transaction = self.transactions[name] = CopyTransaction(name)
+        return transaction
+
+    def ask_end(self, now_ms: int, transaction: CopyTransaction) -> None:
+        """The commit is on its way: from now on it may count."""
+        if transaction.commit_asked_ms < 0:
+            transaction.commit_asked_ms = now_ms
+            transaction.fate = Fate.OPEN
+            self.note(now_ms, f"{transaction.name} asks for its commit")
+
+    def ended(self, now_ms: int, transaction: CopyTransaction, fate: Fate) -> None:
+        transaction.fate, transaction.settled_ms = fate, now_ms
+        if fate is Fate.DONE:
+            for partition, offset in transaction.offsets.items():
+                self._reach(partition, offset)
+        self.count(f"transactions {fate.value}")
+        self.note(now_ms, f"{transaction.name} {fate.value} {transaction.offsets}")
+
+    def _reach(self, partition: int, offset: int) -> None:
+        self.reached[partition] = max(self.reached.get(partition, NOTHING_COMMITTED), offset)

@@ -1,0 +1,80 @@
+"""Clients told as stories: a generator asks and rests, a player carries it out event by event.
+
+A player can be frozen, as a process is by a long pause: whatever it hears meanwhile reaches it when it wakes up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from millpond.sim.client import SimClient
+from millpond.sim.loop import VirtualClock
+from millpond.wire.messages import Message
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, frozen=True)
+class Ask:
+    """Send a request; the story goes on with the response, or with None when that is lost."""
+
+    client: SimClient
+    request: Message
+    version: int
+
+
+@dataclass(slots=True, frozen=True)
+class Rest:
+    for_ms: int
+
+
+Script: TypeAlias = Generator[Ask | Rest, Any, T]
+
+
+class Player:
+    """Plays one script. An error of the script goes through to whoever runs the clock."""
+
+    def __init__(self, clock: VirtualClock, script: Script[None], on_over: Callable[[], None] | None = None) -> None:
+        self.is_over = False
+        self._clock = clock
+        self._script = script
+        self._on_over = on_over
+        self._frozen = False
+        self._held: tuple[Any] | None = None
+
+    def start(self) -> None:
+        self._clock.call_soon(lambda: self._go_on(None))
+
+    def end(self) -> None:
+        """Stop where it is; what it waits for is not heard any more."""
+        self.is_over = True
+
+    def freeze(self) -> None:
+        self._frozen = True
+
+    def thaw(self) -> None:
+        self._frozen = False
+        held, self._held = self._held, None
+        if held is not None:
+            self._clock.call_soon(lambda: self._go_on(held[0]))
+
+    def _go_on(self, heard: Any) -> None:
+        if self.is_over:
+            return
+        if self._frozen:
+            self._held = (heard,)
+            return
+        try:
+            step = self._script.send(heard)
+        except StopIteration:
+            self.is_over = True
+            if self._on_over is not None:
+                self._on_over()
+            return
+        match step:
+            case Ask(client, request, version):
+                client.send(request, version, self._go_on)
+            case Rest(for_ms):
+                self._clock.call_later(for_ms, lambda: self._go_on(None))

@@ -1,0 +1,462 @@
+"""Dead letters from the command line: looking at them, and redriving them through kills without a double."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond.cli.dlq_progress import PAGE_OFFSETS, Redriven
+from millpond.client.dead_letters import dead_letter, origin_of
+from millpond.client.message import Message, header_list
+
+TEN_MINUTES_MS = 600_000
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Box:
+    """A topic with its dead letters, and what a test wants to know of them."""
+
+    def __init__(self, quick: Any, name: str, partitions: int = 2) -> None:
+        self.quick = quick
+        self.source = quick.create(name, partitions)
+        self.dlq = quick.create(f"{name}.dlq", 1)
+        self._sent = 0
+
+    def put(
+        self,
+        value: str,
+        error: Exception | None = None,
+        *,
+        key: str = "k",
+        partition: int = 1,
+        timestamp_ms: int = 0,
+        **headers: str,
+    ) -> None:
+        """A letter as a worker writes it."""
+        own = tuple((name.replace("_", "."), text.encode()) for name, text in headers.items())
+        message = Message(self.source, partition, self._sent, now_ms(), key.encode(), value.encode(), own)
+        self._sent += 1
+        sent = dead_letter(
+            message,
+            error or ValueError("bad"),
+            to=self.dlq,
+            origin=origin_of(message),
+            attempts=5,
+            group="billing",
+            now_ms=now_ms(),
+        )
+        self.quick.producer.produce(
+            self.dlq, sent.value, sent.key, headers=header_list(sent.headers), timestamp=timestamp_ms
+        )
+
+    def flush(self) -> Box:
+        assert self.quick.producer.flush(20) == 0
+        return self
+
+    def arrived(self, topic: str | None = None) -> list[Any]:
+        """What a careful reader sees in the original topic, partition by partition."""
+        return list(self._read(topic or self.source))
+
+    def values(self, topic: str | None = None) -> list[str]:
+        return [message.value().decode() for message in self.arrived(topic)]
+
+    def written(self) -> int:
+        """How far the original topic goes, committed or not."""
+        return sum(self._ends(self.source))
+
+    def _ends(self, topic: str) -> list[int]:
+        consumer = self._consumer()
+        try:
+            partitions = consumer.list_topics(timeout=10).topics[topic].partitions
+            return [consumer.get_watermark_offsets(TopicPartition(topic, each), 10)[1] for each in partitions]
+        finally:
+            consumer.close()
+
+    def _read(self, topic: str) -> Iterator[Any]:
+        consumer = self._consumer()
+        try:
+            partitions = consumer.list_topics(timeout=10).topics[topic].partitions
+            consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
+            left = len(partitions)
+            while left:
+                message = consumer.poll(10)
+                assert message is not None
+                if message.error() is None:
+                    yield message
+                else:
+                    assert message.error().name() == "_PARTITION_EOF"
+                    left -= 1
+        finally:
+            consumer.close()
+
+    def _consumer(self) -> Consumer:
+        servers = self.quick.bootstrap
+        told = {"bootstrap.servers": servers, "group.id": "look", "enable.partition.eof": True, "log_level": 0}
+        return Consumer(told | {"isolation.level": "read_committed", "auto.offset.reset": "earliest"})
+
+
+@pytest.fixture
+def box(quick: Any, request: pytest.FixtureRequest) -> Box:
+    return Box(quick, "".join(sign if sign.isalnum() else "-" for sign in request.node.name)[:150])
+
+
+class Timeout(Exception):
+    """An error with a module before its name."""
+
+
+# Looking.
+
+
+def test_list_finds_dead_letters_by_name_and_by_what_is_in_a_topic(millpond: Any, quick: Any, box: Box) -> None:
+    box.put("a", timestamp_ms=now_ms() - TEN_MINUTES_MS)
+    box.put("b")
+    box.flush()
+    other = Box(quick, "graveyard-source")
+    other.dlq = quick.create("graveyard")
+    other.put("c")
+    other.flush()
+    plain = quick.create("plain-topic")
+    quick.send(plain, "x")
+
+    told = {each["topic"]: each for each in json.loads(millpond("dlq", "list", "--json").out)}
+    assert plain not in told
+    assert box.source not in told
+    assert told["graveyard"]["records"] == 1
+    facts = told[box.dlq]
+    assert (facts["records"], facts["waiting"], facts["is_estimate"]) == (2, 2, False)
+    assert facts["newest_ms"] - facts["oldest_ms"] >= TEN_MINUTES_MS
+
+    assert millpond("dlq", "redrive", box.dlq, "--offset", "0:0").code == 0
+    shown = millpond("dlq", "list")
+    assert shown.lines[0].split() == ["Topic", "Partitions", "Letters", "Waiting", "Oldest", "Newest"]
+    (row,) = [line.split() for line in shown.lines if line.startswith(box.dlq)]
+    assert row[:6] == [box.dlq, "1", "2", "1", "10m", row[5]]
+    assert f"{box.dlq}.redriven" not in shown.out
+
+
+def test_show_tells_where_a_letter_came_from_and_what_failed(millpond: Any, box: Box) -> None:
+    try:
+        raise Timeout("the bank does not answer")
+    except Timeout as error:
+        box.put('{"amount": 7}', error, key="customer-42", trace_id="abc")
+    box.put("\x1b[31mred", ValueError("x" * 400))
+    box.flush()
+    one = millpond("dlq", "show", box.dlq, "--partition", "0", "--offset", "0")
+    text = one.out
+    assert text.startswith("0:0  20")
+    assert "waiting" in one.lines[0]
+    for told in (
+        f"from      {box.source}[1]@0, read by billing",
+        "Timeout: the bank does not answer",
+        "attempts  5",
+        "key       customer-42",
+        "headers   trace.id=abc",
+        'value     {"amount": 7}',
+        'raise Timeout("the bank does not answer")',
+    ):
+        assert told in text, text
+    both = millpond("dlq", "show", box.dlq)
+    assert "Traceback" not in both.out
+    assert "\x1b" not in both.out
+    assert "--full shows all" in both.out
+    assert [line.split()[0] for line in both.lines if line.endswith("waiting")] == ["0:0", "0:1"]
+    assert [each["offset"] for each in millpond("dlq", "show", box.dlq, "--limit", "1", "--json-lines").objects] == [
+        1
+    ]
+    (found,) = millpond("dlq", "show", box.dlq, "--error", "Timeout", "--json-lines").objects
+    assert found["origin"]["topic"] == box.source
+    assert found["headers"] == {"trace.id": "abc"}
+    assert found["error"]["type"].endswith("Timeout")
+    none = millpond("dlq", "show", box.dlq, "--error", "KeyError")
+    assert (none.out, none.err) == ("", "No letter is like that.\n")
+    assert millpond("dlq", "show", box.dlq, "--offset", "1").code == 2
+    assert "There is no topic" in millpond("dlq", "show", "no-such.dlq").err
+
+
+def test_stats_count_by_error_topic_and_time(millpond: Any, quick: Any, box: Box) -> None:
+    began = now_ms() - 3 * TEN_MINUTES_MS
+    for number in range(6):
+        box.put(
+            str(number), Timeout("slow") if number % 3 else None, timestamp_ms=began + number * TEN_MINUTES_MS // 2
+        )
+    box.flush()
+    quick.send(box.dlq, "no headers")
+    told = json.loads(millpond("dlq", "stats", box.dlq, "--json").out)
+    assert (told["records"], told["waiting"]) == (7, 7)
+    assert sorted(told["errors"].values()) == [1, 2, 4]
+    assert told["errors"]["ValueError"] == 2
+    assert told["origins"] == {box.source: 6, "(no headers)": 1}
+    assert sum(span["records"] for span in told["over_time"]) == 7
+    assert len(told["over_time"]) > 2
+    shown = millpond("dlq", "stats", box.dlq)
+    assert shown.lines[0] == f"{box.dlq}: 7 dead letters, 7 not redriven"
+    bars = {
+        line.split()[0]: line.split()[-1] for line in shown.lines if line.startswith("  ") and len(line.split()) > 2
+    }
+    assert len(bars["ValueError"]) == 20
+    recent = json.loads(millpond("dlq", "stats", box.dlq, "--since", "1m", "--json").out)
+    assert recent["records"] == 1
+
+
+# Redriving.
+
+
+def test_redriven_records_are_as_they_were_and_in_their_partition(millpond: Any, box: Box) -> None:
+    for number in range(4):
+        box.put(str(number), key="k", partition=number % 2, trace="t")
+    box.flush()
+    done = millpond("dlq", "redrive", box.dlq, "--all")
+    assert done.code == 0, done.err
+    assert done.lines == [f"{box.dlq} → {box.source}: 4 records", "Redrove 4 records."]
+    arrived = box.arrived()
+    assert {(message.partition(), message.value()) for message in arrived} == {
+        (0, b"0"),
+        (1, b"1"),
+        (0, b"2"),
+        (1, b"3"),
+    }
+    assert {tuple(message.headers()) for message in arrived} == {(("trace", b"t"), ("dlq.redriven", b"1"))}
+    again = millpond("dlq", "redrive", box.dlq, "--all")
+    assert again.lines == ["4 were redriven before and are not sent again.", "Redrove 0 records."]
+    assert len(box.arrived()) == 4
+    states = [each["is_redriven"] for each in millpond("dlq", "show", box.dlq, "--json-lines").objects]
+    assert states == [True] * 4
+
+
+def test_a_dry_run_changes_nothing(millpond: Any, quick: Any, box: Box) -> None:
+    box.put("a")
+    box.put("b", Timeout())
+    box.flush()
+    told = millpond("dlq", "redrive", box.dlq, "--error", "Timeout", "--dry-run")
+    assert told.lines == [f"{box.dlq} → {box.source}: 1 record", "Nothing was changed: this was a dry run."]
+    assert box.written() == 0
+    assert f"{box.dlq}.redriven" not in quick.admin.list_topics(timeout=10).topics
+
+
+def test_filters_send_what_they_name_and_leave_the_rest_waiting(millpond: Any, quick: Any, box: Box) -> None:
+    old = now_ms() - TEN_MINUTES_MS
+    box.put("old", timestamp_ms=old)
+    box.put("timeout", Timeout(), timestamp_ms=old + 1)
+    for number in range(4):
+        box.put(f"n{number}", key=f"key-{number}")
+    box.flush()
+
+    def redrive(*options: str) -> list[str]:
+        before = box.values()
+        done = millpond("dlq", "redrive", box.dlq, *options)
+        assert done.code == 0, done.err
+        return sorted((Counter(box.values()) - Counter(before)).elements())
+
+    assert redrive("--error", "Timeout") == ["timeout"]
+    assert redrive("--key", "key-1", "--key", "key-2") == ["n1", "n2"]
+    assert redrive("--key", "key-1") == []
+    assert redrive("--offset", "0:4-5") == ["n3"]
+    assert redrive("--until", "5m") == ["old"]
+    assert redrive("--since", "5m", "--error", "ValueError") == ["n0"]
+    assert sorted(box.values()) == ["n0", "n1", "n2", "n3", "old", "timeout"]
+    missing = millpond("dlq", "redrive", box.dlq, "--offset", "0:99")
+    assert "There is no letter 0:99." in missing.lines
+    assert millpond("dlq", "redrive", box.dlq).code == 2
+    assert millpond("dlq", "redrive", box.dlq, "--all", "--key", "a").code == 2
+    assert millpond("dlq", "redrive", box.dlq, "--offset", "1").code == 2
+
+
+def test_a_record_that_comes_back_too_often_stays(millpond: Any, box: Box) -> None:
+    box.put("fresh")
+    box.put("often", dlq_redriven="3")
+    box.flush()
+    told = millpond("dlq", "redrive", box.dlq, "--all")
+    assert "1 stay, because they came back after 3 times: 0:1; send them nevertheless" in told.out
+    assert box.values() == ["fresh"]
+    assert millpond("dlq", "redrive", box.dlq, "--all", "--max-redrives", "4").code == 0
+    assert sorted(box.values()) == ["fresh", "often"]
+    assert box.arrived()[-1].headers()[-1] == ("dlq.redriven", b"4")
+
+
+def test_letters_without_an_origin_need_a_target(millpond: Any, quick: Any, box: Box) -> None:
+    quick.send(box.dlq, "stray", key="k")
+    told = millpond("dlq", "redrive", box.dlq, "--all")
+    assert "1 stay, because they do not say where they came from: give --to TOPIC." in told.lines
+    target = quick.create(f"{box.source}-other")
+    assert millpond("dlq", "redrive", box.dlq, "--all", "--to", target).code == 0
+    assert box.values(target) == ["stray"]
+    unknown = millpond("dlq", "redrive", box.dlq, "--all", "--to", "nowhere-at-all")
+    assert unknown.code == 0, "nothing is left to be sent there"
+    assert "cannot be redriven into" in _put_and_redrive(millpond, box, "--to", box.dlq)
+    assert "There is no topic nowhere-at-all" in _put_and_redrive(millpond, box, "--to", "nowhere-at-all")
+
+
+def _put_and_redrive(millpond: Any, box: Box, *options: str) -> str:
+    box.put("x")
+    box.flush()
+    done = millpond("dlq", "redrive", box.dlq, "--all", *options)
+    assert done.code == 1
+    assert isinstance(done.err, str)
+    return done.err
+
+
+def test_killed_at_any_moment_it_goes_on_without_a_double(millpond: Any, box: Box) -> None:
+    count, chance = 1500, random.Random(7)
+    for number in range(count):
+        box.put(str(number), partition=number % 2, key=str(number))
+    box.flush()
+    kills = 0
+    while kills < 5:
+        before = box.written()
+        process = millpond.start("dlq", "redrive", box.dlq, "--all", "--batch", "3")
+        goal = before + chance.randrange(20, 200)
+        deadline = time.monotonic() + 15
+        while box.written() < goal and process.poll() is None and time.monotonic() < deadline:
+            pass
+        time.sleep(chance.random() * 0.01)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL, "it was done before it could be killed"
+        kills += 1
+    done = millpond("dlq", "redrive", box.dlq, "--all")
+    assert done.code == 0, done.err
+    found = Counter(box.values())
+    assert len(found) == count
+    assert set(found.values()) == {1}
+    arrived = [(message.partition(), int(message.value())) for message in box.arrived()]
+    for partition in (0, 1):
+        numbers = [number for at, number in arrived if at == partition]
+        assert numbers == sorted(numbers), "the order of a partition is kept"
+
+
+def test_a_rate_is_kept_and_an_interrupt_stops_between_two_batches(millpond: Any, box: Box) -> None:
+    for number in range(100):
+        box.put(str(number))
+    box.flush()
+    process = millpond.start("dlq", "redrive", box.dlq, "--all", "--rate", "10/s")
+    deadline = time.monotonic() + 15
+    while box.written() < 10 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    began = time.monotonic()
+    while box.written() < 30 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert time.monotonic() - began > 0.8, "20 more at 10 a second"
+    process.send_signal(signal.SIGINT)
+    out = process.communicate()[0].decode()
+    assert process.returncode == 130
+    sent = len(box.values())
+    assert 20 <= sent < 100
+    assert f"Stopped after {sent} of 100 records: the same command goes on where it was." in out
+    assert millpond("dlq", "redrive", box.dlq, "--all").code == 0
+    assert sorted(map(int, box.values())) == list(range(100))
+
+
+def test_a_second_redrive_takes_over_from_the_first(millpond: Any, box: Box) -> None:
+    for number in range(60):
+        box.put(str(number))
+    box.flush()
+    first = millpond.start("dlq", "redrive", box.dlq, "--all", "--rate", "10/s")
+    deadline = time.monotonic() + 15
+    while box.written() < 10 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert millpond("dlq", "redrive", box.dlq, "--all").code == 0
+    told = first.communicate(timeout=20)[1].decode()
+    assert first.returncode == 1
+    assert "Another redrive of" in told
+    assert sorted(map(int, box.values())) == list(range(60))
+
+
+def test_a_dead_letter_topic_made_anew_has_nothing_redriven(millpond: Any, quick: Any, box: Box) -> None:
+    box.put("first life")
+    box.flush()
+    assert millpond("dlq", "redrive", box.dlq, "--all").code == 0
+    assert millpond("topic", "delete", box.dlq, "--yes").code == 0
+    quick.create(box.dlq)
+    box.put("second life")
+    box.flush()
+    assert millpond("dlq", "redrive", box.dlq, "--all").lines[-1] == "Redrove 1 record."
+    assert sorted(box.values()) == ["first life", "second life"]
+
+
+def test_a_terminal_shows_how_far_it_is(in_terminal: Callable[..., Any], box: Box) -> None:
+    for number in range(20):
+        box.put(str(number))
+    box.flush()
+    terminal = in_terminal("dlq", "redrive", box.dlq, "--all")
+    terminal.read_until("Redrove 20 records.")
+    assert "20/20" in terminal.text
+    assert terminal.finish() == 0
+
+
+# Purging.
+
+
+def test_purge_cuts_from_the_beginning(millpond: Any, box: Box) -> None:
+    old = now_ms() - TEN_MINUTES_MS
+    for number in range(6):
+        box.put(str(number), timestamp_ms=old + number if number < 2 else 0)
+    box.flush()
+
+    def offsets() -> list[int]:
+        return [each["offset"] for each in millpond("dlq", "show", box.dlq, "--json-lines").objects]
+
+    assert millpond("dlq", "purge", box.dlq).code == 2
+    assert "There is nobody to ask" in millpond("dlq", "purge", box.dlq, "--all").err
+    assert offsets() == [0, 1, 2, 3, 4, 5]
+    assert millpond("dlq", "purge", box.dlq, "--before", "5m", "--yes").out == f"Deleted 2 letters of {box.dlq}.\n"
+    assert offsets() == [2, 3, 4, 5]
+    assert millpond("dlq", "purge", box.dlq, "--redriven", "--yes").out == "Nothing to delete.\n"
+    assert millpond("dlq", "redrive", box.dlq, "--offset", "0:2", "--offset", "0:4").code == 0
+    assert millpond("dlq", "purge", box.dlq, "--redriven", "--yes").out == f"Deleted 1 letter of {box.dlq}.\n"
+    assert offsets() == [3, 4, 5]
+    assert millpond("dlq", "purge", box.dlq, "--all", "--yes").code == 0
+    assert offsets() == []
+    assert millpond("dlq", "show", box.dlq).err == f"{box.dlq} is empty.\n"
+
+
+def test_purge_asks_and_says_what_would_be_lost(in_terminal: Callable[..., Any], box: Box) -> None:
+    box.put("a")
+    box.flush()
+    terminal = in_terminal("dlq", "purge", box.dlq, "--all")
+    terminal.read_until("of which 1 have not been redriven? [y/N]")
+    terminal.type("n\n")
+    assert terminal.finish() == 130
+
+
+# The marks.
+
+PLACES = st.sets(st.tuples(st.integers(0, 2), st.integers(0, 3 * PAGE_OFFSETS)), max_size=60)
+
+
+@given(PLACES, st.sets(st.tuples(st.integers(0, 2), st.integers(0, 100))))
+def test_marks_come_back_as_they_were_written(some: set[tuple[int, int]], dense: set[tuple[int, int]]) -> None:
+    places = some | dense
+    marks = Redriven("id")
+    pages = {marks.add(place) for place in places}
+    assert len(marks) == len(places)
+    again, other = Redriven("id"), Redriven("another")
+    for key, value in marks.written(pages):
+        again.read(key, value)
+        other.read(key, value)
+    assert len(again) == len(places)
+    assert all(place in again for place in places)
+    assert len(other) == 0
+    neighbours = {(partition, offset + 1) for partition, offset in places} - places
+    assert not any(place in again for place in neighbours)
+
+
+def test_a_later_mark_replaces_an_earlier_one_and_a_tombstone_all() -> None:
+    marks = Redriven("id")
+    marks.read(b"0/0", b'{"topic_id":"id","redriven":[[3,5]]}')
+    marks.read(b"0/0", b'{"topic_id":"id","redriven":[[3,3]]}')
+    assert len(marks) == 1
+    marks.read(b"0/0", None)
+    assert len(marks) == 0

@@ -1,0 +1,61 @@
+"""`millpond plan` as a user runs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def test_without_options_it_shows_the_worked_example(lonely: Any) -> None:
+    told = lonely("plan")
+    assert told.code == 0
+    assert max(map(len, told.lines)) <= 80
+    sums = {line.split("=")[0].strip(): line.split("=")[1].strip() for line in told.lines if "=" in line}
+    wanted = {
+        "incoming         1,000,000/s × 1 KB": "1 GB/s",
+        "at peak          2 GB/s × 3 replicas": "6 GB/s",
+        "outgoing         2 GB/s + 2 GB/s": "4 GB/s",
+        "with replicas    605 TB × 3": "1.81 PB",
+        "for the disk     1.81 PB ÷ 20 TB": "90.7",
+        "each leads       1 GB/s ÷ 91": "11 MB/s",
+        "each writes      3 GB/s ÷ 91": "33 MB/s",
+        "at least         1 GB/s ÷ 10 MB/s": "100",
+        "with headroom    100 × 2": "200",
+    }
+    assert wanted.items() <= sums.items()
+    assert told.lines[-1].startswith("91 brokers, 200 partitions, 1.81 PB on disk;")
+
+
+def test_a_rate_of_data_and_other_units_give_the_same_plan(lonely: Any) -> None:
+    by_data = lonely("plan", "--json", "--rate", "1GB/s", "--network", "1.25GB/s", "--retention", "168h")
+    assert by_data.objects[0]["plan"] == lonely("plan", "--json").objects[0]["plan"]
+    assert by_data.objects[0]["plan"]["stored"] == pytest.approx(1.8144e15)
+
+
+def test_it_measures_a_node_here(lonely: Any) -> None:
+    told = lonely("plan", "--measure", "--json", "--rate", "1GB/s")
+    assert told.code == 0, told.err
+    engine = told.objects[0]["machine"]["engine"]
+    assert engine["write_bytes_per_second"] > 20e6
+    assert engine["read_bytes_per_second"] > 20e6
+    assert 1_000 < engine["requests_per_second"] < 1e6
+    assert told.objects[0]["plan"]["brokers_by"]["cores"] > 0
+    assert "Measuring a node here" in told.err
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "words"),
+    [
+        ("--rate", "fast", "'fast' is no rate; write it like 100k/s (messages) or 1GB/s (data)."),
+        ("--rate", "0/s", "'0/s' must be more than nothing."),
+        ("--size", "1XB", "'1XB' is no size; write it like 1KB, 1KiB or 20TB."),
+        ("--retention", "long", "'long' is no length of time; write it like 7d or 36h."),
+        ("--network", "10", "'10' is no rate of data; write it like 10MB/s or 10Gbit/s."),
+        ("--peak", "0.5", "0.5 is not in the range x>=1."),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_sentence(lonely: Any, option: str, text: str, words: str) -> None:
+    told = lonely("plan", option, text)
+    assert told.code == 2
+    assert words in told.err

@@ -1,0 +1,102 @@
+"""A node in this process: it ends in order or as by SIGKILL, and leaves nothing behind in the process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond.log.store import FolderInUse
+from millpond.testing.thread_node import ThreadNode
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> dict[str, str]:
+    return {"data.folder": str(tmp_path / "data"), "listen": "127.0.0.1:0"}
+
+
+def silent(event: str, **facts: object) -> None:
+    pass
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_an_orderly_end_marks_the_folder_and_a_kill_does_not(texts: dict[str, str], tmp_path: Path) -> None:
+    node = ThreadNode(texts, silent)
+    node.start()
+    node.stop()
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    node.start()
+    node.kill()
+    assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    assert not node.is_running
+
+
+def test_a_killed_node_refuses_connections_and_breaks_open_ones(texts: dict[str, str]) -> None:
+    node = ThreadNode(texts, silent)
+    port = node.start()
+    with socket.create_connection(("127.0.0.1", port), 5) as link:
+        node.kill()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 5)
+        assert link.recv(1) == b""
+
+
+def test_ten_lives_leave_no_threads_and_no_descriptors(texts: dict[str, str]) -> None:
+    node = ThreadNode(texts, silent)
+    node.start()
+    node.kill()
+    threads, files = threading.active_count(), descriptors()
+    for life in range(10):
+        node.start()
+        if life % 2:
+            node.kill()
+        else:
+            node.stop()
+    assert (threading.active_count(), descriptors()) == (threads, files)
+
+
+def test_a_node_that_cannot_start_says_why_and_can_try_again(texts: dict[str, str]) -> None:
+    first, second = ThreadNode(texts, silent), ThreadNode(texts, silent)
+    first.start()
+    with pytest.raises(FolderInUse):
+        second.start()
+    first.stop()
+    assert second.start() > 0
+    second.kill()
+
+
+def test_a_paused_node_takes_connections_but_answers_nobody(texts: dict[str, str]) -> None:
+    node = ThreadNode(texts, silent)
+    port = node.start()
+    # ApiVersions, version 0, correlation 7, no client name.
+    question = bytes.fromhex("0000000a" + "0012" + "0000" + "00000007" + "ffff")
+    node.pause()
+    with socket.create_connection(("127.0.0.1", port), 5) as link:
+        link.sendall(question)
+        link.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            link.recv(4)
+        node.resume()
+        link.settimeout(5)
+        assert len(link.recv(4)) == 4
+    node.pause()
+    node.kill()
+    assert not node.is_running
+
+
+def test_what_it_reports_reaches_the_journal(texts: dict[str, str]) -> None:
+    told: list[tuple[str, dict[str, Any]]] = []
+    node = ThreadNode(texts, lambda event, **facts: told.append((event, facts)))
+    port = node.start()
+    with socket.create_connection(("127.0.0.1", port), 5) as link:
+        link.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert link.recv(1) == b""
+    node.kill()
+    assert any("broke the protocol" in event for event, _ in told)
