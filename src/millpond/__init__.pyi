@@ -1,5 +1,5 @@
 """The names of the package, for type checkers: at run time the client's are loaded at their first use."""
 
-from millpond.client import *
+from millpond.client import *  # noqa: F403
 
 __version__: str

@@ -205,3 +205,13 @@ def test_a_closed_home_is_not_at_home(play: Play) -> None:
     with pytest.raises(Refused):
         notes.home_of("a")
     assert list(notes.homes()) == []
+
+
+def test_an_offline_partition_does_not_change_where_others_belong(play: Play) -> None:
+    notes = coordination(play)
+    notes.open([play.partition], 50)
+    assert {notes.partition_of(f"group {number}") for number in range(500)} > {7, 30, 49}
+    strangers = [f"group {number}" for number in range(500) if notes.partition_of(f"group {number}")]
+    with pytest.raises(Refused) as refused:
+        notes.home_of(strangers[0])
+    assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -206,3 +206,28 @@ def test_a_fault_of_our_own_is_not_hidden(play: Play) -> None:
     _, _, failed = play.workers.jobs.pop()
     with pytest.raises(ZeroDivisionError):
         failed(ZeroDivisionError())
+
+
+def test_names_and_notes_are_forced_though_all_records_are_safe(play: Play) -> None:
+    log = play.store.create(TopicPartition("new", 0), UUID(int=1))
+    play.wait(log, "records")
+    assert play.heard == ["records"], "there are none"
+    assert log.dirty
+    play.flusher.force(log, lambda _: play.heard.append("everything"))
+    assert play.finish() == ["records", "everything"]
+    assert not log.dirty
+    play.flusher.force(log, lambda _: play.heard.append("again"))
+    assert play.heard == ["again"]
+    play.disk.crash()
+    assert play.disk.exists("/data/new-0/partition.metadata")
+
+
+def test_forcing_waits_for_what_another_round_has_taken_on(play: Play) -> None:
+    log = play.log("a")
+    play.append(log, "first")
+    play.flusher.force(log, lambda _: play.heard.append("forced"))
+    assert play.finish() == ["first"]
+    assert play.finish() == ["forced"]
+    log.fail(OSError("broken"))
+    play.flusher.force(log, lambda error: play.heard.append(f"forced {error}"))
+    assert play.heard == ["forced broken"]

@@ -10,7 +10,7 @@ import pytest
 
 from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.broker.partitions import Partitions
-from millpond.broker.topics import REOPEN_MS, TopicKeeper
+from millpond.broker.topics import LEAVING_MS, REOPEN_MS, TopicKeeper
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.log.limits import FOREVER, LogLimits
@@ -273,3 +273,73 @@ def test_the_metadata_log_is_nobodys_stray(play: Play) -> None:
     play.keeper.open_all()
     assert play.folders() == [f"{METADATA_TOPIC}-0"]
     assert play.journal == []
+
+
+# What could not be opened at first.
+
+
+def test_a_name_waits_until_the_workers_have_done_with_it(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME]))
+    play.append("pond")
+    old = play.partitions.get("pond", 0).log  # type: ignore[union-attr]
+    ticket = old.sync_target()
+    play.commit(RemoveTopicRecord(POND))
+    play.commit(*created("pond", WEIR, [ME]))
+    play.clock.run_for(10 * LEAVING_MS)
+    assert play.open_names() == []
+    old.synced(ticket)
+    play.clock.run_for(LEAVING_MS)
+    assert play.open_names() == ["pond-0"]
+    assert play.partitions.get("pond", 0).topic_id == WEIR  # type: ignore[union-attr]
+    assert play.clock.pending() == 0
+
+
+def reopened_after_trouble(play: Play) -> None:
+    """Start while the disk fails, let it get better, wait."""
+    play.store.close()
+    play.disk.fail_reads("pond-0", times=None)
+    play.boot()
+    play.keeper.open_all()
+    assert play.open_names() == []
+    play.clock.run_for(REOPEN_MS)
+    play.disk.heal()
+    play.clock.run_for(2 * REOPEN_MS)
+
+
+def test_a_fault_of_the_disk_at_the_start_may_pass(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME]))
+    play.append("pond")
+    reopened_after_trouble(play)
+    assert play.open_names() == ["pond-0"]
+    assert play.partitions.get("pond", 0).log.end_offset == 1  # type: ignore[union-attr]
+    assert [line.split(" {")[0] for line in play.journal] == [
+        "partition cannot be opened",
+        "partition cannot be opened",
+        "partition is open now",
+    ]
+    assert play.late == [1]
+    assert play.clock.pending() == 0
+
+
+def test_what_is_found_late_may_belong_to_nobody(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME]))
+    play.append("pond")
+    play.image.replay(RemoveTopicRecord(POND))
+    for record in created("pond", WEIR, [ME]):
+        play.image.replay(record)
+    reopened_after_trouble(play)
+    assert play.partitions.get("pond", 0).log.end_offset == 0  # type: ignore[union-attr]
+    assert [name for name in play.folders() if name.endswith("-stray")]
+
+
+def test_damage_is_told_and_left_to_a_person(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME]))
+    play.append("pond")
+    play.store.close()
+    play.disk.remove("/data/.kafka_cleanshutdown")
+    play.disk.flip_bit(f"/data/pond-0/{0:020d}.log", 30)
+    play.boot()
+    play.keeper.open_all()
+    assert play.open_names() == []
+    assert "cannot be opened" in play.journal[0]
+    assert play.clock.pending() == 0

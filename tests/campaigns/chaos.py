@@ -27,6 +27,7 @@ def main() -> int:
         ["exactly_once.py", "--records", wanted.records],
         ["churn.py", "--minutes", wanted.minutes, "--node-kills"],
         ["simulate.py", "--seeds", wanted.seeds],
+        ["simulate_coordination.py", "--seeds", wanted.seeds, "--jobs", "2"],
     ):
         print(f"\n{' '.join(words)}", flush=True)
         failed += subprocess.run([sys.executable, str(FOLDER / words[0]), *words[1:]], check=False).returncode != 0

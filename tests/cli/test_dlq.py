@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millpond.cli import main
 from millpond.cli.dlq_progress import PAGE_OFFSETS, Redriven
 from millpond.client.dead_letters import dead_letter, origin_of
 from millpond.client.message import Message, header_list
@@ -94,10 +96,11 @@ class Box:
             while left:
                 message = consumer.poll(10)
                 assert message is not None
-                if message.error() is None:
+                error = message.error()
+                if error is None:
                     yield message
                 else:
-                    assert message.error().name() == "_PARTITION_EOF"
+                    assert error.name() == "_PARTITION_EOF"
                     left -= 1
         finally:
             consumer.close()
@@ -113,6 +116,35 @@ def box(quick: Any, request: pytest.FixtureRequest) -> Box:
     return Box(quick, "".join(sign if sign.isalnum() else "-" for sign in request.node.name)[:150])
 
 
+@dataclass
+class Told:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines]
+
+
+@pytest.fixture
+def run(node: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Told]:
+    """A command in this process, where a second's half for each new one would add up."""
+    monkeypatch.setenv("MILLPOND_BOOTSTRAP", node.address)
+
+    def call(*arguments: str) -> Told:
+        capsys.readouterr()
+        code = main(arguments)
+        said = capsys.readouterr()
+        return Told(code, said.out, said.err)
+
+    return call
+
+
 class Timeout(Exception):
     """An error with a module before its name."""
 
@@ -120,7 +152,9 @@ class Timeout(Exception):
 # Looking.
 
 
-def test_list_finds_dead_letters_by_name_and_by_what_is_in_a_topic(millpond: Any, quick: Any, box: Box) -> None:
+def test_list_finds_dead_letters_by_name_and_by_what_is_in_a_topic(
+    run: Callable[..., Told], quick: Any, box: Box
+) -> None:
     box.put("a", timestamp_ms=now_ms() - TEN_MINUTES_MS)
     box.put("b")
     box.flush()
@@ -131,7 +165,7 @@ def test_list_finds_dead_letters_by_name_and_by_what_is_in_a_topic(millpond: Any
     plain = quick.create("plain-topic")
     quick.send(plain, "x")
 
-    told = {each["topic"]: each for each in json.loads(millpond("dlq", "list", "--json").out)}
+    told = {each["topic"]: each for each in json.loads(run("dlq", "list", "--json").out)}
     assert plain not in told
     assert box.source not in told
     assert told["graveyard"]["records"] == 1
@@ -139,22 +173,22 @@ def test_list_finds_dead_letters_by_name_and_by_what_is_in_a_topic(millpond: Any
     assert (facts["records"], facts["waiting"], facts["is_estimate"]) == (2, 2, False)
     assert facts["newest_ms"] - facts["oldest_ms"] >= TEN_MINUTES_MS
 
-    assert millpond("dlq", "redrive", box.dlq, "--offset", "0:0").code == 0
-    shown = millpond("dlq", "list")
+    assert run("dlq", "redrive", box.dlq, "--offset", "0:0").code == 0
+    shown = run("dlq", "list")
     assert shown.lines[0].split() == ["Topic", "Partitions", "Letters", "Waiting", "Oldest", "Newest"]
     (row,) = [line.split() for line in shown.lines if line.startswith(box.dlq)]
     assert row[:6] == [box.dlq, "1", "2", "1", "10m", row[5]]
     assert f"{box.dlq}.redriven" not in shown.out
 
 
-def test_show_tells_where_a_letter_came_from_and_what_failed(millpond: Any, box: Box) -> None:
+def test_show_tells_where_a_letter_came_from_and_what_failed(run: Callable[..., Told], box: Box) -> None:
     try:
         raise Timeout("the bank does not answer")
     except Timeout as error:
         box.put('{"amount": 7}', error, key="customer-42", trace_id="abc")
     box.put("\x1b[31mred", ValueError("x" * 400))
     box.flush()
-    one = millpond("dlq", "show", box.dlq, "--partition", "0", "--offset", "0")
+    one = run("dlq", "show", box.dlq, "--partition", "0", "--offset", "0")
     text = one.out
     assert text.startswith("0:0  20")
     assert "waiting" in one.lines[0]
@@ -168,25 +202,23 @@ def test_show_tells_where_a_letter_came_from_and_what_failed(millpond: Any, box:
         'raise Timeout("the bank does not answer")',
     ):
         assert told in text, text
-    both = millpond("dlq", "show", box.dlq)
+    both = run("dlq", "show", box.dlq)
     assert "Traceback" not in both.out
     assert "\x1b" not in both.out
     assert "--full shows all" in both.out
     assert [line.split()[0] for line in both.lines if line.endswith("waiting")] == ["0:0", "0:1"]
-    assert [each["offset"] for each in millpond("dlq", "show", box.dlq, "--limit", "1", "--json-lines").objects] == [
-        1
-    ]
-    (found,) = millpond("dlq", "show", box.dlq, "--error", "Timeout", "--json-lines").objects
+    assert [each["offset"] for each in run("dlq", "show", box.dlq, "--limit", "1", "--json-lines").objects] == [1]
+    (found,) = run("dlq", "show", box.dlq, "--error", "Timeout", "--json-lines").objects
     assert found["origin"]["topic"] == box.source
     assert found["headers"] == {"trace.id": "abc"}
     assert found["error"]["type"].endswith("Timeout")
-    none = millpond("dlq", "show", box.dlq, "--error", "KeyError")
+    none = run("dlq", "show", box.dlq, "--error", "KeyError")
     assert (none.out, none.err) == ("", "No letter is like that.\n")
-    assert millpond("dlq", "show", box.dlq, "--offset", "1").code == 2
-    assert "There is no topic" in millpond("dlq", "show", "no-such.dlq").err
+    assert run("dlq", "show", box.dlq, "--offset", "1").code == 2
+    assert "There is no topic" in run("dlq", "show", "no-such.dlq").err
 
 
-def test_stats_count_by_error_topic_and_time(millpond: Any, quick: Any, box: Box) -> None:
+def test_stats_count_by_error_topic_and_time(run: Callable[..., Told], quick: Any, box: Box) -> None:
     began = now_ms() - 3 * TEN_MINUTES_MS
     for number in range(6):
         box.put(
@@ -194,31 +226,31 @@ def test_stats_count_by_error_topic_and_time(millpond: Any, quick: Any, box: Box
         )
     box.flush()
     quick.send(box.dlq, "no headers")
-    told = json.loads(millpond("dlq", "stats", box.dlq, "--json").out)
+    told = json.loads(run("dlq", "stats", box.dlq, "--json").out)
     assert (told["records"], told["waiting"]) == (7, 7)
     assert sorted(told["errors"].values()) == [1, 2, 4]
     assert told["errors"]["ValueError"] == 2
     assert told["origins"] == {box.source: 6, "(no headers)": 1}
     assert sum(span["records"] for span in told["over_time"]) == 7
     assert len(told["over_time"]) > 2
-    shown = millpond("dlq", "stats", box.dlq)
+    shown = run("dlq", "stats", box.dlq)
     assert shown.lines[0] == f"{box.dlq}: 7 dead letters, 7 not redriven"
     bars = {
         line.split()[0]: line.split()[-1] for line in shown.lines if line.startswith("  ") and len(line.split()) > 2
     }
     assert len(bars["ValueError"]) == 20
-    recent = json.loads(millpond("dlq", "stats", box.dlq, "--since", "1m", "--json").out)
+    recent = json.loads(run("dlq", "stats", box.dlq, "--since", "1m", "--json").out)
     assert recent["records"] == 1
 
 
 # Redriving.
 
 
-def test_redriven_records_are_as_they_were_and_in_their_partition(millpond: Any, box: Box) -> None:
+def test_redriven_records_are_as_they_were_and_in_their_partition(run: Callable[..., Told], box: Box) -> None:
     for number in range(4):
         box.put(str(number), key="k", partition=number % 2, trace="t")
     box.flush()
-    done = millpond("dlq", "redrive", box.dlq, "--all")
+    done = run("dlq", "redrive", box.dlq, "--all")
     assert done.code == 0, done.err
     assert done.lines == [f"{box.dlq} → {box.source}: 4 records", "Redrove 4 records."]
     arrived = box.arrived()
@@ -229,24 +261,26 @@ def test_redriven_records_are_as_they_were_and_in_their_partition(millpond: Any,
         (1, b"3"),
     }
     assert {tuple(message.headers()) for message in arrived} == {(("trace", b"t"), ("dlq.redriven", b"1"))}
-    again = millpond("dlq", "redrive", box.dlq, "--all")
+    again = run("dlq", "redrive", box.dlq, "--all")
     assert again.lines == ["4 were redriven before and are not sent again.", "Redrove 0 records."]
     assert len(box.arrived()) == 4
-    states = [each["is_redriven"] for each in millpond("dlq", "show", box.dlq, "--json-lines").objects]
+    states = [each["is_redriven"] for each in run("dlq", "show", box.dlq, "--json-lines").objects]
     assert states == [True] * 4
 
 
-def test_a_dry_run_changes_nothing(millpond: Any, quick: Any, box: Box) -> None:
+def test_a_dry_run_changes_nothing(run: Callable[..., Told], quick: Any, box: Box) -> None:
     box.put("a")
     box.put("b", Timeout())
     box.flush()
-    told = millpond("dlq", "redrive", box.dlq, "--error", "Timeout", "--dry-run")
+    told = run("dlq", "redrive", box.dlq, "--error", "Timeout", "--dry-run")
     assert told.lines == [f"{box.dlq} → {box.source}: 1 record", "Nothing was changed: this was a dry run."]
     assert box.written() == 0
     assert f"{box.dlq}.redriven" not in quick.admin.list_topics(timeout=10).topics
 
 
-def test_filters_send_what_they_name_and_leave_the_rest_waiting(millpond: Any, quick: Any, box: Box) -> None:
+def test_filters_send_what_they_name_and_leave_the_rest_waiting(
+    run: Callable[..., Told], quick: Any, box: Box
+) -> None:
     old = now_ms() - TEN_MINUTES_MS
     box.put("old", timestamp_ms=old)
     box.put("timeout", Timeout(), timestamp_ms=old + 1)
@@ -256,7 +290,7 @@ def test_filters_send_what_they_name_and_leave_the_rest_waiting(millpond: Any, q
 
     def redrive(*options: str) -> list[str]:
         before = box.values()
-        done = millpond("dlq", "redrive", box.dlq, *options)
+        done = run("dlq", "redrive", box.dlq, *options)
         assert done.code == 0, done.err
         return sorted((Counter(box.values()) - Counter(before)).elements())
 
@@ -267,48 +301,47 @@ def test_filters_send_what_they_name_and_leave_the_rest_waiting(millpond: Any, q
     assert redrive("--until", "5m") == ["old"]
     assert redrive("--since", "5m", "--error", "ValueError") == ["n0"]
     assert sorted(box.values()) == ["n0", "n1", "n2", "n3", "old", "timeout"]
-    missing = millpond("dlq", "redrive", box.dlq, "--offset", "0:99")
+    missing = run("dlq", "redrive", box.dlq, "--offset", "0:99")
     assert "There is no letter 0:99." in missing.lines
-    assert millpond("dlq", "redrive", box.dlq).code == 2
-    assert millpond("dlq", "redrive", box.dlq, "--all", "--key", "a").code == 2
-    assert millpond("dlq", "redrive", box.dlq, "--offset", "1").code == 2
+    assert run("dlq", "redrive", box.dlq).code == 2
+    assert run("dlq", "redrive", box.dlq, "--all", "--key", "a").code == 2
+    assert run("dlq", "redrive", box.dlq, "--offset", "1").code == 2
 
 
-def test_a_record_that_comes_back_too_often_stays(millpond: Any, box: Box) -> None:
+def test_a_record_that_comes_back_too_often_stays(run: Callable[..., Told], box: Box) -> None:
     box.put("fresh")
     box.put("often", dlq_redriven="3")
     box.flush()
-    told = millpond("dlq", "redrive", box.dlq, "--all")
+    told = run("dlq", "redrive", box.dlq, "--all")
     assert "1 stay, because they came back after 3 times: 0:1; send them nevertheless" in told.out
     assert box.values() == ["fresh"]
-    assert millpond("dlq", "redrive", box.dlq, "--all", "--max-redrives", "4").code == 0
+    assert run("dlq", "redrive", box.dlq, "--all", "--max-redrives", "4").code == 0
     assert sorted(box.values()) == ["fresh", "often"]
     assert box.arrived()[-1].headers()[-1] == ("dlq.redriven", b"4")
 
 
-def test_letters_without_an_origin_need_a_target(millpond: Any, quick: Any, box: Box) -> None:
+def test_letters_without_an_origin_need_a_target(run: Callable[..., Told], quick: Any, box: Box) -> None:
     quick.send(box.dlq, "stray", key="k")
-    told = millpond("dlq", "redrive", box.dlq, "--all")
+    told = run("dlq", "redrive", box.dlq, "--all")
     assert "1 stay, because they do not say where they came from: give --to TOPIC." in told.lines
     target = quick.create(f"{box.source}-other")
-    assert millpond("dlq", "redrive", box.dlq, "--all", "--to", target).code == 0
+    assert run("dlq", "redrive", box.dlq, "--all", "--to", target).code == 0
     assert box.values(target) == ["stray"]
-    unknown = millpond("dlq", "redrive", box.dlq, "--all", "--to", "nowhere-at-all")
+    unknown = run("dlq", "redrive", box.dlq, "--all", "--to", "nowhere-at-all")
     assert unknown.code == 0, "nothing is left to be sent there"
-    assert "cannot be redriven into" in _put_and_redrive(millpond, box, "--to", box.dlq)
-    assert "There is no topic nowhere-at-all" in _put_and_redrive(millpond, box, "--to", "nowhere-at-all")
+    assert "cannot be redriven into" in _put_and_redrive(run, box, "--to", box.dlq)
+    assert "There is no topic nowhere-at-all" in _put_and_redrive(run, box, "--to", "nowhere-at-all")
 
 
-def _put_and_redrive(millpond: Any, box: Box, *options: str) -> str:
+def _put_and_redrive(run: Callable[..., Told], box: Box, *options: str) -> str:
     box.put("x")
     box.flush()
-    done = millpond("dlq", "redrive", box.dlq, "--all", *options)
+    done = run("dlq", "redrive", box.dlq, "--all", *options)
     assert done.code == 1
-    assert isinstance(done.err, str)
     return done.err
 
 
-def test_killed_at_any_moment_it_goes_on_without_a_double(millpond: Any, box: Box) -> None:
+def test_killed_at_any_moment_it_goes_on_without_a_double(millpond: Any, run: Callable[..., Told], box: Box) -> None:
     count, chance = 1500, random.Random(7)
     for number in range(count):
         box.put(str(number), partition=number % 2, key=str(number))
@@ -326,7 +359,7 @@ def test_killed_at_any_moment_it_goes_on_without_a_double(millpond: Any, box: Bo
         process.communicate()
         assert process.returncode == -signal.SIGKILL, "it was done before it could be killed"
         kills += 1
-    done = millpond("dlq", "redrive", box.dlq, "--all")
+    done = run("dlq", "redrive", box.dlq, "--all")
     assert done.code == 0, done.err
     found = Counter(box.values())
     assert len(found) == count
@@ -337,7 +370,9 @@ def test_killed_at_any_moment_it_goes_on_without_a_double(millpond: Any, box: Bo
         assert numbers == sorted(numbers), "the order of a partition is kept"
 
 
-def test_a_rate_is_kept_and_an_interrupt_stops_between_two_batches(millpond: Any, box: Box) -> None:
+def test_a_rate_is_kept_and_an_interrupt_stops_between_two_batches(
+    millpond: Any, run: Callable[..., Told], box: Box
+) -> None:
     for number in range(100):
         box.put(str(number))
     box.flush()
@@ -355,11 +390,11 @@ def test_a_rate_is_kept_and_an_interrupt_stops_between_two_batches(millpond: Any
     sent = len(box.values())
     assert 20 <= sent < 100
     assert f"Stopped after {sent} of 100 records: the same command goes on where it was." in out
-    assert millpond("dlq", "redrive", box.dlq, "--all").code == 0
+    assert run("dlq", "redrive", box.dlq, "--all").code == 0
     assert sorted(map(int, box.values())) == list(range(100))
 
 
-def test_a_second_redrive_takes_over_from_the_first(millpond: Any, box: Box) -> None:
+def test_a_second_redrive_takes_over_from_the_first(millpond: Any, run: Callable[..., Told], box: Box) -> None:
     for number in range(60):
         box.put(str(number))
     box.flush()
@@ -367,22 +402,22 @@ def test_a_second_redrive_takes_over_from_the_first(millpond: Any, box: Box) -> 
     deadline = time.monotonic() + 15
     while box.written() < 10 and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert millpond("dlq", "redrive", box.dlq, "--all").code == 0
+    assert run("dlq", "redrive", box.dlq, "--all").code == 0
     told = first.communicate(timeout=20)[1].decode()
     assert first.returncode == 1
     assert "Another redrive of" in told
     assert sorted(map(int, box.values())) == list(range(60))
 
 
-def test_a_dead_letter_topic_made_anew_has_nothing_redriven(millpond: Any, quick: Any, box: Box) -> None:
+def test_a_dead_letter_topic_made_anew_has_nothing_redriven(run: Callable[..., Told], quick: Any, box: Box) -> None:
     box.put("first life")
     box.flush()
-    assert millpond("dlq", "redrive", box.dlq, "--all").code == 0
-    assert millpond("topic", "delete", box.dlq, "--yes").code == 0
+    assert run("dlq", "redrive", box.dlq, "--all").code == 0
+    assert run("topic", "delete", box.dlq, "--yes").code == 0
     quick.create(box.dlq)
     box.put("second life")
     box.flush()
-    assert millpond("dlq", "redrive", box.dlq, "--all").lines[-1] == "Redrove 1 record."
+    assert run("dlq", "redrive", box.dlq, "--all").lines[-1] == "Redrove 1 record."
     assert sorted(box.values()) == ["first life", "second life"]
 
 
@@ -399,27 +434,27 @@ def test_a_terminal_shows_how_far_it_is(in_terminal: Callable[..., Any], box: Bo
 # Purging.
 
 
-def test_purge_cuts_from_the_beginning(millpond: Any, box: Box) -> None:
+def test_purge_cuts_from_the_beginning(run: Callable[..., Told], box: Box) -> None:
     old = now_ms() - TEN_MINUTES_MS
     for number in range(6):
         box.put(str(number), timestamp_ms=old + number if number < 2 else 0)
     box.flush()
 
     def offsets() -> list[int]:
-        return [each["offset"] for each in millpond("dlq", "show", box.dlq, "--json-lines").objects]
+        return [each["offset"] for each in run("dlq", "show", box.dlq, "--json-lines").objects]
 
-    assert millpond("dlq", "purge", box.dlq).code == 2
-    assert "There is nobody to ask" in millpond("dlq", "purge", box.dlq, "--all").err
+    assert run("dlq", "purge", box.dlq).code == 2
+    assert "There is nobody to ask" in run("dlq", "purge", box.dlq, "--all").err
     assert offsets() == [0, 1, 2, 3, 4, 5]
-    assert millpond("dlq", "purge", box.dlq, "--before", "5m", "--yes").out == f"Deleted 2 letters of {box.dlq}.\n"
+    assert run("dlq", "purge", box.dlq, "--before", "5m", "--yes").out == f"Deleted 2 letters of {box.dlq}.\n"
     assert offsets() == [2, 3, 4, 5]
-    assert millpond("dlq", "purge", box.dlq, "--redriven", "--yes").out == "Nothing to delete.\n"
-    assert millpond("dlq", "redrive", box.dlq, "--offset", "0:2", "--offset", "0:4").code == 0
-    assert millpond("dlq", "purge", box.dlq, "--redriven", "--yes").out == f"Deleted 1 letter of {box.dlq}.\n"
+    assert run("dlq", "purge", box.dlq, "--redriven", "--yes").out == "Nothing to delete.\n"
+    assert run("dlq", "redrive", box.dlq, "--offset", "0:2", "--offset", "0:4").code == 0
+    assert run("dlq", "purge", box.dlq, "--redriven", "--yes").out == f"Deleted 1 letter of {box.dlq}.\n"
     assert offsets() == [3, 4, 5]
-    assert millpond("dlq", "purge", box.dlq, "--all", "--yes").code == 0
+    assert run("dlq", "purge", box.dlq, "--all", "--yes").code == 0
     assert offsets() == []
-    assert millpond("dlq", "show", box.dlq).err == f"{box.dlq} is empty.\n"
+    assert run("dlq", "show", box.dlq).err == f"{box.dlq} is empty.\n"
 
 
 def test_purge_asks_and_says_what_would_be_lost(in_terminal: Callable[..., Any], box: Box) -> None:

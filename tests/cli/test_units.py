@@ -11,8 +11,8 @@ from millpond.cli.units import read_byte_rate, read_bytes, read_rate, show_bytes
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("1KB", 1e3), ("1KiB", 1024), ("1 kb", 1e3), ("20TB", 2e13), ("1.5MiB", 1.5 * 2**20), ("400B", 400), ("512", 512),
-     ("2k", 2e3), ("1,000,000 bytes", 1e6), ("1 byte", 1), (".5GB", 5e8), ("1PB", 1e15)],
+    [("1KB", 1e3), ("1KiB", 1024), ("1 kb", 1e3), ("20TB", 2e13), ("1.5MiB", 1.5 * 2**20), ("400B", 400),
+     ("512", 512), ("2k", 2e3), ("1,000,000 bytes", 1e6), ("1 byte", 1), (".5GB", 5e8), ("1PB", 1e15)],
 )  # fmt: skip
 def test_sizes(text: str, count: float) -> None:
     assert read_bytes(text) == count

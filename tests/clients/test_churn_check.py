@@ -18,14 +18,14 @@ GOOD = {
         read 310 2 0 10 19
         committing 320 2 0:20
         committed 330 0
-        closed 400
+        closing 400
     """,
     "b": """
         assign 290 2 1
         read 300 2 1 5 9
         committing 310 2 1:10
         committed 320 0
-        closed 400
+        closing 400
     """,
 }
 ENDS = {0: 20, 1: 10}

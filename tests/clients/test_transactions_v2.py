@@ -158,7 +158,8 @@ def test_one_request_writes_to_an_old_and_a_new_partition_of_the_transaction(nod
             producer.raw = busy
             values = [b"%d-%d" % (number, place) for place in range(20)]
             data = [
-                kind.PartitionProduceData(index=index, records=producer.batch(made, index, *values)) for index in (0, 1)
+                kind.PartitionProduceData(index=index, records=producer.batch(made, index, *values))
+                for index in (0, 1)
             ]
             request = kind(
                 transactional_id=made,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millpond.base.errors import Refused
 from millpond.log.limits import LogLimits
 from millpond.sim.disk import PowerCut, SimDisk
 from millpond.wire.batch import walk
@@ -262,3 +263,48 @@ def check(pond, rows, number):
     store.close()
     _, log = pond.open()
     assert table(pond, log) == expected
+
+
+def test_a_plan_that_cannot_be_made_holds_nothing(make_pond):
+    pond = make_pond(limits=COMPACT)
+    _, log = pond.open()
+    pond.fill(log, 40)
+    for segment in log.segments:
+        segment.close()
+    pond.disk.open_files_max = pond.disk.open_files + 3
+    with pytest.raises(OSError):
+        log.compaction_candidate(pond.now_ms)
+    for segment in log.segments:
+        segment.close()
+    assert pond.disk.open_files == 0
+    pond.disk.open_files_max = None
+    assert compact(pond, log)
+
+
+def test_a_plan_that_cannot_be_finished_holds_nothing(make_pond, monkeypatch):
+    pond = make_pond(limits=COMPACT)
+    _, log = pond.open()
+    pond.fill(log, 40)
+    plan = log.compaction_candidate(pond.now_ms)
+    plan.run()
+    monkeypatch.setattr(pond.disk, "rename", lambda *_: (_ for _ in ()).throw(OSError("broken")))
+    with pytest.raises(Refused):
+        log.finish_compaction(plan)
+    assert (log.held_segments, bool(log.away), plan.sources) == (frozenset(), False, [])
+    log.abandon()
+    assert pond.disk.open_files == 0
+
+
+def test_a_swap_that_was_not_published_is_removed(make_pond):
+    """Else a later start would finish what was given up."""
+    pond = make_pond(limits=COMPACT)
+    _, log = pond.open()
+    pond.fill(log, 40)
+    plan = log.compaction_candidate(pond.now_ms)
+    pond.disk.sync_folder = lambda _: (_ for _ in ()).throw(OSError("broken"))
+    with pytest.raises(OSError):
+        plan.run()
+    del pond.disk.sync_folder
+    assert [name for name in pond.disk.list(pond.partition) if name.endswith((".swap", ".cleaned"))]
+    log.give_up_compaction(plan).run()
+    assert not [name for name in pond.disk.list(pond.partition) if name.endswith((".swap", ".cleaned"))]

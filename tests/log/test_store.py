@@ -188,3 +188,95 @@ def test_it_works_on_the_real_disk(make_pond, tmp_path):
     assert pond.values(log) == expected
     store.delete(pond.tp).run()
     store.close()
+
+
+def test_a_name_is_not_free_while_a_sync_of_the_deleted_log_is_under_way(pond, sim):
+    """The sync writes by name: it would say of the new log that it is the old topic's."""
+    store, log = pond.open()
+    pond.fill(log, 3)
+    ticket = log.sync_target()
+    job = store.delete(pond.tp)
+    assert store.is_leaving(pond.tp)
+    with pytest.raises(Refused, match="still being written"):
+        store.create(pond.tp, UUID(int=9))
+    assert not sim.exists(pond.partition)
+    with pytest.raises(FileNotFoundError):
+        ticket.run()
+    log.fail(FileNotFoundError("gone"), ticket)
+    again = store.create(pond.tp, UUID(int=9))
+    assert not store.is_leaving(pond.tp)
+    pond.sync(again)
+    job.run()
+    store.close()
+    _, again = pond.open()
+    assert again.topic_id == UUID(int=9)
+
+
+def test_a_name_is_not_free_while_files_of_the_deleted_log_are_compacted(make_pond):
+    limits = LogLimits(segment_bytes=500, cleanup_compact=True, cleanup_delete=False, min_cleanable_dirty_ratio=0.01)
+    pond = make_pond(limits=limits)
+    store, log = pond.open()
+    pond.fill(log, 20)
+    plan = log.compaction_candidate(pond.now_ms)
+    store.delete(pond.tp)
+    assert store.is_leaving(pond.tp)
+    job = log.give_up_compaction(plan)
+    assert not store.is_leaving(pond.tp)
+    assert not job.begin(), "the folder is another's by now"
+    assert log.held_segments == frozenset()
+
+
+def test_files_of_a_deleted_log_are_not_looked_for_in_the_next_one_of_that_name(pond, sim):
+    """A removal waits for a minute or so, and goes by names that the next log uses again."""
+    store, log = pond.open()
+    pond.fill(log, 40)
+    waiting, running = log.retire(log.segments[:1]), log.retire(log.segments[:1])
+    assert waiting.paths
+    assert running.begin()
+    store.delete(pond.tp)
+    assert store.is_leaving(pond.tp)
+    running.end()
+    again = store.create(pond.tp, UUID(int=9))
+    assert not waiting.begin()
+    assert sim.exists(again.active.path(".log"))
+
+
+def test_an_end_with_a_sync_under_way_is_no_clean_one(pond, sim):
+    """Nobody knows yet how it will end, and a second sync would not be told of what it loses."""
+    store, log = pond.open()
+    pond.fill(log, 3)
+    log.sync_target()
+    store.close()
+    assert not sim.exists("/data/.kafka_cleanshutdown")
+    assert log.synced_offset == 0
+
+
+def test_what_kept_a_partition_from_opening_may_pass(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 5)
+    pond.sync(log)
+    log.delete_before(2)
+    store.close()
+    sim.fail_reads(".log")
+    sim.fail_reads(".index")
+    store = pond.store()
+    assert pond.tp in store.open(pond.now_ms).failed
+    assert not store.damaged
+    sim.heal()
+    store.reopen(pond.tp, pond.limits, pond.now_ms)
+    log = store.get(pond.tp)
+    assert (log.start_offset, log.end_offset) == (2, 5)
+    assert not store.failed
+
+
+def test_damage_does_not_pass(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 5)
+    store.close()
+    sim.remove("/data/.kafka_cleanshutdown")
+    sim.flip_bit(f"{pond.partition}/{0:020d}.log", 70)
+    store = pond.store()
+    assert pond.tp in store.open(pond.now_ms).failed
+    assert store.damaged == {pond.tp}
+    assert store.reopen(pond.tp, pond.limits, pond.now_ms) == []
+    assert pond.tp in store.failed

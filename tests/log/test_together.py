@@ -75,3 +75,25 @@ def test_without_such_a_call_each_log_is_synced_by_itself(monkeypatch: pytest.Mo
     assert run_tickets(disk, "/data", tickets) == [None] * 20
     disk.crash()
     assert read_back(disk, 20) == [1] * 20
+
+
+def test_a_log_that_was_deleted_meanwhile_fails_alone() -> None:
+    disk = SimDisk(3)
+    logs = dirty_logs(disk, TOGETHER_FROM)
+    tickets = [log.sync_target() for log in logs]
+    disk.rename("/data/t-4", "/data/t-4.gone")
+    errors = run_tickets(disk, "/data", tickets)
+    assert [type(error) for error in errors if error is not None] == [FileNotFoundError]
+    assert errors[4] is not None
+    disk.crash()
+    assert read_back(disk, TOGETHER_FROM) == [1, 1, 1, 1, -1] + [1] * (TOGETHER_FROM - 5)
+
+
+def test_after_a_failure_each_log_hears_of_its_own_losses() -> None:
+    """A sync of everything takes the bytes of logs that were not even in the round."""
+    disk = SimDisk()
+    logs = dirty_logs(disk, TOGETHER_FROM + 2)
+    tickets = [log.sync_target() for log in logs]
+    disk.fail_syncs()
+    assert None not in run_tickets(disk, "/data", tickets[:TOGETHER_FROM])
+    assert None not in run_tickets(disk, "/data", tickets[TOGETHER_FROM:])

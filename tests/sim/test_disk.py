@@ -338,3 +338,20 @@ def play(seed: int) -> tuple[list[str], dict[str, bytes]]:
 def test_the_same_seed_gives_the_same_run() -> None:
     assert play(7) == play(7)
     assert len({str(play(seed)[1]) for seed in range(10)}) > 5
+
+
+def test_what_a_sync_of_everything_lost_each_file_tells_once() -> None:
+    disk = SimDisk(1)
+    lost = written(disk, "/a", synced=b"safe", unsynced=b"lost")
+    whole = written(disk, "/b", synced=b"safe")
+    disk.fail_syncs("/")
+    with pytest.raises(OSError):
+        disk.sync_everything("/")
+    assert not disk.sync_everything("/"), "it promises nothing any more"
+    whole.sync()
+    with pytest.raises(OSError):
+        lost.sync()
+    lost.sync()
+    disk.crash()
+    assert disk.read("/a") == b"safe"
+    assert disk.sync_everything("/")

@@ -85,14 +85,16 @@ def test_resets_break_connections(play: Play) -> None:
 
 
 def test_slowness_and_cold_end(play: Play) -> None:
-    for kind in ("slow network", "slow disk", "cold disk"):
+    for kind in ("slow network", "slow disk", "stuck disk", "cold disk"):
         play.strike(kind)
     assert play.sim.network.latency_range_ms[1] > 3
     assert play.node.workers_delay_ms == 2_050
+    assert play.node.workers.stuck_share > 0
     assert play.node.disk.cold_share == 0.5
     play.sim.run_for(300)
     assert play.sim.network.latency_range_ms == (0, 3)
     assert play.node.workers_delay_ms == 5
+    assert play.node.workers.stuck_share == 0
     assert play.node.disk.cold_share == 0.0
 
 

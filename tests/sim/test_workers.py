@@ -40,3 +40,16 @@ def test_a_power_cut_goes_through() -> None:
     with pytest.raises(PowerCut):
         clock.run_for(100)
     assert heard == []
+
+
+def test_some_jobs_are_stuck_while_others_are_quick() -> None:
+    clock = VirtualClock()
+    workers = SimWorkers(clock)
+    workers.stuck_share, workers.stuck_ms = 0.5, 10_000
+    heard: list[object] = []
+    for number in range(20):
+        workers.run(lambda number=number: number, heard.append, heard.append)
+    clock.run_for(100)
+    assert 0 < len(heard) < 20
+    clock.run_for(20_000)
+    assert sorted(heard) == list(range(20))  # type: ignore[type-var]

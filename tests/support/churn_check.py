@@ -52,7 +52,7 @@ class Holding:
     from_us: int
     until_us: int = FOREVER
     end: str = ""
-    """revoke, lost, closed, or what the campaign did to the worker."""
+    """revoke, lost, closing, or what the campaign did to the worker."""
     reads: list[Read] = field(default_factory=list)
 
 
@@ -97,7 +97,7 @@ def read_diary(path: Path, ended_us: int, stops_us: Iterable[int] = ()) -> Diary
                 assert committing is not None
                 diary.commits += _commits(*committing, time_us, is_done=words[1] == "0")
                 committing = None
-            case "closed":
+            case "closing":
                 for holding in held.values():
                     holding.until_us, holding.end = time_us, what
                 held.clear()

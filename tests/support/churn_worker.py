@@ -11,7 +11,7 @@ records. Times are microseconds of the clock that all processes of a machine sha
     read      TIME GENERATION PARTITION FIRST LAST
     committing TIME GENERATION PARTITION:OFFSET…
     committed  TIME CODE                         of the commit before; 0 is done
-    closed    TIME
+    closing   TIME                               reads no more; librdkafka may leave first and let go afterwards
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Worker:
             if time.monotonic() >= commit_at:
                 self.commit()
                 commit_at = time.monotonic() + COMMIT_SECONDS
+        self.say("closing", now_us())
         self.consumer.close()
-        self.say("closed", now_us())
 
     def note(self, partition: int, offset: int) -> None:
         """A record was processed."""

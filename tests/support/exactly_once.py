@@ -200,7 +200,9 @@ def _wait_for(watcher: Watcher, crew: Crew, count: int) -> float:
 
 def write_input(bootstrap: str, records: int) -> None:
     """Numbers under keys, each key in one partition; between them aborted transactions."""
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "filler", "linger.ms": 2, "log_level": 0})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": "filler", "linger.ms": 2, "log_level": 0}
+    )
     producer.init_transactions(30.0)
     per_transaction = max(records // 20, 1)
     for first in range(0, records, per_transaction):

@@ -210,7 +210,9 @@ def committed_values(raw: Raw, topic: str, partition: int = 0) -> list[bytes | N
 def find_coordinator(raw: Raw, group: str) -> None:
     """What every client asks before it commits offsets; the first one brings the coordinator's topic into being."""
     reply = eventually(
-        lambda: not raw.call(m.FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4).coordinators[0].error_code
+        lambda: (
+            not raw.call(m.FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4).coordinators[0].error_code
+        )
     )
     assert reply, "the group has no coordinator"
 

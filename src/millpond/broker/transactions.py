@@ -73,7 +73,11 @@ def _again(broker: Broker, order: WriteMarkers) -> None:
 
 
 def _tell_coordinator(broker: Broker, order: WriteMarkers) -> None:
-    home = broker.transactions.home_of(order.transactional_id)
+    try:
+        home = broker.transactions.home_of(order.transactional_id)
+    except Refused:
+        # Its log has failed meanwhile. Whoever loads it next finds the transaction decided, and orders markers again.
+        return
     home.run(
         lambda shard, now_ms: shard.markers_written(
             order.transactional_id, order.producer_id, order.producer_epoch, now_ms

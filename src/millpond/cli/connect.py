@@ -52,7 +52,11 @@ class Cluster:
     def _made(self, kind: Callable[[Any], T], settings: Mapping[str, object] | None = None) -> T:
         from confluent_kafka import KafkaException
 
-        dotted = {name.replace("_", "."): value for name, value in (settings or {}).items()}
+        # The names of callbacks are the only ones with an underscore of their own.
+        dotted = {
+            name if name.endswith("_cb") else name.replace("_", "."): value
+            for name, value in (settings or {}).items()
+        }
         told = self._common() | dotted | dict(self.extras)
         self._probe()
         try:

@@ -44,6 +44,8 @@ def apply(cluster: Cluster, cut: Cut) -> None:
     from confluent_kafka import TopicPartition
 
     wanted = [TopicPartition(topic, index, offset) for (topic, index), offset in cut.offsets.items()]
-    futures = cluster.admin().delete_records(wanted, request_timeout=ANSWER_SECONDS, operation_timeout=ANSWER_SECONDS)
+    # A client without a name would be gone before it is answered.
+    admin = cluster.admin()
+    futures = admin.delete_records(wanted, request_timeout=ANSWER_SECONDS, operation_timeout=ANSWER_SECONDS)
     for each, future in futures.items():
         settle(f"The letters of {each.topic}-{each.partition} were not deleted", future)

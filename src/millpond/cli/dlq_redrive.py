@@ -150,14 +150,20 @@ class Redrive:
 
     def run(self, report: Callable[[int], None]) -> None:
         """`report` hears how many have been sent after each transaction."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._stop)
+        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            self._run(report)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _run(self, report: Callable[[int], None]) -> None:
         began = time.monotonic()
         for batch in self._batches():
             if self._order.rate:
                 self._wait_until(began + self.sent / self._order.rate)
             if self.stopped:
-                break
+                return
             self._send(batch)
             self.sent += len(batch)
             report(self.sent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -16,6 +16,7 @@ from millpond.cli.units import read_byte_rate, read_bytes, read_rate, show_byte_
 MEASURE_SECONDS: Final = 4.0
 
 
+F = TypeVar("F", bound=Callable[..., Any])
 Callback = Callable[[click.Context, click.Parameter, str], Any]
 
 
@@ -62,86 +63,31 @@ SPAN: Final = _amount(_read_retention)
 TIMES: Final = click.FloatRange(min=1)
 
 
+def _option(
+    *names: str,
+    default: object,
+    help: str,
+    meta: str = "N",
+    read: Callback | None = None,
+    kind: click.IntRange | click.FloatRange | None = None,
+) -> Callable[[F], F]:
+    return click.option(*names, default=default, help=help, metavar=meta, callback=read, type=kind, show_default=True)
+
+
 @click.command("plan")
-@click.option(
-    "--rate",
-    metavar="RATE",
-    callback=RATE,
-    default="1M/s",
-    show_default=True,
-    help="Messages (100k/s) or data (1GB/s) a second.",
-)
-@click.option("--size", metavar="SIZE", callback=SIZE, default="1KB", show_default=True, help="The average message.")
-@click.option(
-    "--peak", type=TIMES, metavar="N", default=2, show_default=True, help="The peak, as a multiple of the rate."
-)
-@click.option(
-    "--replication",
-    metavar="N",
-    type=click.IntRange(1, 10),
-    default=3,
-    show_default=True,
-    help="Copies of each message.",
-)
-@click.option(
-    "--retention", metavar="TIME", callback=SPAN, default="7d", show_default=True, help="How long messages are kept."
-)
-@click.option(
-    "--groups",
-    "--fan-out",
-    "groups",
-    metavar="N",
-    type=click.IntRange(min=0),
-    default=2,
-    show_default=True,
-    help="Groups that read everything.",
-)
-@click.option(
-    "--disk", metavar="SIZE", callback=SIZE, default="20TB", show_default=True, help="Usable disk of a broker."
-)
-@click.option(
-    "--disk-speed",
-    metavar="RATE",
-    callback=DATA_RATE,
-    default="100MB/s",
-    show_default=True,
-    help="What that disk can write.",
-)
-@click.option(
-    "--network",
-    metavar="RATE",
-    callback=DATA_RATE,
-    default="10Gbit/s",
-    show_default=True,
-    help="A broker's network, each way.",
-)
-@click.option(
-    "--per-partition",
-    metavar="RATE",
-    callback=DATA_RATE,
-    default="10MB/s",
-    show_default=True,
-    help="What one should carry.",
-)
-@click.option(
-    "--headroom", type=TIMES, metavar="N", default=2, show_default=True, help="Partitions, as a multiple of the need."
-)
-@click.option(
-    "--batch",
-    metavar="SIZE",
-    callback=SIZE,
-    default="100KB",
-    show_default=True,
-    help="A producer's request (with --measure).",
-)
-@click.option(
-    "--cores",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Nodes on a broker's machine.",
-)
+@_option("--rate", meta="RATE", read=RATE, default="1M/s", help="Messages (100k/s) or data (1GB/s) a second.")
+@_option("--size", meta="SIZE", read=SIZE, default="1KB", help="The average message.")
+@_option("--peak", kind=TIMES, default=2, help="The peak, as a multiple of the rate.")
+@_option("--replication", kind=click.IntRange(1, 10), default=3, help="Copies of each message.")
+@_option("--retention", meta="TIME", read=SPAN, default="7d", help="How long messages are kept.")
+@_option("--groups", "--fan-out", "groups", kind=click.IntRange(0), default=2, help="Groups that read everything.")
+@_option("--disk", meta="SIZE", read=SIZE, default="20TB", help="Usable disk of a broker.")
+@_option("--disk-speed", meta="RATE", read=DATA_RATE, default="100MB/s", help="What that disk can write.")
+@_option("--network", meta="RATE", read=DATA_RATE, default="10Gbit/s", help="A broker's network, each way.")
+@_option("--per-partition", meta="RATE", read=DATA_RATE, default="10MB/s", help="What one should carry.")
+@_option("--headroom", kind=TIMES, default=2, help="Partitions, as a multiple of the need.")
+@_option("--batch", meta="SIZE", read=SIZE, default="100KB", help="A producer's request (with --measure).")
+@_option("--cores", kind=click.IntRange(1), default=1, help="Nodes on a broker's machine (with --measure).")
 @click.option(
     "--measure", "is_measuring", is_flag=True, help="Run a node here for a few seconds; use what it can do."
 )

@@ -6,7 +6,7 @@ import re
 from math import floor, log10
 from typing import Final
 
-_NUMBER: Final = re.compile(r"(\d+(?:[_,]\d{3})*(?:\.\d+)?|\.\d+)\s*([a-zA-Z]*)")
+_NUMBER: Final = re.compile(r"(\d+(?:[_,]\d{3})*(?:\.\d+)?|\.\d+)\s*([a-zA-Z]*)\s*([a-zA-Z]*)")
 _PREFIXES: Final = {
     "": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15,
     "ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40, "pi": 2.0**50,
@@ -54,7 +54,7 @@ def _read(text: str, words: tuple[str, ...], *, allow_bare: bool) -> float | Non
     found = _NUMBER.fullmatch(text.strip())
     if found is None:
         return None
-    unit = found[2].lower()
+    unit = (found[2] + found[3]).lower()
     for word in (*words, "") if allow_bare else words:
         prefix = unit.removesuffix(word)
         if unit.endswith(word) and prefix in _PREFIXES:

@@ -18,14 +18,13 @@ from millpond.base.ids import TopicPartition
 from millpond.client.connection import LOG
 from millpond.client.consumer import Consumer
 from millpond.client.handler import Handler
-from millpond.client.jobs import Job
 from millpond.client.lanes import Lanes
 from millpond.client.message import Message, Send
 from millpond.client.options import Options
 from millpond.client.outcomes import is_worth_another_try, to_dead_letters, to_retry_topic
 from millpond.client.own_topics import ensure_topics
 from millpond.client.producer import Producer
-from millpond.client.progress import Progress
+from millpond.client.progress import Job, Progress
 from millpond.client.retry import read_waited
 from millpond.client.running import Runners, Tasks, Threads
 from millpond.client.settling import AtLeastOnce, AtMostOnce, Settler, send

@@ -30,7 +30,7 @@ class Options:
     processed: ProcessedIds | None = None
     record_id: Callable[[Message], str] | None = None
     in_flight_max: int = 1_000
-    """Records taken and not finished. A crash makes at most these run twice, and what finished in `commit_every_s`."""
+    """Records taken and not finished: what a crash makes run twice, beside those finished since the last commit."""
     commit_every_s: float = 0.2
     stop_timeout_s: float = 30.0
     """How long a running handler is waited for when the worker stops or loses a partition."""

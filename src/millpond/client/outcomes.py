@@ -7,9 +7,9 @@ import time
 from millpond.client.connection import LOG
 from millpond.client.dead_letters import REDRIVEN, dead_letter
 from millpond.client.errors import DecodeFailed, HandlerFailed, Reject
-from millpond.client.jobs import Job
 from millpond.client.message import Send
 from millpond.client.options import Options
+from millpond.client.progress import Job
 from millpond.client.retry import retry_record, retry_topic
 
 

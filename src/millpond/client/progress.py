@@ -1,8 +1,13 @@
-"""How far a partition has been processed: records finish in any order, only a run without gaps may be committed."""
+"""Records under way: they finish in any order, and what has finished without a gap may be committed."""
 
 from __future__ import annotations
 
-from millpond.client.message import Send
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from millpond.base.ids import TopicPartition
+from millpond.client.dead_letters import Origin
+from millpond.client.message import Message, Send
 
 
 class Progress:
@@ -38,3 +43,16 @@ class Progress:
         taken = self._done_to, self._outgoing
         self._done_to, self._outgoing = None, []
         return taken
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    message: Message
+    place: TopicPartition
+    """The partition it was read from, maybe one of a retry topic."""
+    progress: Progress
+    """That of the assignment it was read in; when the partition has another by now, the job is nobody's."""
+    origin: Origin
+    lane: Hashable | None
+    attempts: int
+    """Tries so far."""

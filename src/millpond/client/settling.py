@@ -18,10 +18,9 @@ from millpond.base.ids import TopicPartition
 from millpond.client.connection import LOG
 from millpond.client.consumer import Consumer
 from millpond.client.errors import CommitFailed
-from millpond.client.jobs import Job
 from millpond.client.message import Delivery, Message, Send
 from millpond.client.producer import Producer
-from millpond.client.progress import Progress
+from millpond.client.progress import Job, Progress
 
 GROUP_MOVED_ON = frozenset(
     {

@@ -17,9 +17,8 @@ from millpond.base.ids import TopicPartition
 from millpond.client.connection import LOG, common_settings, make
 from millpond.client.consumer import Consumer
 from millpond.client.errors import Fenced, SendFailed, Timeout, advice_on
-from millpond.client.jobs import Job
 from millpond.client.message import Message, Send, header_list, key_bytes
-from millpond.client.progress import Progress
+from millpond.client.progress import Job, Progress
 from millpond.client.settling import GROUP_MOVED_ON
 
 CALL_SECONDS = 30.0

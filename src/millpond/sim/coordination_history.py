@@ -101,10 +101,10 @@ class CoordinationHistory:
             )
 
     def hold(self, now_ms: int, member: str, partitions: frozenset[int], until_ms: int) -> None:
-        """From now on the member works on these, and on no others."""
+        """From now on the member works on these, and on no others. It may have slept on the news for too long."""
         for other, holding in self.holdings.items():
             shared = holding.partitions & partitions
-            if other != member and shared and now_ms < holding.until_ms:
+            if other != member and shared and now_ms < min(until_ms, holding.until_ms):
                 self.blame(
                     now_ms, f"{member} was given {sorted(shared)}, which {other} has until {holding.until_ms} ms"
                 )

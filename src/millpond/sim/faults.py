@@ -193,7 +193,7 @@ class Trouble:
         self._later(fault, be_quick)
 
     def _stuck_disk(self, fault: FaultPlan) -> None:
-        """Most is as quick as ever, but some of what a worker does takes very long: it comes after what began later."""
+        """Most is as quick as ever, but some of what workers do takes very long and comes after what began later."""
         workers = self.node.workers
         workers.stuck_share = STUCK_SHARE
         workers.stuck_ms = 200 + int(fault.luck * 4_000)

@@ -20,7 +20,7 @@ from millpond.wire import messages as m
 
 RETRY_MS = 100
 PROTOCOL = "range"
-GROUP_KEY = 0
+GROUP_KEY, TRANSACTION_KEY = 0, 1
 JOINING_EPOCH = 0
 LEAVING_EPOCH = -1
 NO_GENERATION = -1
@@ -57,6 +57,16 @@ class Membership:
     generation: int = NO_GENERATION
     is_classic: bool = True
     partitions: frozenset[int] = frozenset()
+
+
+def find_coordinator(client: SimClient, kind: int, key: str) -> Script[None]:
+    """Ask until there is one: its topic is made for the first who asks."""
+    request = m.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+    while True:
+        reply = yield Ask(client, request, 4)
+        if reply is not None and not reply.coordinators[0].error_code:
+            return
+        yield Rest(RETRY_MS)
 
 
 class Job(Protocol):
@@ -139,14 +149,6 @@ class Member:
 
     # What both do
 
-    def _find(self) -> Script[None]:
-        request = m.FindCoordinatorRequest(key_type=GROUP_KEY, coordinator_keys=[self.membership.group_id])
-        while True:
-            reply = yield Ask(self.client, request, 4)
-            if reply is not None and not reply.coordinators[0].error_code:
-                return
-            yield Rest(RETRY_MS)
-
     def _begin(self, partitions: frozenset[int], alive_ms: int) -> None:
         self.membership.partitions = partitions
         self._history.hold(self._clock.now_ms, self.name, partitions, alive_ms + self._times.lease_ms)
@@ -174,7 +176,7 @@ class ClassicMember(Member):
     """Joins, is given a share by the leader (eager, by ranges), and says by heartbeats that it is alive."""
 
     def _live(self) -> Script[None]:
-        yield from self._find()
+        yield from find_coordinator(self.client, GROUP_KEY, self.membership.group_id)
         while not self.is_leaving:
             share = yield from self._join()
             if share is None:
@@ -293,7 +295,7 @@ class ConsumerMember(Member):
 
     def _live(self) -> Script[None]:
         self.membership.member_id = str(uuid5(NAMESPACE_OID, self.name))
-        yield from self._find()
+        yield from find_coordinator(self.client, GROUP_KEY, self.membership.group_id)
         epoch, says_all = JOINING_EPOCH, True
         while not self.is_leaving:
             asked_ms = self._clock.now_ms

@@ -9,14 +9,14 @@ sent again on purpose, much later (`straggle`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from millpond.base.errors import ErrorCode
 from millpond.sim.client import SimClient
 from millpond.sim.committed_reader import TRANSACTION_HEADER
 from millpond.sim.coordination_history import CoordinationHistory, CopyTransaction, Fate
-from millpond.sim.group_client import RETRY_MS, GroupTopic, Membership
+from millpond.sim.group_client import GROUP_KEY, RETRY_MS, TRANSACTION_KEY, GroupTopic, Membership, find_coordinator
 from millpond.sim.group_reading import fetch_offsets, fetch_records
 from millpond.sim.loop import VirtualClock
 from millpond.sim.script import Ask, Player, Rest, Script
@@ -35,8 +35,6 @@ FENCING = (
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 )
 """Somebody else is the producer now, or the transaction lasted too long."""
-
-TRANSACTION_KEY = 1
 
 
 class Fenced(Exception):
@@ -87,6 +85,7 @@ class CopyWorker:
         self._random = random
         self._style = style
         self._membership: Membership | None = None
+        self._current: Membership | None = None
         self._is_idle = True
         self._producer = -1, -1
         self._sequences: dict[int, int] = {}
@@ -100,14 +99,9 @@ class CopyWorker:
     # As a member's job
 
     def begin(self, membership: Membership) -> None:
-        # A copy: what belongs together must stay together while the member goes on.
-        self._membership = Membership(
-            membership.group_id,
-            membership.member_id,
-            membership.generation,
-            membership.is_classic,
-            membership.partitions,
-        )
+        # A copy: what belongs together stays together when the member has gone on.
+        self._membership = replace(membership)
+        self._current = membership
 
     def finish(self, membership: Membership) -> Script[None]:
         """Let the transaction under way come to its end, for a moment."""
@@ -152,6 +146,7 @@ class CopyWorker:
         """Copy, until the membership changes or something goes wrong."""
         if self._must_renew:
             yield from self._renew()
+        yield from find_coordinator(self._client, GROUP_KEY, membership.group_id)
         found = yield from fetch_offsets(
             self._client,
             self._clock,
@@ -184,6 +179,9 @@ class CopyWorker:
         self._count += 1
         transaction = self._history.begin(f"{self.name}.{self._count}")
         transaction.offsets[partition] = records[-1].offset + 1
+        if self._membership is membership and self._current is not None:
+            # The epoch of a member moves on while it keeps what it has.
+            membership.generation = self._current.generation
         try:
             yield from self._write(transaction, partition, records)
             yield from self._commit_offsets(membership, transaction)
@@ -350,7 +348,7 @@ class CopyWorker:
 
     def _renew(self) -> Script[None]:
         """Become the one producer of the transactional id."""
-        yield from self._find()
+        yield from find_coordinator(self._client, TRANSACTION_KEY, self.transactional_id)
         version = 5 if self._style.is_v2 else 4
         request = m.InitProducerIdRequest(
             transactional_id=self.transactional_id, transaction_timeout_ms=self._style.timeout_ms
@@ -369,14 +367,6 @@ class CopyWorker:
         self._sequences.clear()
         self._must_renew = False
         self._history.note(self._clock.now_ms, f"{self.name} is producer {self._producer}")
-
-    def _find(self) -> Script[None]:
-        request = m.FindCoordinatorRequest(key_type=TRANSACTION_KEY, coordinator_keys=[self.transactional_id])
-        while True:
-            reply = yield Ask(self._client, request, 4)
-            if reply is not None and not reply.coordinators[0].error_code:
-                return
-            yield Rest(RETRY_MS)
 
     def _demand(self, request: Message, version: int, code_of: Callable[[Message], int]) -> Script[None]:
         """Ask a few times; if it cannot be had, the transaction is broken."""

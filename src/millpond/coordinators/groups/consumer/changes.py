@@ -71,10 +71,9 @@ def reconcile(group: ConsumerGroup, draft: Draft, member_id: str, owned: Partiti
 
 
 def remove_members(group: ConsumerGroup, draft: Draft, gone: Iterable[tuple[Member, Why, str]], now_ms: int) -> None:
-    """They are no longer in the group. Their partitions are free at once; the next heartbeat makes a new target."""
+    """They are no longer in the group, their partitions are free; `migration.go_on_without` does the rest."""
     for member, why, detail in gone:
         draft.remove_member(member.id)
         group.watch.forget(member.id)
         group.journal.note_member(why, member, now_ms, detail)
     forget_unused_patterns(draft)
-    turn_epoch(group, draft)

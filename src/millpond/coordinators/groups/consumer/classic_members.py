@@ -22,7 +22,7 @@ from millpond.coordinators.groups.consumer.members import (
     MemberState,
     Partitions,
 )
-from millpond.coordinators.groups.consumer.migration import downgrade_if_classic
+from millpond.coordinators.groups.consumer.migration import downgrade_if_classic, go_on_without
 from millpond.coordinators.groups.consumer.state import GroupState
 from millpond.coordinators.groups.group import CONSUMER_PROTOCOL
 from millpond.coordinators.groups.history import Why
@@ -189,7 +189,7 @@ def decide_leave(group: ConsumerGroup, draft: Draft, request: Request, now_ms: i
         )
     if gone:
         remove_members(group, draft, gone.values(), now_ms)
-        downgrade_if_classic(group, draft, now_ms)
+        go_on_without(group, draft, now_ms)
     if request.version < 3:
         return m.LeaveGroupResponse(error_code=answers[0].error_code)
     return m.LeaveGroupResponse(members=answers)

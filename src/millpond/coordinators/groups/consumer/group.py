@@ -37,7 +37,7 @@ from millpond.coordinators.groups.consumer.migration import (
     ClassicGroupView,
     answer_parked,
     check_upgrade,
-    downgrade_if_classic,
+    go_on_without,
     write_upgrade,
 )
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
@@ -221,7 +221,7 @@ class ConsumerGroup:
         draft = self._draft()
         if gone:
             remove_members(self, draft, gone.values(), now_ms)
-            downgrade_if_classic(self, draft, now_ms)
+            go_on_without(self, draft, now_ms)
         return self._decided(draft, now_ms)
 
     def on_topics_changed(self, now_ms: int) -> Effects:

@@ -24,7 +24,7 @@ from millpond.coordinators.groups.consumer.members import (
     by_topic,
     from_topics,
 )
-from millpond.coordinators.groups.consumer.migration import downgrade_if_classic
+from millpond.coordinators.groups.consumer.migration import go_on_without
 from millpond.coordinators.groups.history import Why
 from millpond.coordinators.shard import Request
 from millpond.wire import messages as m
@@ -136,7 +136,7 @@ def _leave(
 ) -> m.ConsumerGroupHeartbeatResponse:
     member = known_member(draft.state, body.member_id, body.instance_id)
     remove_members(group, draft, [(member, Why.LEFT, "")], now_ms)
-    downgrade_if_classic(group, draft, now_ms)
+    go_on_without(group, draft, now_ms)
     return m.ConsumerGroupHeartbeatResponse(member_id=member.id, member_epoch=LEAVING_EPOCH)
 
 

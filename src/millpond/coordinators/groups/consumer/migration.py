@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
+from millpond.coordinators.groups.consumer.changes import turn_epoch
 from millpond.coordinators.groups.consumer.draft import Draft
 from millpond.coordinators.groups.consumer.embedded import assignment_bytes, partitions_of, subscription_of
 from millpond.coordinators.groups.consumer.members import (
@@ -134,16 +135,27 @@ def answer_parked(classic: ClassicGroupView, effects: Effects) -> None:
             )
 
 
-def downgrade_if_classic(group: ConsumerGroup, draft: Draft, now_ms: int) -> None:
-    """When only members of the classic protocol are left, let the group be theirs again."""
+def go_on_without(group: ConsumerGroup, draft: Draft, now_ms: int) -> None:
+    """Members are gone: turn the epoch, so that the next heartbeat makes a new target for those who are left.
+
+    A group that becomes a classic one stays in the generation that its members know: in a later one they would count
+    as fenced, and lose what they have read since their last commit.
+    """
+    if not downgrade_if_classic(group, draft, now_ms):
+        turn_epoch(group, draft)
+
+
+def downgrade_if_classic(group: ConsumerGroup, draft: Draft, now_ms: int) -> bool:
+    """When only members of the classic protocol are left, let the group be theirs again. Whether it came to that."""
     members = list(draft.state.members.values())
     if not members or not all(member.is_classic for member in members):
-        return
+        return False
     if not group.settings.downgrades or len(members) > group.settings.classic_max_size:
-        return
+        return False
     value = _classic_value(draft, members, group.image, now_ms)
     draft.remove_group()
     draft.write_other(group_record(group.group_id, value))
+    return True
 
 
 def _classic_value(draft: Draft, members: Sequence[Member], image: Image, now_ms: int) -> m.GroupMetadataValue:

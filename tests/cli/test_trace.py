@@ -1,0 +1,90 @@
+"""`millpond trace` as a user runs it, against a node and against another broker that speaks Kafka."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from millpond.testing import Pond
+
+
+def hops_of(told: Any) -> dict[str, dict[str, Any]]:
+    assert told.code == 0, told.err
+    return {hop["name"]: hop for hop in told.objects[0]["hops"]}
+
+
+def test_the_chart_shows_every_hop_on_80_columns(millpond: Any) -> None:
+    told = millpond("trace", "-n", "10")
+    assert told.code == 0, told.err
+    assert told.lines[0] == "10 records of 1000 bytes to a topic of its own, 1 replica, acks=all"
+    names = [line.split()[0] for line in told.lines if re.match(r"\w+ +[\d.]", line)]
+    assert names[:8] == ["linger", "send", "append", "sync", "acknowledge", "fetch", "process", "acknowledged"]
+    assert max(map(len, told.lines)) <= 80
+    assert "cannot be seen apart from outside" in told.out
+    assert "millpond-trace" not in millpond("topic", "list").out, "its own topic is deleted again"
+
+
+def test_the_hops_add_up_and_linger_is_what_was_asked_for(millpond: Any) -> None:
+    told = millpond("trace", "-n", "10", "--linger", "40", "--json")
+    hops = hops_of(told)
+    assert 40 <= hops["linger"]["p50_ms"] < 60
+    facts = told.objects[0]
+    acknowledged = next(total for total in facts["totals"] if total["name"] == "acknowledged")
+    parts = sum(hops[name]["p50_ms"] for name in ("linger", "send", "append", "sync", "acknowledge"))
+    assert parts == pytest.approx(acknowledged["p50_ms"], rel=0.25)
+    assert abs(facts["clock_ms"]) < 50, "broker and client share a clock here"
+
+
+def test_a_topic_of_the_users_gets_marked_records_and_keeps_them(millpond: Any, topic: str) -> None:
+    assert millpond("trace", "--topic", topic, "-n", "3", "--acks", "1", "--linger", "0").code == 0
+    read = millpond("consume", topic, "--from", "beginning", "--until-end", "--json-lines").objects
+    assert len(read) == 3 + 3, "three to warm up"
+    assert all("millpond-trace" in record["headers"] for record in read)
+
+
+def test_with_commit_the_readers_commit_is_part_of_process(millpond: Any) -> None:
+    without = hops_of(millpond("trace", "-n", "5", "--acks", "1", "--json"))
+    committing = hops_of(millpond("trace", "-n", "5", "--acks", "1", "--commit", "--json"))
+    assert committing["process"]["p50_ms"] > without["process"]["p50_ms"]
+    assert "millpond-trace" not in millpond("group", "list").out
+
+
+def test_what_slows_the_way_shows_in_the_hops_of_the_way(lonely: Any, make_millpond: Any) -> None:
+    pond: Pond = make_millpond(mode="process")
+    with pond.slow_down(60):
+        hops = hops_of(lonely("trace", "-b", pond.bootstrap, "-n", "5", "--linger", "0", "--json"))
+    assert hops["append"]["p50_ms"] > 50
+    assert hops["linger"]["p50_ms"] < 50
+
+
+@pytest.fixture
+def another_broker() -> Iterator[str]:
+    """librdkafka's own mock cluster of three brokers."""
+    holder = Producer({"test.mock.num.brokers": 3, "bootstrap.servers": "", "log_level": 0})
+    holder.list_topics("elsewhere", timeout=10)
+    brokers = holder.list_topics(timeout=10).brokers.values()
+    yield ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+    del holder
+
+
+def test_another_broker_is_traced_the_same_way(lonely: Any, another_broker: str) -> None:
+    told = lonely("trace", "-b", another_broker, "--topic", "elsewhere", "-n", "5", "--json")
+    hops = hops_of(told)
+    assert list(hops) == ["linger", "send", "append", "replicate", "acknowledge", "fetch", "process"]
+    assert told.objects[0]["replicas"] == 3
+
+
+def test_what_cannot_be_traced_is_told_in_a_sentence(lonely: Any, millpond: Any, topic: str) -> None:
+    gone = millpond("trace", "--topic", "nowhere")
+    assert (gone.code, gone.err) == (
+        1,
+        "millpond: There is no topic nowhere; create it with `millpond topic create nowhere`.\n",
+    )
+    beyond = millpond("trace", "--topic", topic, "-p", "7")
+    assert (beyond.code, "there is no partition 7." in beyond.err) == (1, True)
+    alone = lonely("trace", "-b", "127.0.0.1:1")
+    assert (alone.code, alone.err.startswith("millpond: Nothing listens on 127.0.0.1:1")) == (1, True)

@@ -1,0 +1,81 @@
+"""After a restart the last five batches of a producer are known, as before it."""
+
+from __future__ import annotations
+
+import pytest
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.log import recall
+from millpond.log.limits import LogLimits
+
+PRODUCER = 9
+
+
+def write(pond, log, sequence, producer_id=PRODUCER, values=(b"a", b"b")):
+    batch = pond.batch(*values, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+    return log.append(batch, leader_epoch=0, now_ms=pond.now_ms)
+
+
+def end(pond, store, how):
+    if how == "clean":
+        store.close()
+    else:
+        store.checkpoint()
+        pond.disk.drop_process()
+
+
+@pytest.mark.parametrize("how", ["clean", "kill"])
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 500])
+def test_a_batch_among_the_last_five_is_a_duplicate_after_a_restart(make_pond, how, segment_bytes):
+    pond = make_pond(limits=LogLimits(segment_bytes=segment_bytes))
+    store, log = pond.open()
+    first_offsets = [write(pond, log, 2 * number).first_offset for number in range(8)]
+    write(pond, log, 0, producer_id=PRODUCER + 1)
+    pond.sync(log)
+    end(pond, store, how)
+    _, log = pond.open()
+    # Of large batches in small segments not all are cheap to find again.
+    known = 5 if segment_bytes > 1000 or how == "kill" else 2
+    for number in range(8 - known, 8):
+        appended = write(pond, log, 2 * number)
+        assert (appended.duplicate, appended.first_offset) == (True, first_offsets[number])
+    with pytest.raises(Refused) as refused:
+        write(pond, log, 4)
+    assert refused.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert not write(pond, log, 16).duplicate
+
+
+def test_only_what_leads_to_the_last_batch_counts(make_pond):
+    """An older epoch's sequences, and those before a hole that compaction left, say nothing."""
+    pond = make_pond(limits=LogLimits(segment_bytes=1 << 20))
+    store, log = pond.open()
+    write(pond, log, 0)
+    renewed = pond.batch(b"x", producer_id=PRODUCER, producer_epoch=1, base_sequence=0)
+    log.append(renewed, leader_epoch=0, now_ms=pond.now_ms)
+    store.close()
+    _, log = pond.open()
+    assert len(log.producers.entries[PRODUCER].spans) == 1
+
+
+def test_the_end_is_enough(make_pond, monkeypatch):
+    """A long log is not read from its beginning."""
+    monkeypatch.setattr(recall, "ENTRIES_BACK", 3)
+    pond = make_pond(limits=LogLimits(segment_bytes=1 << 20, index_interval_bytes=0))
+    store, log = pond.open()
+    for number in range(20):
+        write(pond, log, 2 * number)
+    store.close()
+    _, log = pond.open()
+    spans = log.producers.entries[PRODUCER].spans
+    assert [span.base_sequence for span in spans] == [34, 36, 38]
+
+
+def test_a_producer_that_is_long_silent_costs_nothing(make_pond):
+    pond = make_pond(limits=LogLimits(segment_bytes=1 << 20))
+    store, log = pond.open()
+    for number in range(3):
+        write(pond, log, 2 * number)
+    store.close()
+    pond.now_ms += recall.RETRIED_WITHIN_MS
+    _, log = pond.open()
+    assert len(log.producers.entries[PRODUCER].spans) == 1

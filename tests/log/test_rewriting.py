@@ -1,0 +1,113 @@
+"""After a failed sync the page cache is all there is: a restart must bring that to the disk before it trusts it."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from millpond.base.errors import Refused
+from millpond.log.limits import LogLimits
+from millpond.log.names import FAILED_SYNC_FILE
+from millpond.sim.disk import PowerCut, SimDisk
+
+SAFE, COUNT = 15, 40
+
+
+def fail_a_sync(pond, log) -> None:
+    """The disk loses what was written since the last sync, and the log is closed for it."""
+    ticket = log.sync_target()
+    pond.disk.fail_syncs(".log")
+    with pytest.raises(OSError) as failure:
+        ticket.run()
+    log.fail(failure.value, ticket)
+
+
+def written_and_lost(make_pond, seed=0):
+    """Some records that are safe, some that only the page cache has, in several segments."""
+    pond = make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=1000, index_interval_bytes=150))
+    store, log = pond.open()
+    pond.fill(log, SAFE)
+    pond.sync(log)
+    store.checkpoint()
+    pond.fill(log, COUNT - SAFE, start=SAFE)
+    fail_a_sync(pond, log)
+    pond.disk.drop_process()
+    return pond
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_restart_takes_for_good_survives_a_power_cut(make_pond, seed):
+    pond = written_and_lost(make_pond, seed)
+    store, log = pond.open()
+    assert log.end_offset == COUNT
+    pond.sync(log)
+    store.checkpoint()
+    pond.disk.crash()
+    _, log = pond.open()
+    assert pond.values(log) == {n: b"value-%d" % n for n in range(COUNT)}
+
+
+def test_the_power_may_go_at_every_operation_of_the_rewriting(make_pond):
+    """Never less than what was safe, never damage; and who started well once has everything for good."""
+    for operation in range(1, 200):
+        pond = written_and_lost(make_pond, operation)
+        pond.disk.crash_at_operation(pond.disk.operations + operation)
+        try:
+            _, log = pond.open()
+            pond.sync(log)
+            is_through = True
+        except PowerCut:
+            is_through = False
+        pond.disk.crash()
+        _, log = pond.open()
+        found = pond.values(log)
+        assert found == {n: b"value-%d" % n for n in range(len(found))}
+        assert len(found) >= (COUNT if is_through else SAFE)
+        if is_through:
+            return
+    pytest.fail("the power was never left on")
+
+
+def test_segments_below_the_recovery_point_are_left_alone(make_pond):
+    pond = written_and_lost(make_pond)
+    mark = len(pond.disk.trace)
+    pond.open()
+    renamed = [line.split()[2] for line in list(pond.disk.trace)[mark:] if line.split()[1] == "rename"]
+    assert renamed
+    assert f"{pond.partition}/{0:020d}.log.tmp" not in renamed, "it ends below what is safe"
+    assert not pond.disk.exists(f"{pond.partition}/{FAILED_SYNC_FILE}")
+
+
+def test_a_rewriting_that_fails_leaves_the_partition_offline_with_its_mark(make_pond):
+    pond = written_and_lost(make_pond)
+    pond.disk.fail_syncs(".log.tmp")
+    store = pond.store()
+    assert pond.tp in store.open(pond.now_ms).failed
+    with pytest.raises(Refused):
+        store.create(pond.tp, pond.topic_id)
+    store.close()
+    assert pond.disk.exists(f"{pond.partition}/{FAILED_SYNC_FILE}")
+    _, log = pond.open()
+    assert log.end_offset == COUNT
+    assert not pond.disk.exists(f"{pond.partition}/{FAILED_SYNC_FILE}")
+
+
+def test_the_mark_is_tried_again_with_each_checkpoint(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 3)
+    sim.open_files_max = sim.open_files
+    log.fail(OSError(errno.EIO, "broken"))
+    assert not sim.exists(f"{pond.partition}/{FAILED_SYNC_FILE}")
+    sim.open_files_max = None
+    store.checkpoint()
+    assert sim.exists(f"{pond.partition}/{FAILED_SYNC_FILE}")
+
+
+def test_a_log_that_is_gone_leaves_no_mark(pond, sim):
+    store, log = pond.open()
+    ticket = log.sync_target()
+    store.delete(pond.tp)
+    log.fail(OSError(errno.ENOENT, "gone"), ticket)
+    store.create(pond.tp, pond.topic_id)
+    assert not sim.exists(f"{pond.partition}/{FAILED_SYNC_FILE}")
