@@ -1,7 +1,7 @@
 """Copy records exactly once while workers and the node are killed: `python tests/campaigns/exactly_once.py`.
 
-Three copying jobs of 100,000 records in all: one worker, two workers that share a classic group, and two in a group of
-the new protocol. The output is counted under read_committed.
+Three copying jobs of 100,000 records in all: one worker, two workers that share a classic group, and two in a group
+of the new protocol. The output is counted under read_committed.
 """
 
 from __future__ import annotations

@@ -107,7 +107,13 @@ class Box:
 
     def _consumer(self) -> Consumer:
         servers = self.quick.bootstrap
-        told = {"bootstrap.servers": servers, "group.id": "look", "enable.partition.eof": True, "log_level": 0}
+        told = {
+            "bootstrap.servers": servers,
+            "group.id": "look",
+            "fetch.wait.max.ms": 50,
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
         return Consumer(told | {"isolation.level": "read_committed", "auto.offset.reset": "earliest"})
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from millpond.wire.records import Record, encode_batch
 from support.node import eventually
-from support.raw import Raw, batch
-from support.raw_transactions import READ_COMMITTED, NODE_SETTINGS, end_offset, fetch
-from support.transactions import END
-
-from millpond.wire.batch import walk
-from millpond.wire.records import decode_batch
+from support.raw import Raw
+from support.raw_transactions import NODE_SETTINGS, RawProducer, committed_records
 
 TOPIC = "table"
 KEYS = 40
@@ -23,7 +21,9 @@ SETTINGS = {**NODE_SETTINGS, "log.cleaner.backoff.ms": "100"}
 
 def write(node, model, dice, name, transactions=TRANSACTIONS):
     """Transactions of puts and deletes, a third of them aborted; only committed ones change the model."""
-    producer = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": name, "log_level": 0})
+    producer = Producer(
+        {"bootstrap.servers": node.bootstrap, "transactional.id": name, "retry.backoff.ms": 10, "log_level": 0}
+    )
     producer.init_transactions(20.0)
     for turn in range(transactions):
         changed = {}
@@ -41,31 +41,92 @@ def write(node, model, dice, name, transactions=TRANSACTIONS):
             model.update(changed)
 
 
-def table(raw):
-    """The topic as a reader of committed records sees it, and how many records that took."""
-    found, count, offset = {}, 0, fetch(raw, TOPIC).log_start_offset
-    end = end_offset(raw, TOPIC, READ_COMMITTED)
-    while offset < end:
-        reply = fetch(raw, TOPIC, offset)
-        assert not reply.error_code
-        aborts = sorted((each.first_offset, each.producer_id) for each in reply.aborted_transactions or ())
-        aborting = set()
-        before = offset
-        for position, header in walk(reply.records):
-            while aborts and aborts[0][0] < header.next_offset:
-                aborting.add(aborts.pop(0)[1])
-            if header.is_control:
-                aborting.discard(header.producer_id)
-            elif header.producer_id not in aborting or not header.is_transactional:
-                for record in decode_batch(reply.records, position):
-                    if record.offset >= offset:
-                        found[record.key] = record.value
-                        count += 1
-            before = header.next_offset
-        assert before > offset, f"nothing at {offset}"
-        offset = before
-    return {key: value for key, value in found.items() if value is not None}, count
+def alive(pairs):
+    """The table that a sequence of changes leads to."""
+    return {key: value for key, value in dict(pairs).items() if value is not None}
 
 
-def alive(model):
-    return {key: value for key, value in model.items() if value is not None}
+def read_by_hand(node):
+    with Raw(node.port) as raw:
+        return [(each.key, each.value) for each in committed_records(raw, TOPIC)]
+
+
+def read_with_confluent(node):
+    consumer = Consumer(
+        {
+            "bootstrap.servers": node.bootstrap,
+            "group.id": "none",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    found = []
+    while (message := consumer.poll(20.0)) is not None:
+        if message.error() is not None:
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            break
+        found.append((message.key(), message.value()))
+    consumer.close()
+    return found
+
+
+def create(node, **settings):
+    with Raw(node.port) as raw:
+        raw.create_topic(
+            TOPIC, cleanup_policy="compact", segment_bytes="16384", min_cleanable_dirty_ratio="0.01", **settings
+        )
+
+
+def keyed_batch(producer, pairs):
+    records = [Record(place, time.time_ns() // 1_000_000, *pair) for place, pair in enumerate(pairs)]
+    return encode_batch(
+        records, producer_id=producer.id, producer_epoch=producer.epoch, base_sequence=0, transactional=True
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delete_retention_ms", ["0", "86400000"], ids=["markers go", "markers stay"])
+def test_the_table_after_compaction_is_the_one_that_was_committed(make_node, delete_retention_ms):
+    node = make_node(SETTINGS)
+    create(node, delete_retention_ms=delete_retention_ms)
+    dice, model = random.Random(5), {}
+    for name in ("first", "second"):
+        # The cleaner is at work while the second one writes.
+        write(node, model, dice, name)
+        assert alive(read_by_hand(node)) == alive(model)
+    written = len(read_by_hand(node))
+    # Only what is newest of each key, and what lies in the active segment, is left.
+    assert eventually(lambda: len(read_by_hand(node)) < 700, 15.0), f"{written} records are not compacted"
+    for read in (read_by_hand, read_with_confluent):
+        assert alive(read(node)) == alive(model)
+    node.restart(crash=True)
+    for read in (read_by_hand, read_with_confluent):
+        assert alive(read(node)) == alive(model)
+    write(node, model, dice, "third", 10)
+    assert alive(read_by_hand(node)) == alive(model)
+
+
+def test_compaction_stops_before_an_open_transaction(make_node):
+    """What is undecided may yet be aborted: then the older values of its keys still count."""
+    node = make_node(SETTINGS)
+    create(node, delete_retention_ms="0")
+    dice, model = random.Random(6), {}
+    write(node, model, dice, "before", 20)
+    with Raw(node.port) as raw:
+        open_one = RawProducer(raw, "open").begin_session()
+        open_one.add(TOPIC, 0)
+        keyed = [(b"key-%d" % number, b"undecided") for number in range(KEYS)]
+        assert not open_one.produce(TOPIC, 0, keyed_batch(open_one, keyed)).error_code
+        expected = alive(model)
+        write(node, model, dice, "behind", 20)
+        # Time for the cleaner to do wrong.
+        time.sleep(0.5)
+        assert alive(read_by_hand(node)) == expected
+        open_one.abort()
+        assert eventually(lambda: alive(read_by_hand(node)) == alive(model), 10.0)
+    assert eventually(lambda: len(read_by_hand(node)) < 500, 15.0)
+    assert alive(read_by_hand(node)) == alive(model)

@@ -1,4 +1,4 @@
-"""Transactions and idempotent producers through crashes of the node, broken connections and forgotten producer ids."""
+"""Transactions and idempotent producers through crashes, broken connections and forgotten producer ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions v2 (KIP-890) by hand: the broker adds partitions by itself, and every end raises the producer's epoch."""
+"""Transactions v2 (KIP-890) by hand: the broker adds partitions by itself, every end raises the epoch."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from millpond.broker import flusher
 from millpond.broker.apis import k01_fetch
 from millpond.broker.controller import Controller
-from millpond.log import recovery, store, syncing, together
+from millpond.log import recovery, store, syncing
 from millpond.log.partition_log import PartitionLog
 from millpond.log.producers import ProducerStates
 from millpond.sim.disk import PowerCut
@@ -31,17 +32,18 @@ def acknowledge_before_the_sync(patch: Patch) -> None:
 
 
 def retry_a_failed_sync(patch: Patch) -> None:
-    def sync(ticket: syncing.SyncTicket) -> OSError | None:
+    def run(ticket: syncing.SyncTicket) -> None:
         for _ in range(5):
-            try:
-                ticket.run()
-            except OSError as error:
-                failure = error
-            else:
-                return None
-        return failure
+            with contextlib.suppress(OSError):
+                return real(ticket)
+        return real(ticket)
 
-    patch.setattr(together, "_run_alone", sync)
+    real = syncing.SyncTicket.run
+    patch.setattr(syncing.SyncTicket, "run", run)
+
+
+def forget_a_failed_sync_on_restart(patch: Patch) -> None:
+    patch.setattr(PartitionLog, "mark_failure", lambda _: None)
 
 
 def forget_producers_on_restart(patch: Patch) -> None:
@@ -115,6 +117,7 @@ POWER = ("power cut", "power cut at operation")
 MUTANTS: dict[Callable[[Patch], None], tuple[tuple[str, ...], int]] = {
     acknowledge_before_the_sync: (POWER, 0),
     retry_a_failed_sync: (("failing sync",), 0),
+    forget_a_failed_sync_on_restart: (("failing sync, then kill", "power cut"), 0),
     forget_producers_on_restart: (("kill", "slow disk"), 16),
     keep_a_torn_tail: (POWER, 0),
     sync_no_folders: (POWER, 0),

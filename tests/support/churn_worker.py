@@ -20,6 +20,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -40,7 +41,6 @@ def now_us() -> int:
 class Worker:
     def __init__(self, bootstrap: str, group: str, topic: str, protocol: str, session_ms: int, path: str) -> None:
         self.topic = topic
-        self.is_over = False
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._next: dict[int, int] = {}
         """By partition: the offset after the last record, when that is not committed yet."""
@@ -55,9 +55,9 @@ class Worker:
     def say(self, *words: object) -> None:
         os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
 
-    def run(self) -> None:
+    def run(self, is_over: threading.Event) -> None:
         commit_at = 0.0
-        while not self.is_over:
+        while not is_over.is_set():
             message = self.consumer.poll(0.02)
             if message is not None and message.error() is None:
                 self.note(message.partition(), message.offset())
@@ -126,13 +126,9 @@ def main() -> None:
     # A worker must not outlive the test that started it, however that ends.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     bootstrap, group, topic, protocol, session_ms, path = sys.argv[1:]
-    worker = Worker(bootstrap, group, topic, protocol, int(session_ms), path)
-
-    def stop(*_: object) -> None:
-        worker.is_over = True
-
-    signal.signal(signal.SIGTERM, stop)
-    worker.run()
+    asked_to_leave = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: asked_to_leave.set())
+    Worker(bootstrap, group, topic, protocol, int(session_ms), path).run(asked_to_leave)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 from millpond.base.errors import ErrorCode
 from millpond.wire import messages as m
 from millpond.wire.batch import walk
-from millpond.wire.records import decode_batch
+from millpond.wire.records import Record, decode_batch
 from support.node import eventually
 from support.raw import Raw, batch, fetch_request, produce_request
 
@@ -183,11 +183,12 @@ def end_offset(raw: Raw, topic: str, isolation: int) -> int:
     return int(reply.topics[0].partitions[0].offset)
 
 
-def committed_values(raw: Raw, topic: str, partition: int = 0) -> list[bytes | None]:
+def committed_records(raw: Raw, topic: str, partition: int = 0) -> list[Record]:
     """What a careful consumer makes of one partition: aborted transactions left out by the list in each reply."""
-    found: list[bytes | None] = []
-    offset, reply = 0, fetch(raw, topic, partition=partition)
-    while offset < reply.last_stable_offset:
+    found: list[Record] = []
+    reply = fetch(raw, topic, partition=partition)
+    offset, end = max(reply.log_start_offset, 0), reply.last_stable_offset
+    while offset < end:
         reply = fetch(raw, topic, offset, partition=partition)
         assert not reply.error_code, ErrorCode(reply.error_code)
         aborts = sorted((each.first_offset, each.producer_id) for each in reply.aborted_transactions or ())
@@ -199,12 +200,15 @@ def committed_values(raw: Raw, topic: str, partition: int = 0) -> list[bytes | N
             if header.is_control:
                 aborting.discard(header.producer_id)
             elif header.producer_id not in aborting or not header.is_transactional:
-                records = decode_batch(reply.records, position)
-                found += [record.value for record in records if record.offset >= offset]
+                found += [each for each in decode_batch(reply.records, position) if each.offset >= offset]
             before = header.next_offset
         assert before > offset, f"nothing at {offset}"
         offset = before
     return found
+
+
+def committed_values(raw: Raw, topic: str, partition: int = 0) -> list[bytes | None]:
+    return [each.value for each in committed_records(raw, topic, partition)]
 
 
 def find_coordinator(raw: Raw, group: str) -> None:

@@ -5,9 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import confluent_kafka.admin  # noqa: F401
 import pytest
 
+import millpond.testing.pond  # noqa: F401
+
+# What is imported here need not be imported anew by every run of pytest within pytest.
+
 pytest_plugins = ["pytester"]
+
+
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    # Plugins of this project's own tests are of no concern to a user's.
+    others = [
+        f"-pno:{name}" for name in ("hypothesispytest", "xdist", "xdist.looponfail", "cacheprovider", "timeout")
+    ]
+    return pytester.runpytest_inprocess(*others, *arguments)
 
 
 def test_a_users_tests_get_brokers_fresh_and_shared(pytester: pytest.Pytester) -> None:
@@ -43,20 +56,20 @@ def test_a_users_tests_get_brokers_fresh_and_shared(pytester: pytest.Pytester) -
             assert len(millpond.admin.list_topics(timeout=5).topics["by-itself"].partitions) == 2
         """
     )
-    pytester.runpytest_inprocess("--strict-markers").assert_outcomes(passed=5)
+    run(pytester, "--strict-markers").assert_outcomes(passed=5)
 
 
 def test_the_mode_comes_from_the_ini_file_and_the_command_line(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nmillpond_mode = process\n")
     pytester.makepyfile("def test_mode(millpond, pytestconfig):\n    assert millpond.mode == 'thread'\n")
-    pytester.runpytest_inprocess().assert_outcomes(failed=1)
-    pytester.runpytest_inprocess("--millpond-mode=thread").assert_outcomes(passed=1)
+    run(pytester).assert_outcomes(failed=1)
+    run(pytester, "--millpond-mode=thread").assert_outcomes(passed=1)
 
 
 def test_a_wrong_mode_is_told_in_a_sentence(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nmillpond_mode = container\n")
     pytester.makepyfile("def test_mode(millpond):\n    pass\n")
-    done = pytester.runpytest_inprocess()
+    done = run(pytester)
     done.assert_outcomes(errors=1)
     done.stdout.fnmatch_lines(["*millpond_mode is 'container'; it can be thread or process.*"])
 
@@ -74,7 +87,7 @@ def test_a_failing_test_shows_what_its_broker_reported(pytester: pytest.Pytester
             assert False
         """
     )
-    done = pytester.runpytest_inprocess()
+    done = run(pytester)
     done.assert_outcomes(failed=1)
     done.stdout.fnmatch_lines(["*millpond 127.0.0.1:*", "*broke the protocol*"])
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Message
 
+from millpond.base.settings import SettingError
 from millpond.testing import Pond, TooFew
 
 
@@ -68,7 +72,7 @@ def test_settings_reach_the_broker_and_unknown_ones_are_refused(tmp_path: Path) 
         assert len(pond.admin.list_topics(timeout=5).topics["made-by-itself"].partitions) == 4
     assert (tmp_path / "d").exists(), "a folder that was given stays"
     with pytest.raises(Exception, match=r"num\.partition"):
-        Pond(settings={"num_partition": 4}).start()
+        Pond(settings={"num_partition": 4}).__enter__()
 
 
 def test_its_own_folder_goes_with_it() -> None:
@@ -136,6 +140,23 @@ def test_clients_live_through_broken_connections(fault: str, millpond: Pond) -> 
     assert values(millpond.consume(topic, 10)) == [str(number).encode() for number in range(10)]
     with pytest.raises(TooFew):
         millpond.consume(topic, 11, timeout=0.2)
+
+
+def test_many_lives_leave_no_threads_descriptors_or_folders() -> None:
+    def left() -> tuple[int, int]:
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    with Pond():
+        pass
+    before = left()
+    for _ in range(5):
+        with Pond() as pond:
+            socket.create_connection(("127.0.0.1", int(pond.bootstrap.split(":")[1])), 5).close()
+            pond.drop_connections()
+            pond.restart()
+    with pytest.raises(SettingError), Pond(settings={"no_such": 1}):
+        pass
+    assert left() == before
 
 
 def test_several_at_once_keep_apart(make_millpond: Callable[..., Pond]) -> None:

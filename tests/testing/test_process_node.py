@@ -44,6 +44,18 @@ def test_it_lives_stands_still_and_ends_in_both_ways(texts: dict[str, str], tmp_
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
+def test_one_that_ended_by_itself_is_known_to_and_can_be_started_again(texts: dict[str, str]) -> None:
+    node = ProcessNode(texts, silent)
+    node.start()
+    os.kill(node.pid, signal.SIGKILL)
+    psutil.Process(node.pid).wait(10)
+    assert not node.is_running
+    node.pause()
+    node.resume()
+    assert node.start() > 0
+    node.kill()
+
+
 def test_one_that_cannot_start_says_why(texts: dict[str, str]) -> None:
     told: list[str] = []
     node = ProcessNode(texts | {"listen": "127.0.0.1:nowhere"}, lambda event, **_: told.append(event))

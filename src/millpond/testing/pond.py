@@ -78,7 +78,11 @@ class Pond:
         self._clients: dict[str, Any] = {}
 
     def __enter__(self) -> Pond:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -267,7 +271,12 @@ def dotted(settings: Mapping[str, object]) -> dict[str, str]:
 
 
 def dotted_values(settings: Mapping[str, object]) -> dict[str, Any]:
-    return {name.replace("_", "."): value for name, value in settings.items()}
+    return {_dotted(name): value for name, value in settings.items()}
+
+
+def _dotted(name: str) -> str:
+    # Callbacks and the level of the log are the client library's only names with an underscore of their own.
+    return name if name.endswith("_cb") or name == "log_level" else name.replace("_", ".")
 
 
 def _text(value: object) -> str:

@@ -34,7 +34,7 @@ class ProcessNode:
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None
+        return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
@@ -43,7 +43,8 @@ class ProcessNode:
 
     def start(self) -> int:
         """Start and wait until it serves; the port that it listens on."""
-        assert self._process is None, "the node runs already"
+        assert not self.is_running, "the node runs already"
+        self._end(signal.SIGKILL)
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -78,9 +79,10 @@ class ProcessNode:
 
     def pause(self) -> None:
         """Let it stand still: connections stay open, nobody is answered."""
-        if self._process is not None:
+        if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGSTOP)
-            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+            # It stands still some time after it was told to; or it has ended, then there is nothing to wait for.
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         if self._process is not None:

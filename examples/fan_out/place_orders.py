@@ -1,0 +1,19 @@
+"""Places orders: writes each once, whoever reads it. Usage: place_orders.py COUNT [FIRST]."""
+
+from __future__ import annotations
+
+import sys
+
+from millpond import Producer
+
+
+def main(count: int, first: int = 0) -> None:
+    with Producer() as producer:
+        for number in range(first, first + count):
+            customer = f"customer-{number % 7}"
+            producer.send("orders", {"order": number, "customer": customer, "cents": 100 + number}, key=customer)
+    print(f"placed {count} orders")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

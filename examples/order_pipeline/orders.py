@@ -1,0 +1,17 @@
+"""What the programs of this example agree on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ORDERS = "shop.orders"
+PAYMENTS = "shop.payments"
+PARCELS = "shop.parcels"
+
+
+@dataclass
+class Order:
+    id: int
+    customer: str
+    cents: int
+    currency: str = "EUR"

@@ -1,0 +1,57 @@
+"""Charges orders, then packs parcels: two workers in one process. Usage: pipeline.py [CURRENCY...].
+
+The bank fails now and then, so an order is tried three times; one that cannot be helped goes to the dead letters with
+all that is known about it, and the orders behind it go on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+from millpond import Message, Reject, Retry, Send, run_workers, worker
+from orders import ORDERS, PARCELS, PAYMENTS, Order
+
+currencies = set(sys.argv[1:]) or {"EUR"}
+calls: Counter[int] = Counter()
+
+
+class UnknownCurrency(Exception):
+    """May be known tomorrow: then the dead letters can be redriven."""
+
+
+def ask_bank(order: Order) -> str:
+    """A bank that does not answer the first time, for every third order."""
+    calls[order.id] += 1
+    if order.id % 3 == 0 and calls[order.id] == 1:
+        raise TimeoutError("the bank does not answer")
+    if order.currency not in currencies:
+        raise UnknownCurrency(order.currency)
+    return f"payment-{order.id}"
+
+
+@worker(
+    ORDERS,
+    group="shop.charge",
+    delivery="exactly_once",
+    retries=Retry(3, first_s=0.05, give_up_on=(UnknownCurrency,)),
+    dead_letters=f"{ORDERS}.dlq",
+    concurrency=4,
+)
+def charge(order: Order, message: Message) -> Send:
+    if order.cents <= 0:
+        raise Reject(f"an order over {order.cents} cents")
+    payment = ask_bank(order)
+    print(f"charged order {order.id}", flush=True)
+    return Send(PAYMENTS, {"order": order.id, "payment": payment}, key=message.key)
+
+
+@worker(PAYMENTS, group="shop.pack", delivery="exactly_once")
+def pack(message: Message) -> Send:
+    paid = message.json()
+    print(f"packed order {paid['order']}", flush=True)
+    return Send(PARCELS, f"parcel-{paid['order']}", key=message.key)
+
+
+if __name__ == "__main__":
+    run_workers(charge, pack)

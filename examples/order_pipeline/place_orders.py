@@ -1,0 +1,28 @@
+"""Places orders, among them some that cannot be read, some refused, some in a currency nobody knows yet.
+
+Usage: place_orders.py COUNT
+"""
+
+from __future__ import annotations
+
+import sys
+
+from millpond import Producer
+from orders import ORDERS, Order
+
+
+def main(count: int) -> None:
+    with Producer() as producer:
+        for number in range(count):
+            customer = f"customer-{number % 5}"
+            if number % 10 == 3:
+                producer.send(ORDERS, b"{this is no order", key=customer)
+                continue
+            cents = -1 if number % 10 == 5 else 1000 + number
+            currency = "CHF" if number % 10 == 7 else "EUR"
+            producer.send(ORDERS, Order(number, customer, cents, currency), key=customer)
+    print(f"placed {count} orders")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,80 @@
+"""Dead letters keep the whole record and say what happened."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond import DecodeFailed, Message
+from millpond.client import dead_letters as dlq
+from millpond.client.message import header_list
+
+ORIGIN = dlq.Origin("orders", 3, 1234, 1_700_000_000_000)
+
+
+def letter_of(message: Message, error: BaseException, attempts: int = 5) -> Message:
+    sent = dlq.dead_letter(
+        message, error, to="orders.dlq", origin=ORIGIN, attempts=attempts, group="billing", now_ms=1_700_000_099_000
+    )
+    return Message(sent.topic, 0, 0, 0, sent.key, sent.value, tuple(header_list(sent.headers)))
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+def test_what_goes_in_comes_out() -> None:
+    message = Message("orders", 3, 1234, 0, b"key", b"value", (("trace", b"abc"),))
+    letter = letter_of(message, raised(ValueError("no such customer")))
+    found = dlq.read_dead_letter(letter)
+    assert (letter.topic, letter.key, letter.value) == ("orders.dlq", b"key", b"value")
+    assert letter.header("trace") == b"abc"
+    assert found.origin == ORIGIN
+    assert (found.attempts, found.group, found.redriven) == (5, "billing", 0)
+    assert (found.error_type, found.error_message) == ("ValueError", "no such customer")
+    assert found.time_ms == 1_700_000_099_000
+    assert "in raised" in found.error_traceback
+
+
+def test_all_names_are_there() -> None:
+    names = {name for name, _ in letter_of(Message("orders", 3, 1234), ValueError()).headers}
+    assert names == {
+        "dlq.topic", "dlq.partition", "dlq.offset", "dlq.timestamp", "dlq.attempts", "dlq.error.type",
+        "dlq.error.message", "dlq.error.traceback", "dlq.group", "dlq.time", "dlq.redriven",
+    }  # fmt: skip
+
+
+def test_long_errors_are_cut_and_the_traceback_keeps_its_end() -> None:
+    found = dlq.read_dead_letter(letter_of(Message("orders", 0, 0), raised(ValueError("x" * 50_000 + "end"))))
+    assert len(found.error_message) == dlq.ERROR_MESSAGE_CHARACTERS_MAX
+    assert len(found.error_traceback) == dlq.TRACEBACK_CHARACTERS_MAX
+    assert found.error_traceback.endswith("end\n")
+
+
+def test_a_redriven_record_that_fails_again_keeps_its_count_and_gets_fresh_headers() -> None:
+    first = letter_of(Message("orders", 3, 1234, value=b"v", headers=(("own", b"1"),)), ValueError("first"))
+    back = dlq.redrive(first)
+    assert back.topic == "orders"
+    assert header_list(back.headers) == [("own", b"1"), ("dlq.redriven", b"1")]
+    again = letter_of(
+        Message("orders", 3, 99, value=b"v", headers=tuple(header_list(back.headers))), KeyError("second")
+    )
+    assert dlq.read_dead_letter(again).redriven == 1
+    assert [name for name, _ in again.headers].count("dlq.error.type") == 1
+    assert dlq.redrive(again).headers[-1] == ("dlq.redriven", b"2")
+
+
+def test_a_record_that_is_no_dead_letter_is_refused() -> None:
+    with pytest.raises(DecodeFailed, match="not a dead letter"):
+        dlq.read_dead_letter(Message("orders", 0, 0))
+
+
+@given(st.text(max_size=50), st.binary(max_size=50))
+def test_any_error_text_and_damaged_numbers_are_survived(text: str, damage: bytes) -> None:
+    letter = letter_of(Message("orders", 0, 0), ValueError(text))
+    damaged = Message("x", 0, 0, headers=(*letter.headers, ("dlq.offset", damage), ("dlq.redriven", damage)))
+    assert isinstance(dlq.read_dead_letter(damaged).redriven, int)

@@ -1,0 +1,57 @@
+"""Messages: values, headers, and what can be asked of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pytest
+
+from millpond import DecodeFailed, Message
+from millpond.client.message import header_list, key_bytes
+
+
+def a_message(value: bytes | None = b"{}", **more) -> Message:
+    return Message("orders", 2, 41, **{"value": value, **more})
+
+
+@dataclass
+class Order:
+    id: int
+
+
+def test_a_payload_is_read_as_asked() -> None:
+    message = a_message(b'{"id": 7}')
+    assert message.json() == {"id": 7}
+    assert message.text() == '{"id": 7}'
+    assert message.as_(Order) == Order(7)
+    assert message.as_(dict) == {"id": 7}
+
+
+@pytest.mark.parametrize("value", [None, b"{", b"\xff\xfe"])
+def test_what_is_no_json_says_which_record(value: bytes | None) -> None:
+    with pytest.raises(DecodeFailed, match=r"orders\[2\]@41"):
+        a_message(value).json()
+
+
+def test_what_is_no_text_is_refused() -> None:
+    with pytest.raises(DecodeFailed, match="UTF-8"):
+        a_message(b"\xff").text()
+
+
+def test_the_last_header_of_a_name_counts() -> None:
+    message = a_message(headers=(("a", b"1"), ("b", None), ("a", b"2")))
+    assert message.header("a") == b"2"
+    assert message.header("b") is None
+    assert message.header("c") is None
+
+
+def test_the_time() -> None:
+    assert a_message().time is None
+    assert a_message(timestamp_ms=1_700_000_000_500).time == datetime(2023, 11, 14, 22, 13, 20, 500_000, UTC)
+
+
+def test_headers_and_keys_come_in_many_shapes() -> None:
+    assert header_list({"a": "text", "b": b"bytes", "c": None}) == [("a", b"text"), ("b", b"bytes"), ("c", None)]
+    assert header_list([("a", "1"), ("a", "2")]) == [("a", b"1"), ("a", b"2")]
+    assert (key_bytes("ü"), key_bytes(b"x"), key_bytes(None)) == ("ü".encode(), b"x", None)

@@ -1,0 +1,78 @@
+"""Ids in SQLite: once means once, with the effect or not at all."""
+
+from __future__ import annotations
+
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from millpond import SqliteIds
+
+
+@pytest.fixture
+def ids(tmp_path: Path):  # type: ignore[no-untyped-def]
+    store = SqliteIds(tmp_path / "ids.db")
+    yield store
+    store.close()
+
+
+def test_the_second_time_there_is_nothing_to_do(ids: SqliteIds) -> None:
+    with ids.once("a") as unit:
+        assert unit is not None
+    with ids.once("a") as unit:
+        assert unit is None
+    with ids.once("b") as unit:
+        assert unit is not None
+
+
+def test_a_failure_undoes_the_effect_and_the_note(ids: SqliteIds, tmp_path: Path) -> None:
+    with ids.once("make") as unit:
+        unit.execute("CREATE TABLE effects (name TEXT)")
+
+    def fail() -> None:
+        with ids.once("a") as unit:
+            unit.execute("INSERT INTO effects VALUES ('a')")
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        fail()
+    with sqlite3.connect(tmp_path / "ids.db") as database:
+        assert database.execute("SELECT count(*) FROM effects").fetchone() == (0,)
+    with ids.once("a") as unit:
+        assert unit is not None
+
+
+def test_it_lasts_and_is_shared_by_processes(ids: SqliteIds, tmp_path: Path) -> None:
+    with ids.once("a"):
+        pass
+    other = SqliteIds(tmp_path / "ids.db")
+    with other.once("a") as unit:
+        assert unit is None
+    other.close()
+
+
+def test_of_many_threads_one_gets_it(ids: SqliteIds) -> None:
+    def attempt(number: int) -> bool:
+        with ids.once(f"id-{number % 5}") as unit:
+            return unit is not None
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(attempt, range(80))) == 5
+
+
+def test_old_ids_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millpond.client.processed_ids.FORGET_BATCH", 2)
+    store = SqliteIds(tmp_path / "ids.db", keep_s=-1)
+    for name in ("a", "b"):
+        with store.once(name):
+            pass
+    with store.once("a") as unit:
+        assert unit is not None
+    store.close()
+
+
+def test_a_table_must_have_a_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="table"):
+        SqliteIds(tmp_path / "ids.db", table="x; DROP")

@@ -1,0 +1,48 @@
+"""Runners: threads and tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from threading import Event, current_thread
+
+from millpond.client.running import Tasks, Threads
+
+
+def test_threads_run_side_by_side() -> None:
+    met = [Event(), Event()]
+
+    def work() -> None:
+        mine, other = (0, 1) if not met[0].is_set() else (1, 0)
+        met[mine].set()
+        met[other].wait(5)
+
+    runners = Threads(work, 2)
+    runners.start_one()
+    assert met[0].wait(5)
+    runners.start_one()
+    assert met[1].wait(5)
+    runners.end(5)
+
+
+def test_tasks_share_one_thread_and_end_with_it() -> None:
+    names: set[str] = set()
+    began, cancelled = Event(), Event()
+
+    async def work() -> None:
+        names.add(current_thread().name)
+        if len(names) == 1 and began.is_set():
+            return
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    runners = Tasks(work)
+    runners.start_one()
+    assert began.wait(5)
+    runners.start_one()
+    runners.end(5)
+    assert cancelled.is_set()
+    assert names == {"millpond-handlers"}
