@@ -1,4 +1,6 @@
-"""One of four services that all read every order, each at its own pace. Usage: service.py billing|shipping|email|stats.
+"""One of four services that all read every order, each at its own pace.
+
+Usage: service.py billing|shipping|email|stats
 
 A service is a group: the cluster remembers for each group how far it is. Two processes of one service share its work;
 two services do not know of each other.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
+from shop import ORDERS, PARCELS, PAYMENTS, Order
+
 from millpond import Message, Reject, Retry, Send, run_workers, worker
-from orders import ORDERS, PARCELS, PAYMENTS, Order
 
 currencies = set(sys.argv[1:]) or {"EUR"}
 calls: Counter[int] = Counter()

@@ -23,7 +23,7 @@ def test_the_overview_names_every_command_and_fits_on_80_columns(lonely: Any) ->
 
 @pytest.mark.parametrize(
     "path",
-    ["up", "produce", "consume", "version", "log", "log dump", "topic"]
+    ["up", "produce", "consume", "trace", "plan", "version", "log", "log dump", "topic"]
     + [f"topic {verb}" for verb in ("create", "list", "describe", "alter", "delete")]
     + ["group", *(f"group {verb}" for verb in ("list", "describe", "reset", "delete", "history"))]
     + ["txn", *(f"txn {verb}" for verb in ("list", "describe", "hanging", "abort"))],

@@ -35,6 +35,11 @@ class Cluster:
     def is_mock(self) -> bool:
         return self.name == "mock"
 
+    @property
+    def session_s(self) -> float:
+        """Short on the mock, where a member that has left is missed only when its session ends."""
+        return 1.0 if self.is_mock else 45.0
+
     def topic(self, partitions: int = PARTITIONS) -> str:
         """A new topic. The mock makes them itself, always with four partitions."""
         name = f"pond-{next(_numbers)}"

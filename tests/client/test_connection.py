@@ -18,5 +18,5 @@ def test_the_address_is_given_else_in_the_environment_else_local(monkeypatch: py
 
 
 def test_a_setting_that_does_not_exist_is_named() -> None:
-    with pytest.raises(ConfigError, match="no.such.setting"):
+    with pytest.raises(ConfigError, match=r"no\.such\.setting"):
         make(RawProducer, common_settings(None) | {"no.such.setting": 1})

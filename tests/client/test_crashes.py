@@ -1,4 +1,4 @@
-"""Every delivery under SIGKILL at the worst moments: duplicates exactly where its name allows them, losses likewise."""
+"""Every delivery under SIGKILL at the worst moments: duplicates and losses exactly where it allows them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_store_s_unit_is_given_to_who_asks() -> None:
     handler = Handler(wants)
     assert handler.takes_unit
     assert handler.run(MESSAGE, "unit")[0].value == b"7 1 unit"
-    assert not Handler(lambda message: None).takes_unit
+    assert not Handler(lambda _message: None).takes_unit
 
 
 def test_objects_with_call_are_handlers_too() -> None:
@@ -94,7 +94,7 @@ def test_async_handlers_and_generators() -> None:
 @pytest.mark.parametrize("wrong", [{"a": 1}, b"bytes", "text", 5, [1, 2]])
 def test_what_cannot_be_sent_is_a_fault_of_the_handler(wrong: Any) -> None:
     with pytest.raises(TypeError, match="Send"):
-        Handler(lambda message: wrong).run(MESSAGE)
+        Handler(lambda _message: wrong).run(MESSAGE)
 
 
 def test_a_bad_payload_never_reaches_the_function() -> None:
@@ -107,8 +107,8 @@ def test_a_bad_payload_never_reaches_the_function() -> None:
 
 def test_a_decoder_of_ones_own() -> None:
     seen: list[Any] = []
-    Handler(lambda value: seen.append(value), decoder=lambda message: message.offset * 2).run(MESSAGE)
-    Handler(lambda value: seen.append(value), payload=Order).run(MESSAGE)
+    Handler(seen.append, decoder=lambda message: message.offset * 2).run(MESSAGE)
+    Handler(seen.append, payload=Order).run(MESSAGE)
     assert seen == [2, Order(7)]
 
 
@@ -123,4 +123,4 @@ def test_handlers_that_cannot_be_are_refused() -> None:
     with pytest.raises(ConfigError, match="no argument"):
         Handler(lambda: None)
     with pytest.raises(ConfigError, match="too much"):
-        Handler(lambda a, b, c: None)
+        Handler(lambda _a, _b, _c: None)

@@ -26,7 +26,7 @@ async def async_handler(message: Any) -> None: ...
         ({"delivery": "at_most_once", "retries": Retry(3)}, "contradict"),
         ({"dead_letters": "orders"}, "never end"),
         ({"concurrency": 0}, "concurrency"),
-        ({"handler": lambda message, unit: None}, "processed="),
+        ({"handler": lambda _message, _unit: None}, "processed="),
         ({"speed": "fast"}, "speed"),
     ],
 )

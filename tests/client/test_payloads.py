@@ -86,7 +86,7 @@ def test_a_schema_registry_fits_in() -> None:
     """Avro's serializers have this shape: a value and a context with the topic."""
     serializer = registry_serializer(lambda value, context: f"{context.topic}:{value}".encode())
     assert serializer(7, "orders") == b"orders:7"
-    decode = registry_decoder(lambda data, context: int(data.split(b":")[1]))
+    decode = registry_decoder(lambda data, _context: int(data.split(b":")[1]))
     assert decode(message(b"orders:7")) == 7
     with pytest.raises(DecodeFailed):
         decode(message(b"nonsense"))

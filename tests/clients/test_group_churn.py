@@ -24,14 +24,14 @@ def churned(make_node, tmp_path, **wanted):
 @pytest.mark.slow
 @every_protocol
 def test_members_come_go_crash_and_stand_still(make_node, tmp_path, protocol):
-    tally = churned(make_node, tmp_path, protocol=protocol, seconds=9, events=MEMBER_EVENTS)
-    assert sum(tally.events.values()) >= 6
-    assert tally.generations >= 4
+    tally = churned(make_node, tmp_path, protocol=protocol, seconds=9, events=MEMBER_EVENTS, events_min=8)
+    assert tally.generations >= 3
     assert tally.holdings > tally.holdings_lost
 
 
 @pytest.mark.slow
 @every_protocol
 def test_the_node_crashes_and_the_group_goes_on(make_node, tmp_path, protocol):
-    tally = churned(make_node, tmp_path, protocol=protocol, seconds=4, events=NODE_EVENTS, pause_seconds=1.2)
+    wanted = {"seconds": 4, "events": NODE_EVENTS, "events_min": 2, "pause_seconds": 1.2}
+    tally = churned(make_node, tmp_path, protocol=protocol, **wanted)
     assert tally.events["kill node"] >= 2

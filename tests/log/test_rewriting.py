@@ -93,15 +93,44 @@ def test_a_rewriting_that_fails_leaves_the_partition_offline_with_its_mark(make_
     assert not pond.disk.exists(f"{pond.partition}/{FAILED_SYNC_FILE}")
 
 
-def test_the_mark_is_tried_again_with_each_checkpoint(pond, sim):
+def test_the_mark_is_tried_again_with_each_checkpoint(pond, sim, monkeypatch):
     store, log = pond.open()
     pond.fill(log, 3)
     sim.open_files_max = sim.open_files
-    log.fail(OSError(errno.EIO, "broken"))
+    with monkeypatch.context() as patch:
+        patch.setattr(sim, "make_folder", lambda _: (_ for _ in ()).throw(OSError("full")))
+        log.fail(OSError(errno.EIO, "broken"))
     assert not sim.exists(f"{pond.partition}/{FAILED_SYNC_FILE}")
     sim.open_files_max = None
     store.checkpoint()
     assert sim.exists(f"{pond.partition}/{FAILED_SYNC_FILE}")
+
+
+def test_the_mark_can_be_left_when_no_more_files_can_be_opened(make_pond):
+    pond = make_pond()
+    _, log = pond.open()
+    pond.fill(log, COUNT)
+    ticket = log.sync_target()
+    pond.disk.fail_syncs(".log")
+    with pytest.raises(OSError):
+        ticket.run()
+    pond.disk.open_files_max = pond.disk.open_files
+    log.fail(OSError(errno.EIO, "broken"), ticket)
+    pond.disk.drop_process()
+    pond.disk.open_files_max = None
+    _, log = pond.open()
+    pond.sync(log)
+    pond.disk.crash()
+    _, log = pond.open()
+    assert log.end_offset == COUNT
+    assert not pond.disk.exists(f"{pond.partition}/{FAILED_SYNC_FILE}")
+
+
+def test_a_folder_may_hold_nothing_but_the_mark(pond, sim):
+    sim.make_folder(f"{pond.partition}/{FAILED_SYNC_FILE}")
+    _, log = pond.open()
+    assert log.end_offset == 0
+    assert not sim.exists(f"{pond.partition}/{FAILED_SYNC_FILE}")
 
 
 def test_a_log_that_is_gone_leaves_no_mark(pond, sim):

@@ -22,11 +22,11 @@ from millpond.coordinators.transactions.states import State
 from millpond.coordinators.transactions.transaction import Verdict
 from millpond.log.partition_log import PartitionLog
 from millpond.log.producers import ProducerStates
-from millpond.sim.coordination_plan import CoordinationPlan, Sharing, Work, make_coordination_plan
+from millpond.sim.coordination_plan import Churn, ChurnPlan, CoordinationPlan, Sharing, Work, make_coordination_plan
 from millpond.sim.coordination_scenario import CoordinationScenario
 from millpond.sim.disk import PowerCut
 
-SEEDS_MAX = 40
+SEEDS_MAX = 25
 
 Patch = pytest.MonkeyPatch
 
@@ -185,6 +185,8 @@ class Hunt(NamedTuple):
     sharing: Sharing | None = None
     first: int = 0
     versions: tuple[bool, ...] = (True, False)
+    freezes: bool = False
+    """Everybody is frozen now and then, longer than a session and not as long as a transaction."""
 
 
 KILLS = ("kill", "power cut")
@@ -195,11 +197,11 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
     forget_pending_offsets_on_restart: Hunt(("kill", "slow disk"), Work.COPY),
     count_pending_offsets_at_once: Hunt(CALM, Work.COPY),
     take_commits_of_old_generations: Hunt(CALM, Work.READ),
-    tell_unstable_offsets: Hunt(CALM, Work.COPY),
+    tell_unstable_offsets: Hunt(CALM, Work.COPY, Sharing.CLASSIC, freezes=True),
     lose_offsets_on_restart: Hunt(KILLS, Work.READ),
     forget_members_on_restart: Hunt(("kill",), Work.READ),
     send_no_markers_after_a_restart: Hunt(("kill", "slow disk"), Work.COPY),
-    renew_without_a_higher_epoch: Hunt(CALM, Work.COPY),
+    renew_without_a_higher_epoch: Hunt(CALM, Work.COPY, Sharing.FIXED, 0, (False,)),
     fence_without_a_higher_epoch: Hunt(CALM, Work.COPY, Sharing.FIXED),
     skip_the_verification: Hunt(CALM, Work.COPY, None, 0, (True,)),
     end_without_a_higher_epoch: Hunt(CALM, Work.COPY, None, 0, (True,)),
@@ -211,9 +213,17 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
 
 
 def plan(seed: int, hunt: Hunt) -> CoordinationPlan:
-    return make_coordination_plan(
+    made = make_coordination_plan(
         seed, hunt.kinds, work=hunt.work, sharing=hunt.sharing, versions=hunt.versions
     )
+    if hunt.freezes:
+        made.crew = [replace(style, timeout_ms=5_000, pace_ms=300, dawdles=True) for style in made.crew]
+        made.churn = [
+            ChurnPlan(Churn.FREEZE, 1_500 + 4_000 * turn + 700 * slot, slot, 3_000)
+            for turn in range(2)
+            for slot in range(len(made.crew))
+        ]
+    return made
 
 
 def find(hunt: Hunt) -> int | None:

@@ -115,15 +115,15 @@ def read_twice_while_warming(patch: Patch) -> None:
 POWER = ("power cut", "power cut at operation")
 
 MUTANTS: dict[Callable[[Patch], None], tuple[tuple[str, ...], int]] = {
-    acknowledge_before_the_sync: (POWER, 0),
-    retry_a_failed_sync: (("failing sync",), 0),
+    acknowledge_before_the_sync: (POWER, 1),
+    retry_a_failed_sync: (("failing sync",), 6),
     forget_a_failed_sync_on_restart: (("failing sync, then kill", "power cut"), 0),
     forget_producers_on_restart: (("kill", "slow disk"), 16),
-    keep_a_torn_tail: (POWER, 0),
-    sync_no_folders: (POWER, 0),
-    sync_the_active_segment_only: (POWER, 19),
+    keep_a_torn_tail: (POWER, 5),
+    sync_no_folders: (POWER, 1),
+    sync_the_active_segment_only: (POWER, 27),
     answer_metadata_before_the_sync: (("power cut", "slow disk"), 9),
-    forget_a_moved_start: (POWER, 0),
+    forget_a_moved_start: (POWER, 1),
     read_twice_while_warming: (("cold disk", "slow disk"), 25),
 }
 """The kinds of faults under which a mutant shows, and the seed to begin with: the one before the first that found it,

@@ -49,6 +49,8 @@ class Plan:
     events: Sequence[str] = MEMBER_EVENTS
     pause_seconds: float = 0.8
     """Between two events, on average."""
+    events_min: int = 0
+    """On a slow machine it takes longer instead of doing less."""
     partitions: int = 8
     members_min: int = 2
     members_max: int = 6
@@ -182,7 +184,7 @@ class Campaign:
             self._load.start()
             deadline = time.monotonic() + self.plan.seconds
             deck: list[str] = []
-            while time.monotonic() < deadline:
+            while time.monotonic() < deadline or self.tally.events.total() < self.plan.events_min:
                 self._wait(self._random.uniform(0.5, 1.5) * self.plan.pause_seconds)
                 deck = deck or self._random.sample(self.plan.events, len(self.plan.events))
                 self._do(deck.pop())

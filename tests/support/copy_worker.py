@@ -2,14 +2,13 @@
 
 python copy_worker.py bootstrap input output group transactional-id protocol
 
-Every tenth batch or so is aborted on purpose, so that the output has records that nobody may see. What the job cannot
+The first batch, and every tenth after it, is aborted on purpose, so that the output has records that nobody may see. What the job cannot
 go on from ends it: whoever started it starts it again, as it would after a crash.
 """
 
 from __future__ import annotations
 
 import ctypes
-import random
 import signal
 import sys
 import time
@@ -67,6 +66,7 @@ class CopyJob:
         )
         self._source = source
         self._has_moved = False
+        self._batches = 0
 
     def run(self) -> None:
         self._patiently(lambda: self._producer.init_transactions(5.0))
@@ -109,7 +109,8 @@ class CopyJob:
             self._producer.produce(self._target, each.value(), each.key(), each.partition())
             ends[each.topic(), each.partition()] = each.offset() + 1
         time.sleep(WORK_SECONDS)
-        if random.randrange(ABORTS_ONE_IN) == 0:
+        self._batches += 1
+        if self._batches % ABORTS_ONE_IN == 1:
             self._producer.flush(PATIENCE_SECONDS)
             self._abort()
             return

@@ -28,6 +28,7 @@ PARTITIONS = 4
 KEYS = 64
 STALL_SECONDS_MAX = 45.0
 NONSENSE = b"aborted"
+NO_NUMBER = -1
 
 NODE_SETTINGS = {
     **GROUP_SETTINGS,
@@ -137,7 +138,9 @@ class Watcher:
         while not self._stop.is_set():
             for message in self._consumer.consume(1000, timeout=0.05):
                 if message.error() is None:
-                    self.seen[message.partition()].append((int(message.key()), int(message.value())))
+                    value = message.value()
+                    number = int(value) if value.isdigit() else NO_NUMBER
+                    self.seen[message.partition()].append((int(message.key()), number))
 
     def stop(self) -> None:
         self._stop.set()
@@ -224,18 +227,7 @@ def write_input(bootstrap: str, records: int) -> None:
 
 
 def check(node: Node, plan: Plan, watcher: Watcher, tally: Tally) -> None:
-    numbers = sorted(number for seen in watcher.seen for _, number in seen)
-    doubled = len(numbers) - len(set(numbers))
-    assert doubled == 0, f"{doubled} records are there twice"
-    missing = set(range(plan.records)) - set(numbers)
-    assert not missing, f"{len(missing)} records are missing, first {sorted(missing)[:5]}"
-    assert numbers == list(range(plan.records)), "records that were never written"
-    for partition, seen in enumerate(watcher.seen):
-        by_key: dict[int, int] = {}
-        for key, number in seen:
-            assert key % PARTITIONS == partition
-            assert by_key.get(key, -1) < number, f"key {key}: {number} came after {by_key[key]}"
-            by_key[key] = number
+    check_copy(plan.records, watcher.seen)
     with Raw(node.port) as raw:
         for partition in range(PARTITIONS):
             # Markers are records, too, but no numbers.
@@ -245,3 +237,21 @@ def check(node: Node, plan: Plan, watcher: Watcher, tally: Tally) -> None:
             # The last thing in the input is the marker of its last transaction; a reader need not step over it.
             committed = fetch_offsets(raw, GROUP)[INPUT, partition]
             assert source.high_watermark - 1 <= committed <= source.high_watermark
+
+
+def check_copy(records: int, seen: list[list[tuple[int, int]]]) -> None:
+    """Every number once, in the partition of its key, in the order of the input."""
+    numbers = sorted(number for each in seen for _, number in each)
+    assert not numbers or numbers[0] != NO_NUMBER, "a record of an aborted transaction came out"
+    doubled = len(numbers) - len(set(numbers))
+    assert doubled == 0, f"{doubled} records are there twice"
+    missing = set(range(records)) - set(numbers)
+    assert not missing, f"{len(missing)} records are missing, first {sorted(missing)[:5]}"
+    assert len(numbers) == records, "there are records that were never written"
+    for partition, each in enumerate(seen):
+        newest: dict[int, int] = {}
+        for key, number in each:
+            assert key == number % KEYS, f"{number} has changed its key to {key}"
+            assert key % PARTITIONS == partition, f"{number} has changed its partition to {partition}"
+            assert newest.get(key, NO_NUMBER) < number, f"key {key}: {number} came after {newest[key]}: out of order"
+            newest[key] = number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -12,6 +13,9 @@ import pytest
 
 from millpond.log.store import FolderInUse
 from millpond.testing.thread_node import ThreadNode
+
+QUESTION = bytes.fromhex("0000000a" + "0012" + "0000" + "00000007" + "ffff")
+"""ApiVersions, version 0, correlation id 7, no client name."""
 
 
 @pytest.fixture
@@ -75,19 +79,29 @@ def test_a_node_that_cannot_start_says_why_and_can_try_again(texts: dict[str, st
 def test_a_paused_node_takes_connections_but_answers_nobody(texts: dict[str, str]) -> None:
     node = ThreadNode(texts, silent)
     port = node.start()
-    # ApiVersions, version 0, correlation 7, no client name.
-    question = bytes.fromhex("0000000a" + "0012" + "0000" + "00000007" + "ffff")
     node.pause()
     with socket.create_connection(("127.0.0.1", port), 5) as link:
-        link.sendall(question)
+        link.sendall(QUESTION)
         link.settimeout(0.2)
         with pytest.raises(TimeoutError):
             link.recv(4)
         node.resume()
         link.settimeout(5)
         assert len(link.recv(4)) == 4
-    node.pause()
-    node.kill()
+
+
+def test_one_that_is_killed_while_it_stands_still_answers_nothing_more(texts: dict[str, str]) -> None:
+    node = ThreadNode(texts, silent)
+    port = node.start()
+    with socket.create_connection(("127.0.0.1", port), 5) as link:
+        link.sendall(QUESTION)
+        length = int.from_bytes(link.recv(4, socket.MSG_WAITALL), "big")
+        assert len(link.recv(length, socket.MSG_WAITALL)) == length
+        node.pause()
+        link.sendall(QUESTION * 3)
+        node.kill()
+        with contextlib.suppress(ConnectionResetError):
+            assert link.recv(1) == b""
     assert not node.is_running
 
 

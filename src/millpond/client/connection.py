@@ -19,6 +19,14 @@ LOG = logging.getLogger("millpond.client")
 T = TypeVar("T")
 
 
+class _Quiet:
+    """Where librdkafka's log lines go. It calls every refused connection an error, ten times a second; what matters
+    to a program comes to it as an exception anyway."""
+
+    def log(self, level: int, *line: object) -> None:
+        LOG.debug(*line)  # type: ignore[arg-type]
+
+
 def bootstrap_servers(given: str | None) -> str:
     """What was given, else MILLPOND_BOOTSTRAP, else the local node."""
     return given or os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
@@ -40,7 +48,7 @@ def common_settings(bootstrap: str | None) -> dict[str, Any]:
 def make(kind: Callable[..., T], settings: Mapping[str, Any]) -> T:
     """A client of librdkafka whose log lines go to ours; a setting it does not know is a ConfigError."""
     try:
-        return kind(dict(settings), logger=LOG)
+        return kind(dict(settings), logger=_Quiet())
     except KafkaException as refusal:
         error = refusal.args[0]
         raise ConfigError(f"the client cannot be set up: {error.str()}", code=error.code()) from refusal

@@ -120,3 +120,13 @@ def _check_keys(batches: Buffer, position: int) -> None:
         raise Refused(ErrorCode.CORRUPT_MESSAGE, str(fault)) from None
     if any(key is None for _, key, _, _ in keys):
         raise Refused(ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key")
+
+
+def place(batches: memoryview, headers: Sequence[BatchHeader], offset: int, leader_epoch: int) -> int:
+    """Write the offsets from `offset` on, and the epoch, into the batches; the last offset."""
+    position = 0
+    for header in headers:
+        patch_offset_and_epoch(batches, position, offset, leader_epoch)
+        position += header.batch_length + 12
+        offset += header.last_offset_delta + 1
+    return offset - 1

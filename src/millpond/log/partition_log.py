@@ -17,19 +17,20 @@ from millpond.base.ids import NO_TOPIC_ID, Offset
 from millpond.base.ports import Disk
 from millpond.log import aborted, compaction, lookup, reading, retention, truncation
 from millpond.log.checkpoints import encode_metadata
-from millpond.log.checks import checked_headers, stamped_headers, trusted_headers
+from millpond.log.checks import checked_headers, place, stamped_headers, trusted_headers
 from millpond.log.epochs import LeaderEpochs
 from millpond.log.handles import OpenSegments
 from millpond.log.limits import LogLimits
 from millpond.log.markers import Marker, encode_marker, read_marker
-from millpond.log.names import FAILED_SYNC_FILE, METADATA_FILE
+from millpond.log.names import METADATA_FILE
 from millpond.log.producers import ProducerFacts, ProducerStates, Verification
 from millpond.log.reading import LogSlice
+from millpond.log.rewriting import mark_failed_sync
 from millpond.log.segment import NO_TIMESTAMP, Segment
 from millpond.log.snapshots import Snapshots
-from millpond.log.syncing import Away, Debts, RemovalJob, SyncTicket, make_ticket
+from millpond.log.syncing import Away, Debts, RemovalJob, SyncTicket, make_last_ticket, make_ticket
 from millpond.log.together import run_tickets
-from millpond.wire.batch import CONTROL, BatchHeader, patch_offset_and_epoch
+from millpond.wire.batch import CONTROL, BatchHeader
 
 
 class Appended(NamedTuple):
@@ -155,7 +156,7 @@ class PartitionLog:
             append_time_ms = now_ms
             headers = stamped_headers(batches, headers, now_ms)
         first_offset = self.end_offset
-        last_offset = self._place(batches, headers, leader_epoch)
+        last_offset = place(batches, headers, first_offset, leader_epoch)
         self._write(batches, last_offset, now_ms)
         self._take_in(headers, first_offset, leader_epoch, now_ms, batches)
         return Appended(first_offset, last_offset, append_time_ms, self.start_offset, False)
@@ -175,16 +176,6 @@ class PartitionLog:
         self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
         batch = encode_marker(Marker(committed, coordinator_epoch), producer_id, producer_epoch, now_ms)
         return self.append(memoryview(batch), leader_epoch=leader_epoch, now_ms=now_ms, from_client=False)
-
-    def _place(self, batches: memoryview, headers: Sequence[BatchHeader], leader_epoch: int) -> int:
-        """Write the offsets into the batches; the last offset."""
-        offset: int = self.end_offset
-        position = 0
-        for header in headers:
-            patch_offset_and_epoch(batches, position, offset, leader_epoch)
-            position += header.batch_length + 12
-            offset += header.last_offset_delta + 1
-        return offset - 1
 
     def _write(self, batches: memoryview, last_offset: int, now_ms: int) -> None:
         limits = self.limits
@@ -370,7 +361,7 @@ class PartitionLog:
         if self.failed is None or self._is_marked or self.closed:
             return
         with contextlib.suppress(OSError):
-            self.disk.open(f"{self.folder}/{FAILED_SYNC_FILE}", create=True).close()
+            mark_failed_sync(self.disk, self.folder)
             self._is_marked = True
 
     def _offline(self) -> Refused:
@@ -504,21 +495,11 @@ class PartitionLog:
         if self.closed or self.failed is not None or self.away.syncs:
             # How a sync ends that is under way nobody knows yet, and a second one might miss its failure.
             return None
-        ticket = None
         try:
-            ticket = self.sync_target()
-            self.active.flush_indexes()
-            ended = self.active.aborted.file_for_sync()
-            if ended is not None:
-                ended.retain()
-                ticket.files.append(ended)
-                ticket.debts.folders.add(self.folder)
-            if self.end_offset not in self.snapshots.offsets and self.end_offset > 0:
-                self.snapshots.write(self.end_offset, self.producers)
+            return make_last_ticket(self)
         except OSError as error:
-            self.fail(error, ticket)
+            self.fail(error)
             return None
-        return ticket
 
     def end_close(self, ticket: SyncTicket, error: OSError | None) -> None:
         """The ticket has been run."""

@@ -7,6 +7,7 @@ before any of them may count again they are copied to fresh files, which are syn
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from millpond.base.ports import Disk
 from millpond.log.names import (
@@ -22,6 +23,16 @@ from millpond.log.names import (
 from millpond.log.scan import SCAN_BYTES
 
 
+def mark_failed_sync(disk: Disk, folder: str) -> None:
+    """Tell the next opening of this folder. OSError if that cannot be told now."""
+    path = f"{folder}/{FAILED_SYNC_FILE}"
+    try:
+        disk.open(path, create=True).close()
+    except OSError:
+        # A folder does as well, and can be made when no more files can be opened.
+        disk.make_folder(path)
+
+
 def rewrite(disk: Disk, folder: str, names: Sequence[str], recovery_point: int) -> None:
     """Write every segment from the recovery point on anew; its indexes go, as the log tells them. Waits for the disk.
 
@@ -29,7 +40,7 @@ def rewrite(disk: Disk, folder: str, names: Sequence[str], recovery_point: int) 
     """
     found = (read_offset_name(name) for name in names)
     bases = sorted(entry[0] for entry in found if entry and entry[1] == LOG)
-    for base, following in zip(bases, [*bases[1:], None], strict=True):
+    for base, following in zip_longest(bases, bases[1:]):
         if following is None or following >= recovery_point:
             _copy(disk, f"{folder}/{offset_name(base, LOG)}")
             for suffix in (OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
@@ -37,8 +48,15 @@ def rewrite(disk: Disk, folder: str, names: Sequence[str], recovery_point: int) 
                     disk.remove(f"{folder}/{offset_name(base, suffix)}")
     # Only when the copies are there for certain may the mark go.
     disk.sync_folder(folder)
-    disk.remove(f"{folder}/{FAILED_SYNC_FILE}")
+    _remove_mark(disk, f"{folder}/{FAILED_SYNC_FILE}")
     disk.sync_folder(folder)
+
+
+def _remove_mark(disk: Disk, path: str) -> None:
+    try:
+        disk.remove(path)
+    except (IsADirectoryError, PermissionError):
+        disk.remove_folder(path)
 
 
 def _copy(disk: Disk, path: str) -> None:

@@ -117,6 +117,24 @@ def make_ticket(log: PartitionLog) -> SyncTicket:
     return ticket
 
 
+def make_last_ticket(log: PartitionLog) -> SyncTicket:
+    """Write what a clean start wants to find; the ticket makes that last, too. OSError: it is no clean end."""
+    ticket = make_ticket(log)
+    try:
+        log.active.flush_indexes()
+        ended = log.active.aborted.file_for_sync()
+        if ended is not None:
+            ended.retain()
+            ticket.files.append(ended)
+            ticket.debts.folders.add(log.folder)
+        if log.end_offset not in log.snapshots.offsets and log.end_offset > 0:
+            log.snapshots.write(log.end_offset, log.producers)
+    except OSError:
+        ticket.release()
+        raise
+    return ticket
+
+
 @dataclass(slots=True, frozen=True)
 class RemovalJob:
     """Files that nobody needs any more, in the order in which they must go. `run` is for a worker, after a delay."""

@@ -83,6 +83,8 @@ class CoordinationPlan:
     churn: list[ChurnPlan]
     ends_with_power_cut: bool
     disk_delay_ms: int
+    orphan_at_ms: int | None = None
+    """When a worker begins a transaction and is never heard of again."""
 
 
 def make_coordination_plan(
@@ -128,6 +130,7 @@ def make_coordination_plan(
         churn=sorted(churn, key=lambda each: each.at_ms),
         ends_with_power_cut=random.random() < 0.3,
         disk_delay_ms=random.choice((1, 5, 30)),
+        orphan_at_ms=random.randint(0, WORK_MS) if work is Work.COPY and random.random() < 0.4 else None,
     )
 
 
@@ -139,6 +142,7 @@ def _style(random: Random, versions: Sequence[bool], pace_ms: int) -> WorkerStyl
         abort_share=random.choice((0.0, 0.2)),
         is_careless=random.random() < 0.5,
         straggles=random.random() < 0.5,
+        dawdles=random.random() < 0.5,
     )
 
 

@@ -25,10 +25,10 @@ from millpond.sim.world import SimWorld
 from millpond.wire import messages as m
 
 PREPARE_MS = 60_000
-SETTLE_MS = 180_000
+SETTLE_MS = 60_000
 READ_MS = 30_000
-LINGER_MS = 10_000
-"""After the work is done: long enough for every late request, every session and every transaction to end."""
+LINGER_MS = 7_000
+"""After the work is done: long enough for every late request to come and for every transaction to time out."""
 OBSERVE_MS = 250
 START_TRIES = 3
 OPEN_STATES = ["Ongoing", "PrepareCommit", "PrepareAbort"]
@@ -70,9 +70,9 @@ class CoordinationScenario:
         self.trouble.watch()
         self.trouble.schedule(self.plan.faults)
         self._start_clients()
-        self.sim.run_for(WORK_MS)
+        self.sim.run_until(self._has_failed, within_ms=WORK_MS)
         self._settle()
-        if self.node.is_up:
+        if self.node.is_up and not self._has_failed():
             self._judge()
         return self._outcome()
 
@@ -151,19 +151,21 @@ class CoordinationScenario:
         if self.node.is_up and self._is_hurt():
             self.node.kill()
         self._bring_up()
-        if not self.sim.run_until(self._is_done, within_ms=SETTLE_MS):
+        if not self.sim.run_until(lambda: self._is_done() or self._has_failed(), within_ms=SETTLE_MS):
             self._blame(f"the group reached {self.history.reached} of {self.ends} in {SETTLE_MS} ms of peace")
-        self.sim.run_for(LINGER_MS)
-        if self.plan.ends_with_power_cut:
-            self.trouble.cut_power()
-            self._bring_up()
-            self.sim.run_for(LINGER_MS)
+        self.sim.run_for(OBSERVE_MS)
         self.crew.stop()
         assert self._observer is not None
         self._observer.end()
+        if self.plan.ends_with_power_cut:
+            self.trouble.cut_power()
+            self._bring_up()
+        self.sim.run_for(LINGER_MS)
         for reader in self.readers:
             reader.close()
-        self.sim.run_for(LINGER_MS)
+
+    def _has_failed(self) -> bool:
+        return bool(self.history.violations)
 
     def _is_hurt(self) -> bool:
         """A log that could not be opened or synced, and a coordinator whose log failed, wait for a new start."""

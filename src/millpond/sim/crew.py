@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from millpond.sim.client import SimClient
@@ -12,7 +12,7 @@ from millpond.sim.coordination_plan import Churn, ChurnPlan, CoordinationPlan, S
 from millpond.sim.group_client import ClassicMember, ConsumerMember, GroupTopic, Member, Membership
 from millpond.sim.group_reading import ReadJob
 from millpond.sim.loop import VirtualClock
-from millpond.sim.transactional_client import CopyWorker
+from millpond.sim.transactional_client import CopyWorker, WorkerStyle
 
 GROUP = "crew"
 WATCH_MS = 100
@@ -82,6 +82,7 @@ class Crew:
         self._hands: dict[int, Hand] = {}
         self._old: list[Hand] = []
         self._frozen: dict[Hand, None] = {}
+        self._orphan: CopyWorker | None = None
         self._lives = 0
         self._start_at_ms: dict[int, int] = {}
         self._is_calm = False
@@ -92,6 +93,8 @@ class Crew:
             self._start_at_ms[slot] = self._clock.now_ms + self._random.randint(0, START_MS_MAX)
         for churn in self._plan.churn:
             self._clock.call_later(churn.at_ms, lambda churn=churn: self._disturb(churn))  # type: ignore[misc]
+        if self._plan.orphan_at_ms is not None:
+            self._clock.call_later(self._plan.orphan_at_ms, self._put_orphan)
         self._watch()
 
     def calm_down(self) -> None:
@@ -105,6 +108,8 @@ class Crew:
         self._stopped = True
         for hand in [*self._hands.values(), *self._old]:
             hand.crash()
+        if self._orphan is not None:
+            self._orphan.crash()
 
     def _send_home(self) -> None:
         for hand in self._old:
@@ -182,27 +187,11 @@ class Crew:
     def _make(self, slot: int, name: str, random: Random) -> Hand:
         style = self._plan.crew[slot]
         job: ReadJob | CopyWorker
-        if self._plan.work is Work.READ:
-            job = ReadJob(
-                self._clock,
-                self._make_client(f"{name} work"),
-                self._history,
-                self._source,
-                random,
-                pace_ms=style.pace_ms,
-            )
+        if self._plan.work is Work.COPY:
+            job = self._copier(f"copy{slot}", f"{name} work", random, style)
         else:
-            job = CopyWorker(
-                self._clock,
-                self._make_client,
-                self._history,
-                f"copy{slot}",
-                f"{name} work",
-                self._source,
-                self._target,
-                random,
-                style,
-            )
+            client = self._make_client(f"{name} work")
+            job = ReadJob(self._clock, client, self._history, self._source, random, pace_ms=style.pace_ms)
         if self._plan.sharing is Sharing.FIXED:
             return Hand(name, job, None)
         kind = ClassicMember if self._plan.sharing is Sharing.CLASSIC else ConsumerMember
@@ -210,3 +199,25 @@ class Crew:
             self._clock, self._make_client(name), self._history, GROUP, self._source, job, self._plan.times
         )
         return Hand(name, job, member)
+
+    def _copier(self, transactional_id: str, name: str, random: Random, style: WorkerStyle) -> CopyWorker:
+        return CopyWorker(
+            self._clock,
+            self._make_client,
+            self._history,
+            transactional_id,
+            name,
+            self._source,
+            self._target,
+            random,
+            style,
+        )
+
+    def _put_orphan(self) -> None:
+        """It is nobody's member; until its transaction times out, everybody has to wait for its offsets."""
+        style = replace(self._plan.crew[0], is_orphan=True)
+        orphan = self._copier("orphan", "orphan", Random(f"orphan {self._seed}"), style)
+        orphan.start()
+        orphan.begin(Membership(GROUP, partitions=frozenset(range(self._source.partitions))))
+        self.counts["crew: orphan"] = 1
+        self._orphan = orphan

@@ -15,7 +15,7 @@ from millpond.wire import messages as m
 from millpond.wire.batch import check_batch, walk
 from millpond.wire.records import Record, decode_batch
 
-FETCH_WAIT_MS = 100
+FETCH_WAIT_MS = 300
 NOT_A_MEMBER = (
     ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.UNKNOWN_MEMBER_ID,

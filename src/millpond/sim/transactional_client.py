@@ -27,6 +27,7 @@ from millpond.wire.records import Record, encode_batch
 STRAGGLE_SHARE = 0.15
 STRAGGLE_MS_MAX = 4_000
 TRIES_MAX = 3
+DAWDLE_MS_MAX = 200
 IDLE_MS = 50
 
 FENCING = (
@@ -56,6 +57,10 @@ class WorkerStyle:
     is_careless: bool = False
     """Goes on with its transaction although it has heard that its partitions are not its own any more."""
     straggles: bool = True
+    dawdles: bool = False
+    """Takes its time before it ends a transaction."""
+    is_orphan: bool = False
+    """Begins one transaction and is never heard of again."""
 
 
 class CopyWorker:
@@ -185,6 +190,10 @@ class CopyWorker:
         try:
             yield from self._write(transaction, partition, records)
             yield from self._commit_offsets(membership, transaction)
+            if self._style.is_orphan:
+                raise Fenced
+            if self._style.dawdles:
+                yield Rest(self._random.randint(1, DAWDLE_MS_MAX))
             if self._random.random() < self._style.abort_share:
                 raise Broken("on purpose")
             if self._membership is not membership and not self._style.is_careless:

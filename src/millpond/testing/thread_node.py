@@ -52,23 +52,27 @@ class ThreadNode:
 
     def kill(self) -> None:
         """End it as SIGKILL would: nothing more is said or written, and the folder does not look cleanly left."""
-        self.resume()
         running, self._running = self._running, None
         if running is not None:
+            # One that stands still must not come to itself before it dies.
+            running.is_dying = True
+            self.resume()
             running.crash()
 
     def pause(self) -> None:
         """Let it stand still, as SIGSTOP would: connections stay open, nobody is answered."""
         if self._running is None or self._paused is not None:
             return
-        paused, standing = threading.Event(), threading.Event()
+        running, paused, standing = self._running, threading.Event(), threading.Event()
 
         def stand_still() -> None:
             standing.set()
             paused.wait()
+            if running.is_dying:
+                running.let_go()
 
         self._paused = paused
-        self._running.thread.tell(stand_still)
+        running.thread.tell(stand_still)
         standing.wait()
 
     def resume(self) -> None:
@@ -79,6 +83,8 @@ class ThreadNode:
 
 class _Running:
     """The parts of one life of a node."""
+
+    is_dying = False
 
     def __init__(self, texts: Mapping[str, str], journal: Journal) -> None:
         settings = node_settings(texts)
@@ -97,18 +103,19 @@ class _Running:
         self.thread.loop.close()
 
     def crash(self) -> None:
-        def let_go() -> None:
-            for listener in self.network.listeners:
-                listener.close()
-            self.broker.connections.drop_all()
-            # The links close their sockets on the loop's next round.
-            self.thread.loop.call_soon(self.thread.loop.stop)
-
-        self.thread.call(let_go)
+        self.thread.tell(self.let_go)
         self.thread.join()
         self.workers.close()
         self.broker.store.abandon()
         self.thread.loop.close()
+
+    def let_go(self) -> None:
+        """What the kernel does for a process that dies. Runs on the loop."""
+        for listener in self.network.listeners:
+            listener.close()
+        self.broker.connections.drop_all()
+        # The links close their sockets on the loop's next round.
+        self.thread.loop.call_soon(self.thread.loop.stop)
 
 
 class _Network(SocketNetwork):

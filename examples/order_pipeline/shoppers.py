@@ -1,14 +1,15 @@
 """Places orders, among them some that cannot be read, some refused, some in a currency nobody knows yet.
 
-Usage: place_orders.py COUNT
+Usage: shoppers.py COUNT
 """
 
 from __future__ import annotations
 
 import sys
 
+from shop import ORDERS, Order
+
 from millpond import Producer
-from orders import ORDERS, Order
 
 
 def main(count: int) -> None:

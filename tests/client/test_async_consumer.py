@@ -1,0 +1,80 @@
+"""The consumer in asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millpond import AsyncConsumer
+from millpond.base.ids import TopicPartition
+
+VALUES = [b"%d" % n for n in range(10)]
+
+
+def test_iterating_committing_and_going_on(pond) -> None:
+    topic, group = pond.topic(), pond.group()
+    pond.fill(topic, VALUES, partition=0)
+    place = TopicPartition(topic, 0)
+
+    async def first() -> list[bytes | None]:
+        seen = []
+        async with AsyncConsumer(group, [topic], bootstrap=pond.bootstrap) as consumer:
+            async for message in consumer:
+                seen.append(message.value)
+                if len(seen) == 4:
+                    await consumer.commit()
+                    break
+            assert place in await consumer.assignment()
+            assert await consumer.committed([place]) == {place: 4}
+            assert await consumer.position(place) == 4
+            assert (await consumer.lag())[place] == 6
+        return seen
+
+    async def second() -> list[bytes | None]:
+        async with AsyncConsumer(group, [topic], bootstrap=pond.bootstrap) as consumer:
+            async for batch in consumer.batches(100, 0.2):
+                return [message.value for message in batch]
+        raise AssertionError
+
+    assert asyncio.run(first()) == VALUES[:4]
+    assert asyncio.run(second()) == VALUES[4:]
+
+
+def test_moving_about(cluster) -> None:
+    topic = cluster.topic()
+    cluster.fill(topic, VALUES, partition=1)
+
+    async def main() -> None:
+        async with AsyncConsumer(None, [topic], bootstrap=cluster.bootstrap) as consumer:
+            assert (await consumer.poll(1, 10))[0].value == b"0"
+            await consumer.seek(topic, 1, 9)
+            assert (await consumer.poll(1, 10))[0].value == b"9"
+            await consumer.seek_to_beginning()
+            assert (await consumer.poll(1, 10))[0].value == b"0"
+            await consumer.pause()
+            assert await consumer.poll(1, 0.1) == []
+            await consumer.resume()
+            assert (await consumer.poll(1, 10))[0].value == b"1"
+            await consumer.seek_to_end()
+            assert await consumer.poll(1, 0.1) == []
+
+    asyncio.run(main())
+
+
+def test_closing_ends_an_iteration_that_waits(cluster) -> None:
+    topic = cluster.topic()
+
+    async def main() -> int:
+        consumer = AsyncConsumer(None, [topic], bootstrap=cluster.bootstrap)
+
+        async def listen() -> int:
+            count = 0
+            async for _ in consumer:
+                count += 1
+            return count
+
+        listening = asyncio.create_task(listen())
+        await asyncio.sleep(0.1)
+        await consumer.close()
+        return await asyncio.wait_for(listening, 5)
+
+    assert asyncio.run(main()) == 0

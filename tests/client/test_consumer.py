@@ -1,0 +1,204 @@
+"""The consumer against Millpond and against librdkafka's mock cluster."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from millpond import Closed, ConfigError, Consumer, Producer, UnknownTopic
+from millpond.base.ids import TopicPartition
+from support.node import eventually
+
+VALUES = [b"%d" % n for n in range(40)]
+
+
+def take(consumer: Consumer, count: int, seconds: float = 15.0) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    deadline = time.monotonic() + seconds
+    while len(found) < count and time.monotonic() < deadline:
+        found += [message.value for message in consumer.poll(count - len(found), 0.2)]
+    return found
+
+
+@pytest.fixture
+def filled(cluster) -> str:
+    topic = cluster.topic()
+    cluster.fill(topic, VALUES, keys=8)
+    return topic
+
+
+def test_a_group_reads_everything_once_and_goes_on_where_it_committed(cluster, filled) -> None:
+    group = cluster.group()
+    with Consumer(
+        group=group, topics=[filled], bootstrap=cluster.bootstrap, session_timeout_s=cluster.session_s
+    ) as consumer:
+        first = take(consumer, 15)
+        consumer.commit()
+        take(consumer, 5)  # not committed
+    with Consumer(group, [filled], bootstrap=cluster.bootstrap, session_timeout_s=cluster.session_s) as consumer:
+        rest = take(consumer, 25)
+        assert sorted(first + rest) == sorted(VALUES)
+        assert sum(consumer.lag().values()) == 0
+        assert consumer.poll(10, 0.1) == []
+
+
+def test_iterating_and_committing_message_by_message(pond) -> None:
+    filled, group = pond.topic(), pond.group()
+    pond.fill(filled, VALUES, keys=8)
+    seen: list[bytes | None] = []
+    with Consumer(group, [filled], bootstrap=pond.bootstrap) as consumer:
+        for message in consumer:
+            seen.append(message.value)
+            consumer.commit()
+            if len(seen) == 7:
+                break
+    with Consumer(group, [filled], bootstrap=pond.bootstrap) as consumer:
+        seen += take(consumer, 33)
+    assert sorted(seen) == sorted(VALUES), "what was prefetched but not handed out is not committed"
+
+
+def test_batches_and_commit_of_one_message(pond) -> None:
+    filled, group = pond.topic(), pond.group()
+    pond.fill(filled, VALUES, keys=8)
+    with Consumer(group, [filled], bootstrap=pond.bootstrap) as consumer:
+        batch = next(consumer.batches(max_records=10))
+        assert 1 <= len(batch) <= 10
+        message = batch[0]
+        consumer.commit(message)
+        place = TopicPartition(message.topic, message.partition)
+        assert consumer.committed([place]) == {place: message.offset + 1}
+        consumer.commit(offsets={place: message.offset}, wait=False)
+        assert eventually(lambda: consumer.committed([place]) == {place: message.offset})
+
+
+def test_without_a_group_all_partitions_are_read_and_nothing_is_committed(cluster, filled) -> None:
+    with Consumer(topics=[filled], bootstrap=cluster.bootstrap) as consumer:
+        assert sorted(take(consumer, 40)) == sorted(VALUES)
+        assert len(consumer.assignment()) == 4
+        with pytest.raises(ConfigError, match="group"):
+            consumer.commit()
+
+
+def test_seeking(cluster) -> None:
+    topic = cluster.topic()
+    cluster.fill(topic, VALUES, partition=2)
+    with Consumer(None, [topic], bootstrap=cluster.bootstrap) as consumer:
+        place = TopicPartition(topic, 2)
+        assert take(consumer, 3) == VALUES[:3]
+        assert consumer.position(place) == 3
+        consumer.seek(topic, 2, 30)
+        assert take(consumer, 10) == VALUES[30:]
+        consumer.seek_to_beginning()
+        assert take(consumer, 2) == VALUES[:2]
+        consumer.seek_to_end([place])
+        assert consumer.poll(1, 0.3) == []
+        cluster.fill(topic, [b"new"], partition=2)
+        assert take(consumer, 1) == [b"new"]
+
+
+def test_seeking_forgets_what_was_prefetched(cluster) -> None:
+    topic = cluster.topic()
+    cluster.fill(topic, VALUES, partition=0)
+    with Consumer(None, [topic], bootstrap=cluster.bootstrap) as consumer:
+        assert next(iter(consumer)).value == b"0"
+        consumer.seek(topic, 0, 20)
+        assert next(iter(consumer)).value == b"20"
+
+
+@pytest.mark.parametrize("group", [None, "timed"])
+def test_from_a_time_and_back_to_one(pond, group: str | None) -> None:
+    """Millpond only: the mock does not look offsets up by time."""
+    topic = pond.topic(1)
+    begin = 1_700_000_000_000
+    with Producer(pond.bootstrap) as producer:
+        for n in range(10):
+            producer.send(topic, b"%d" % n, timestamp_ms=begin + n * 1000)
+    when = datetime.fromtimestamp((begin + 4500) / 1000, UTC)
+    with Consumer(group, [topic], bootstrap=pond.bootstrap, from_=when) as consumer:
+        assert take(consumer, 5) == [b"5", b"6", b"7", b"8", b"9"]
+        consumer.seek_to_time(begin + 8000)
+        assert take(consumer, 2) == [b"8", b"9"]
+        consumer.seek_to_time(datetime.now(UTC))
+        assert consumer.poll(1, 0.2) == []
+        if group:
+            consumer.commit(offsets={TopicPartition(topic, 0): 2})
+    if group:
+        with Consumer(group, [topic], bootstrap=pond.bootstrap, from_=when) as consumer:
+            assert take(consumer, 1) == [b"2"], "a committed position counts more than the time"
+
+
+def test_from_latest_only_the_new(cluster, filled) -> None:
+    with Consumer(None, [filled], bootstrap=cluster.bootstrap, from_="latest") as consumer:
+        assert consumer.poll(1, 0.5) == []
+        cluster.fill(filled, [b"new"])
+        assert take(consumer, 1) == [b"new"]
+
+
+def test_a_paused_partition_is_silent_until_resumed(cluster) -> None:
+    topic = cluster.topic()
+    for partition in (0, 1):
+        cluster.fill(topic, [b"%d" % partition] * 5, partition=partition)
+    with Consumer(None, [topic], bootstrap=cluster.bootstrap) as consumer:
+        consumer.pause([TopicPartition(topic, 0)])
+        assert take(consumer, 6, seconds=1.0) == [b"1"] * 5
+        consumer.resume()
+        assert take(consumer, 5) == [b"0"] * 5
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_rebalance_callbacks_tell_who_has_what(pond, protocol) -> None:
+    """Millpond only: the mock does not speak the newer protocol, and the older one is tested by all the others."""
+    topic, group = pond.topic(), pond.group()
+    told: list[tuple[str, int]] = []
+    options = {"bootstrap": pond.bootstrap, "protocol": protocol, "session_timeout_s": 2.0}
+    first = Consumer(
+        group,
+        [topic],
+        on_assigned=lambda places: told.append(("assigned", len(places))),
+        on_revoked=lambda places: told.append(("revoked", len(places))),
+        **options,
+    )
+    assert eventually(lambda: first.poll(1, 0.05) or len(first.assignment()) == 4)
+    assert told == [("assigned", 4)]
+    with Consumer(group, [topic], **options) as second:
+        assert eventually(
+            lambda: first.poll(1, 0.05) or second.poll(1, 0.05) or len(second.assignment()) == 2, seconds=20
+        )
+        assert ("revoked", 2) in told
+        assert set(first.assignment()) | set(second.assignment()) == {TopicPartition(topic, n) for n in range(4)}
+    assert eventually(lambda: first.poll(1, 0.05) or len(first.assignment()) == 4, seconds=20)
+    first.close()
+    assert told[-1] == ("revoked", 4)
+
+
+def test_lag_counts_what_is_left(pond) -> None:
+    topic = pond.topic()
+    pond.fill(topic, VALUES, partition=1)
+    with Consumer(pond.group(), [topic], bootstrap=pond.bootstrap) as consumer:
+        assert len(take(consumer, 15)) == 15
+        assert consumer.lag() == {TopicPartition(topic, n): 25 if n == 1 else 0 for n in range(4)}
+
+
+def test_a_topic_that_is_not_there(make_node) -> None:
+    node = make_node({"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0"})
+    with pytest.raises(UnknownTopic, match="nowhere"):
+        Consumer(None, ["nowhere"], bootstrap=node.bootstrap)
+    with Consumer("g", ["nowhere"], bootstrap=node.bootstrap) as consumer, pytest.raises(UnknownTopic):
+        take(consumer, 1)
+    with Consumer("g", ["nowhere"], bootstrap=node.bootstrap, wait_for_topics=True) as consumer:
+        assert take(consumer, 1, seconds=1) == []
+
+
+def test_what_cannot_be_is_refused(cluster) -> None:
+    for wrong in ({"topics": "orders"}, {"topics": []}, {"protocol": "old"}, {"from_": "middle"}):
+        with pytest.raises(ConfigError):
+            Consumer("g", **{"topics": ["orders"], **wrong})  # type: ignore[arg-type]
+    consumer = Consumer("g", ["orders"], bootstrap=cluster.bootstrap)
+    with pytest.raises(ConfigError):
+        consumer.poll(0)
+    consumer.close()
+    consumer.close()
+    with pytest.raises(Closed):
+        consumer.poll()

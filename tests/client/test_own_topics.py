@@ -1,0 +1,29 @@
+"""Topics that a worker makes for itself."""
+
+from __future__ import annotations
+
+from confluent_kafka.admin import AdminClient
+
+from millpond.client.own_topics import ensure_topics
+
+
+def partitions(bootstrap: str) -> dict[str, int]:
+    found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
+    return {name: len(topic.partitions) for name, topic in found.items()}
+
+
+def test_missing_topics_get_as_many_partitions_as_the_one_they_serve(pond) -> None:
+    topic = pond.topic(3)
+    wanted = {f"{topic}.dlq": topic, f"{topic}.other": "nowhere"}
+    ensure_topics(pond.bootstrap, wanted)
+    ensure_topics(pond.bootstrap, wanted)
+    found = partitions(pond.bootstrap)
+    assert (found[f"{topic}.dlq"], found[f"{topic}.other"]) == (3, 1)
+
+
+def test_existing_topics_are_left_alone_and_none_wanted_asks_nobody(pond) -> None:
+    topic = pond.topic(3)
+    other = pond.topic(2)
+    ensure_topics(pond.bootstrap, {other: topic})
+    assert partitions(pond.bootstrap)[other] == 2
+    ensure_topics("127.0.0.1:1", {})

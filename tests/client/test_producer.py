@@ -1,0 +1,157 @@
+"""The producer against Millpond and against librdkafka's mock cluster."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+
+from millpond import BufferFull, Closed, ConfigError, Producer, SendFailed, Timeout, UnknownTopic
+from millpond.wire.partitioner import partition_for_key
+
+NOBODY = "127.0.0.1:1"
+
+
+def test_a_send_tells_where_the_record_is(cluster) -> None:
+    topic = cluster.topic()
+    with Producer(cluster.bootstrap) as producer:
+        sent = producer.send(topic=topic, key="customer-42", value={"total": 7}, headers={"trace": "abc"}, acks="all")
+        place = sent.result(10)
+    (found,) = cluster.read(topic)
+    assert (found.topic, found.partition, found.offset) == (place.topic, place.partition, place.offset)
+    assert (found.key, found.json(), found.header("trace")) == (b"customer-42", {"total": 7}, b"abc")
+    if not cluster.is_mock:  # whose clock stands still
+        assert abs(place.timestamp_ms / 1000 - time.time()) < 60
+
+
+def test_keys_go_where_java_puts_them(cluster) -> None:
+    topic = cluster.topic()
+    keys = [f"key-{n}" for n in range(30)]
+    with Producer(cluster.bootstrap) as producer:
+        places = [producer.send(topic, b"", key).result(10) for key in keys]
+    assert [place.partition for place in places] == [partition_for_key(key.encode(), 4) for key in keys]
+
+
+def test_round_robin_and_a_partitioner_of_ones_own(cluster) -> None:
+    topic = cluster.topic()
+    with Producer(cluster.bootstrap, partitioner="round_robin") as producer:
+        places = [producer.send(topic, b"", "same") for _ in range(8)]
+        assert Counter(place.result(10).partition for place in places) == {0: 2, 1: 2, 2: 2, 3: 2}
+    with Producer(cluster.bootstrap, partitioner=lambda _key, count: count - 1) as producer:
+        assert producer.send(topic, b"", "k").result(10).partition == 3
+        assert producer.send(topic, b"", "k", partition=0).result(10).partition == 0
+        assert producer.partitions(topic) == 4
+    with (
+        Producer(cluster.bootstrap, partitioner=lambda _key, count: count) as producer,
+        pytest.raises(ConfigError, match="0 to 3"),
+    ):
+        producer.send(topic, b"")
+
+
+def test_each_send_chooses_its_acknowledgement(cluster) -> None:
+    topic = cluster.topic()
+    with Producer(cluster.bootstrap, linger_ms=0) as producer:
+        assert producer.send(topic, b"0", acks=0, partition=0).result(10).offset is None
+        assert producer.send(topic, b"1", acks=1, partition=1).result(10).offset == 0
+        assert producer.send(topic, b"all", partition=2).result(10).offset == 0
+        with pytest.raises(ConfigError, match="acks"):
+            producer.send(topic, b"", acks=2)  # type: ignore[arg-type]
+    assert {message.value for message in cluster.read(topic, 3)} == {b"0", b"1", b"all"}
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_compression(pond, compression: str) -> None:
+    topic = pond.topic()
+    with Producer(pond.bootstrap, compression=compression) as producer:  # type: ignore[arg-type]
+        for n in range(20):
+            producer.send(topic, b"%d" % n * 100)
+    assert len(pond.read(topic, 20)) == 20
+
+
+def test_leaving_the_block_flushes_also_after_an_error(cluster) -> None:
+    topic = cluster.topic()
+
+    def fail() -> None:
+        with Producer(cluster.bootstrap, linger_ms=5_000) as producer:
+            producer.send(topic, b"sent all the same")
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        fail()
+    assert [message.value for message in cluster.read(topic)] == [b"sent all the same"]
+
+
+def test_a_full_buffer_raises_when_asked_to() -> None:
+    producer = Producer(NOBODY, buffer_records=10, when_full="raise", delivery_timeout_s=60)
+    for _ in range(10):
+        producer.send("orders", b"x")
+    with pytest.raises(BufferFull, match="send slower"):
+        producer.send("orders", b"x")
+    assert producer.buffered() == 10
+    with pytest.raises(Timeout, match="10 records"):
+        producer.close(0.05)
+
+
+def test_a_full_buffer_blocks_until_the_timeout() -> None:
+    producer = Producer(NOBODY, buffer_records=1, full_timeout_s=0.3)
+    kept = producer.send("orders", b"x")
+    began = time.monotonic()
+    with pytest.raises(BufferFull, match=r"for 0\.3 s"):
+        producer.send("orders", b"x")
+    assert 0.3 <= time.monotonic() - began < 3
+    with pytest.raises(Timeout):
+        producer.close(0.05)
+    assert isinstance(kept.exception(1), SendFailed), "what is left at the end fails instead of hanging"
+
+
+def test_blocking_lets_everything_through_a_small_buffer(cluster) -> None:
+    topic = cluster.topic()
+    with Producer(cluster.bootstrap, buffer_records=20, linger_ms=0) as producer:
+        futures = [producer.send(topic, b"%d" % n) for n in range(500)]
+        assert max(producer.buffered(), 0) <= 20
+    assert len({(f.result().partition, f.result().offset) for f in futures}) == 500
+
+
+def test_a_record_nobody_takes_fails_with_advice() -> None:
+    producer = Producer(NOBODY, delivery_timeout_s=0.3, linger_ms=0)
+    with pytest.raises(SendFailed, match="delivery_timeout_s"):
+        producer.send("orders", b"x").result(10)
+    producer.close()
+
+
+def test_a_record_too_large_is_refused_at_once(pond) -> None:
+    with Producer(pond.bootstrap) as producer, pytest.raises(SendFailed, match=r"message\.max\.bytes"):
+        producer.send(pond.topic(), b"x" * 2_000_000)
+
+
+def test_a_topic_that_is_not_there(make_node) -> None:
+    node = make_node({"auto.create.topics.enable": "false"})
+    with (
+        Producer(node.bootstrap, partitioner="round_robin") as producer,
+        pytest.raises(UnknownTopic, match="create it"),
+    ):
+        producer.send("nowhere", b"")
+
+
+def test_a_closed_producer_says_so(cluster) -> None:
+    producer = Producer(cluster.bootstrap)
+    producer.close()
+    producer.close()
+    with pytest.raises(Closed):
+        producer.send("orders", b"")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"acks": "some"}, {"when_full": "drop"}, {"partitioner": "best"}, {"buffer_records": 0}]
+)
+def test_what_cannot_be_is_refused(wrong: dict) -> None:  # type: ignore[type-arg]
+    with pytest.raises(ConfigError):
+        Producer(NOBODY, **wrong)
+
+
+def test_a_serializer_of_ones_own(cluster) -> None:
+    topic = cluster.topic()
+    with Producer(cluster.bootstrap, serializer=lambda value, name: f"{name}={value}".encode()) as producer:
+        producer.send(topic, 7)
+    assert cluster.read(topic)[0].value == f"{topic}=7".encode()

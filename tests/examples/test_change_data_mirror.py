@@ -1,0 +1,42 @@
+"""The mirror is the table, through inserts, updates and deletes, and a new mirror is the same at once."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from millpond.testing import Pond
+
+
+def test_the_mirror_follows_the_table(millpond: Pond, stage: Any, tmp_path: Path) -> None:
+    millpond.create_topic("customers", 2, cleanup_policy="compact")
+    path = tmp_path / "crm.db"
+    stage.run("capture.py", str(path), "--once")
+    table = sqlite3.connect(path, timeout=10)
+    with table:
+        table.executemany("INSERT INTO customers VALUES (?, ?, ?)", [(n, f"name {n}", "Bern") for n in range(30)])
+
+    def shows_the_table(lines: list[str]) -> bool:
+        rows = table.execute("SELECT id, name, city FROM customers").fetchall()
+        return bool(lines) and json.loads(lines[-1]) == {
+            str(customer): {"name": name, "city": city} for customer, name, city in rows
+        }
+
+    capture, mirror = stage.start("capture.py", str(path)), stage.start("mirror.py")
+    mirror.wait_for(shows_the_table)
+    with table:
+        table.execute("UPDATE customers SET city = 'Basel' WHERE id < 5")
+        table.execute("DELETE FROM customers WHERE id >= 25")
+    mirror.wait_for(shows_the_table)
+    assert len(json.loads(mirror.lines[-1])) == 25
+
+    capture.kill()
+    with table:
+        table.execute("DELETE FROM customers WHERE id = 0")
+    stage.run("capture.py", str(path), "--once")
+    mirror.wait_for(shows_the_table)
+    assert "0" not in json.loads(mirror.lines[-1])
+    stage.start("mirror.py").wait_for(shows_the_table)
+    table.close()

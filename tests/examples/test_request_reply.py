@@ -1,0 +1,21 @@
+"""Answers find who asked; a late one is not taken for the next; without an answer there is a timeout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millpond.testing import Pond
+
+
+def test_questions_answers_and_timeouts(millpond: Pond, stage: Any) -> None:
+    millpond.create_topic("requests", 4)
+    millpond.create_topic("replies")
+    assert stage.run("ask.py", "1", "2", "--timeout", "0.3") == ["no answer within 0.3 s", "no answer within 0.3 s"]
+    stage.start("calculator.py")
+    stage.start("calculator.py")
+    assert stage.run("ask.py", "1", "2", "3", "--timeout", "15") == ["6", "7"]
+    together = [stage.start("ask.py", str(10 * number), "--timeout", "15") for number in range(1, 4)]
+    for number, each in enumerate(together, 1):
+        assert each.wait_for(lambda lines: len(lines) == 2) == [str(10 * number), str(10 * number + 1)]
+    late = stage.run("ask.py", "5", "--slowly", "1.5", "--timeout", "1")
+    assert late == ["no answer within 1 s", "6"]
