@@ -24,6 +24,7 @@ check: $(DEVELOP)
 	@$(BIN)/ruff format --check -q .
 	@$(BIN)/ruff check -q .
 	@$(BIN)/mypy
+	@$(BIN)/mypy --strict examples
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python tools/tidy.py
 

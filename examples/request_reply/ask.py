@@ -20,9 +20,7 @@ class Asker:
         self._partition = partition
         # An empty record is our place in the log: every answer to us comes behind it, and none is missed.
         place = self._producer.send(REPLIES, None, partition=partition).result(10)
-        assert place.offset is not None
-        self._consumer = Consumer(topics=[REPLIES], from_="latest")
-        self._consumer.seek(REPLIES, partition, place.offset + 1)
+        self._consumer = Consumer(topics=[REPLIES], from_=place.timestamp_ms)
 
     def ask(self, request: Any, timeout_s: float = 5.0) -> Any:
         """The answer; TimeoutError when none came, in which case it may still have been worked on."""

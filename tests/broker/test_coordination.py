@@ -10,7 +10,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import LeaderEpoch, TopicPartition
-from millpond.broker.coordination import Coordination, Home
+from millpond.broker.coordination import Coordination, Home, Producer, Writing
 from millpond.broker.flusher import Flusher
 from millpond.broker.partitions import Partition
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
@@ -154,6 +154,16 @@ def test_a_write_that_is_refused_fails_its_own_reply_too(play: Play) -> None:
     assert play.heard == ["one: KAFKA_STORAGE_ERROR", "parked: sent away with KAFKA_STORAGE_ERROR"]
     assert play.home.shard.notes == {}
     assert play.home.is_closed
+
+
+def test_a_producer_without_a_transaction_is_turned_away_and_the_home_stays_open(play: Play) -> None:
+    writing = Writing(Producer(5, 0), None)
+    play.home.run(lambda shard, _: shard.put("a", "1", play.listener("late")), writing)
+    assert play.heard == ["late: INVALID_TXN_STATE"]
+    assert not play.home.is_closed
+    play.home.run(lambda shard, _: shard.put("b", "2", play.listener("timely")))
+    play.settle()
+    assert play.heard[1:] == ["timely: wrote b"]
 
 
 def test_the_clock_wakes_the_shard_and_a_leap_of_the_wall_clock_does_not(play: Play) -> None:

@@ -129,6 +129,23 @@ def test_a_silent_producer_is_aborted(play: Play) -> None:
     assert play.pond.log.aborted_transactions(0, 2) == [(play.id, 0)]
 
 
+def test_a_coordinator_whose_log_fails_while_markers_are_written_orders_them_again_later(play: Play) -> None:
+    play.begin()
+    play.add(0, 1)
+    play.produce(0, 0)
+    assert play.end(committed=True) == 0
+    for home in play.desk.broker.transactions.homes():
+        home.stop()
+    play.desk.run(1000)
+    play.desk.node.kill()
+    assert play.desk.node.start()
+    play.desk.run(1000)
+    play.caller = play.desk.connect()
+    (state,) = play.ask(m.DescribeTransactionsRequest(transactional_ids=["tx"]), 0).transaction_states
+    assert state.transaction_state == "CompleteCommit"
+    assert all(stable == end for stable, end in play.stable())
+
+
 def test_markers_are_tried_again_when_a_partition_cannot_take_them(play: Play) -> None:
     play.begin()
     play.add(0)

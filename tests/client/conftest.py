@@ -23,7 +23,7 @@ PARTITIONS = 4
 CHILD = Path(__file__).parent / "crash_child.py"
 _numbers = count(1)
 
-logging.getLogger("millpond.client").setLevel(logging.ERROR)
+logging.getLogger("millpond.client").setLevel(logging.INFO)
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Cluster:
     @property
     def session_s(self) -> float:
         """Short on the mock, where a member that has left is missed only when its session ends."""
-        return 1.0 if self.is_mock else 45.0
+        return 4.0 if self.is_mock else 45.0
 
     def topic(self, partitions: int = PARTITIONS) -> str:
         """A new topic. The mock makes them itself, always with four partitions."""
@@ -80,7 +80,11 @@ class Cluster:
 def pond(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     node = Node(
         tmp_path_factory.mktemp("client-node"),
-        {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "100"},
+        {
+            "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "100",
+            "group.consumer.heartbeat.interval.ms": "300",
+        },
     ).start()
     yield Cluster("millpond", node.bootstrap)
     node.kill9()

@@ -173,6 +173,20 @@ def test_rebalance_callbacks_tell_who_has_what(pond, protocol) -> None:
     assert told[-1] == ("revoked", 4)
 
 
+def test_the_end_is_known_when_it_is_reached(cluster) -> None:
+    topic = cluster.topic()
+    cluster.fill(topic, VALUES, partition=1)
+    with Consumer(None, [topic], bootstrap=cluster.bootstrap) as consumer:
+        assert not consumer.is_at_end()
+        assert consumer.next(10) is not None
+        assert not consumer.is_at_end()
+        take(consumer, 39)
+        assert eventually(lambda: consumer.poll(1, 0.05) or consumer.is_at_end())
+        cluster.fill(topic, [b"more"], partition=2)
+        assert take(consumer, 1) == [b"more"]
+        assert not consumer.is_at_end()
+
+
 def test_lag_counts_what_is_left(pond) -> None:
     topic = pond.topic()
     pond.fill(topic, VALUES, partition=1)

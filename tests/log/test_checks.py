@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.log.checks import checked_headers, stamped_headers, trusted_headers
+from millpond.log.checks import checked_headers, place, stamped_headers, trusted_headers
 from millpond.log.limits import LogLimits
 from millpond.wire.records import Record, encode_batch
 
@@ -100,3 +100,10 @@ def test_the_brokers_time_is_stamped_on_every_batch():
     stamped = stamped_headers(memoryview(data), trusted_headers(data), 77)
     assert [header.max_timestamp for header in stamped] == [77, 77]
     assert [header.is_append_time for header in trusted_headers(data)] == [True, True]
+
+
+def test_batches_get_the_next_offsets_and_the_epoch(pond):
+    batches = memoryview(bytearray(bytes(pond.batch(b"a", b"b")) + bytes(pond.batch(b"c"))))
+    last = place(batches, trusted_headers(batches), 7, 3)
+    assert last == 9
+    assert [(header.base_offset, header.leader_epoch) for header in trusted_headers(batches)] == [(7, 3), (9, 3)]

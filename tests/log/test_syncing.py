@@ -64,3 +64,25 @@ def test_a_removal_syncs_after_each_log_and_forgives_what_is_gone():
     assert not disk.exists("/p")
     FolderRemovalJob(disk, "/p").run()
     RemovalJob(disk, "/p", ("/p/1.log",)).run()
+
+
+def test_a_last_ticket_that_cannot_be_made_lets_go_of_everything(pond, sim, monkeypatch):
+    _, log = pond.open()
+    pond.fill(log, 5)
+    monkeypatch.setattr(type(log.snapshots), "write", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    assert log.begin_close() is None
+    assert log.failed is not None
+    assert not log.away
+    log.abandon()
+    assert sim.open_files == 0
+
+
+def test_a_ticket_is_away_until_it_is_back(pond):
+    _, log = pond.open()
+    tickets = [log.sync_target(), log.sync_target()]
+    assert log.away.syncs == 2
+    for _ in range(2):
+        tickets[0].release()
+    assert log.away.syncs == 1, "a second release does no harm"
+    log.synced(tickets[1])
+    assert not log.away

@@ -153,3 +153,24 @@ def test_a_lock_dies_with_its_process(disk: RealDisk, tmp_path: Path) -> None:
             disk.lock(path)
         holder.kill()
     disk.lock(path).release()
+
+
+def test_a_sync_of_everything_that_failed_once_is_not_trusted_again(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells of an error once; whoever asks again would hear that all is well."""
+    codes = [0, errno.EIO, 0]
+    descriptors: list[int] = []
+
+    def syncfs(descriptor: int) -> int:
+        descriptors.append(descriptor)
+        return codes.pop(0)
+
+    monkeypatch.setattr(disk_module, "_find_syncfs", lambda: syncfs)
+    assert disk.sync_everything(str(tmp_path))
+    with pytest.raises(OSError) as raised:
+        disk.sync_everything(str(tmp_path))
+    assert raised.value.errno == errno.EIO
+    assert not disk.sync_everything(str(tmp_path))
+    assert len(descriptors) == 2
+    assert len(set(descriptors)) == 1, "a new descriptor would not be told of what happened before it"

@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from millpond.base.errors import ErrorCode
-from millpond.broker import coordination, transaction_calls
 from millpond.broker.coordination import Home
-from millpond.coordinators.groups import classic, committing
+from millpond.coordinators.groups import classic
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
 from millpond.coordinators.groups.offsets import Offsets
 from millpond.coordinators.groups.shard import GroupShard
 from millpond.coordinators.shard import Effects
-from millpond.coordinators.transactions import ending, initialising, partitions
+from millpond.coordinators.transactions import ending, initialising
 from millpond.coordinators.transactions.shard import TransactionShard
 from millpond.coordinators.transactions.states import State
 from millpond.coordinators.transactions.transaction import Verdict
@@ -134,12 +132,12 @@ def skip_the_verification(patch: Patch) -> None:
     patch.setattr(PartitionLog, "verification", lambda *_: None)
 
 
-def end_without_a_higher_epoch(patch: Patch) -> None:
-    """An EndTxn that comes late decides whatever transaction is open then."""
+def let_a_late_end_decide_the_next_transaction(patch: Patch) -> None:
     real = ending.end
 
-    def end(current: Any, producer_id: int, epoch: int, committed: bool, version: int, *given: Any) -> Verdict:
-        return real(current, producer_id, epoch, committed, 0, *given)
+    def end(current: Any, producer_id: int, epoch: int, *given: Any) -> Verdict:
+        is_late = current is not None and current.state is State.ONGOING and epoch < current.producer_epoch
+        return real(current, producer_id, current.producer_epoch if is_late else epoch, *given)
 
     patch.setattr(ending, "end", end)
 
@@ -203,8 +201,8 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
     send_no_markers_after_a_restart: Hunt(("kill", "slow disk"), Work.COPY),
     renew_without_a_higher_epoch: Hunt(CALM, Work.COPY, Sharing.FIXED, 0, (False,)),
     fence_without_a_higher_epoch: Hunt(CALM, Work.COPY, Sharing.FIXED),
-    skip_the_verification: Hunt(CALM, Work.COPY, None, 0, (True,)),
-    end_without_a_higher_epoch: Hunt(CALM, Work.COPY, None, 0, (True,)),
+    skip_the_verification: Hunt(CALM, Work.COPY, None, 0, (False,)),
+    let_a_late_end_decide_the_next_transaction: Hunt(CALM, Work.COPY, None, 0, (True,)),
     forget_a_partition: Hunt(CALM, Work.COPY),
     let_transactions_last: Hunt(CALM, Work.COPY),
     commit_what_was_aborted_by_a_successor: Hunt(CALM, Work.COPY),
@@ -213,9 +211,7 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
 
 
 def plan(seed: int, hunt: Hunt) -> CoordinationPlan:
-    made = make_coordination_plan(
-        seed, hunt.kinds, work=hunt.work, sharing=hunt.sharing, versions=hunt.versions
-    )
+    made = make_coordination_plan(seed, hunt.kinds, work=hunt.work, sharing=hunt.sharing, versions=hunt.versions)
     if hunt.freezes:
         made.crew = [replace(style, timeout_ms=5_000, pace_ms=300, dawdles=True) for style in made.crew]
         made.churn = [

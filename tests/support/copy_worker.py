@@ -2,8 +2,8 @@
 
 python copy_worker.py bootstrap input output group transactional-id protocol
 
-The first batch, and every tenth after it, is aborted on purpose, so that the output has records that nobody may see. What the job cannot
-go on from ends it: whoever started it starts it again, as it would after a crash.
+The first batch, and every tenth after it, is aborted on purpose, so that the output has records that nobody may see.
+What the job cannot go on from ends it: whoever started it starts it again, as it would after a crash.
 """
 
 from __future__ import annotations

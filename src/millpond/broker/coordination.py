@@ -91,7 +91,9 @@ class Home(Generic[S]):
                 self._append(effects.records, writing)
             except Refused as refused:
                 _refuse(effects, refused)
-                self._close(refused)
+                # A producer whose transaction has ended meanwhile is turned away; the log is as sound as before.
+                if writing is None or refused.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                    self._close(refused)
                 return
         self._settle_later(effects)
         self._set_timer()

@@ -23,8 +23,8 @@ class _Quiet:
     """Where librdkafka's log lines go. It calls every refused connection an error, ten times a second; what matters
     to a program comes to it as an exception anyway."""
 
-    def log(self, level: int, *line: object) -> None:
-        LOG.debug(*line)  # type: ignore[arg-type]
+    def log(self, level: int, line: str, *parts: object) -> None:
+        LOG.debug(line, *parts)
 
 
 def bootstrap_servers(given: str | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException
 from confluent_kafka import Consumer as RawConsumer
+from confluent_kafka import Message as RawMessage
 from confluent_kafka import TopicPartition as RawPlace
 
 from millpond.base.ids import TopicPartition
@@ -78,6 +79,8 @@ class Consumer:
         self._committed: dict[TopicPartition, int] = {}
         self._buffer: deque[Message] = deque()
         """Records that came with one handed out by `next`."""
+        self._ended: set[TopicPartition] = set()
+        """Partitions whose end was reached and from which nothing came since."""
         self._closed = False
         told = _settings(group, from_, protocol, instance, isolation, session_timeout_s)
         self.raw = make(RawConsumer, common_settings(bootstrap) | told | dict(settings or {}))
@@ -215,6 +218,11 @@ class Consumer:
             answer[place] = max(high - (low if at is None else max(at, low)), 0)
         return answer
 
+    def is_at_end(self) -> bool:
+        """Whether everything that there is has been handed out, from at least one partition."""
+        places = self.raw.assignment()
+        return bool(places) and not self._buffer and all(_place(each) in self._ended for each in places)
+
     def close(self) -> None:
         """Leave the group. Idempotent. Commits nothing."""
         if not self._closed:
@@ -242,14 +250,20 @@ class Consumer:
             raws = [first] if first is not None else []
             if raws and max_records > 1:
                 raws += self.raw.consume(max_records - 1, timeout=0)
-            found = [from_raw(raw) for raw in raws if not self._is_error(raw.error())]
+            found = [from_raw(raw) for raw in raws if not self._is_event(raw)]
             if found or time.monotonic() >= deadline:
                 return found
 
-    def _is_error(self, error: KafkaError | None) -> bool:
-        """Whether this is no record; raises when the consumer cannot go on."""
+    def _is_event(self, raw: RawMessage) -> bool:
+        """Whether this is no record but news; raises when the consumer cannot go on."""
+        place = TopicPartition(raw.topic() or "", raw.partition() or 0)
+        error = raw.error()
         if error is None:
+            self._ended.discard(place)
             return False
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._ended.add(place)
+            return True
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             if not self._wait_for_topics:
                 raise UnknownTopic(f"{error.str()}: create the topic first, or say wait_for_topics=True")
@@ -322,6 +336,7 @@ class Consumer:
         for place in gone:
             self._handed_out.pop(place, None)
             self._committed.pop(place, None)
+            self._ended.discard(place)
         self._buffer = deque(each for each in self._buffer if TopicPartition(each.topic, each.partition) not in gone)
 
     def _seek(self, targets: list[RawPlace]) -> None:
@@ -387,6 +402,7 @@ def _settings(
         "group.id": group or "none",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
         "auto.offset.reset": from_ if isinstance(from_, str) else "earliest",
         "isolation.level": isolation,
         "fetch.wait.max.ms": 100,

@@ -63,6 +63,8 @@ class Engine:
         self._runners = 0
         self._paused_until: dict[TopicPartition, float] = {}
         self._is_full = False
+        """Its partitions are paused until there is room again."""
+        self._room_at = time.monotonic()
         self._stopping = False
         self._is_over = False
         """The last positions are settled; what the group says from now on changes nothing."""
@@ -117,7 +119,8 @@ class Engine:
         settle_at = 0.0
         busy_at = time.monotonic()
         while not self._stopping:
-            batch = self._consumer.poll(self._room(), self._poll_seconds())
+            room = self._room()
+            batch = self._consumer.poll(room, self._poll_seconds()) if room else []
             now = time.monotonic()
             if batch and self._settler.before(batch):
                 self._accept(batch, now)
@@ -126,7 +129,7 @@ class Engine:
                 self._settler.settle()
                 settle_at = now + self._options.commit_every_s
             if until_idle_s is not None:
-                busy_at = now if batch or self._under_way() or not self._consumer.assignment() else busy_at
+                busy_at = now if batch or self._under_way() or not self._consumer.is_at_end() else busy_at
                 if now - busy_at >= until_idle_s:
                     return
 
@@ -139,17 +142,22 @@ class Engine:
         self._settler.close()
 
     def _room(self) -> int:
-        """How many records may be taken; waits a little for room when there is none.
+        """How many records may be taken; waits a moment for room when there is none. 0: do not poll now.
 
         A worker that stays full pauses its partitions, because it must poll to stay a member of its group. Not at
         once: after a pause librdkafka takes up to a second to fetch again.
         """
-        if not self._is_full:
-            with self._lock:
-                self._lock.wait_for(lambda: self._free() > 0 or self._stopping, FULL_SECONDS)
+        wait_s = self._poll_seconds()
         with self._lock:
+            if not self._is_full:
+                self._lock.wait_for(lambda: self._free() > 0 or self._stopping, wait_s)
             free = self._free()
+        now = time.monotonic()
+        if free > 0:
+            self._room_at = now
         if free <= 0 and not self._is_full:
+            if now - self._room_at < FULL_SECONDS:
+                return 0
             self._is_full = True
             self._consumer.pause()
         elif self._is_full and free >= max(self._options.in_flight_max // 2, 1):

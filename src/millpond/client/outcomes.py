@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import ceil
 
 from millpond.client.connection import LOG
 from millpond.client.dead_letters import REDRIVEN, dead_letter
@@ -27,7 +28,7 @@ def to_retry_topic(options: Options, job: Job) -> Send:
         to=retry_topic(job.origin.topic, retries.plain_delay_s(job.attempts)),
         origin=job.origin,
         attempts=job.attempts,
-        due_ms=int((time.time() + retries.delay_s(job.attempts)) * 1000),
+        due_ms=ceil((time.time() + retries.delay_s(job.attempts)) * 1000),
         group=options.group,
         redriven=None if counted is None else (REDRIVEN, counted),
     )

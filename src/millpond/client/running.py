@@ -57,5 +57,6 @@ class Tasks:
         self._loop.run_forever()
         for task in self._tasks:
             task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        if self._tasks:
+            self._loop.run_until_complete(asyncio.wait(self._tasks))
         self._loop.close()

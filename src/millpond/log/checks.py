@@ -1,4 +1,4 @@
-"""What a batch must fulfil before it may enter the log. Nothing here changes anything."""
+"""What a batch must fulfil before it may enter the log, and what the log then writes into its header."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from millpond.wire.batch import (
     CorruptBatch,
     check_batch,
     patch_append_time,
+    patch_offset_and_epoch,
 )
 from millpond.wire.records import batch_keys
 

@@ -16,7 +16,7 @@ def check_processed(history: CoordinationHistory, ends: Mapping[int, int]) -> It
             yield f"input {partition}: offsets {missing[:10]} were never processed, {end} is committed"
 
 
-def check_copied(history: CoordinationHistory, ends: Mapping[int, int], shown: Sequence[Shown], copies: int) -> Iterator[str]:
+def check_copied(ends: Mapping[int, int], shown: Sequence[Shown], copies: int) -> Iterator[str]:
     """Every record of the input is in the output exactly once."""
     places: dict[str, list[Shown]] = {}
     for each in shown:
@@ -65,4 +65,4 @@ def check_sightings(history: CoordinationHistory, live: Sequence[Shown], final: 
             yield f"{each.tag} of {each.transaction} was seen at {each.seen_ms} ms, and is not committed"
         transaction = history.transactions.get(each.transaction)
         if transaction is not None and not 0 <= transaction.commit_asked_ms <= each.seen_ms:
-            yield f"{each.tag} of {each.transaction} was seen at {each.seen_ms} ms, before anybody asked for its commit"
+            yield f"{each.tag} of {each.transaction} was seen at {each.seen_ms} ms, before its commit was asked for"

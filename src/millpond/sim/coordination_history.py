@@ -68,6 +68,8 @@ class CoordinationHistory:
     counts: dict[str, int] = field(default_factory=dict)
     shares: dict[int, dict[str, frozenset[int]]] = field(default_factory=dict)
     """By generation of a classic group: what each member was given."""
+    is_one_kind: bool = True
+    """Else members of both protocols are in the group, and each has an epoch of its own."""
     holdings: dict[str, Holding] = field(default_factory=dict)
     commits: list[OffsetCommit] = field(default_factory=list)
     processed: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -89,6 +91,8 @@ class CoordinationHistory:
 
     def share(self, now_ms: int, generation: int, member: str, partitions: frozenset[int]) -> None:
         """A member of a classic group has heard what it owns in a generation."""
+        if not self.is_one_kind:
+            return
         told = self.shares.setdefault(generation, {})
         for other, theirs in told.items():
             if other != member and theirs & partitions:

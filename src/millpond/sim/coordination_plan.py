@@ -31,6 +31,7 @@ FAULTS = (
     "lost packets",
     "slow network",
     "slow disk",
+    "stuck disk",
     "cold disk",
 )
 """Kinds of faults. A leap of the wall clock is left out: a transaction's age is kept in wall time over a restart."""
@@ -48,6 +49,8 @@ class Sharing(Enum):
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
+    MIXED = "mixed"
+    """Members of both kinds in one group, which changes from one protocol to the other as they come and go."""
     FIXED = "fixed"
     """Each worker has its own for good; only its transactional id fences an older life of it."""
 
@@ -83,6 +86,8 @@ class CoordinationPlan:
     churn: list[ChurnPlan]
     ends_with_power_cut: bool
     disk_delay_ms: int
+    request_timeout_ms: int = 5_000
+    """After how long a worker gives a request up; what it sent may arrive all the same."""
     orphan_at_ms: int | None = None
     """When a worker begins a transaction and is never heard of again."""
 
@@ -95,11 +100,11 @@ def make_coordination_plan(
     sharing: Sharing | None = None,
     versions: Sequence[bool] = (True, False),
 ) -> CoordinationPlan:
-    """The plan of a seed; faults are of these kinds only. `versions` says which kinds of transactions there may be."""
+    """The plan of a seed; faults are of these kinds only. `versions` says which transactions there may be."""
     random = Random(f"coordination plan {seed}")
     work = work or random.choice((Work.READ, Work.COPY, Work.COPY))
     if sharing is None:
-        sharing = random.choice(list(Sharing) if work is Work.COPY else (Sharing.CLASSIC, Sharing.CONSUMER))
+        sharing = random.choice([each for each in Sharing if work is Work.COPY or each is not Sharing.FIXED])
     size = random.randint(1, 4)
     partitions = random.randint(2, 5)
     faults = [_fault(random, kinds) for _ in range(random.randint(1, 6) if kinds else 0)]
@@ -130,6 +135,7 @@ def make_coordination_plan(
         churn=sorted(churn, key=lambda each: each.at_ms),
         ends_with_power_cut=random.random() < 0.3,
         disk_delay_ms=random.choice((1, 5, 30)),
+        request_timeout_ms=random.choice((1_000, 5_000)),
         orphan_at_ms=random.randint(0, WORK_MS) if work is Work.COPY and random.random() < 0.4 else None,
     )
 
@@ -148,7 +154,10 @@ def _style(random: Random, versions: Sequence[bool], pace_ms: int) -> WorkerStyl
 
 def _churn(random: Random, size: int) -> ChurnPlan:
     return ChurnPlan(
-        random.choice(list(Churn)), random.randint(0, WORK_MS), random.randrange(size), random.choice((300, 3_000, 5_000))
+        random.choice(list(Churn)),
+        random.randint(0, WORK_MS),
+        random.randrange(size),
+        random.choice((300, 3_000, 5_000)),
     )
 
 

@@ -190,20 +190,26 @@ class Crew:
         if self._plan.work is Work.COPY:
             job = self._copier(f"copy{slot}", f"{name} work", random, style)
         else:
-            client = self._make_client(f"{name} work")
+            client = self._worker_client(f"{name} work")
             job = ReadJob(self._clock, client, self._history, self._source, random, pace_ms=style.pace_ms)
         if self._plan.sharing is Sharing.FIXED:
             return Hand(name, job, None)
-        kind = ClassicMember if self._plan.sharing is Sharing.CLASSIC else ConsumerMember
-        member = kind(
-            self._clock, self._make_client(name), self._history, GROUP, self._source, job, self._plan.times
-        )
+        is_classic = self._plan.sharing is Sharing.CLASSIC
+        if self._plan.sharing is Sharing.MIXED:
+            is_classic = random.random() < 0.5
+        kind = ClassicMember if is_classic else ConsumerMember
+        member = kind(self._clock, self._make_client(name), self._history, GROUP, self._source, job, self._plan.times)
         return Hand(name, job, member)
+
+    def _worker_client(self, name: str) -> SimClient:
+        client = self._make_client(name)
+        client.timeout_ms = self._plan.request_timeout_ms
+        return client
 
     def _copier(self, transactional_id: str, name: str, random: Random, style: WorkerStyle) -> CopyWorker:
         return CopyWorker(
             self._clock,
-            self._make_client,
+            self._worker_client,
             self._history,
             transactional_id,
             name,

@@ -25,6 +25,7 @@ from millpond.wire.messages import Message
 from millpond.wire.records import Record, encode_batch
 
 STRAGGLE_SHARE = 0.15
+DETOUR_SHARE = 0.03
 STRAGGLE_MS_MAX = 4_000
 TRIES_MAX = 3
 DAWDLE_MS_MAX = 200
@@ -261,9 +262,7 @@ class CopyWorker:
             ],
         )
         version = 12 if self._style.is_v2 else 11
-        yield from self._demand(
-            request, version, lambda reply: reply.responses[0].partition_responses[0].error_code
-        )
+        yield from self._demand(request, version, lambda reply: reply.responses[0].partition_responses[0].error_code)
         self._sequences[target] = sequence + len(records)
 
     def _commit_offsets(self, membership: Membership, transaction: CopyTransaction) -> Script[None]:
@@ -318,11 +317,10 @@ class CopyWorker:
 
     def _abort(self) -> Script[None]:
         self._history.count("transactions aborted")
-        if not self._style.is_v2:
-            # Renewing the epoch aborts what is open, and leaves nothing behind that could come late.
-            if self._must_renew or self._random.random() < 0.5:
-                self._must_renew = True
-                return
+        if not self._style.is_v2 and self._random.random() < 0.5:
+            # Renewing the epoch aborts what is open, too.
+            self._must_renew = True
+            return
         while True:
             code = yield from self._end(committed=False)
             if code == ErrorCode.NONE:
@@ -380,6 +378,11 @@ class CopyWorker:
     def _demand(self, request: Message, version: int, code_of: Callable[[Message], int]) -> Script[None]:
         """Ask a few times; if it cannot be had, the transaction is broken."""
         for _ in range(TRIES_MAX):
+            if self._loses_its_way():
+                # Given up here, it arrives when the transaction it was for is long over.
+                self._send_late(request, version)
+                self._must_renew |= not self._style.is_v2
+                raise Broken(f"{type(request).__name__} is on its way")
             self._straggle(request, version)
             reply = yield Ask(self._client, request, version)
             code = None if reply is None else code_of(reply)
@@ -394,11 +397,17 @@ class CopyWorker:
             yield Rest(RETRY_MS)
         raise Broken(f"{type(request).__name__} is answered {code}")
 
+    def _loses_its_way(self) -> bool:
+        return self._style.straggles and self._random.random() < DETOUR_SHARE
+
     def _straggle(self, request: Message, version: int) -> None:
-        """Send the same again much later, from elsewhere."""
+        """Send the same again much later, from elsewhere. The first protocol could not tell the two apart."""
         if self._style.is_v2 and self._style.straggles and self._random.random() < STRAGGLE_SHARE:
-            self._history.count("late requests")
-            self._clock.call_later(
-                self._random.randint(1, STRAGGLE_MS_MAX),
-                lambda: self._late_client.send(request, version, lambda _: None),
-            )
+            self._send_late(request, version)
+
+    def _send_late(self, request: Message, version: int) -> None:
+        self._history.count("late requests")
+        self._clock.call_later(
+            self._random.randint(1, STRAGGLE_MS_MAX),
+            lambda: self._late_client.send(request, version, lambda _: None),
+        )

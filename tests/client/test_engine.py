@@ -1,0 +1,349 @@
+"""Running workers: order, retries, dead letters, back-pressure, rebalances."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millpond import Consumer, HandlerFailed, Message, Producer, Reject, Retry, Send, Worker
+from millpond.base.ids import TopicPartition
+from millpond.client.dead_letters import read_dead_letter
+from support.node import eventually
+
+VALUES = [b"%d" % n for n in range(60)]
+IDLE_S = 0.4
+
+
+class Order(msgspec.Struct):
+    id: int
+
+
+def test_every_record_is_processed_and_committed(cluster) -> None:
+    topic, group = cluster.topic(), cluster.group()
+    cluster.fill(topic, VALUES, keys=6)
+    seen: list[bytes | None] = []
+    worker = Worker(
+        lambda message: seen.append(message.value), topic, group=group, session_timeout_s=cluster.session_s
+    )
+    worker.run(cluster.bootstrap, until_idle_s=IDLE_S)
+    assert sorted(seen) == sorted(VALUES)
+    assert worker.stats.processed == 60
+    places = [TopicPartition(topic, n) for n in range(4)]
+    with Consumer(group, [topic], bootstrap=cluster.bootstrap) as consumer:
+        assert sum(at or 0 for at in consumer.committed(places).values()) == 60
+
+
+def test_poison_goes_to_the_dead_letters_and_the_partition_moves_on(cluster) -> None:
+    topic, letters = cluster.topic(), cluster.topic()
+    with Producer(cluster.bootstrap) as producer:
+        for n in range(20):
+            producer.send(topic, {"id": n}, "one-key", headers={"trace": str(n)}, partition=2)
+    tries: Counter[int] = Counter()
+    done: list[int] = []
+
+    def charge(order: Order, message: Message) -> None:
+        tries[order.id] += 1
+        if order.id % 5 == 3:
+            raise KeyError(f"no customer {order.id}")
+        done.append(order.id)
+
+    worker = Worker(
+        charge,
+        topic,
+        group="billing",
+        retries=Retry(3, first_s=0.02),
+        dead_letters=letters,
+        concurrency=4,
+        session_timeout_s=cluster.session_s,
+    )
+    worker.run(cluster.bootstrap, until_idle_s=IDLE_S)
+    assert done == [n for n in range(20) if n % 5 != 3], "in order, because all have one key"
+    assert {n: count for n, count in tries.items() if count > 1} == {3: 3, 8: 3, 13: 3, 18: 3}
+    found = cluster.read(letters, 4)
+    assert [message.json()["id"] for message in found] == [3, 8, 13, 18], "dead letters of one key keep their order"
+    letter = read_dead_letter(found[0])
+    assert (letter.origin.topic, letter.origin.partition, letter.origin.offset) == (topic, 2, 3)
+    assert (letter.attempts, letter.group, letter.error_type) == (3, "billing", "KeyError")
+    assert "no customer 3" in letter.error_message
+    assert "in charge" in letter.error_traceback
+    assert (found[0].key, found[0].header("trace")) == (b"one-key", b"3")
+
+
+def test_payloads_that_cannot_be_read_are_dead_at_once(pond) -> None:
+    topic, letters = pond.topic(1), pond.topic(1)
+    pond.fill(topic, [b'{"id": 1}', b"garbage", b'{"id": "x"}', b'{"id": 2}'])
+    seen: list[int] = []
+
+    def charge(order: Order) -> None:
+        seen.append(order.id)
+
+    Worker(charge, topic, group=pond.group(), retries=Retry(5), dead_letters=letters).run(
+        pond.bootstrap, until_idle_s=IDLE_S
+    )
+    assert seen == [1, 2]
+    found = pond.read(letters, 2)
+    assert [message.value for message in found] == [b"garbage", b'{"id": "x"}']
+    assert {read_dead_letter(message).attempts for message in found} == {1}
+    assert {read_dead_letter(message).error_type for message in found} == {"millpond.client.errors.DecodeFailed"}
+
+
+def test_a_rejected_record_is_not_tried_again(pond) -> None:
+    topic, letters = pond.topic(1), pond.topic(1)
+    pond.fill(topic, [b"1"])
+
+    def refuse(message: Message) -> None:
+        raise Reject("not for us")
+
+    worker = Worker(refuse, topic, group=pond.group(), retries=Retry(5, first_s=9), dead_letters=letters)
+    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert read_dead_letter(pond.read(letters)[0]).error_message == "not for us"
+
+
+def test_without_dead_letters_the_worker_stops_before_the_record_and_loses_nothing(pond) -> None:
+    topic, group = pond.topic(1), pond.group()
+    pond.fill(topic, VALUES[:10])
+
+    def fail(message: Message) -> None:
+        if message.value == b"5":
+            raise ValueError("five")
+
+    worker = Worker(fail, topic, group=group, retries=Retry(2, first_s=0.01)).start(pond.bootstrap)
+    assert eventually(lambda: not worker.is_running())
+    with pytest.raises(HandlerFailed, match="after 2 tries"):
+        worker.stop()
+    seen: list[bytes | None] = []
+    Worker(lambda message: seen.append(message.value), topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert seen == VALUES[5:10]
+
+
+def test_a_retry_holds_back_its_key_alone(pond) -> None:
+    topic = pond.topic(1)
+    with Producer(pond.bootstrap) as producer:
+        for key, value in [("bad", b"bad-1"), ("bad", b"bad-2"), *(("good", b"good") for _ in range(10))]:
+            producer.send(topic, value, key, partition=0)
+    ran: list[bytes | None] = []
+
+    def handle(message: Message) -> None:
+        ran.append(message.value)
+        if message.value == b"bad-1" and ran.count(b"bad-1") < 3:
+            raise ValueError
+
+    Worker(handle, topic, group=pond.group(), retries=Retry(3, first_s=0.2, jitter=0)).run(
+        pond.bootstrap, until_idle_s=IDLE_S
+    )
+    assert ran == [b"bad-1", *[b"good"] * 10, b"bad-1", b"bad-1", b"bad-2"]
+
+
+def test_with_order_none_records_of_the_key_overtake(pond) -> None:
+    topic = pond.topic(1)
+    with Producer(pond.bootstrap) as producer:
+        for value in (b"1", b"2", b"3"):
+            producer.send(topic, value, "key", partition=0)
+    ran: list[bytes | None] = []
+
+    def handle(message: Message) -> None:
+        ran.append(message.value)
+        if message.value == b"1" and ran.count(b"1") < 2:
+            raise ValueError
+
+    Worker(handle, topic, group=pond.group(), retries=Retry(3, first_s=0.2, order="none")).run(
+        pond.bootstrap, until_idle_s=IDLE_S
+    )
+    assert ran == [b"1", b"2", b"3", b"1"]
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_retry_topics_bring_a_record_back_when_it_is_due(pond, delivery: str) -> None:
+    topic, letters, group = pond.topic(2), pond.topic(1), pond.group()
+    pond.fill(topic, [b"dies", b"heals", b"fine"], keys=3)
+    ran: dict[bytes | None, list[float]] = defaultdict(list)
+
+    def handle(message: Message) -> None:
+        ran[message.value].append(time.monotonic())
+        if message.value == b"dies" or (message.value == b"heals" and len(ran[b"heals"]) < 3):
+            raise ValueError(f"try {len(ran[message.value])}")
+
+    retries = Retry(3, first_s=0.4, order="none", topics_from_s=0.1, jitter=0)
+    told: dict[str, Any] = {"delivery": delivery, "retries": retries, "dead_letters": letters}
+    # Another group on the same topics must not run our retries.
+    other: list[bytes | None] = []
+    with Worker(
+        lambda message: other.append(message.value), topic, group=pond.group(), bootstrap=pond.bootstrap, **told
+    ):
+        worker = Worker(handle, topic, group=group, **told)
+        worker.run(pond.bootstrap, until_idle_s=2.0)
+    assert {value: len(times) for value, times in ran.items()} == {b"dies": 3, b"heals": 3, b"fine": 1}
+    for first, second, third in (ran[b"dies"], ran[b"heals"]):
+        assert 0.39 <= second - first < 2.5
+        assert 0.79 <= third - second < 2.9
+    assert len(pond.read(f"{topic}.retry.400ms", 2)) == 2
+    assert len(pond.read(f"{topic}.retry.800ms", 2)) == 2
+    (letter,) = pond.read(letters)
+    found = read_dead_letter(letter)
+    assert (found.origin.topic, found.attempts, found.error_message) == (topic, 3, "try 3")
+    assert not any(name.startswith("retry.") for name, _ in letter.headers)
+    assert sorted(other) == [b"dies", b"fine", b"heals"]
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32), concurrency=st.integers(2, 8), is_async=st.booleans())
+def test_order_per_key_holds_under_concurrency_retries_and_poison(pond, seed, concurrency, is_async) -> None:
+    chance = random.Random(seed)
+    topic, letters = pond.topic(3), pond.topic(1)
+    keys = [f"key-{chance.randrange(6)}" for _ in range(120)]
+    with Producer(pond.bootstrap) as producer:
+        for number, key in enumerate(keys):
+            producer.send(topic, b"%d" % number, key)
+    fails = {number: chance.choice([1, 2, 99]) for number in chance.sample(range(120), 12)}
+    ended: dict[bytes | None, list[int]] = defaultdict(list)
+    running: Counter[bytes | None] = Counter()
+    tries: Counter[int] = Counter()
+    lock = threading.Lock()
+
+    def begin(message: Message) -> int:
+        with lock:
+            running[message.key] += 1
+            assert running[message.key] == 1, "two records of one key at a time"
+            return int(message.value or b"")
+
+    def end(message: Message, number: int) -> None:
+        with lock:
+            running[message.key] -= 1
+            tries[number] += 1
+            if tries[number] <= fails.get(number, 0):
+                raise ValueError
+            ended[message.key].append(number)
+
+    def handle(message: Message) -> None:
+        number = begin(message)
+        time.sleep(0.001 * (number % 3))
+        end(message, number)
+
+    async def handle_async(message: Message) -> None:
+        number = begin(message)
+        await asyncio.sleep(0.001 * (number % 3))
+        end(message, number)
+
+    worker = Worker(
+        handle_async if is_async else handle,
+        topic,
+        group=pond.group(),
+        concurrency=concurrency,
+        retries=Retry(3, first_s=0.01),
+        dead_letters=letters,
+        in_flight_max=50,
+    )
+    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    dead = {number for number, count in fails.items() if count > 2}
+    for key in set(keys):
+        expected = [number for number, each in enumerate(keys) if each == key and number not in dead]
+        assert ended[key.encode()] == expected
+    assert {int(message.value or b"") for message in pond.read(letters, len(dead))} == dead
+
+
+def test_no_more_than_agreed_is_taken_while_handlers_are_slow(pond) -> None:
+    topic, group = pond.topic(1), pond.group()
+    pond.fill(topic, VALUES)
+    gate = threading.Event()
+    began: list[bytes | None] = []
+
+    def slow(message: Message) -> None:
+        began.append(message.value)
+        gate.wait(20)
+
+    worker = Worker(slow, topic, group=group, in_flight_max=5, concurrency=2, session_timeout_s=1.0)
+    worker.start(pond.bootstrap)
+    try:
+        assert eventually(lambda: len(began) == 2)
+        time.sleep(2.0)  # longer than a session: it is full, paused, and still a member
+        assert len(began) == 2
+        assert worker._engine is not None
+        assert worker._engine._under_way() == 5
+        gate.set()
+        assert eventually(lambda: worker.stats.processed == 60, 20)
+    finally:
+        gate.set()
+        worker.stop()
+    assert began == VALUES
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_workers_share_and_hand_over_without_running_anything_twice(pond, protocol: str, delivery: str) -> None:
+    topic, out, group = pond.topic(4), pond.topic(1), pond.group()
+    pond.fill(topic, [b"%d" % n for n in range(500)], keys=40)
+    ran: list[tuple[str, bytes | None]] = []
+
+    def named(name: str) -> Worker:
+        def handle(message: Message) -> Send:
+            ran.append((name, message.value))
+            time.sleep(0.01)
+            return Send(out, message.value)
+
+        return Worker(
+            handle,
+            topic,
+            group=group,
+            protocol=protocol,
+            delivery=delivery,
+            concurrency=2,
+            session_timeout_s=0.9,
+            in_flight_max=100,
+        )
+
+    first = named("first").start(pond.bootstrap)
+    assert eventually(lambda: len(ran) > 20)
+    second = named("second").start(pond.bootstrap)
+    assert eventually(lambda: any(name == "second" for name, _ in ran) or len(ran) >= 500, 20)
+    first.stop()
+    assert eventually(lambda: len(ran) >= 500, 20)
+    second.stop()
+    assert {name for name, _ in ran} == {"first", "second"}
+    assert sorted(value or b"" for _, value in ran) == sorted(b"%d" % n for n in range(500))
+    assert len(pond.read(out, 500)) == 500
+
+
+def test_async_handlers_run_side_by_side(pond) -> None:
+    topic = pond.topic(1)
+    pond.fill(topic, VALUES[:20])
+    together = most = 0
+
+    async def handle(message: Message) -> None:
+        nonlocal together, most
+        together += 1
+        most = max(most, together)
+        await asyncio.sleep(0.05)
+        together -= 1
+
+    worker = Worker(handle, topic, group=pond.group(), concurrency=10)
+    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert most == 10
+    assert worker.stats.processed == 20
+
+
+def test_a_topic_may_come_later(pond) -> None:
+    topic = f"{pond.topic()}-later"
+    seen: list[bytes | None] = []
+    worker = Worker(
+        lambda message: seen.append(message.value),
+        topic,
+        group=pond.group(),
+        settings={"topic.metadata.refresh.interval.ms": 200},
+    )
+    with worker:
+        pass
+    worker.bootstrap = pond.bootstrap
+    with worker:
+        time.sleep(0.3)
+        pond.create(topic, 1)
+        pond.fill(topic, [b"1"])
+        assert eventually(lambda: seen == [b"1"], 20)

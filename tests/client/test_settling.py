@@ -1,0 +1,122 @@
+"""When positions are committed, against a consumer and a producer that only remember."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from threading import Condition
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from millpond import CommitFailed, Message, Send, SendFailed
+from millpond.base.ids import TopicPartition
+from millpond.client.dead_letters import origin_of
+from millpond.client.message import Delivery
+from millpond.client.progress import Job, Progress
+from millpond.client.settling import AtLeastOnce, AtMostOnce, commit
+
+PLACE = TopicPartition("orders", 0)
+
+
+class FakeConsumer:
+    def __init__(self, *failures: CommitFailed) -> None:
+        self.committed: list[dict[TopicPartition, int]] = []
+        self.failures = list(failures)
+
+    def commit(self, *, offsets: dict[TopicPartition, int]) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.committed.append(dict(offsets))
+
+
+class FakeProducer:
+    def __init__(self) -> None:
+        self.sent: list[Future[Delivery]] = []
+
+    def send(self, *given: Any, **named: Any) -> Future[Delivery]:
+        self.sent.append(Future())
+        return self.sent[-1]
+
+
+class Play:
+    def __init__(self, kind: type[AtLeastOnce]) -> None:
+        self.consumer, self.producer, self.progress = FakeConsumer(), FakeProducer(), Progress()
+        self.failures: list[BaseException] = []
+        self.settler = kind(
+            self.consumer,  # type: ignore[arg-type]
+            lambda: self.producer,  # type: ignore[arg-type,return-value]
+            {PLACE: self.progress},
+            Condition(),
+            self.failures.append,
+        )
+
+    def begin(self, offset: int) -> Job:
+        message = Message("orders", 0, offset)
+        self.progress.begin(offset)
+        return Job(message, PLACE, self.progress, origin_of(message), None, 1)
+
+
+def test_at_least_once_commits_what_is_finished_without_a_gap() -> None:
+    play = Play(AtLeastOnce)
+    first, second = play.begin(4), play.begin(5)
+    assert play.settler.before([first.message])
+    play.settler.finished(second, [])
+    play.settler.settle()
+    assert play.consumer.committed == []
+    play.settler.finished(first, [])
+    play.settler.settle()
+    play.settler.settle()
+    assert play.consumer.committed == [{PLACE: 6}]
+
+
+def test_at_least_once_waits_for_the_acknowledgement_of_all_that_is_sent() -> None:
+    play = Play(AtLeastOnce)
+    play.settler.finished(play.begin(4), [Send("out"), Send("out")])
+    play.producer.sent[0].set_result(Delivery("out", 0, 0, 0))
+    play.settler.settle()
+    play.settler.flush(0.01)
+    assert play.consumer.committed == []
+    play.producer.sent[1].set_result(Delivery("out", 0, 1, 0))
+    play.settler.flush(5)
+    play.settler.settle()
+    assert play.consumer.committed == [{PLACE: 5}]
+
+
+def test_a_failed_send_is_told_and_never_committed() -> None:
+    play = Play(AtLeastOnce)
+    play.settler.finished(play.begin(4), [Send("out")])
+    play.producer.sent[0].set_exception(SendFailed("no"))
+    play.settler.settle()
+    assert play.consumer.committed == []
+    assert isinstance(play.failures[0], SendFailed)
+
+
+def test_at_most_once_commits_first_and_then_never() -> None:
+    play = Play(AtMostOnce)
+    jobs = [play.begin(4), play.begin(5)]
+    assert play.settler.before([job.message for job in jobs])
+    assert play.consumer.committed == [{PLACE: 6}]
+    for job in jobs:
+        play.settler.finished(job, [])
+    play.settler.settle()
+    assert play.consumer.committed == [{PLACE: 6}]
+
+
+def test_a_commit_is_tried_again_unless_the_group_has_moved_on() -> None:
+    passing = CommitFailed("later", code=KafkaError.COORDINATOR_LOAD_IN_PROGRESS, retriable=True)
+    consumer = FakeConsumer(passing, passing)
+    assert commit(consumer, {PLACE: 1})  # type: ignore[arg-type]
+    assert consumer.committed == [{PLACE: 1}]
+    moved = FakeConsumer(CommitFailed("gone", code=KafkaError.ILLEGAL_GENERATION))
+    assert not commit(moved, {PLACE: 1})  # type: ignore[arg-type]
+    with pytest.raises(CommitFailed):
+        commit(FakeConsumer(passing, passing, passing), {PLACE: 1})  # type: ignore[arg-type]
+    with pytest.raises(CommitFailed):
+        commit(FakeConsumer(CommitFailed("no", code=KafkaError.GROUP_AUTHORIZATION_FAILED)), {PLACE: 1})  # type: ignore[arg-type]
+
+
+def test_at_most_once_does_not_run_what_it_could_not_commit() -> None:
+    play = Play(AtMostOnce)
+    play.consumer.failures = [CommitFailed("gone", code=KafkaError.UNKNOWN_MEMBER_ID)]
+    assert not play.settler.before([Message("orders", 0, 4)])

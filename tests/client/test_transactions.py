@@ -1,0 +1,93 @@
+"""Read, process, write in one transaction."""
+
+from __future__ import annotations
+
+import pytest
+
+from millpond import Consumer, Fenced, Message, Send, SendFailed, Worker
+from millpond.base.ids import TopicPartition
+from support.node import eventually
+
+VALUES = [b"%d" % n for n in range(50)]
+
+
+def test_what_is_sent_and_the_position_are_one(cluster) -> None:
+    """On the mock too: it has transactions, though it hides nothing that was aborted."""
+    topic, out, group = cluster.topic(), cluster.topic(), cluster.group()
+    cluster.fill(topic, VALUES, keys=5)
+    worker = Worker(
+        lambda message: [Send(out, message.value, message.key), Send(out, b"-" + message.value, message.key)],
+        topic,
+        group=group,
+        delivery="exactly_once",
+        session_timeout_s=cluster.session_s,
+    )
+    worker.run(cluster.bootstrap, until_idle_s=0.5)
+    assert sorted(message.value for message in cluster.read(out, 100)) == sorted(
+        [*VALUES, *(b"-" + value for value in VALUES)]
+    )
+    if cluster.is_mock:
+        return  # it takes the positions of a transaction and forgets them
+    with Consumer(group, [topic], bootstrap=cluster.bootstrap) as consumer:
+        committed = consumer.committed([TopicPartition(topic, n) for n in range(4)])
+        assert sum(at or 0 for at in committed.values()) == 50
+
+
+def test_dead_letters_are_in_the_transaction_and_the_failed_record_s_sends_are_not(pond) -> None:
+    topic, out, letters = pond.topic(1), pond.topic(1), pond.topic(1)
+    pond.fill(topic, VALUES)
+
+    def picky(message: Message):  # type: ignore[no-untyped-def]
+        yield Send(out, message.value)
+        if message.value == b"7":
+            raise ValueError("seven")
+
+    worker = Worker(picky, topic, group=pond.group(), delivery="exactly_once", dead_letters=letters, concurrency=4)
+    worker.run(pond.bootstrap, until_idle_s=0.4)
+    assert [message.value for message in pond.read(letters)] == [b"7"]
+    assert {message.value for message in pond.read(out, 49)} == set(VALUES) - {b"7"}
+    assert (worker.stats.processed, worker.stats.dead) == (49, 1)
+
+
+def test_order_of_what_is_sent_follows_the_order_of_what_was_read(pond) -> None:
+    topic, out = pond.topic(1), pond.topic(1)
+    pond.fill(topic, VALUES)
+    worker = Worker(
+        lambda message: Send(out, message.value), topic, group=pond.group(), delivery="exactly_once", concurrency=8
+    )
+    worker.run(pond.bootstrap, until_idle_s=0.4)
+    assert [message.value for message in pond.read(out, 50)] == VALUES
+
+
+def test_a_second_instance_of_the_same_name_fences_the_first(pond) -> None:
+    topic, out, group = pond.topic(1), pond.topic(1), pond.group()
+    options = {"group": group, "delivery": "exactly_once", "instance": "only"}
+    first = Worker(lambda message: Send(out, message.value), topic, **options).start(pond.bootstrap)
+    pond.fill(topic, [b"1"])
+    assert len(pond.read(out, 1)) == 1
+    second = Worker(lambda message: Send(out, message.value), topic, **options).start(pond.bootstrap)
+    pond.fill(topic, [b"2"])
+    assert [message.value for message in pond.read(out, 2)] == [b"1", b"2"]
+    pond.fill(topic, [b"3"])
+    assert eventually(lambda: not first.is_running(), 15)
+    with pytest.raises(Fenced, match="name of its own"):
+        first.stop()
+    second.stop()
+    assert [message.value for message in pond.read(out, 3)] == [b"1", b"2", b"3"]
+
+
+def test_a_record_nobody_can_send_stops_the_worker_before_it(pond) -> None:
+    topic, out, group = pond.topic(1), pond.topic(1), pond.group()
+    pond.fill(topic, [b"1", b"2"])
+    worker = Worker(
+        lambda message: Send(out, b"x" * 3_000_000 if message.value == b"2" else b"x"),
+        topic,
+        group=group,
+        delivery="exactly_once",
+        in_flight_max=1,
+    )
+    with pytest.raises(SendFailed, match=r"message\.max\.bytes"):
+        worker.run(pond.bootstrap, until_idle_s=5)
+    fixed = Worker(lambda message: Send(out, message.value), topic, group=group, delivery="exactly_once")
+    fixed.run(pond.bootstrap, until_idle_s=0.4)
+    assert pond.read(out, 2)[-1].value == b"2"
