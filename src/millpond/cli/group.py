@@ -189,14 +189,14 @@ def history_command(
       millpond group history billing --since 1h --limit 50
       millpond group history billing --json | jq '.[].paused_ms'
     """
-    from millpond.cli import group_history
+    from millpond.cli.group_history import print_history, read_history
 
     since_ms = read_moment("--since", since) if since is not None else None
-    found = group_history.read(cluster, history_topic, name, limit, since_ms)
+    found = read_history(cluster, history_topic, name, limit, since_ms)
     if as_json:
         click.echo(json.dumps(found or [], indent=2))
     elif found:
-        group_history.print_history(name, found)
+        print_history(name, found)
     elif found is None:
         click.echo(
             "This cluster keeps no history of rebalances: no group has rebalanced yet, or it is no Millpond.",

@@ -134,7 +134,8 @@ class CommittedReader:
         self._read(view, part)
 
     def _read(self, view: _View, part: m.FetchResponse.PartitionData) -> None:
-        data = bytes(part.records or b"")
+        assert isinstance(part.records, memoryview), "a decoded reply holds its records as a view"
+        data = bytes(part.records)
         aborted = sorted((each.first_offset, each.producer_id) for each in part.aborted_transactions or ())
         for at, header in walk(data):
             check_batch(data, at, compacted=True)

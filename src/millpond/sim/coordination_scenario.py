@@ -253,6 +253,3 @@ class CoordinationScenario:
 def run_coordination_seed(seed: int) -> CoordinationOutcome:
     """One run; an error of the broker itself goes through to the caller."""
     return CoordinationScenario(seed).run()
-
-
-__all__ = ["CoordinationOutcome", "CoordinationScenario", "Sharing", "run_coordination_seed"]

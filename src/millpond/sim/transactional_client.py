@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from millpond.base.errors import ErrorCode
 from millpond.sim.client import SimClient
@@ -375,7 +376,7 @@ class CopyWorker:
         self._must_renew = False
         self._history.note(self._clock.now_ms, f"{self.name} is producer {self._producer}")
 
-    def _demand(self, request: Message, version: int, code_of: Callable[[Message], int]) -> Script[None]:
+    def _demand(self, request: Message, version: int, code_of: Callable[[Any], int]) -> Script[None]:
         """Ask a few times; if it cannot be had, the transaction is broken."""
         for _ in range(TRIES_MAX):
             if self._loses_its_way():
