@@ -11,13 +11,13 @@ RUNTIME := $(VENV)/.runtime
 DEVELOP := $(VENV)/.develop
 ARGS ?=
 
-.PHONY: up test check format bench chaos soak docs clean
+.PHONY: up test check format bench chaos docs clean
 
 up: $(RUNTIME)
 	@$(BIN)/millpond up $(ARGS)
 
 test: $(DEVELOP)
-	@sh tools/system_packages.sh kcat
+	@sh tools/system_packages.sh kcat redis-server
 	@$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
 check: $(DEVELOP)

@@ -38,7 +38,9 @@ _UUID: Final = re.compile(r"-([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
-def read_history(cluster: Cluster, topic: str, group: str, limit: int, since_ms: int | None) -> list[Rebalance] | None:
+def read_history(
+    cluster: Cluster, topic: str, group: str, limit: int, since_ms: int | None
+) -> list[Rebalance] | None:
     """The last rebalances of the group, oldest first; None when the cluster keeps no such history."""
     admin = cluster.admin()
     known = topics_of(admin)

@@ -135,10 +135,7 @@ class Engine:
 
     def _finish_up(self) -> None:
         """The records that run are finished, their positions committed; a failed worker commits what was done."""
-        self._stopping = True
-        self._quiet(list(self._running), self._options.stop_timeout_s)
-        self._settler.flush(self._options.stop_timeout_s)
-        self._settler.settle()
+        self._drain(list(self._progress))
         self._settler.close()
 
     def _room(self) -> int:
@@ -265,29 +262,58 @@ class Engine:
     def _revoked(self, places: Sequence[TopicPartition]) -> None:
         if self._is_over:
             return
-        self._drop(places)
-        self._quiet(places, self._options.stop_timeout_s)
-        self._settler.flush(self._options.stop_timeout_s)
-        self._settler.settle()
+        self._drain(places)
         self._let_go(places)
 
     def _lost(self, places: Sequence[TopicPartition]) -> None:
         if self._is_over:
             return
         LOG.warning("lost without warning: %s; what was under way there will run again elsewhere", places)
-        self._drop(places)
+        self._drop(places, keep_gaps=False)
         self._let_go(places)
 
-    def _drop(self, places: Sequence[TopicPartition]) -> None:
-        """Forget the records of these partitions that have not been started, or wait for another try."""
+    def _drop(self, places: Sequence[TopicPartition], *, keep_gaps: bool) -> None:
+        """Forget the records of these partitions that have not been started, or wait for another try.
+
+        With `keep_gaps` those stay that stand before one that was started: if they run too, nothing runs twice.
+        """
         gone = frozenset(places)
         with self._lock:
-            self._lanes.drop(lambda job: job.place in gone)
-            for _, _, job in self._delayed:
-                if job.place in gone:
-                    self._lanes.release(job.lane)
+            waiting = [job for _, _, job in self._delayed if job.place in gone]
             self._delayed = [each for each in self._delayed if each[2].place not in gone]
             heapq.heapify(self._delayed)
+            # Who stands behind a record that will run elsewhere must not overtake it here.
+            closed = {job.lane for job in waiting if job.lane is not None}
+            self._lanes.drop(
+                lambda job: (
+                    job.place in gone
+                    and not (keep_gaps and job.lane not in closed and job.message.offset < job.progress.furthest)
+                )
+            )
+            for lane in closed:
+                self._lanes.release(lane)
+
+    def _drain(self, places: Sequence[TopicPartition]) -> None:
+        """Before these are given away: finish what runs, close the gaps before it, commit."""
+        timeout_s = self._options.stop_timeout_s
+        gone = frozenset(places)
+        self._drop(places, keep_gaps=True)
+        with self._lock:
+            is_quiet = self._lock.wait_for(
+                lambda: (
+                    (
+                        not any(self._running[each] for each in gone)
+                        and not self._lanes.has(lambda job: job.place in gone)
+                    )
+                    or self._failure is not None
+                ),
+                timeout_s,
+            )
+        if not is_quiet:
+            LOG.warning("a handler still runs after %g s; its record will run again", timeout_s)
+        self._drop(places, keep_gaps=False)
+        self._settler.flush(timeout_s)
+        self._settler.settle()
 
     def _let_go(self, places: Sequence[TopicPartition]) -> None:
         with self._lock:
@@ -296,28 +322,23 @@ class Engine:
                 self._paused_until.pop(place, None)
         self._settler.forget(places)
 
-    def _quiet(self, places: Sequence[TopicPartition], timeout_s: float) -> None:
-        """Wait until no handler runs for these partitions."""
-        with self._lock:
-            if not self._lock.wait_for(lambda: not any(self._running[each] for each in places), timeout_s):
-                LOG.warning("a handler still runs after %g s; its record will run again", timeout_s)
-
     # Running handlers
 
     def _start_runners(self) -> None:
         wanted = min(self._options.concurrency - self._runners, self._lanes.ready_count())
-        for _ in range(0 if self._stopping else wanted):
+        for _ in range(0 if self._is_over or self._failure else wanted):
             self._runners += 1
             self._runner_pool.start_one()
 
     def _take(self) -> Job | None:
         """The next record for a runner; a runner that gets none ends."""
         with self._lock:
-            job = None if self._stopping else self._lanes.take()
+            job = None if self._is_over or self._failure else self._lanes.take()
             if job is None:
                 self._runners -= 1
                 return None
             self._running[job.place] += 1
+            job.progress.furthest = max(job.progress.furthest, job.message.offset)
             job.attempts += 1
             return job
 
@@ -367,7 +388,8 @@ class Engine:
                 self._settler.finished(job, outgoing if error is None else [self._sent_away(job, error)])
                 self.stats.processed += error is None
         except Exception as fault:
-            # Nothing is committed past this record, so it is not lost when the worker stops.
+            # Nothing is committed past this record, and nothing of its key runs before it does.
+            keeps_lane = True
             self._fail(fault)
         finally:
             with self._lock:

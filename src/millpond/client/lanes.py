@@ -28,6 +28,12 @@ class Lanes(Generic[T]):
         """Records that could be taken now."""
         return len(self._ready)
 
+    def has(self, wanted: Callable[[T], bool]) -> bool:
+        """Whether such a record has not been taken."""
+        return any(wanted(item) for _, item in self._ready) or any(
+            wanted(item) for waiting in self._waiting.values() for item in waiting
+        )
+
     def add(self, lane: Hashable | None, item: T) -> None:
         if lane is None:
             self._ready.append((None, item))

@@ -16,6 +16,8 @@ class Progress:
     def __init__(self) -> None:
         self._under_way: dict[int, list[Send] | None] = {}
         """What a finished record wants sent; None while it is not finished."""
+        self.furthest = -1
+        """The highest offset whose handler was started."""
         self._done_to: int | None = None
         self._outgoing: list[Send] = []
 
