@@ -319,7 +319,7 @@ def test_a_record_that_comes_back_too_often_stays(run: Callable[..., Told], box:
     box.put("often", dlq_redriven="3")
     box.flush()
     told = run("dlq", "redrive", box.dlq, "--all")
-    assert "1 stay, because they came back after 3 times: 0:1; send them nevertheless" in told.out
+    assert "1 stay, because they came back after 3 redrives: 0:1; send them nevertheless" in told.out
     assert box.values() == ["fresh"]
     assert run("dlq", "redrive", box.dlq, "--all", "--max-redrives", "4").code == 0
     assert sorted(box.values()) == ["fresh", "often"]

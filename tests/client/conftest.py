@@ -23,7 +23,7 @@ PARTITIONS = 4
 CHILD = Path(__file__).parent / "crash_child.py"
 _numbers = count(1)
 
-logging.getLogger("millpond.client").setLevel(logging.INFO)
+logging.getLogger("millpond.client").setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
 
 from confluent_kafka import Producer as RawProducer
 
 from millpond.client.delivering import Lane
-from millpond.client.message import Delivery
+from millpond.client.sent import Sent
 
 
 def lane_to(bootstrap: str, **more: object) -> Lane:
@@ -18,7 +17,7 @@ def lane_to(bootstrap: str, **more: object) -> Lane:
 def test_reports_come_without_anybody_asking(cluster) -> None:
     topic = cluster.topic()
     lane = lane_to(cluster.bootstrap)
-    future: Future[Delivery] = Future()
+    future = Sent()
     lane.produce(future, topic, b"v", b"k", [("h", b"1")], 2, 1_700_000_000_000)
     place = future.result(10)
     assert (place.topic, place.partition, place.offset) == (topic, 2, 0)
@@ -30,8 +29,8 @@ def test_reports_come_without_anybody_asking(cluster) -> None:
 def test_a_cancelled_future_harms_nobody(cluster) -> None:
     topic = cluster.topic()
     lane = lane_to(cluster.bootstrap, **{"linger.ms": 50})
-    given_up: Future[Delivery] = Future()
-    wanted: Future[Delivery] = Future()
+    given_up = Sent()
+    wanted = Sent()
     lane.produce(given_up, topic, b"1", None, None, 0, 0)
     assert given_up.cancel()
     lane.produce(wanted, topic, b"2", None, None, 0, 0)

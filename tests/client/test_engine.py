@@ -312,6 +312,47 @@ def test_workers_share_and_hand_over_without_running_anything_twice(pond, protoc
     assert len(pond.read(out, 500)) == 500
 
 
+def test_stopping_closes_gaps_so_that_nothing_runs_twice(pond) -> None:
+    topic, group = pond.topic(1), pond.group()
+    with Producer(pond.bootstrap) as producer:
+        for key in ("slow", "slow", *"abcdefghij"):
+            producer.send(topic, key, key, partition=0)
+    ran: list[str] = []
+
+    def handle(name: str) -> None:
+        if name == "slow":
+            time.sleep(0.4)
+        ran.append(name)
+
+    worker = Worker(handle, topic, group=group, concurrency=2).start(pond.bootstrap)
+    assert eventually(lambda: "j" in ran)
+    worker.stop()
+    assert ran.count("slow") == 2, "the second stands before records that have run"
+    Worker(handle, topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert len(ran) == 12
+
+
+def test_stopping_does_not_wait_for_retries_and_keeps_their_order(pond) -> None:
+    topic, group = pond.topic(1), pond.group()
+    with Producer(pond.bootstrap) as producer:
+        for value in (b"fails", b"behind", b"other"):
+            producer.send(topic, value, "other" if value == b"other" else "key", partition=0)
+    ran: list[bytes | None] = []
+
+    def handle(message: Message) -> None:
+        ran.append(message.value)
+        if message.value == b"fails" and ran.count(b"fails") < 2:
+            raise ValueError
+
+    worker = Worker(handle, topic, group=group, retries=Retry(3, first_s=60)).start(pond.bootstrap)
+    assert eventually(lambda: ran == [b"fails", b"other"])
+    began = time.monotonic()
+    worker.stop()
+    assert time.monotonic() - began < 5
+    Worker(handle, topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert [value for value in ran if value != b"other"] == [b"fails", b"fails", b"behind"]
+
+
 def test_async_handlers_run_side_by_side(pond) -> None:
     topic = pond.topic(1)
     pond.fill(topic, VALUES[:20])

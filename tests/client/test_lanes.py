@@ -46,7 +46,9 @@ def test_dropping_frees_the_lane_for_who_stays() -> None:
         lanes.add("a", item)
     lanes.add("b", "drop-3")
     assert sorted(lanes.drop(lambda item: item.startswith("drop"))) == ["drop-1", "drop-2", "drop-3"]
+    assert lanes.has(lambda item: item == "keep-1")
     assert lanes.take() == "keep-1"
+    assert not lanes.has(lambda item: item == "keep-1")
     lanes.release("a")
     assert len(lanes) == 0
     lanes.add("b", "later")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from millpond import ConfigError, Retry, SqliteIds, Worker
-from millpond.client.options import Options
+from millpond import ConfigError, Consumer, Producer, Retry, SqliteIds, Worker
+from millpond.client.consumer import ConsumerGiven
+from millpond.client.options import Options, OptionsGiven, WorkerGiven
+from millpond.client.producer import ProducerGiven
 
 
 def handler(message: Any) -> None: ...
@@ -53,3 +57,13 @@ def test_exactly_once_is_transactional_unless_there_is_a_store() -> None:
 def test_each_topic_has_its_retry_topics() -> None:
     retries = Retry(2, first_s=5, order="none")
     assert Options(["a", "b"], "g", retries=retries).retry_topics() == ["a.retry.5s", "b.retry.5s"]
+
+
+def test_type_checkers_know_the_same_options() -> None:
+    assert set(OptionsGiven.__annotations__) == {each.name for each in fields(Options)} - {"topics", "group"}
+    worker_takes = set(signature(Worker).parameters) - {"handler", "topics", "group", "options"}
+    assert set(WorkerGiven.__annotations__) == set(OptionsGiven.__annotations__) | worker_takes
+    consumer_takes = set(signature(Consumer).parameters) - {"group", "topics"}
+    assert set(ConsumerGiven.__annotations__) == consumer_takes
+    producer_takes = set(signature(Producer).parameters) - {"bootstrap", "when_full", "full_timeout_s"}
+    assert set(ProducerGiven.__annotations__) == producer_takes

@@ -103,15 +103,19 @@ def test_at_most_once_commits_first_and_then_never() -> None:
     assert play.consumer.committed == [{PLACE: 6}]
 
 
-def test_a_commit_is_tried_again_unless_the_group_has_moved_on() -> None:
+def test_a_commit_is_tried_again_unless_the_group_has_moved_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millpond.client.settling.COMMIT_RETRY_SECONDS", 0.0)
     passing = CommitFailed("later", code=KafkaError.COORDINATOR_LOAD_IN_PROGRESS, retriable=True)
     consumer = FakeConsumer(passing, passing)
     assert commit(consumer, {PLACE: 1})  # type: ignore[arg-type]
     assert consumer.committed == [{PLACE: 1}]
+    stale = CommitFailed("stale", code=KafkaError.STALE_MEMBER_EPOCH)
+    assert commit(FakeConsumer(stale), {PLACE: 1})  # type: ignore[arg-type]
+    assert not commit(FakeConsumer(*[stale] * 5), {PLACE: 1})  # type: ignore[arg-type]
     moved = FakeConsumer(CommitFailed("gone", code=KafkaError.ILLEGAL_GENERATION))
     assert not commit(moved, {PLACE: 1})  # type: ignore[arg-type]
     with pytest.raises(CommitFailed):
-        commit(FakeConsumer(passing, passing, passing), {PLACE: 1})  # type: ignore[arg-type]
+        commit(FakeConsumer(*[passing] * 5), {PLACE: 1})  # type: ignore[arg-type]
     with pytest.raises(CommitFailed):
         commit(FakeConsumer(CommitFailed("no", code=KafkaError.GROUP_AUTHORIZATION_FAILED)), {PLACE: 1})  # type: ignore[arg-type]
 

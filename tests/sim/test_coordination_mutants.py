@@ -185,6 +185,8 @@ class Hunt(NamedTuple):
     versions: tuple[bool, ...] = (True, False)
     freezes: bool = False
     """Everybody is frozen now and then, longer than a session and not as long as a transaction."""
+    strays: bool = False
+    """Everybody's requests lose their way now and then."""
 
 
 KILLS = ("kill", "power cut")
@@ -194,14 +196,14 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
     reply_before_the_sync: Hunt(("power cut", "slow disk"), Work.READ),
     forget_pending_offsets_on_restart: Hunt(("kill", "slow disk"), Work.COPY),
     count_pending_offsets_at_once: Hunt(CALM, Work.COPY),
-    take_commits_of_old_generations: Hunt(CALM, Work.READ),
-    tell_unstable_offsets: Hunt(CALM, Work.COPY, Sharing.CLASSIC, freezes=True),
+    take_commits_of_old_generations: Hunt(CALM, Work.READ, first=17, freezes=True),
+    tell_unstable_offsets: Hunt(CALM, Work.COPY, Sharing.CLASSIC, 6, freezes=True),
     lose_offsets_on_restart: Hunt(KILLS, Work.READ),
     forget_members_on_restart: Hunt(("kill",), Work.READ),
     send_no_markers_after_a_restart: Hunt(("kill", "slow disk"), Work.COPY),
     renew_without_a_higher_epoch: Hunt(CALM, Work.COPY, Sharing.FIXED, 0, (False,)),
     fence_without_a_higher_epoch: Hunt(CALM, Work.COPY, Sharing.FIXED),
-    skip_the_verification: Hunt(CALM, Work.COPY, None, 0, (False,)),
+    skip_the_verification: Hunt(CALM, Work.COPY, None, 9, (False,), strays=True),
     let_a_late_end_decide_the_next_transaction: Hunt(CALM, Work.COPY, None, 0, (True,)),
     forget_a_partition: Hunt(CALM, Work.COPY),
     let_transactions_last: Hunt(CALM, Work.COPY),
@@ -212,6 +214,8 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
 
 def plan(seed: int, hunt: Hunt) -> CoordinationPlan:
     made = make_coordination_plan(seed, hunt.kinds, work=hunt.work, sharing=hunt.sharing, versions=hunt.versions)
+    if hunt.strays:
+        made.crew = [replace(style, straggles=True) for style in made.crew]
     if hunt.freezes:
         made.crew = [replace(style, timeout_ms=5_000, pace_ms=300, dawdles=True) for style in made.crew]
         made.churn = [
@@ -237,3 +241,8 @@ def find(hunt: Hunt) -> int | None:
 def test_the_simulator_finds(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     mutant(monkeypatch)
     assert find(MUTANTS[mutant]) is not None, f"{SEEDS_MAX} seeds did not notice"
+
+
+@pytest.mark.parametrize("hunt", [hunt for hunt in MUTANTS.values() if hunt.first or hunt.freezes or hunt.strays])
+def test_without_mutants_the_same_seeds_find_nothing(hunt: Hunt) -> None:
+    assert CoordinationScenario(hunt.first, plan(hunt.first, hunt)).run().violations == []

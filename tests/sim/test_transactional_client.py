@@ -12,7 +12,8 @@ from millpond.sim.coordination_checkers import check_copied, check_sightings, ch
 from millpond.sim.coordination_history import CoordinationHistory
 from millpond.sim.group_client import GroupTopic, Membership
 from millpond.sim.history import Promise
-from millpond.sim.transactional_client import CopyWorker, WorkerStyle
+from millpond.sim.transactional_client import CopyWorker
+from millpond.sim.worker_style import WorkerStyle
 
 CALM = WorkerStyle(pace_ms=10, abort_share=0.0, straggles=False)
 

@@ -238,10 +238,10 @@ def _tell_plan(order: Order, plan: Plan) -> None:
     if told["held_back"]:
         named = ", ".join(f"{partition}:{offset}" for partition, offset in plan.held)
         more = f" and {told['held_back'] - NAMED_MAX:,} more" if told["held_back"] > NAMED_MAX else ""
-        times = "time" if order.redrives_max == 1 else "times"
+        redrives = "redrive" if order.redrives_max == 1 else "redrives"
         click.echo(
-            f"{told['held_back']:,} stay, because they came back after {order.redrives_max} {times}: {named}{more}; "
-            "send them nevertheless with a higher --max-redrives."
+            f"{told['held_back']:,} stay, because they came back after {order.redrives_max} {redrives}: "
+            f"{named}{more}; send them nevertheless with a higher --max-redrives."
         )
     if told["without_origin"]:
         click.echo(f"{told['without_origin']:,} stay, because they do not say where they came from: give --to TOPIC.")

@@ -62,7 +62,7 @@ def _peek(
     asked = places[:PARTITIONS_PEEKED_MAX]
     bounds = committed_bounds(admin, asked) if asked else {}
     found = set()
-    for message in messages_between(cluster, {each: _first(bound) for each, bound in bounds.items()}):
+    for message in messages_between(cluster, {each: _first(bound) for each, bound in bounds.items()}, few=True):
         if message.header(TOPIC) is not None:
             found.add(message.topic)
     return found, len(places) - len(asked)
@@ -87,13 +87,15 @@ def _look_into(cluster: Cluster, admin: AdminClient, topic: TopicMetadata) -> Bo
         return box
     for edge in (_first, _last):
         # Of a large topic only the ends are read, for their times.
-        _count(cluster, box, {each: edge(bound) for each, bound in bounds.items()}, redriven)
+        _count(cluster, box, {each: edge(bound) for each, bound in bounds.items()}, redriven, few=True)
     box.records, box.is_estimate, box.waiting = offsets, True, max(0, offsets - len(redriven))
     return box
 
 
-def _count(cluster: Cluster, box: Box, bounds: Mapping[Partition, Bounds], redriven: Redriven) -> None:
-    for message in messages_between(cluster, bounds):
+def _count(
+    cluster: Cluster, box: Box, bounds: Mapping[Partition, Bounds], redriven: Redriven, *, few: bool = False
+) -> None:
+    for message in messages_between(cluster, bounds, few=few):
         box.records += 1
         box.waiting += (message.partition, message.offset) not in redriven
         if message.timestamp_ms >= 0:

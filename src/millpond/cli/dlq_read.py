@@ -117,14 +117,17 @@ def letters_between(cluster: Cluster, bounds: Mapping[Partition, Bounds]) -> Ite
     return (Letter(message) for message in messages_between(cluster, bounds))
 
 
-def messages_between(cluster: Cluster, bounds: Mapping[Partition, Bounds]) -> Iterator[Message]:
-    """Every committed record within the bounds; in the log's order within a partition."""
+def messages_between(cluster: Cluster, bounds: Mapping[Partition, Bounds], *, few: bool = False) -> Iterator[Message]:
+    """Every committed record within the bounds; in the log's order within a partition.
+
+    `few`: it is about single records of many partitions, and little more than those should be fetched.
+    """
     from confluent_kafka import TopicPartition
 
     left = {each: bound.end for each, bound in bounds.items() if bound.start < bound.end}
     if not left:
         return
-    consumer = _consumer(cluster)
+    consumer = _consumer(cluster, few)
     try:
         # A client that has not heard of the leaders looks for them for seconds.
         topics_of(consumer)
@@ -165,7 +168,7 @@ def _is_within(raw: RawMessage, left: dict[Partition, int]) -> bool:
     return offset < end
 
 
-def _consumer(cluster: Cluster) -> Consumer:
+def _consumer(cluster: Cluster, few: bool) -> Consumer:
     return cluster.consumer(
         # librdkafka insists on a name; no group comes into being, because nothing is subscribed or committed.
         group_id="millpond-dlq",
@@ -180,4 +183,7 @@ def _consumer(cluster: Cluster) -> Consumer:
         fetch_error_backoff_ms=10,
         # A redrive with a rate reads slower than it could: what waits in memory meanwhile is bounded.
         queued_max_messages_kbytes=32 * 1024,
+        # A broker gives the first batch whole, however small the limit is.
+        fetch_message_max_bytes=1 if few else 1 << 20,
+        queued_min_messages=1 if few else 100_000,
     )

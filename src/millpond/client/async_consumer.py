@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from millpond.base.ids import TopicPartition
-from millpond.client.consumer import Consumer, Places
+from millpond.client.consumer import Consumer, ConsumerGiven, Places
 from millpond.client.message import Message
 
 T = TypeVar("T")
@@ -19,7 +19,9 @@ T = TypeVar("T")
 class AsyncConsumer:
     """Takes the arguments of Consumer. Rebalance callbacks are plain functions and run on the consumer's thread."""
 
-    def __init__(self, group: str | None = None, topics: Sequence[str] = (), **options: Any) -> None:
+    def __init__(
+        self, group: str | None = None, topics: Sequence[str] = (), **options: Unpack[ConsumerGiven]
+    ) -> None:
         self._consumer = Consumer(group, topics, **options)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="millpond-consumer")
         self._closed = False

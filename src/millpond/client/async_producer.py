@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, Unpack
 
 from millpond.client.delivering import Acks
 from millpond.client.errors import BufferFull
 from millpond.client.message import Delivery, HeadersGiven
-from millpond.client.producer import Producer, WhenFull
+from millpond.client.producer import Producer, ProducerGiven, WhenFull
 
 ROOM_CHECK_SECONDS = 0.005
 
@@ -23,7 +23,7 @@ class AsyncProducer:
         *,
         when_full: WhenFull = "block",
         full_timeout_s: float = 60.0,
-        **options: Any,
+        **options: Unpack[ProducerGiven],
     ) -> None:
         self._producer = Producer(bootstrap, when_full=when_full, full_timeout_s=full_timeout_s, **options)
         self._block = when_full == "block"

@@ -6,10 +6,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException
 from confluent_kafka import Consumer as RawConsumer
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as RawMessage
 from confluent_kafka import TopicPartition as RawPlace
 
@@ -35,6 +35,22 @@ OnRebalance: TypeAlias = Callable[[Places], None]
 
 ANSWER_SECONDS = 15.0
 SEEK_SECONDS = 2.0
+
+
+class ConsumerGiven(TypedDict, total=False):
+    """What Consumer takes beside group and topics, for type checkers."""
+
+    bootstrap: str | None
+    from_: From
+    protocol: Protocol
+    instance: str | None
+    isolation: Literal["read_committed", "read_uncommitted"]
+    session_timeout_s: float
+    on_assigned: OnRebalance | None
+    on_revoked: OnRebalance | None
+    on_lost: OnRebalance | None
+    wait_for_topics: bool
+    settings: Mapping[str, Any] | None
 
 
 class Consumer:
@@ -176,10 +192,10 @@ class Consumer:
         self._seek(self._at_time(_milliseconds(when), self._raw_places(places)))
 
     def seek_to_beginning(self, places: Iterable[TopicPartition] | None = None) -> None:
-        self._seek([RawPlace(each.topic, each.partition, OFFSET_BEGINNING) for each in self._raw_places(places)])
+        self._seek(self._at_bound(self._raw_places(places), 0))
 
     def seek_to_end(self, places: Iterable[TopicPartition] | None = None) -> None:
-        self._seek([RawPlace(each.topic, each.partition, OFFSET_END) for each in self._raw_places(places)])
+        self._seek(self._at_bound(self._raw_places(places), 1))
 
     def pause(self, places: Iterable[TopicPartition] | None = None) -> None:
         """Hand out nothing from these (all, when none are named) until `resume`. Membership goes on."""
@@ -206,17 +222,20 @@ class Consumer:
         committed = self.committed(places) if self.group is not None and places else {}
         answer: dict[TopicPartition, int] = {}
         for place in places:
-            low, high = self._ask(
-                f"the end of {place.folder}",
-                lambda place=place: self.raw.get_watermark_offsets(  # type: ignore[misc]
-                    RawPlace(*place), timeout=ANSWER_SECONDS
-                ),
-            )
+            low, high = self._bounds(place)
             at = self.position(place)
             if at is None:
                 at = committed.get(place)
             answer[place] = max(high - (low if at is None else max(at, low)), 0)
         return answer
+
+    def _bounds(self, place: TopicPartition) -> tuple[int, int]:
+        """The first offset of a partition, and the one after the last."""
+        found: tuple[int, int] = self._ask(
+            f"the ends of {place.folder}",
+            lambda: self.raw.get_watermark_offsets(RawPlace(*place), timeout=ANSWER_SECONDS),
+        )
+        return found
 
     def is_at_end(self) -> bool:
         """Whether everything that there is has been handed out, from at least one partition."""
@@ -295,11 +314,18 @@ class Consumer:
         """The same places, each with the offset to begin at."""
         match self._from:
             case "earliest":
-                return [RawPlace(each.topic, each.partition, OFFSET_BEGINNING) for each in places]
+                return self._at_bound(places, 0)
             case "latest":
-                return [RawPlace(each.topic, each.partition, OFFSET_END) for each in places]
+                return self._at_bound(places, 1)
             case when:
                 return self._at_time(_milliseconds(when), places)
+
+    def _at_bound(self, places: list[RawPlace], bound: int) -> list[RawPlace]:
+        """At the first offset (0) or after the last (1), as a number.
+
+        librdkafka looks up a logical offset some time later, and would undo a seek that came in between.
+        """
+        return [RawPlace(each.topic, each.partition, self._bounds(_place(each))[bound]) for each in places]
 
     def _assigned(self, raw: RawConsumer, places: list[RawPlace]) -> None:
         if not isinstance(self._from, str):
@@ -343,6 +369,7 @@ class Consumer:
         self._forget([_place(each) for each in targets])
         for each in targets:
             self._seek_one(each, time.monotonic() + SEEK_SECONDS)
+            self._handed_out[_place(each)] = each.offset
 
     def _seek_one(self, target: RawPlace, deadline: float) -> None:
         while True:
@@ -366,7 +393,8 @@ class Consumer:
             "the offsets of a time", lambda: self.raw.offsets_for_times(asked, timeout=ANSWER_SECONDS)
         )
         return [
-            RawPlace(each.topic, each.partition, each.offset if each.offset >= 0 else OFFSET_END) for each in found
+            RawPlace(each.topic, each.partition, each.offset if each.offset >= 0 else self._bounds(_place(each))[1])
+            for each in found
         ]
 
     def _raw_places(self, places: Iterable[TopicPartition] | None) -> list[RawPlace]:

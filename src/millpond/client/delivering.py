@@ -1,9 +1,13 @@
-"""One producer of librdkafka with the thread that turns its delivery reports into futures."""
+"""One producer of librdkafka with the thread that turns its delivery reports into futures.
+
+Every report that the thread takes wants the interpreter's lock, which a program that sends in a loop holds most of
+the time. So while there is much to send, the sender itself reads the reports, many at a time, and the thread steps
+back.
+"""
 
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
 from threading import Condition, Thread
 from typing import Any, Literal, TypeAlias
 
@@ -13,10 +17,13 @@ from confluent_kafka import Producer as RawProducer
 
 from millpond.client.errors import SendFailed, advice_on
 from millpond.client.message import Delivery
+from millpond.client.sent import Sent
 
 Acks: TypeAlias = Literal["all", 1, 0]
 
 POLL_SECONDS = 0.1
+STEP_BACK_SECONDS = 0.005
+SENDS_PER_READ = 200
 
 
 class Lane:
@@ -27,13 +34,14 @@ class Lane:
         self._room = Condition()
         self._waiting = 0
         self._closing = False
+        self._sends = 0
         # A daemon, so that a program which forgets to close can still end.
         self._thread = Thread(target=self._serve, name="millpond-delivery", daemon=True)
         self._thread.start()
 
     def produce(
         self,
-        future: Future[Delivery],
+        future: Sent,
         topic: str,
         value: bytes | None,
         key: bytes | None,
@@ -47,22 +55,20 @@ class Lane:
             if self._waiting:
                 with self._room:
                     self._room.notify_all()
-            # False for a future that was cancelled; the record is on its way all the same.
-            if not future.set_running_or_notify_cancel():
-                return
             if error is not None:
-                future.set_exception(
+                future.fail(
                     SendFailed(f"{topic}: {advice_on(error)}", code=error.code(), retriable=error.retriable())
                 )
                 return
-            offset = message.offset()
-            place = Delivery(
-                topic,
-                -1 if (landed := message.partition()) is None else landed,
-                offset if offset is not None and offset >= 0 else None,
-                message.timestamp()[1],
+            landed, offset = message.partition(), message.offset()
+            future.fulfil(
+                Delivery(
+                    topic,
+                    -1 if landed is None else landed,
+                    offset if offset is not None and offset >= 0 else None,
+                    message.timestamp()[1],
+                )
             )
-            future.set_result(place)
 
         options: dict[str, Any] = {"on_delivery": delivered}
         if partition is not None:
@@ -72,6 +78,9 @@ class Lane:
         if timestamp_ms:
             options["timestamp"] = timestamp_ms
         self.raw.produce(topic, value, key, **options)
+        self._sends += 1
+        if self._sends % SENDS_PER_READ == 0:
+            self.raw.poll(0)
 
     def wait_for_room(self, deadline: float) -> bool:
         """Wait until some record has left; False when the deadline came first."""
@@ -105,6 +114,11 @@ class Lane:
         self.raw.poll(0)
 
     def _serve(self) -> None:
+        seen = 0
         while not self._closing:
-            self.raw.poll(POLL_SECONDS)
+            sends, seen = self._sends - seen, self._sends
+            if sends > SENDS_PER_READ:
+                time.sleep(STEP_BACK_SECONDS)
+            else:
+                self.raw.poll(POLL_SECONDS)
         self.raw.poll(0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import count
 from threading import Condition
@@ -33,6 +33,7 @@ from millpond.client.transactions import Transactional
 POLL_SECONDS_MAX = 0.05
 POLL_RECORDS_MAX = 500
 FULL_SECONDS = 0.5
+DRAIN_CHECK_SECONDS = 0.1
 SEND_SECONDS = 60.0
 
 
@@ -297,23 +298,24 @@ class Engine:
         """Before these are given away: finish what runs, close the gaps before it, commit."""
         timeout_s = self._options.stop_timeout_s
         gone = frozenset(places)
-        self._drop(places, keep_gaps=True)
-        with self._lock:
-            is_quiet = self._lock.wait_for(
-                lambda: (
-                    (
-                        not any(self._running[each] for each in gone)
-                        and not self._lanes.has(lambda job: job.place in gone)
-                    )
-                    or self._failure is not None
-                ),
-                timeout_s,
-            )
-        if not is_quiet:
-            LOG.warning("a handler still runs after %g s; its record will run again", timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            # Again and again, because a record that fails meanwhile joins those that wait.
+            self._drop(places, keep_gaps=True)
+            with self._lock:
+                if self._lock.wait_for(lambda: self._is_quiet(gone), DRAIN_CHECK_SECONDS):
+                    break
+            if time.monotonic() > deadline:
+                LOG.warning("a handler still runs after %g s; its record will run again", timeout_s)
+                break
         self._drop(places, keep_gaps=False)
         self._settler.flush(timeout_s)
         self._settler.settle()
+
+    def _is_quiet(self, places: Set[TopicPartition]) -> bool:
+        if any(self._running[each] for each in places):
+            return False
+        return self._failure is not None or not self._lanes.has(lambda job: job.place in places)
 
     def _let_go(self, places: Sequence[TopicPartition]) -> None:
         with self._lock:

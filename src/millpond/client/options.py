@@ -4,17 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from millpond.client.consumer import From, Protocol
 from millpond.client.errors import ConfigError
 from millpond.client.handler import Handler
 from millpond.client.message import Message
+from millpond.client.payloads import Decoder, Serializer
 from millpond.client.processed_ids import ProcessedIds
 from millpond.client.retry import NO_RETRY, Retry
 
 Delivery: TypeAlias = Literal["at_most_once", "at_least_once", "exactly_once"]
 DELIVERIES = ("at_most_once", "at_least_once", "exactly_once")
+
+
+class OptionsGiven(TypedDict, total=False):
+    """What Worker takes beside topics and group, for type checkers. The meaning and the defaults are in Options."""
+
+    delivery: Delivery
+    retries: Retry
+    dead_letters: str | None
+    concurrency: int
+    processed: ProcessedIds | None
+    record_id: Callable[[Message], str] | None
+    in_flight_max: int
+    commit_every_s: float
+    stop_timeout_s: float
+    from_: From
+    protocol: Protocol
+    instance: str | None
+    session_timeout_s: float
+    transaction_timeout_s: float
+    settings: Mapping[str, Any]
+
+
+class WorkerGiven(OptionsGiven, total=False):
+    """What the decorator takes beside topics and group."""
+
+    bootstrap: str | None
+    payload: Any
+    decoder: Decoder | None
+    serializer: Serializer
 
 
 @dataclass(slots=True, frozen=True)

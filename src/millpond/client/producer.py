@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from threading import Lock
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from confluent_kafka import KafkaException
 from confluent_kafka import Producer as RawProducer
@@ -22,13 +22,30 @@ from millpond.client.errors import BufferFull, Closed, ConfigError, SendFailed, 
 from millpond.client.message import Delivery, HeadersGiven, header_list, key_bytes
 from millpond.client.partitioning import Partitioner, RoundRobin
 from millpond.client.payloads import Serializer, encode
+from millpond.client.sent import Sent
 
 WhenFull: TypeAlias = Literal["block", "raise"]
+Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 PartitionerGiven: TypeAlias = Literal["murmur2", "round_robin"] | Partitioner
 
 ACKS: tuple[Acks, ...] = ("all", 1, 0)
 PARTITIONS_KNOWN_FOR_S = 60.0
 METADATA_SECONDS = 15.0
+
+
+class ProducerGiven(TypedDict, total=False):
+    """What Producer takes beside bootstrap and what to do when it is full, for type checkers."""
+
+    acks: Acks
+    linger_ms: float
+    batch_bytes: int
+    compression: Compression
+    partitioner: PartitionerGiven
+    serializer: Serializer
+    buffer_records: int
+    buffer_bytes: int
+    delivery_timeout_s: float
+    settings: Mapping[str, Any] | None
 
 
 class Producer:
@@ -45,7 +62,7 @@ class Producer:
         acks: Acks = "all",
         linger_ms: float = 5,
         batch_bytes: int = 1_000_000,
-        compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4",
+        compression: Compression = "lz4",
         partitioner: PartitionerGiven = "murmur2",
         serializer: Serializer = encode,
         buffer_records: int = 100_000,
@@ -146,7 +163,7 @@ class Producer:
         return count
 
     def buffered(self) -> int:
-        """Records that wait for their acknowledgement."""
+        """Records that wait for their acknowledgement, and reports that wait to be read: about, not exactly."""
         return sum(len(lane.raw) for lane in list(self._lanes.values()))
 
     def __enter__(self) -> Producer:
@@ -173,7 +190,7 @@ class Producer:
         if partition is None and self._partitioner is not None:
             partition = self._chosen(topic, plain_key, self._partitioner)
         payload = self._serializer(value, topic)
-        future: Future[Delivery] = Future()
+        future = Sent()
         deadline = time.monotonic() + self._full_timeout_s if block else 0.0
         while True:
             try:

@@ -35,6 +35,10 @@ GROUP_MOVED_ON = frozenset(
 """The group has changed without us. Whoever has the partition now runs the records again."""
 
 
+COMMIT_TRIES = 5
+COMMIT_RETRY_SECONDS = 0.2
+
+
 class Settler(Protocol):
     def before(self, batch: Sequence[Message]) -> bool:
         """Whether the batch may be processed."""
@@ -141,17 +145,18 @@ class AtMostOnce(AtLeastOnce):
 
 def commit(consumer: Consumer, positions: Mapping[TopicPartition, int]) -> bool:
     """Whether the group knows the positions now; False when it has moved on without us."""
-    for tries_left in (2, 1, 0):
+    for tries_left in reversed(range(COMMIT_TRIES)):
         try:
             consumer.commit(offsets=positions)
             return True
         except CommitFailed as fault:
-            if fault.code in GROUP_MOVED_ON:
+            # A stale epoch alone means that the group changed this moment; the next heartbeat brings the new one.
+            if fault.code in GROUP_MOVED_ON and (fault.code != KafkaError.STALE_MEMBER_EPOCH or not tries_left):
                 LOG.info("not committed, the group has moved on: %s", fault)
                 return False
-            if not fault.retriable or not tries_left:
+            if not (fault.retriable or fault.code == KafkaError.STALE_MEMBER_EPOCH) or not tries_left:
                 raise
-            time.sleep(0.1)
+            time.sleep(COMMIT_RETRY_SECONDS)
     raise AssertionError("the last try returns or raises")
 
 

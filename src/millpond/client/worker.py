@@ -6,12 +6,12 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread, current_thread, main_thread
-from typing import Any
+from typing import Any, Unpack
 
 from millpond.client.engine import Engine, Stats
 from millpond.client.errors import ConfigError, Timeout
 from millpond.client.handler import Handler
-from millpond.client.options import Options, check
+from millpond.client.options import Options, OptionsGiven, WorkerGiven, check
 from millpond.client.payloads import Decoder, Serializer, encode
 
 JOIN_SECONDS = 60.0
@@ -33,7 +33,7 @@ class Worker:
         payload: Any = None,
         decoder: Decoder | None = None,
         serializer: Serializer = encode,
-        **options: Any,
+        **options: Unpack[OptionsGiven],
     ) -> None:
         self.function = handler
         self.bootstrap = bootstrap
@@ -111,7 +111,9 @@ class Worker:
         return self._engine
 
 
-def worker(topics: str | Sequence[str], *, group: str, **options: Any) -> Callable[[Callable[..., Any]], Worker]:
+def worker(
+    topics: str | Sequence[str], *, group: str, **options: Unpack[WorkerGiven]
+) -> Callable[[Callable[..., Any]], Worker]:
     """Make a worker of the function below: `@worker("orders", group="billing", dead_letters="orders.dlq")`."""
     return lambda handler: Worker(handler, topics, group=group, **options)
 

@@ -9,7 +9,7 @@ from random import Random
 
 from millpond.sim.group_client import MemberTimes
 from millpond.sim.plan import FaultPlan
-from millpond.sim.transactional_client import WorkerStyle
+from millpond.sim.worker_style import WorkerStyle
 
 WORK_MS = 8_000
 """How long the crew works while things go wrong, in virtual time."""
@@ -33,8 +33,8 @@ FAULTS = (
     "slow disk",
     "stuck disk",
     "cold disk",
+    "clock jump",
 )
-"""Kinds of faults. A leap of the wall clock is left out: a transaction's age is kept in wall time over a restart."""
 
 
 class Work(Enum):

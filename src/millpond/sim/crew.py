@@ -12,7 +12,8 @@ from millpond.sim.coordination_plan import Churn, ChurnPlan, CoordinationPlan, S
 from millpond.sim.group_client import ClassicMember, ConsumerMember, GroupTopic, Member, Membership
 from millpond.sim.group_reading import ReadJob
 from millpond.sim.loop import VirtualClock
-from millpond.sim.transactional_client import CopyWorker, WorkerStyle
+from millpond.sim.transactional_client import CopyWorker
+from millpond.sim.worker_style import WorkerStyle
 
 GROUP = "crew"
 WATCH_MS = 100

@@ -9,7 +9,7 @@ sent again on purpose, much later (`straggle`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -21,6 +21,7 @@ from millpond.sim.group_client import GROUP_KEY, RETRY_MS, TRANSACTION_KEY, Grou
 from millpond.sim.group_reading import fetch_offsets, fetch_records
 from millpond.sim.loop import VirtualClock
 from millpond.sim.script import Ask, Player, Rest, Script
+from millpond.sim.worker_style import WorkerStyle
 from millpond.wire import messages as m
 from millpond.wire.messages import Message
 from millpond.wire.records import Record, encode_batch
@@ -46,23 +47,6 @@ class Fenced(Exception):
 
 class Broken(Exception):
     """This transaction cannot be committed: it has to be aborted."""
-
-
-@dataclass(slots=True, frozen=True)
-class WorkerStyle:
-    """How a worker goes about it."""
-
-    is_v2: bool = True
-    timeout_ms: int = 4_000
-    pace_ms: int = 50
-    abort_share: float = 0.1
-    is_careless: bool = False
-    """Goes on with its transaction although it has heard that its partitions are not its own any more."""
-    straggles: bool = True
-    dawdles: bool = False
-    """Takes its time before it ends a transaction."""
-    is_orphan: bool = False
-    """Begins one transaction and is never heard of again."""
 
 
 class CopyWorker:

@@ -8,7 +8,7 @@ markers in the partitions follow it, however often the coordinator moves.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond.base.errors import ErrorCode
@@ -326,6 +326,9 @@ class TransactionShard:
                 effects.orders.append(self._order(each))
             elif each.state in DECIDED:
                 effects.records.append(record_of(ending.complete(each, now_ms)))
+            elif each.state is State.ONGOING and each.start_ms > now_ms:
+                # The wall clock has fallen since it began: it would hang for as long as the clock fell.
+                effects.records.append(record_of(replace(each, start_ms=now_ms)))
         return effects
 
     def unload(self, code: ErrorCode) -> Effects:
