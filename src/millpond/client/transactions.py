@@ -61,6 +61,9 @@ class Transactional:
             "partitioner": "murmur2_random",
             "compression.type": "lz4",
             "linger.ms": 0,
+            # With the default, librdkafka forgets the group's coordinator when the only node goes away in the middle of
+            # a transaction, and then waits for ever to send it the offsets.
+            "metadata.recovery.strategy": "none",
         }
         self._raw = make(RawProducer, common_settings(bootstrap) | told | dict(settings))
         self._call("begin to use transactions", lambda: self._raw.init_transactions(CALL_SECONDS))
