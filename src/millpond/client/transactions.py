@@ -61,8 +61,8 @@ class Transactional:
             "partitioner": "murmur2_random",
             "compression.type": "lz4",
             "linger.ms": 0,
-            # With the default, librdkafka forgets the group's coordinator when the only node goes away in the middle of
-            # a transaction, and then waits for ever to send it the offsets.
+            # By default librdkafka forgets the group's coordinator when the only node goes away in the middle of a
+            # transaction, and then waits for ever to send it the offsets.
             "metadata.recovery.strategy": "none",
         }
         self._raw = make(RawProducer, common_settings(bootstrap) | told | dict(settings))
