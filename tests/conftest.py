@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Test files are imported by path, so what they share must be found by name.
@@ -14,6 +16,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from support.node import Node
 from support.raw import Raw
+
+# The same run each time, and no clock in it, as a machine may be slow. HYPOTHESIS_PROFILE=explore looks further.
+hypothesis.settings.register_profile("house", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("explore", deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
 
 _numbers = count(1)
 

@@ -21,6 +21,11 @@ class UnknownCurrency(Exception):
     """May be known tomorrow: then the dead letters can be redriven."""
 
 
+def say(line: str) -> None:
+    """In one piece: several threads write to the same output."""
+    print(f"{line}\n", end="", flush=True)
+
+
 def ask_bank(order: Order) -> str:
     """A bank that does not answer the first time, for every third order."""
     calls[order.id] += 1
@@ -43,14 +48,14 @@ def charge(order: Order, message: Message) -> Send:
     if order.cents <= 0:
         raise Reject(f"an order over {order.cents} cents")
     payment = ask_bank(order)
-    print(f"charged order {order.id}", flush=True)
+    say(f"charged order {order.id}")
     return Send(PAYMENTS, {"order": order.id, "payment": payment}, key=message.key)
 
 
 @worker(PAYMENTS, group="shop.pack", delivery="exactly_once")
 def pack(message: Message) -> Send:
     paid = message.json()
-    print(f"packed order {paid['order']}", flush=True)
+    say(f"packed order {paid['order']}")
     return Send(PARCELS, f"parcel-{paid['order']}", key=message.key)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,8 +115,10 @@ def test_the_files_beside_a_segment(millpond: Any, start_node: Callable[..., Any
     own = start_node()
     millpond("topic", "create", "t", "-b", own.address)
     writer = Producer({"bootstrap.servers": own.address, "enable.idempotence": True, "log_level": 0})
-    for _ in range(3):
-        writer.produce("t", "x")
+    first_ms = time.time_ns() // 1_000_000
+    for place in range(3):
+        # Times of their own: of records of one millisecond the time index names the first.
+        writer.produce("t", "x", timestamp=first_ms + place)
         assert writer.flush(20) == 0
     own.stop()
     index = millpond("log", "dump", str(own.data / "t-0" / "00000000000000000000.index"))

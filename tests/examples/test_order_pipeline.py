@@ -23,8 +23,7 @@ def test_orders_dead_letters_and_a_redrive(millpond: Pond, stage: Any) -> None:
     francs = {7, 17, 27}
     pipeline = stage.start("pipeline.py")
     stage.run("shoppers.py", "30")
-    pipeline.wait_for(lambda lines: packed(lines) == good)
-    assert charged(pipeline.lines) == good
+    pipeline.wait_for(lambda lines: packed(lines) == charged(lines) == good)
     assert len(millpond.consume("shop.orders.dlq", 9)) == 9
     told = json.loads("".join(stage.millpond("dlq", "stats", "shop.orders.dlq", "--json")))
     kinds = {name.rpartition(".")[2]: count for name, count in told["errors"].items()}

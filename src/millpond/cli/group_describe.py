@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -47,9 +49,14 @@ class Describer:
             print_groups(found)
 
     def watch(self, every_seconds: float, *, as_json: bool) -> None:
-        """Until Ctrl-C, which is a good end."""
+        """Until Ctrl-C, which is a good end.
+
+        The signal is only noted: an exception in the middle of a question could be lost inside the client library.
+        """
+        stop = threading.Event()
+        before = signal.signal(signal.SIGINT, lambda *_: stop.set())
         try:
-            while True:
+            while not stop.is_set():
                 found = self.look()
                 if as_json:
                     at = {"at_ms": time.time_ns() // 1_000_000}
@@ -61,9 +68,9 @@ class Describer:
                     if not sys.stdout.isatty():
                         click.echo()
                 sys.stdout.flush()
-                time.sleep(every_seconds)
-        except KeyboardInterrupt:
-            return
+                stop.wait(every_seconds)
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def look(self) -> list[GroupLag]:
         groups = find_groups(self._admin, self._names)
