@@ -17,9 +17,9 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
 
-MANY_FROM = 4
+    TopicList = list[m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
 
-TopicList = list[m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
+MANY_FROM = 4
 
 
 def handle(broker: Broker, call: Call, request: m.AddPartitionsToTxnRequest) -> Outcome:
