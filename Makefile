@@ -57,5 +57,5 @@ $(RUNTIME): $(VENV)/bin/python pyproject.toml setup.py $(wildcard src/millpond/w
 
 $(DEVELOP): $(RUNTIME)
 	@echo "Installing what the tests need into $(VENV) …"
-	@$(BIN)/python -m pip install -q -e '.[dev]'
+	@$(BIN)/python -m pip install -q -e '.[dev,spark,demo]'
 	@touch $@

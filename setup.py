@@ -2,7 +2,8 @@
 
 from setuptools import Extension, setup
 
-SOURCE = "src/millpond/wire/kernel/_fast.pyx"
+ROOM = "src/millpond/wire/kernel"
+MODULES = ("_fast", "_columns", "_rows")
 
 
 def extensions() -> list[Extension]:
@@ -12,10 +13,11 @@ def extensions() -> list[Extension]:
         return []
     import os
 
-    if not os.path.exists(SOURCE):
+    sources = {name: f"{ROOM}/{name}.pyx" for name in MODULES}
+    if not all(map(os.path.exists, sources.values())):
         return []
     found: list[Extension] = cythonize(
-        [Extension("millpond.wire.kernel._fast", [SOURCE])],
+        [Extension(f"millpond.wire.kernel.{name}", [source]) for name, source in sources.items()],
         # Out of the source tree, so that the generated C is not packed into the wheel.
         build_dir="build/cython",
         compiler_directives={"language_level": 3},

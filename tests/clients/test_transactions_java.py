@@ -1,36 +1,24 @@
 """The Java client, which speaks transactions v2: fill, copy exactly once, read, fence; in both group protocols.
 
-Its archives come from Maven Central into a folder of the user's cache. Without Java or the network this is skipped.
+Without Java or Maven Central this is skipped.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from support.groups import NODE_SETTINGS as GROUP_SETTINGS
 from support.groups import fetch_offsets
+from support.jars import class_path
 from support.node import Node
 from support.raw_transactions import NODE_SETTINGS, committed_values, state_of
 
 SOURCE = Path(__file__).parent / "java" / "CopyExactlyOnce.java"
-REGISTRY = "https://repo.maven.apache.org/maven2/"
-ARCHIVES = {
-    "org/apache/kafka/kafka-clients/4.4.0/kafka-clients-4.4.0.jar": (
-        "1ab07317eb6633241392449d329dbdc5d9251e6ffc4926860f42dd966e88bdf9"
-    ),
-    "org/slf4j/slf4j-api/1.7.36/slf4j-api-1.7.36.jar": (
-        "d3ef575e3e4979678dc01bf1dcce51021493b4d11fb7f1be8ad982877c16a1c0"
-    ),
-}
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "millpond-tests"
 RECORDS = 100
 
 
@@ -44,31 +32,14 @@ def node(tmp_path_factory):
 @pytest.fixture(scope="module")
 def classpath(tmp_path_factory):
     """Our program, compiled, and what it needs."""
-    if shutil.which("java") is None or shutil.which("javac") is None:
-        pytest.skip("there is no Java here")
-    archives = [str(archive(path, digest)) for path, digest in ARCHIVES.items()]
+    archives = class_path("client")
+    if shutil.which("javac") is None:
+        pytest.skip("there is no Java compiler here: apt-get install openjdk-17-jdk-headless")
     folder = tmp_path_factory.mktemp("classes")
-    words = ["javac", "-nowarn", "-cp", os.pathsep.join(archives), "-d", str(folder), str(SOURCE)]
+    words = ["javac", "-nowarn", "-cp", archives, "-d", str(folder), str(SOURCE)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    return os.pathsep.join([str(folder), *archives])
-
-
-def archive(path: str, digest: str) -> Path:
-    found = CACHE / path.rpartition("/")[2]
-    if not found.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        try:
-            with urllib.request.urlopen(REGISTRY + path, timeout=30) as reply:
-                data = reply.read()
-        except (urllib.error.URLError, OSError) as fault:
-            pytest.skip(f"Maven Central does not answer: {fault}")
-        # Two test processes may fetch it at the same time.
-        partial = found.with_name(f"{found.name}.{os.getpid()}")
-        partial.write_bytes(data)
-        partial.replace(found)
-    assert hashlib.sha256(found.read_bytes()).hexdigest() == digest, f"{found} is not what it should be"
-    return found
+    return os.pathsep.join([str(folder), archives])
 
 
 @pytest.mark.slow

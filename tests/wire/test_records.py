@@ -15,10 +15,10 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 
 from millpond.base.errors import MalformedMessage, Refused, RemoteError
 from millpond.wire import kernel
-from millpond.wire.batch import BatchHeader, check_batch, read_header, walk
+from millpond.wire.batch import HEADER_BYTES, BatchHeader, check_batch, read_header, walk
 from millpond.wire.compression import CODEC_NAMES
 from millpond.wire.kernel import plain
-from millpond.wire.records import Record, batch_keys, decode_batch, emptied, encode_batch, retained
+from millpond.wire.records import Record, batch_keys, decode_batch, emptied, encode_batch, retained, wrap_payload
 
 CODECS = range(5)
 
@@ -62,6 +62,25 @@ def test_what_is_encoded_is_decoded(codec: int, records: list[Record], base: int
     assert header.size == len(raw)
     assert decode_batch(b"--" + raw + b"--", 2) == moved
     assert [key for _, key, _, _ in batch_keys(raw)] == [record.key for record in records]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_records_encoded_already_are_wrapped_as_one_batch(codec: int) -> None:
+    records = [Record(offset, 9_000 + offset % 3, b"k", b"v" * 90) for offset in range(30)]
+    payload = encode_batch(records)[HEADER_BYTES:]
+    fields = {"producer_id": 7, "producer_epoch": 2, "base_sequence": 40, "transactional": True}
+    wrapped = wrap_payload(memoryview(payload), 30, 9_000, 9_002, codec=codec, **fields)
+    assert check_batch(wrapped) == read_header(wrapped)
+    assert decode_batch(wrapped) == records
+    assert wrapped == encode_batch(records, codec=codec, **fields)
+
+
+@given(record_lists)
+def test_a_batch_without_a_producer_is_wrapped_too(records: list[Record]) -> None:
+    dense = [record._replace(offset=offset) for offset, record in enumerate(records)]
+    payload = encode_batch(dense)[HEADER_BYTES:]
+    latest = max(record.timestamp for record in dense)
+    assert wrap_payload(payload, len(dense), dense[0].timestamp, latest) == encode_batch(dense)
 
 
 @pytest.mark.usefixtures("either_kernel")

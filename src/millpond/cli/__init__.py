@@ -30,6 +30,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "trace": ("millpond.cli.trace", "Where a record's time goes, hop by hop, from send to read."),
     "plan": ("millpond.cli.plan", "Storage, bandwidth, brokers and partitions for a workload."),
     "dlq": ("millpond.cli.dlq", "Dead letters: list, show, count, redrive and purge them."),
+    "pipeline": ("millpond.cli.pipeline", "Topics into tables and topics on Spark: run, check, status."),
     "log": ("millpond.cli.log_dump", "Look into the files of a data folder (log dump FILE)."),
     "version": ("millpond.cli.version", "Say which version this is, and what it runs on."),
 }

@@ -1,6 +1,6 @@
 """How large partitions are on disk, by DescribeLogDirs, which confluent-kafka does not offer: we ask ourselves.
 
-Only where brokers can be spoken to plainly; where that fails the size is simply not known.
+Where a broker does not answer, the size is simply not known.
 """
 
 from __future__ import annotations
@@ -11,29 +11,34 @@ from typing import Final
 from millpond.base.errors import MalformedMessage
 from millpond.cli.connect import Cluster
 from millpond.cli.offsets import Partition
-from millpond.cli.wire_client import Unsupported, WireClient
+from millpond.client.cluster.errors import ClusterError
+from millpond.client.cluster.link import Link
+from millpond.client.cluster.security import Security
+from millpond.client.errors import ConfigError
 from millpond.wire import messages as m
 
-VERSIONS: Final = (1, 1)
+NEWEST: Final = 1
 ANSWER_SECONDS: Final = 3.0
 
 
 def sizes_on(cluster: Cluster, brokers: dict[int, tuple[str, int]]) -> dict[tuple[int, Partition], int]:
     """Bytes by broker and partition, as far as they can be known."""
-    if "security.protocol" in cluster.extras:
+    try:
+        security = Security.from_settings(cluster.extras)
+    except ConfigError:
         return {}
     found = {}
     for broker, (host, port) in brokers.items():
-        for partition, size in _ask(host, port):
+        for partition, size in _ask(host, port, security):
             found[broker, partition] = size
     return found
 
 
-def _ask(host: str, port: int) -> Iterable[tuple[Partition, int]]:
+def _ask(host: str, port: int, security: Security) -> Iterable[tuple[Partition, int]]:
     try:
-        with WireClient(host, port, ANSWER_SECONDS) as client:
-            response = client.ask(m.DescribeLogDirsRequest(topics=None), m.DescribeLogDirsResponse, VERSIONS)
-    except (OSError, MalformedMessage, Unsupported):
+        with Link(host, port, security=security, answer_seconds=ANSWER_SECONDS) as link:
+            response = link.ask(m.DescribeLogDirsRequest(topics=None), m.DescribeLogDirsResponse, newest=NEWEST)
+    except (ClusterError, MalformedMessage):
         return []
     return [
         ((topic.name, partition.partition_index), partition.partition_size)

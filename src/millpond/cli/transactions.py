@@ -11,7 +11,10 @@ from millpond.base.errors import ErrorCode, MalformedMessage
 from millpond.cli.connect import ANSWER_SECONDS, Cluster
 from millpond.cli.errors import Failed, failed, nearest, unknown_topic
 from millpond.cli.offsets import Partition
-from millpond.cli.wire_client import Unsupported, WireClient
+from millpond.client.cluster.errors import LoginFailed, Unreachable, Unsupported
+from millpond.client.cluster.link import Link
+from millpond.client.cluster.security import Security
+from millpond.client.errors import ConfigError
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -82,11 +85,10 @@ class Transactions:
     def __init__(self, cluster: Cluster) -> None:
         from confluent_kafka import KafkaException
 
-        if cluster.extras.get("security.protocol", "plaintext").lower() != "plaintext":
-            raise Failed(
-                "Transactions can only be looked at over a plain connection: name a plaintext listener "
-                "with --bootstrap, without -X security.protocol."
-            )
+        try:
+            self._security = Security.from_settings(cluster.extras)
+        except ConfigError as fault:
+            raise Failed(f"{fault}.") from None
         try:
             metadata = cluster.admin().list_topics(timeout=ANSWER_SECONDS)
         except KafkaException as refusal:
@@ -95,21 +97,21 @@ class Transactions:
             each.id: (str(each.host), each.port) for each in metadata.brokers.values()
         }
         self.topics: dict[str, TopicMetadata] = metadata.topics
-        self._clients: dict[Address, WireClient] = {}
+        self._links: dict[Address, Link] = {}
 
     def __enter__(self) -> Transactions:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for client in self._clients.values():
-            client.__exit__(None, None, None)
+        for link in self._links.values():
+            link.close()
 
     def list_all(self, producer_ids: Sequence[int] = ()) -> list[Transaction]:
         """Every transactional id that the coordinators know; or those of some producers."""
         found: list[Transaction] = []
         for address in self.brokers.values():
             request = m.ListTransactionsRequest(producer_id_filters=list(producer_ids))
-            told = self._ask(address, request, m.ListTransactionsResponse, (0, 0))
+            told = self._ask(address, request, m.ListTransactionsResponse, 0)
             _check("The transactions are not known", told.error_code)
             found += self._described(address, [each.transactional_id for each in told.transaction_states])
         return sorted(found, key=lambda each: each.id)
@@ -118,7 +120,7 @@ class Transactions:
         def ask() -> tuple[int, Transaction | None]:
             address = self._coordinator(name)
             request = m.DescribeTransactionsRequest(transactional_ids=[name])
-            (told,) = self._ask(address, request, m.DescribeTransactionsResponse, (0, 0)).transaction_states
+            (told,) = self._ask(address, request, m.DescribeTransactionsResponse, 0).transaction_states
             return told.error_code, None if told.error_code else _transaction(told)
 
         error, found = _until_settled(ask)
@@ -136,7 +138,7 @@ class Transactions:
         def ask() -> tuple[int, None]:
             # The id keeps its timeout: whoever comes next with it may rely on that.
             request = m.InitProducerIdRequest(transactional_id=found.id, transaction_timeout_ms=found.timeout_ms)
-            told = self._ask(self._coordinator(found.id), request, m.InitProducerIdResponse, (0, 4))
+            told = self._ask(self._coordinator(found.id), request, m.InitProducerIdResponse, 4)
             return told.error_code, None
 
         error, _ = _until_settled(ask)
@@ -187,7 +189,7 @@ class Transactions:
         )
         address = self.brokers[self._leader(topic, index)]
         request = m.WriteTxnMarkersRequest(markers=[marker])
-        told = self._ask(address, request, m.WriteTxnMarkersResponse, (1, 1))
+        told = self._ask(address, request, m.WriteTxnMarkersResponse, 1)
         codes = [part.error_code for each in told.markers for named in each.topics for part in named.partitions]
         _check(f"The transaction in {topic}-{index} was not aborted", codes[0] if codes else -1)
 
@@ -207,7 +209,7 @@ class Transactions:
             for topic, indexes in _by_topic(places).items()
         ]
         request = m.DescribeProducersRequest(topics=topics)
-        for topic in self._ask(address, request, m.DescribeProducersResponse, (0, 0)).topics:
+        for topic in self._ask(address, request, m.DescribeProducersResponse, 0).topics:
             for partition in topic.partitions:
                 _check(
                     f"The producers of {topic.name}-{partition.partition_index} are not known", partition.error_code
@@ -226,7 +228,7 @@ class Transactions:
     def _described(self, address: Address, names: Sequence[str]) -> Iterable[Transaction]:
         for at in range(0, len(names), IDS_AT_ONCE_MAX):
             request = m.DescribeTransactionsRequest(transactional_ids=list(names[at : at + IDS_AT_ONCE_MAX]))
-            told = self._ask(address, request, m.DescribeTransactionsResponse, (0, 0))
+            told = self._ask(address, request, m.DescribeTransactionsResponse, 0)
             # One that has gone since it was listed, or moved, is not there to be shown.
             yield from (_transaction(each) for each in told.transaction_states if not each.error_code)
 
@@ -235,25 +237,25 @@ class Transactions:
 
         def ask() -> tuple[int, Address]:
             request = m.FindCoordinatorRequest(key=name, key_type=_TRANSACTION)
-            told = self._ask(address, request, m.FindCoordinatorResponse, (1, 3))
+            told = self._ask(address, request, m.FindCoordinatorResponse, 3)
             return told.error_code, (told.host, told.port)
 
         error, found = _until_settled(ask)
         _check(f"The coordinator of {name} is not known", error)
         return found
 
-    def _ask(self, address: Address, request: m.Message, answer: type[R], versions: tuple[int, int]) -> R:
+    def _ask(self, address: Address, request: m.Message, answer: type[R], newest: int) -> R:
         host, port = address
         try:
-            if address not in self._clients:
-                self._clients[address] = WireClient(host, port)
-            return self._clients[address].ask(request, answer, versions)
-        except Unsupported as missing:
-            raise Failed(f"{host}:{port} does not know {missing}: this command needs Kafka 3.0 or newer.") from None
-        except TimeoutError:
-            raise Failed(f"{host}:{port} does not answer: check that the node is well.") from None
-        except OSError as fault:
-            raise Failed(f"The connection to {host}:{port} was lost ({fault.strerror or fault}).") from None
+            link = self._links.get(address)
+            if link is None or link.is_closed:
+                link = self._links[address] = Link(host, port, security=self._security, answer_seconds=ANSWER_SECONDS)
+            return link.ask(request, answer, newest=newest)
+        except Unsupported:
+            name = type(request).__name__.removesuffix("Request")
+            raise Failed(f"{host}:{port} does not know {name}: this command needs Kafka 3.0 or newer.") from None
+        except (Unreachable, LoginFailed) as fault:
+            raise Failed(f"{str(fault)[:1].upper()}{str(fault)[1:]}.") from None
         except MalformedMessage as fault:
             raise Failed(f"The answer of {host}:{port} makes no sense: {fault}.") from None
 

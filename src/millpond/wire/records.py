@@ -132,6 +132,37 @@ def encode_batch(
     return _assemble(header, payload)
 
 
+def wrap_payload(
+    payload: Buffer,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    *,
+    codec: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+) -> bytes:
+    """One batch around `count` records that are encoded already, at offsets 0, 1, 2 …"""
+    header = BatchHeader(
+        base_offset=0,
+        batch_length=0,
+        leader_epoch=-1,
+        magic=MAGIC,
+        crc=0,
+        attributes=codec | (TRANSACTIONAL if transactional else 0),
+        last_offset_delta=count - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=count,
+    )
+    return _assemble(header, payload)
+
+
 def retained(
     buffer: Buffer,
     position: int,
@@ -189,14 +220,15 @@ def _checked_int64(value: int) -> int:
     return value
 
 
-def _assemble(header: BatchHeader, payload: bytes) -> bytes:
+def _assemble(header: BatchHeader, payload: Buffer) -> bytes:
     """A whole batch of `header` and the uncompressed `payload`; length and CRC are worked out here."""
     if header.codec:
         payload = compress(header.codec, payload)
     covered = _COVERED.pack(*header[5:])
     crc = crc32c(payload, crc32c(covered))
     length = HEADER_BYTES - OVERHEAD_BYTES + len(payload)
-    return _BEFORE_CRC.pack(header.base_offset, length, header.leader_epoch, MAGIC, crc) + covered + payload
+    before = _BEFORE_CRC.pack(header.base_offset, length, header.leader_epoch, MAGIC, crc)
+    return b"".join((before, covered, payload))
 
 
 def _encode_record(record: Record, base_offset: int, base_timestamp: int) -> bytes:

@@ -1,19 +1,32 @@
 """The one compiled room: walking batches and records, in Cython where it was built, else in its plain twin.
 
-`MILLPOND_PLAIN=1` in the environment asks for the twin.
+Between records and columns too: `ColumnBuilder` one way, `encode_rows` and `key_partitions` the other. A node never
+needs those, so they are loaded when first asked for. `MILLPOND_PLAIN=1` in the environment asks for the twins.
 """
 
 from __future__ import annotations
 
 import os
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from millpond.wire.kernel.plain import RecordFields, ScannedBatch
 from millpond.wire.kernel.produce import SingleProduce, single_produce_reply
 
 if TYPE_CHECKING:
+    from millpond.wire.kernel.columns import BinaryBuffers, ColumnBuilder, Columns, HeaderBuffers
     from millpond.wire.kernel.plain import decode_records, record_keys, record_spans, scan
     from millpond.wire.kernel.produce import single_produce
+    from millpond.wire.kernel.rows import (
+        BinaryColumn,
+        EncodedRows,
+        HeaderColumn,
+        RowColumns,
+        TimestampColumn,
+        encode_rows,
+        key_partitions,
+    )
 
     COMPILED: bool
 else:
@@ -29,12 +42,47 @@ else:
 
         COMPILED = False
 
+    _LATE = {
+        "BinaryBuffers": "columns",
+        "BinaryColumn": "rows",
+        "ColumnBuilder": "_columns",
+        "Columns": "columns",
+        "EncodedRows": "rows",
+        "HeaderBuffers": "columns",
+        "HeaderColumn": "rows",
+        "RowColumns": "rows",
+        "TimestampColumn": "rows",
+        "encode_rows": "_rows",
+        "key_partitions": "_rows",
+    }
+
+    def __getattr__(name: str) -> object:
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = _LATE[name]
+        if not COMPILED or find_spec(f"{__name__}.{module}") is None:
+            module = module.removeprefix("_")
+        found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+        return found
+
+
 __all__ = [
     "COMPILED",
+    "BinaryBuffers",
+    "BinaryColumn",
+    "ColumnBuilder",
+    "Columns",
+    "EncodedRows",
+    "HeaderBuffers",
+    "HeaderColumn",
     "RecordFields",
+    "RowColumns",
     "ScannedBatch",
     "SingleProduce",
+    "TimestampColumn",
     "decode_records",
+    "encode_rows",
+    "key_partitions",
     "record_keys",
     "record_spans",
     "scan",

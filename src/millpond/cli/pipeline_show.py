@@ -1,0 +1,137 @@
+"""How a pipeline looks: one table for the run that is watched and for the status that is asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from millpond.cli.times import show_span
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from millpond.spark.pipelines.progress import JobFigures, Snapshot
+
+NOTHING: Final = "–"
+COLUMNS: Final = ("Job", "State", "Batch", "In/s", "Done/s", "Lag", "Took", "Rows out", "Bad")
+WORDS: Final = 2
+"""So many columns hold words; the others hold numbers."""
+
+COLOURS: Final = {
+    "starting": "cyan",
+    "running": "green",
+    "waiting": "green dim",
+    "finished": "green",
+    "stopping": "yellow",
+    "stopped": "yellow",
+    "failed": "bold red",
+    "dead": "bold red",
+}
+
+
+def cells(job: JobFigures) -> tuple[str, ...]:
+    """One job's row."""
+    return (
+        job.name,
+        job.state,
+        NOTHING if job.batch is None else f"{job.batch:,}",
+        rate(job.input_per_second),
+        rate(job.done_per_second),
+        count(job.lag),
+        NOTHING if job.batch_ms is None else show_span(job.batch_ms),
+        count(job.rows_out),
+        count(job.bad),
+    )
+
+
+def rate(per_second: float | None) -> str:
+    if per_second is None:
+        return NOTHING
+    return f"{per_second:,.1f}" if 0 < per_second < 10 else f"{per_second:,.0f}"
+
+
+def count(number: int | None) -> str:
+    return NOTHING if number is None else f"{number:,}"
+
+
+def line(job: JobFigures) -> str:
+    """One job in a line, for a file of lines."""
+    told = dict(zip(COLUMNS, cells(job), strict=True))
+    known = (
+        f"{name.lower().replace(' ', '_')}={text}" for name, text in list(told.items())[WORDS:] if text != NOTHING
+    )
+    return "  ".join([f"{job.name}: {job.state}", *known, *(f"{name}={text}" for name, text in extras(job))])
+
+
+def extras(job: JobFigures) -> Iterator[tuple[str, str]]:
+    """What only some jobs have."""
+    if job.late:
+        yield "late", count(job.late)
+    if job.state_rows is not None:
+        yield "state", count(job.state_rows)
+    for name, figure in job.figures.items():
+        yield name.replace("_", " "), count(figure) if isinstance(figure, int) else str(figure)
+
+
+def drawn(snapshot: Snapshot, condition: str | None = None) -> RenderableType:
+    """The whole pipeline, for a terminal."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    parts: list[RenderableType] = [
+        _head(snapshot, condition or snapshot.state),
+        Padding(_table(snapshot), (0, 0, 0, 2)),
+    ]
+    for job in snapshot.jobs:
+        told = "  ".join(f"{name} {text}" for name, text in extras(job))
+        if told:
+            parts.append(Text.assemble("  ", (f"{job.name}: ", "dim"), told))
+    letters = ", ".join(f"{topic} +{number:,}" for topic, number in snapshot.dead_letters.items() if number)
+    if letters:
+        parts.append(Text.assemble("  ", ("dead letters: ", "dim"), (letters, "yellow")))
+    if snapshot.error:
+        parts.append(Text.assemble("  ", (snapshot.error, "red")))
+    return Group(*parts)
+
+
+def _head(snapshot: Snapshot, condition: str) -> RenderableType:
+    from rich.text import Text
+
+    colour = COLOURS.get(condition, "")
+    is_over = condition in ("stopped", "failed", "finished", "dead")
+    until_ms = snapshot.at_ms if is_over else time.time_ns() // 1_000_000
+    lasted = show_span(max(0, until_ms - snapshot.started_ms))
+    parts = [(snapshot.name, "bold"), ("  ● ", colour), (condition, colour), (f" {lasted}", "dim")]
+    if is_over:
+        parts.append((f", {show_span(max(0, time.time_ns() // 1_000_000 - snapshot.at_ms))} ago", "dim"))
+    if snapshot.source:
+        parts.append((f"  reads {snapshot.source}", "dim"))
+    if snapshot.master:
+        parts.append((f"  on {snapshot.master}", "dim"))
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
+
+
+def _table(snapshot: Snapshot) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for at, name in enumerate(COLUMNS):
+        table.add_column(name, justify="left" if at < WORDS else "right", no_wrap=True)
+    for job in snapshot.jobs:
+        row = [Text(cell) for cell in cells(job)]
+        row[1].stylize(COLOURS.get(job.state, ""))
+        if job.lag:
+            row[5].stylize("yellow")
+        if job.bad:
+            row[8].stylize("red")
+        table.add_row(*row)
+    return table
+
+
+def utc_clock(at_ms: int) -> str:
+    return time.strftime("%H:%M:%S", time.gmtime(at_ms / 1000))

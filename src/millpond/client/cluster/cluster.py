@@ -1,0 +1,226 @@
+"""The brokers of one cluster: who they are, who leads what, and a connection to each that is needed.
+
+Made from the settings a Kafka client takes (`bootstrap.servers`, `client.id`, `request.timeout.ms`,
+`default.api.timeout.ms`, security); what it has no use for it leaves alone. For one thread at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Literal, NamedTuple, TypeVar
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode
+from millpond.base.ids import NO_TOPIC_ID
+from millpond.client.cluster.errors import Answered, ClusterError, Unreachable, check
+from millpond.client.cluster.link import Link
+from millpond.client.cluster.security import Security
+from millpond.client.connection import bootstrap_servers
+from millpond.client.errors import ConfigError, UnknownTopic
+from millpond.wire import messages as m
+
+REQUEST_TIMEOUT_MS: Final = 30_000
+API_TIMEOUT_MS: Final = 60_000
+BACKOFF_SECONDS: Final = 0.05
+BACKOFF_SECONDS_MAX: Final = 1.0
+UNKNOWN_TOPIC_TRIES: Final = 5
+"""A topic that was just created may not be known everywhere; one that is missing should not cost a minute."""
+
+CoordinatorKind = Literal["group", "transaction"]
+_RECORDS: Final = "records"
+_QUESTIONS: Final = "questions"
+_KINDS: Final[Mapping[str, int]] = {"group": 0, "transaction": 1}
+
+T = TypeVar("T")
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+
+@dataclass(slots=True, frozen=True)
+class PartitionInfo:
+    leader: int
+    """-1 while there is none."""
+    leader_epoch: int
+
+
+@dataclass(slots=True, frozen=True)
+class TopicInfo:
+    name: str
+    topic_id: UUID
+    partitions: Mapping[int, PartitionInfo]
+    is_internal: bool = False
+
+
+class Cluster:
+    """The way to every broker. Close it, or use it in a `with`."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._bootstrap = _addresses(bootstrap_servers(settings.get("bootstrap.servers")))
+        self._security = Security.from_settings(settings)
+        self._client_id = settings.get("client.id", "millpond")
+        self._answer_seconds = _milliseconds(settings, "request.timeout.ms", REQUEST_TIMEOUT_MS) / 1000
+        self.patience_seconds = _milliseconds(settings, "default.api.timeout.ms", API_TIMEOUT_MS) / 1000
+        self._brokers: dict[int, Address] = {}
+        self._links: dict[tuple[Address, str], Link] = {}
+        self._topics: dict[str, TopicInfo] = {}
+        self._coordinators: dict[tuple[CoordinatorKind, str], Address] = {}
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    def topics(self, names: Collection[str] | None = None, *, create: bool = False) -> dict[str, TopicInfo]:
+        """What the cluster knows now of these topics, or of all; one that does not exist is left out.
+
+        With `create`, a cluster that creates topics by itself is asked to.
+        """
+        return self.retrying("ask for the topics", lambda: self._ask_topics(names, create))
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic, from memory if it was asked for before."""
+        known = self._topics.get(name)
+        if known is None:
+            self.topics([name])
+            known = self._topics.get(name)
+        if known is None:
+            raise UnknownTopic(f"there is no topic {name!r}; create it first: millpond topic create {name}")
+        return known
+
+    def leader(self, topic: str, partition: int) -> Link:
+        """The connection to the partition's leader, to be used at once and not kept."""
+        info = self.topic(topic).partitions.get(partition)
+        if info is None:
+            raise UnknownTopic(f"topic {topic!r} has no partition {partition}")
+        address = self._brokers.get(info.leader)
+        if address is None:
+            self.forget(topic)
+            raise Answered(f"{topic}[{partition}] has no leader", ErrorCode.LEADER_NOT_AVAILABLE)
+        return self._link(address)
+
+    def coordinator(self, kind: CoordinatorKind, key: str) -> Link:
+        """The connection to the broker that keeps this group or transactional id."""
+        address = self._coordinators.get((kind, key))
+        if address is None:
+            address = self._coordinators[kind, key] = self._find_coordinator(kind, key)
+        # A leader may have answers outstanding; what the coordinator is asked should not wait behind them.
+        return self._link(address, _QUESTIONS)
+
+    def any(self) -> Link:
+        """A connection to some broker, an open one if there is one."""
+        for link in list(self._links.values()):
+            if not link.is_closed and not link.waiting_count:
+                return link
+        refusals: list[ClusterError] = []
+        for address in dict.fromkeys([*self._brokers.values(), *self._bootstrap]):
+            try:
+                return self._link(address, _QUESTIONS)
+            except Unreachable as refusal:
+                refusals.append(refusal)
+        raise refusals[0]
+
+    def brokers(self) -> list[Link]:
+        """A connection to every broker, for questions that each answers for itself."""
+        if not self._brokers:
+            self.topics([])
+        return [self._link(address) for address in self._brokers.values()]
+
+    def forget(self, topic: str) -> None:
+        """Ask anew for the topic's leaders before it is used again."""
+        self._topics.pop(topic, None)
+
+    def forget_coordinator(self, kind: CoordinatorKind, key: str) -> None:
+        self._coordinators.pop((kind, key), None)
+
+    def retrying(self, what: str, action: Callable[[], T], *, seconds: float | None = None) -> T:
+        """Do it, again after a pause while the reason is one that passes, for at most `seconds`."""
+        deadline = time.monotonic() + (self.patience_seconds if seconds is None else seconds)
+        pause = BACKOFF_SECONDS
+        unknown = 0
+        while True:
+            try:
+                return action()
+            except ClusterError as fault:
+                unknown += fault.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if not fault.retriable or unknown > UNKNOWN_TOPIC_TRIES:
+                    raise
+                if time.monotonic() + pause > deadline:
+                    raise ClusterError(f"gave up trying to {what}: {fault}", code=fault.code) from fault
+            time.sleep(pause)
+            pause = min(pause * 2, BACKOFF_SECONDS_MAX)
+
+    def _link(self, address: Address, purpose: str = _RECORDS) -> Link:
+        link = self._links.get((address, purpose))
+        if link is None or link.is_closed:
+            link = self._links[address, purpose] = Link(
+                *address, security=self._security, client_id=self._client_id, answer_seconds=self._answer_seconds
+            )
+        return link
+
+    def _ask_topics(self, names: Collection[str] | None, create: bool) -> dict[str, TopicInfo]:
+        wanted = None if names is None else [m.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        request = m.MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
+        told = self.any().ask(request, m.MetadataResponse)
+        check(told.error_code, "the cluster does not describe itself")
+        self._brokers = {each.node_id: Address(each.host, each.port) for each in told.brokers}
+        found = {}
+        for topic in told.topics:
+            name = topic.name or ""
+            self._topics.pop(name, None)
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not create:
+                continue
+            check(topic.error_code, f"topic {name!r}")
+            partitions = {
+                each.partition_index: PartitionInfo(each.leader_id, each.leader_epoch) for each in topic.partitions
+            }
+            found[name] = TopicInfo(name, topic.topic_id or NO_TOPIC_ID, partitions, topic.is_internal)
+        self._topics |= found
+        return found
+
+    def _find_coordinator(self, kind: CoordinatorKind, key: str) -> Address:
+        link = self.any()
+        many = link.version(m.FindCoordinatorRequest) >= 4
+        request = m.FindCoordinatorRequest(
+            key="" if many else key, key_type=_KINDS[kind], coordinator_keys=[key] if many else []
+        )
+        told = link.ask(request, m.FindCoordinatorResponse)
+        what = f"the coordinator of {kind} {key!r}"
+        if many:
+            found = told.coordinators[0]
+            check(found.error_code, what, found.error_message)
+            return Address(found.host, found.port)
+        check(told.error_code, what, told.error_message)
+        return Address(told.host, told.port)
+
+
+def _addresses(text: str) -> list[Address]:
+    found = []
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        host, _, port = each.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ConfigError(f"bootstrap.servers={text}: {each!r} is not HOST:PORT")
+        found.append(Address(host.strip("[]"), int(port)))
+    if not found:
+        raise ConfigError("bootstrap.servers names no broker; give HOST:PORT,…")
+    return found
+
+
+def _milliseconds(settings: Mapping[str, str], name: str, default: int) -> int:
+    text = settings.get(name, str(default))
+    if not text.isdecimal() or int(text) == 0:
+        raise ConfigError(f"{name}={text} is not a number of milliseconds")
+    return int(text)

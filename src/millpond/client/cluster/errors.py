@@ -1,0 +1,113 @@
+"""What can go wrong between us and a cluster, in words, and which of it passes by itself."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millpond.base.errors import ErrorCode
+from millpond.base.ids import TopicPartition
+from millpond.client.errors import ClientError
+
+_E = ErrorCode
+
+STALE_LEADER: Final = frozenset(
+    {
+        _E.UNKNOWN_TOPIC_OR_PARTITION,
+        _E.LEADER_NOT_AVAILABLE,
+        _E.NOT_LEADER_OR_FOLLOWER,
+        _E.REPLICA_NOT_AVAILABLE,
+        _E.FENCED_LEADER_EPOCH,
+        _E.UNKNOWN_LEADER_EPOCH,
+        _E.OFFSET_NOT_AVAILABLE,
+        _E.KAFKA_STORAGE_ERROR,
+        _E.UNKNOWN_TOPIC_ID,
+        _E.INCONSISTENT_TOPIC_ID,
+    }
+)
+"""Ask for the leader again, then repeat."""
+
+STALE_COORDINATOR: Final = frozenset(
+    {_E.COORDINATOR_NOT_AVAILABLE, _E.NOT_COORDINATOR, _E.COORDINATOR_LOAD_IN_PROGRESS}
+)
+"""Ask for the coordinator again, then repeat."""
+
+PASSING: Final = frozenset(
+    {
+        *STALE_LEADER,
+        *STALE_COORDINATOR,
+        _E.REQUEST_TIMED_OUT,
+        _E.NETWORK_EXCEPTION,
+        _E.BROKER_NOT_AVAILABLE,
+        _E.NOT_ENOUGH_REPLICAS,
+        _E.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        _E.CONCURRENT_TRANSACTIONS,
+        _E.THROTTLING_QUOTA_EXCEEDED,
+        _E.NOT_CONTROLLER,
+        _E.UNKNOWN_SERVER_ERROR,
+    }
+)
+"""Worth asking again after a moment."""
+
+ADVICE: Final = {
+    _E.UNKNOWN_TOPIC_OR_PARTITION: "create the topic first: millpond topic create NAME",
+    _E.TOPIC_AUTHORIZATION_FAILED: "this user may not use the topic: ask for the right to",
+    _E.GROUP_AUTHORIZATION_FAILED: "this user may not use the group: ask for the right to",
+    _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user may not use the transactional id: ask for the right to",
+    _E.CLUSTER_AUTHORIZATION_FAILED: "this user may not do that on the cluster: ask for the right to",
+    _E.INVALID_TRANSACTION_TIMEOUT: "it is above the cluster's transaction.max.timeout.ms: ask for less",
+    _E.MESSAGE_TOO_LARGE: "send less in one record, or raise max.message.bytes of the topic",
+    _E.RECORD_LIST_TOO_LARGE: "send less in one batch, or raise max.message.bytes of the topic",
+    _E.NOT_ENOUGH_REPLICAS: "too few replicas are in sync for acks=all: bring nodes back, or wait",
+    _E.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "too few replicas are in sync for acks=all: bring nodes back, or wait",
+}
+"""What to do about a broker's answer, where we know."""
+
+
+class ClusterError(ClientError):
+    """The cluster does not do what it was asked."""
+
+
+class Unreachable(ClusterError):
+    """No broker answers, or the connection broke. `retriable` unless the address or the security is wrong."""
+
+
+class LoginFailed(ClusterError):
+    """The broker does not accept who we say we are, or we do not accept who it says it is."""
+
+
+class Unsupported(ClusterError):
+    """The broker does not know this question, or only versions of it that we do not speak."""
+
+
+class Answered(ClusterError):
+    """A broker answered with an error code."""
+
+    def __init__(self, what: str, code: int, told: str | None = None) -> None:
+        known = {each.value for each in ErrorCode}
+        name = ErrorCode(code).name if code in known else f"error {code}"
+        advice = ADVICE.get(code)  # type: ignore[call-overload]
+        text = f"{what}: {name}" + (f" ({told})" if told else "") + (f"; {advice}" if advice else "")
+        super().__init__(text, code=code, retriable=code in PASSING)
+
+
+class OffsetsGone(ClusterError):
+    """Records that were asked for are not in the log, or not any more."""
+
+    def __init__(self, place: TopicPartition, wanted: int, earliest: int, latest: int) -> None:
+        super().__init__(
+            f"{place.topic}[{place.partition}]: offset {wanted} was asked for, the log has {earliest} to {latest}",
+            code=ErrorCode.OFFSET_OUT_OF_RANGE,
+        )
+        self.place = place
+        self.wanted = wanted
+        self.earliest = earliest
+        self.latest = latest
+
+    def __reduce__(self) -> tuple[type[OffsetsGone], tuple[TopicPartition, int, int, int]]:
+        return OffsetsGone, (self.place, self.wanted, self.earliest, self.latest)
+
+
+def check(code: int, what: str, told: str | None = None) -> None:
+    """Raise `Answered` unless the broker said that all is well."""
+    if code != ErrorCode.NONE:
+        raise Answered(what, code, told)

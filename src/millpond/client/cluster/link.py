@@ -1,0 +1,208 @@
+"""One connection to one broker: TCP or TLS, logged in where asked, every question in a version that both sides speak.
+
+Answers come in the order of the questions, so several may be on their way: `send` several times, then `receive` as
+often.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections import deque
+from types import TracebackType
+from typing import Final, TypeVar
+
+from millpond.base.errors import ErrorCode, MalformedMessage
+from millpond.client.cluster.errors import LoginFailed, Unreachable, Unsupported
+from millpond.client.cluster.sasl import Login
+from millpond.client.cluster.security import PLAIN_TEXT, Security
+from millpond.wire import messages as m
+from millpond.wire.header import NAMES, decode_response_header, encode_request_header
+
+ANSWER_SECONDS: Final = 30.0
+CONNECT_SECONDS: Final = 10.0
+ANSWER_BYTES_MAX: Final = 1 << 30
+RECEIVE_BUFFER_BYTES: Final = 1 << 20
+
+_API_VERSIONS_KEY: Final = 18
+_PREFIX: Final = struct.Struct(">i")
+
+R = TypeVar("R", bound=m.Message)
+
+
+class Link:
+    """A connection. Unreachable when it breaks; after that it is closed and of no more use."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        security: Security = PLAIN_TEXT,
+        client_id: str = "millpond",
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.is_closed = False
+        self._client_id = client_id
+        self._answer_seconds = answer_seconds
+        self._correlation = 0
+        self._waiting: deque[tuple[int, int, int, type[m.Message]]] = deque()
+        self._socket = self._connect(security)
+        try:
+            self._versions = self._ask_versions()
+            if security.login is not None:
+                self._log_in(security.login)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def waiting_count(self) -> int:
+        """Questions whose answers have not been received."""
+        return len(self._waiting)
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._waiting.clear()
+        self._socket.close()
+
+    def version(self, request: type[m.Message], newest: int | None = None) -> int:
+        """The version of this question that would be used, at most `newest`."""
+        key = request.API_KEY
+        assert key is not None
+        theirs = self._versions.get(key, (0, -1))
+        ours = request.VERSIONS
+        chosen = min(theirs[1], ours[1] if newest is None else newest)
+        if chosen < max(theirs[0], ours[0]):
+            raise Unsupported(f"the broker at {self.address} does not offer {NAMES[key]} in a version that we speak")
+        return chosen
+
+    def ask(self, request: m.Message, answer: type[R], *, newest: int | None = None) -> R:
+        """Send the question and wait for its answer."""
+        assert not self._waiting, "answers are outstanding"
+        self.send(request, answer, newest=newest)
+        return self.receive(answer)
+
+    def send(self, request: m.Message, answer: type[m.Message], *, newest: int | None = None) -> None:
+        """Send the question; its answer is to be received later."""
+        key = request.API_KEY
+        assert key is not None
+        self._send(key, self.version(type(request), newest), request, answer)
+
+    def tell(self, request: m.Message, *, newest: int | None = None) -> None:
+        """Send what has no answer, as a Produce with acks=0."""
+        key = request.API_KEY
+        assert key is not None
+        self._send(key, self.version(type(request), newest), request, None)
+
+    def receive(self, answer: type[R], *, seconds: float | None = None) -> R:
+        """The answer to the oldest question that has none. `seconds` is for a broker that was asked to wait."""
+        correlation, key, version, expected = self._waiting.popleft()
+        assert expected is answer, (expected, answer)
+        try:
+            self._socket.settimeout(self._answer_seconds if seconds is None else self._answer_seconds + seconds)
+            (length,) = _PREFIX.unpack(self._read(_PREFIX.size))
+            if not 0 <= length <= ANSWER_BYTES_MAX:
+                raise MalformedMessage(f"an answer of {length} bytes; at most {ANSWER_BYTES_MAX} are taken")
+            frame = memoryview(self._read(length))
+            answered, position = decode_response_header(frame, key, version)
+            if answered != correlation:
+                raise MalformedMessage(f"an answer to question {answered} instead of {correlation}")
+            decoded, _ = answer.decode(frame, version, position)
+        except TimeoutError as late:
+            self.close()
+            raise Unreachable(
+                f"the broker at {self.address} has not answered {NAMES[key]} in time", retriable=True
+            ) from late
+        except OSError as fault:
+            self.close()
+            raise Unreachable(f"the connection to {self.address} broke: {fault}", retriable=True) from fault
+        except BaseException:
+            # What is left of the answer would be taken for the next one.
+            self.close()
+            raise
+        return decoded
+
+    def _connect(self, security: Security) -> socket.socket:
+        try:
+            plain = socket.create_connection((self.host, self.port), CONNECT_SECONDS)
+        except OSError as fault:
+            raise Unreachable(
+                f"no broker answers at {self.address} ({fault}): check the address and that it is up", retriable=True
+            ) from fault
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+        if security.context is None:
+            return plain
+        try:
+            return security.context.wrap_socket(plain, server_hostname=self.host)
+        except ssl.SSLError as fault:
+            plain.close()
+            raise LoginFailed(
+                f"no TLS with {self.address}: {fault.reason or fault}; check security.protocol, ssl.ca.location and "
+                "that the certificate names this host"
+            ) from fault
+        except OSError as fault:
+            plain.close()
+            raise Unreachable(f"{self.address} closed the connection during the TLS handshake: {fault}") from fault
+
+    def _ask_versions(self) -> dict[int, tuple[int, int]]:
+        self._send(_API_VERSIONS_KEY, 0, m.ApiVersionsRequest(), m.ApiVersionsResponse)
+        told = self.receive(m.ApiVersionsResponse)
+        return {each.api_key: (each.min_version, each.max_version) for each in told.api_keys}
+
+    def _log_in(self, login: Login) -> None:
+        hands = self.ask(m.SaslHandshakeRequest(mechanism=login.mechanism), m.SaslHandshakeResponse)
+        if hands.error_code:
+            offered = ", ".join(hands.mechanisms) or "none"
+            raise LoginFailed(f"{self.address} does not take sasl.mechanism={login.mechanism}; it offers: {offered}")
+        conversation = login.conversation()
+        said: bytes | None = conversation.first()
+        while said is not None:
+            reply = self.ask(m.SaslAuthenticateRequest(auth_bytes=said), m.SaslAuthenticateResponse)
+            if reply.error_code:
+                name = ErrorCode.SASL_AUTHENTICATION_FAILED.name
+                raise LoginFailed(
+                    f"{self.address} refuses the user {login.username!r}: {reply.error_message or name}; check the "
+                    "user name and the password"
+                )
+            said = conversation.next(bytes(reply.auth_bytes))
+
+    def _send(self, key: int, version: int, request: m.Message, answer: type[m.Message] | None) -> None:
+        self._correlation = (self._correlation + 1) & 0x7FFFFFFF
+        head = encode_request_header(key, version, self._correlation, self._client_id)
+        body = request.encode(version)
+        if answer is not None:
+            self._waiting.append((self._correlation, key, version, answer))
+        try:
+            self._socket.settimeout(self._answer_seconds)
+            self._socket.sendall(_PREFIX.pack(len(head) + len(body)) + head + body)
+        except OSError as fault:
+            self.close()
+            raise Unreachable(f"the connection to {self.address} broke: {fault}", retriable=True) from fault
+
+    def _read(self, count: int) -> bytearray:
+        data = bytearray(count)
+        view = memoryview(data)
+        at = 0
+        while at < count:
+            received = self._socket.recv_into(view[at:])
+            if not received:
+                raise ConnectionError("the broker closed it")
+            at += received
+        return data

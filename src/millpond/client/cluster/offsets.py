@@ -1,0 +1,135 @@
+"""Where partitions begin and end, what offset a moment has, and how far a group has come."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+from millpond.base.errors import ErrorCode
+from millpond.base.ids import TopicPartition
+from millpond.client.cluster.cluster import Cluster
+from millpond.client.cluster.errors import STALE_COORDINATOR, STALE_LEADER, Answered
+from millpond.client.cluster.link import Link
+from millpond.client.errors import UnknownTopic
+from millpond.wire import messages as m
+
+Isolation = Literal["read_uncommitted", "read_committed"]
+ISOLATION_LEVELS: Final[Mapping[str, int]] = {"read_uncommitted": 0, "read_committed": 1}
+
+_EARLIEST: Final = -2
+_LATEST: Final = -1
+_NONE: Final = -1
+
+
+def earliest(cluster: Cluster, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The first offset that each partition still has."""
+    return _list_offsets(cluster, dict.fromkeys(places, _EARLIEST), "read_uncommitted")
+
+
+def latest(
+    cluster: Cluster, places: Iterable[TopicPartition], isolation: Isolation = "read_uncommitted"
+) -> dict[TopicPartition, int]:
+    """The offset after the last record that a reader may see."""
+    return _list_offsets(cluster, dict.fromkeys(places, _LATEST), isolation)
+
+
+def at_times(
+    cluster: Cluster, times_ms: Mapping[TopicPartition, int], isolation: Isolation = "read_uncommitted"
+) -> dict[TopicPartition, int | None]:
+    """The first offset whose record is not older; None where every record is."""
+    found = _list_offsets(cluster, times_ms, isolation)
+    return {place: None if offset == _NONE else offset for place, offset in found.items()}
+
+
+def commit_group(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Note how far a group is that has no members of its own."""
+    cluster.retrying(f"commit the offsets of group {group!r}", lambda: _commit_group(cluster, group, offsets))
+
+
+def _list_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: Isolation
+) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+
+    def ask_for_the_rest() -> None:
+        by_leader: dict[Link, dict[TopicPartition, int]] = defaultdict(dict)
+        for place, moment in wanted.items():
+            if place not in found:
+                by_leader[cluster.leader(*place)][place] = moment
+        for link, asked in by_leader.items():
+            found.update(_ask_leader(cluster, link, asked, isolation))
+
+    cluster.retrying("ask for offsets", ask_for_the_rest)
+    return {place: found[place] for place in wanted}
+
+
+def _ask_leader(
+    cluster: Cluster, link: Link, asked: Mapping[TopicPartition, int], isolation: Isolation
+) -> dict[TopicPartition, int]:
+    by_topic: dict[str, list[m.ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
+    for place, moment in asked.items():
+        by_topic[place.topic].append(
+            m.ListOffsetsRequest.ListOffsetsPartition(partition_index=place.partition, timestamp=moment)
+        )
+    request = m.ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=ISOLATION_LEVELS[isolation],
+        topics=[
+            m.ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=partitions)
+            for name, partitions in by_topic.items()
+        ],
+    )
+    try:
+        told = link.ask(request, m.ListOffsetsResponse)
+    except Exception:
+        for name in by_topic:
+            cluster.forget(name)
+        raise
+    found: dict[TopicPartition, int] = {}
+    fault: Answered | None = None
+    for topic in told.topics:
+        for each in topic.partitions:
+            if each.error_code == ErrorCode.NONE:
+                found[TopicPartition(topic.name, each.partition_index)] = each.offset
+                continue
+            fault = Answered(f"the offsets of {topic.name}[{each.partition_index}]", each.error_code)
+            if each.error_code in STALE_LEADER:
+                cluster.forget(topic.name)
+    if fault is not None:
+        raise fault
+    return found
+
+
+def _commit_group(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    by_topic: dict[str, list[m.OffsetCommitRequest.OffsetCommitRequestPartition]] = defaultdict(list)
+    for place, offset in offsets.items():
+        by_topic[place.topic].append(
+            m.OffsetCommitRequest.OffsetCommitRequestPartition(
+                partition_index=place.partition, committed_offset=offset, committed_metadata=""
+            )
+        )
+    request = m.OffsetCommitRequest(
+        group_id=group,
+        topics=[
+            m.OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=partitions)
+            for topic, partitions in by_topic.items()
+        ],
+    )
+    # From version 10 on topics go by their ids.
+    try:
+        told = cluster.coordinator("group", group).ask(request, m.OffsetCommitResponse, newest=9)
+    except Exception:
+        cluster.forget_coordinator("group", group)
+        raise
+    for topic in told.topics:
+        for each in topic.partitions:
+            if each.error_code in STALE_COORDINATOR:
+                cluster.forget_coordinator("group", group)
+            if each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise UnknownTopic(f"{topic.name}[{each.partition_index}] is gone; group {group!r} cannot commit it")
+            if each.error_code != ErrorCode.NONE:
+                told_text = None
+                if each.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+                    told_text = "the group has members of its own; choose a name that no consumer uses"
+                raise Answered(f"group {group!r} cannot commit", each.error_code, told_text)

@@ -1,0 +1,144 @@
+"""How to speak to a cluster safely, read from the settings that Java clients and librdkafka know."""
+
+from __future__ import annotations
+
+import re
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from millpond.client.cluster.sasl import MECHANISMS, Login
+from millpond.client.errors import ConfigError
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+_JAAS_FIELD: Final = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^\s;"\']+))')
+_JAVA_STORE: Final = "ssl.{}.location"
+
+
+@dataclass(slots=True, frozen=True)
+class Security:
+    """`context` is None where nothing is encrypted, `login` where nobody logs in."""
+
+    context: ssl.SSLContext | None = None
+    login: Login | None = None
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, str]) -> Security:
+        """From `security.protocol`, `ssl.*` and `sasl.*`; ConfigError says what is missing."""
+        protocol = settings.get("security.protocol", "PLAINTEXT").upper()
+        if protocol not in PROTOCOLS:
+            raise ConfigError(f"security.protocol={protocol} is none of {', '.join(PROTOCOLS)}")
+        context = _context(settings) if protocol.endswith("SSL") else None
+        login = _login(settings) if protocol.startswith("SASL") else None
+        return cls(context, login)
+
+
+PLAIN_TEXT: Final = Security()
+
+
+def librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
+    """The security part of the settings in librdkafka's names, for the clients that stand on it."""
+    protocol = settings.get("security.protocol", "PLAINTEXT").upper()
+    found: dict[str, str] = {"security.protocol": protocol.lower()}
+    if protocol.startswith("SASL"):
+        login = _login(settings)
+        found |= {"sasl.mechanisms": login.mechanism, "sasl.username": login.username}
+        found["sasl.password"] = login.password
+    if protocol.endswith("SSL"):
+        for name in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"):
+            if name in settings:
+                found[name] = settings[name]
+        for theirs, (java, text) in {
+            "ssl.ca.location": ("ssl.truststore.location", None),
+            "ssl.ca.pem": ("ssl.truststore.certificates", "ssl.ca.pem"),
+            "ssl.certificate.pem": ("ssl.keystore.certificate.chain", "ssl.certificate.pem"),
+            "ssl.key.pem": ("ssl.keystore.key", "ssl.key.pem"),
+        }.items():
+            given = settings.get(text or "") or settings.get(java)
+            if given and theirs not in found:
+                found[theirs] = given
+        if "ssl.keystore.location" in settings and "ssl.certificate.location" not in found:
+            found["ssl.certificate.location"] = found["ssl.key.location"] = settings["ssl.keystore.location"]
+        found["ssl.endpoint.identification.algorithm"] = "https" if _checks_host(settings) else "none"
+        if not _verifies(settings):
+            found["enable.ssl.certificate.verification"] = "false"
+    return found
+
+
+def _context(settings: Mapping[str, str]) -> ssl.SSLContext:
+    _refuse_java_stores(settings)
+    authorities = settings.get("ssl.ca.location") or settings.get("ssl.truststore.location")
+    inline = settings.get("ssl.ca.pem") or settings.get("ssl.truststore.certificates")
+    try:
+        context = ssl.create_default_context(cafile=authorities or None, cadata=inline or None)
+        _load_own_certificate(context, settings)
+    except (OSError, ssl.SSLError, ValueError) as fault:
+        raise ConfigError(f"the certificates of ssl.* cannot be read: {fault}") from fault
+    context.check_hostname = _checks_host(settings)
+    if not _verifies(settings):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _load_own_certificate(context: ssl.SSLContext, settings: Mapping[str, str]) -> None:
+    password = settings.get("ssl.key.password")
+    store = settings.get("ssl.keystore.location")
+    chain = settings.get("ssl.certificate.location") or store
+    key = settings.get("ssl.key.location") or store
+    if chain:
+        context.load_cert_chain(chain, key, password)
+        return
+    chain_text = settings.get("ssl.certificate.pem") or settings.get("ssl.keystore.certificate.chain")
+    key_text = settings.get("ssl.key.pem") or settings.get("ssl.keystore.key")
+    if chain_text and key_text:
+        # Python loads a key from files only; this one is gone again before anybody else can look for it.
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as both:
+            both.write(f"{key_text}\n{chain_text}\n")
+            both.flush()
+            context.load_cert_chain(both.name, password=password)
+
+
+def _refuse_java_stores(settings: Mapping[str, str]) -> None:
+    for store in ("truststore", "keystore"):
+        kind = settings.get(f"ssl.{store}.type", "").upper()
+        path = settings.get(_JAVA_STORE.format(store), "")
+        if kind in ("JKS", "PKCS12") or path.endswith((".jks", ".p12", ".pfx")):
+            raise ConfigError(
+                f"ssl.{store}.location is a Java {store}; only PEM files can be read: export it with keytool and "
+                f"openssl, and give ssl.{store}.type=PEM or ssl.{'ca' if store == 'truststore' else 'key'}.location"
+            )
+
+
+def _checks_host(settings: Mapping[str, str]) -> bool:
+    return settings.get("ssl.endpoint.identification.algorithm", "https").lower() not in ("", "none")
+
+
+def _verifies(settings: Mapping[str, str]) -> bool:
+    return settings.get("enable.ssl.certificate.verification", "true").lower() != "false"
+
+
+def _login(settings: Mapping[str, str]) -> Login:
+    mechanism = (settings.get("sasl.mechanism") or settings.get("sasl.mechanisms") or "").upper()
+    if mechanism not in MECHANISMS:
+        told = f"sasl.mechanism={mechanism} is not supported" if mechanism else "sasl.mechanism is missing"
+        raise ConfigError(f"{told}; choose one of {', '.join(MECHANISMS)}")
+    username, password = settings.get("sasl.username"), settings.get("sasl.password")
+    if username is None or password is None:
+        fields = _jaas_fields(settings.get("sasl.jaas.config", ""))
+        username, password = fields.get("username", username), fields.get("password", password)
+    if username is None or password is None:
+        raise ConfigError("a login needs sasl.username and sasl.password, or both inside sasl.jaas.config")
+    return Login(mechanism, username, password)
+
+
+def _jaas_fields(text: str) -> dict[str, str]:
+    """The fields of a line such as: module required username="a" password="b";"""
+    found = {}
+    for match in _JAAS_FIELD.finditer(text):
+        quoted = match[2] if match[2] is not None else match[3]
+        found[match[1]] = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else match[4]
+    return found

@@ -1,0 +1,337 @@
+"""Transactions by hand: begun, filled and ended by different processes, which no client library offers.
+
+What is begun here speaks the first version of the protocol (EndTxn up to 4), in which an end does not raise the
+epoch: so whoever knows the identity of a transaction can end it, again and again, and hears the same answer. The
+epoch is raised at the next `init_producer`, so one identity stands for one transaction if each begins with that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, NamedTuple, TypeVar
+
+from millpond.base.errors import ErrorCode
+from millpond.base.ids import TopicPartition
+from millpond.client.cluster.cluster import Cluster
+from millpond.client.cluster.errors import STALE_COORDINATOR, STALE_LEADER, Answered, ClusterError, check
+from millpond.client.cluster.link import Link
+from millpond.client.errors import Fenced
+from millpond.wire import messages as m
+from millpond.wire.batch import HEADER_BYTES, read_header
+
+INIT_NEWEST: Final = 4
+ADD_NEWEST: Final = 3
+END_NEWEST: Final = 4
+"""The last versions in which an end leaves the epoch as it is."""
+
+_FETCH_NEWEST: Final = 12
+"""The last version in which topics go by their names."""
+
+_READ_COMMITTED: Final = 1
+_COMPLETION_SECONDS: Final = 1.0
+_COMPLETION_STEP_SECONDS: Final = 0.004
+"""The markers of the transaction before are written within milliseconds; a whole back-off would be a waste."""
+
+_FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+
+R = TypeVar("R", bound=m.Message)
+
+
+class ProducerIdentity(NamedTuple):
+    """Who writes a transaction. A newer producer of the same `transactional_id` has a higher epoch."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+class Outcome(Enum):
+    """How a transaction ended."""
+
+    COMMITTED = auto()
+    ABORTED = auto()
+    EMPTY = auto()
+    """The producer never added a partition, so there was nothing to end."""
+    FENCED = auto()
+    """The id belongs to a newer producer by now, or is forgotten: the coordinator cannot tell any more."""
+
+
+class Fate(Enum):
+    """What a reader with read_committed makes of a transaction's records."""
+
+    SEEN = auto()
+    HIDDEN = auto()
+    PENDING = auto()
+    """This transaction, or an older one of somebody else, is still open."""
+    GONE = auto()
+    """The records are not in the log any more, so they cannot tell."""
+
+
+class TransactionLost(ClusterError):
+    """The transaction ended over its producer's head: by its timeout, or because another took its id."""
+
+
+@dataclass(slots=True, frozen=True)
+class Described:
+    """What the coordinator knows of a transactional id."""
+
+    identity: ProducerIdentity
+    state: str
+    """As tools show it: Empty, Ongoing, PrepareCommit, CompleteCommit, PrepareAbort, CompleteAbort …"""
+    places: frozenset[TopicPartition]
+
+    @property
+    def is_open(self) -> bool:
+        return self.state == "Ongoing"
+
+    def outcome(self, identity: ProducerIdentity) -> Outcome | None:
+        """How this identity's transaction ended; None while it is open."""
+        if identity != self.identity:
+            return Outcome.FENCED
+        match self.state:
+            case "Ongoing":
+                return None
+            case "PrepareCommit" | "CompleteCommit":
+                return Outcome.COMMITTED
+            case "Empty":
+                return Outcome.EMPTY
+        return Outcome.ABORTED
+
+
+def init_producer(cluster: Cluster, transactional_id: str, timeout_ms: int) -> ProducerIdentity:
+    """Take over `transactional_id`: an older producer's open transaction is aborted, and it can write no more."""
+    request = m.InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+    what = f"begin as transactional id {transactional_id!r}"
+
+    def attempt() -> ProducerIdentity:
+        told = _ask(cluster, transactional_id, request, m.InitProducerIdResponse, INIT_NEWEST, lambda r: r.error_code)
+        check(told.error_code, f"cannot {what} with a timeout of {timeout_ms} ms")
+        return ProducerIdentity(transactional_id, told.producer_id, told.producer_epoch)
+
+    return cluster.retrying(what, attempt)
+
+
+def add_partitions(cluster: Cluster, identity: ProducerIdentity, places: Collection[TopicPartition]) -> None:
+    """Take partitions into the transaction, which begins it; to be done before the first record goes there."""
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for place in places:
+        by_topic[place.topic].append(place.partition)
+    kind = m.AddPartitionsToTxnRequest
+    request = kind(
+        v3_and_below_transactional_id=identity.transactional_id,
+        v3_and_below_producer_id=identity.producer_id,
+        v3_and_below_producer_epoch=identity.epoch,
+        v3_and_below_topics=[
+            kind.AddPartitionsToTxnTopic(name=name, partitions=partitions) for name, partitions in by_topic.items()
+        ],
+    )
+
+    def worst(told: m.AddPartitionsToTxnResponse) -> int:
+        codes = [
+            each.partition_error_code
+            for topic in told.results_by_topic_v3_and_below
+            for each in topic.results_by_partition
+        ]
+        # A partition that was not attempted is not to blame.
+        return max(codes, key=lambda code: (code != 0, code != ErrorCode.OPERATION_NOT_ATTEMPTED), default=0)
+
+    def attempt() -> None:
+        told = _ask(cluster, identity.transactional_id, request, m.AddPartitionsToTxnResponse, ADD_NEWEST, worst)
+        refuse(identity, worst(told), f"cannot add partitions to transaction {identity.transactional_id!r}")
+
+    cluster.retrying("add partitions to a transaction", attempt)
+
+
+def end(cluster: Cluster, identity: ProducerIdentity, *, commit: bool) -> Outcome:
+    """End the transaction, whoever filled it; if it has ended already, how."""
+    request = m.EndTxnRequest(
+        transactional_id=identity.transactional_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        committed=commit,
+    )
+    what = f"end transaction {identity.transactional_id!r}"
+
+    def attempt() -> Outcome:
+        told = _ask(cluster, identity.transactional_id, request, m.EndTxnResponse, END_NEWEST, lambda r: r.error_code)
+        match told.error_code:
+            case ErrorCode.NONE:
+                return Outcome.COMMITTED if commit else Outcome.ABORTED
+            case ErrorCode.PRODUCER_FENCED | ErrorCode.INVALID_PRODUCER_EPOCH | ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+                return Outcome.FENCED
+            case ErrorCode.INVALID_TXN_STATE:
+                return _ended_before(cluster, identity)
+        raise Answered(f"cannot {what}", told.error_code)
+
+    return cluster.retrying(what, attempt)
+
+
+def describe(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, Described]:
+    """What the coordinators know of these ids; one that they do not know is left out."""
+    names = list(dict.fromkeys(transactional_ids))
+    found: dict[str, Described] = {}
+    asked: set[str] = set()
+
+    def ask_for_the_rest() -> None:
+        by_coordinator: dict[Link, list[str]] = defaultdict(list)
+        for name in names:
+            if name not in asked:
+                by_coordinator[cluster.coordinator("transaction", name)].append(name)
+        for link, wanted in by_coordinator.items():
+            found.update(_describe(cluster, link, wanted))
+            asked.update(wanted)
+
+    cluster.retrying("describe transactions", ask_for_the_rest)
+    return found
+
+
+def list_open(cluster: Cluster, prefix: str) -> list[str]:
+    """The transactional ids that begin so and have an open transaction."""
+
+    def attempt() -> list[str]:
+        found: set[str] = set()
+        for link in cluster.brokers():
+            told = link.ask(
+                m.ListTransactionsRequest(state_filters=["Ongoing"]), m.ListTransactionsResponse, newest=0
+            )
+            check(told.error_code, "cannot list transactions")
+            found |= {each.transactional_id for each in told.transaction_states}
+        return sorted(name for name in found if name.startswith(prefix))
+
+    return cluster.retrying("list transactions", attempt)
+
+
+def fate(cluster: Cluster, identity: ProducerIdentity, place: TopicPartition, first_offset: int) -> Fate:
+    """What the log itself says of a transaction whose first batch in `place` is at `first_offset`.
+
+    It is the last word on what a coordinator has forgotten: readers go by nothing else.
+    """
+    request = m.FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        isolation_level=_READ_COMMITTED,
+        topics=[
+            m.FetchRequest.FetchTopic(
+                topic=place.topic,
+                partitions=[
+                    m.FetchRequest.FetchPartition(
+                        partition=place.partition, fetch_offset=first_offset, partition_max_bytes=HEADER_BYTES
+                    )
+                ],
+            )
+        ],
+    )
+
+    def attempt() -> m.FetchResponse.PartitionData:
+        try:
+            told = cluster.leader(*place).ask(request, m.FetchResponse, newest=_FETCH_NEWEST)
+        except ClusterError:
+            cluster.forget(place.topic)
+            raise
+        fetched = told.responses[0].partitions[0]
+        if fetched.error_code in STALE_LEADER:
+            cluster.forget(place.topic)
+        if fetched.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
+            check(fetched.error_code, f"reading {place.topic}[{place.partition}]")
+        return fetched
+
+    return _fate_of(cluster.retrying("read what became of a transaction", attempt), identity, first_offset)
+
+
+def refuse(identity: ProducerIdentity, code: int, what: str, told: str | None = None) -> None:
+    """Raise what an error of a transactional producer means, if it is one."""
+    if code in _FENCED:
+        raise Fenced(
+            f"{what}: another producer has taken over {identity.transactional_id!r}; if it is a newer attempt of the "
+            "same work, all is well and this one ends",
+            code=code,
+        )
+    if code in (
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    ):
+        raise TransactionLost(
+            f"{what}: the transaction is not open any more ({ErrorCode(code).name}); was it open for longer than its "
+            "timeout?",
+            code=code,
+        )
+    check(code, what, told)
+
+
+def _fate_of(fetched: m.FetchResponse.PartitionData, identity: ProducerIdentity, first_offset: int) -> Fate:
+    if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        return Fate.GONE
+    if fetched.last_stable_offset <= first_offset:
+        return Fate.PENDING
+    records = fetched.records
+    assert records is None or isinstance(records, bytes | bytearray | memoryview), "decoded records are one buffer"
+    if records is None or len(records) < HEADER_BYTES:
+        return Fate.GONE
+    header = read_header(records)
+    # Compaction may have taken the batch, or have left it without records: then its absence from the list of aborted
+    # transactions proves nothing.
+    mine = (header.base_offset, header.producer_id) == (first_offset, identity.producer_id)
+    if not mine or not header.record_count:
+        return Fate.GONE
+    aborted = {(each.first_offset, each.producer_id) for each in fetched.aborted_transactions or ()}
+    return Fate.HIDDEN if (first_offset, identity.producer_id) in aborted else Fate.SEEN
+
+
+def _ended_before(cluster: Cluster, identity: ProducerIdentity) -> Outcome:
+    found = describe(cluster, [identity.transactional_id]).get(identity.transactional_id)
+    outcome = found.outcome(identity) if found else Outcome.FENCED
+    if outcome is None:
+        raise Answered(f"transaction {identity.transactional_id!r} is changing", ErrorCode.CONCURRENT_TRANSACTIONS)
+    return outcome
+
+
+def _describe(cluster: Cluster, link: Link, names: list[str]) -> dict[str, Described]:
+    try:
+        told = link.ask(m.DescribeTransactionsRequest(transactional_ids=names), m.DescribeTransactionsResponse)
+    except ClusterError:
+        for name in names:
+            cluster.forget_coordinator("transaction", name)
+        raise
+    found: dict[str, Described] = {}
+    for each in told.transaction_states:
+        if each.error_code in STALE_COORDINATOR:
+            cluster.forget_coordinator("transaction", each.transactional_id)
+        if each.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            continue
+        check(each.error_code, f"cannot describe transaction {each.transactional_id!r}")
+        places = frozenset(TopicPartition(topic.topic, index) for topic in each.topics for index in topic.partitions)
+        identity = ProducerIdentity(each.transactional_id, each.producer_id, each.producer_epoch)
+        found[each.transactional_id] = Described(identity, each.transaction_state, places)
+    return found
+
+
+def _ask(
+    cluster: Cluster,
+    transactional_id: str,
+    request: m.Message,
+    answer: type[R],
+    newest: int,
+    code_of: Callable[[R], int],
+) -> R:
+    """Ask the id's coordinator, and again for a moment while the transaction before is being completed."""
+    patience = time.monotonic() + _COMPLETION_SECONDS
+    pause = _COMPLETION_STEP_SECONDS
+    while True:
+        try:
+            told = cluster.coordinator("transaction", transactional_id).ask(request, answer, newest=newest)
+        except ClusterError:
+            cluster.forget_coordinator("transaction", transactional_id)
+            raise
+        code = code_of(told)
+        if code in STALE_COORDINATOR:
+            cluster.forget_coordinator("transaction", transactional_id)
+            raise Answered(f"the coordinator of {transactional_id!r}", code)
+        if code != ErrorCode.CONCURRENT_TRANSACTIONS or time.monotonic() > patience:
+            return told
+        time.sleep(pause)
+        pause *= 2

@@ -1,0 +1,49 @@
+"""Spark reads topics, writes topics and tables, and runs pipelines between them.
+
+`spark.readStream.format("millpond")` needs no import of this room. What is here is for pipelines in Python:
+
+    from millpond.spark import Archive, Parse, Pipeline, Source
+
+    Pipeline(
+        name="orders",
+        source=Source(topic="orders"),
+        parse=Parse(format="json", schema="id long, at timestamp, total double"),
+        jobs=[Archive(table="lake/orders")],
+    ).run()
+
+Names are loaded at their first use; pyspark itself only when a session is made.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+_DECLARED: Final = ("DeclarationError", "Duration", "Parse", "Pipeline", "Source", "SparkSettings", "Transform")
+_HOMES: Final = {
+    **dict.fromkeys(_DECLARED, "millpond.spark.pipelines.declaration"),
+    "Aggregate": "millpond.spark.pipelines.kinds.aggregate",
+    "Archive": "millpond.spark.pipelines.kinds.archive",
+    "Latest": "millpond.spark.pipelines.kinds.latest",
+    "Quality": "millpond.spark.pipelines.kinds.quality",
+    "Replay": "millpond.spark.pipelines.kinds.replay",
+    "Sessions": "millpond.spark.pipelines.kinds.sessions",
+    "Skew": "millpond.spark.pipelines.kinds.skew",
+    "SessionError": "millpond.spark.pipelines.session",
+    "make_session": "millpond.spark.pipelines.session",
+    "PipelineFailed": "millpond.spark.pipelines.running",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

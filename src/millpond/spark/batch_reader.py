@@ -1,0 +1,77 @@
+"""`spark.read.format("millpond")`: a fixed range of every partition, planned on the driver and read by tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from millpond.base.ids import TopicPartition
+from millpond.client.cluster import offsets as cluster_offsets
+from millpond.client.cluster.cluster import Cluster
+from millpond.spark.connecting import connect
+from millpond.spark.data_loss import report_loss
+from millpond.spark.offset_spec import check_order, ending, starting
+from millpond.spark.options import (
+    FAIL_ON_DATA_LOSS,
+    MAX_RECORDS_PER_PARTITION,
+    MIN_PARTITIONS,
+    OptionError,
+    Options,
+)
+from millpond.spark.planning import Range, split
+from millpond.spark.positions import resolve
+from millpond.spark.subscription import look, subscription_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._subscription = subscription_of(options)
+        self._start = starting(options)
+        self._end = ending(options)
+        check_order(self._start, self._end)
+
+    def partitions(self) -> list[InputPartition]:
+        with connect(self._options) as cluster:
+            ranges = self._ranges(cluster)
+        return [
+            InputPartition(each)
+            for each in split(
+                ranges,
+                tasks_min=self._options[MIN_PARTITIONS],
+                offsets_max=self._options[MAX_RECORDS_PER_PARTITION],
+            )
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from millpond.spark.reading import read_rows
+
+        return read_rows(self._options, partition.value)
+
+    def _ranges(self, cluster: Cluster) -> list[Range]:
+        places = look(cluster, self._subscription, all_must_exist=True).places
+        isolation = self._options.isolation
+        starts = resolve(cluster, self._start, places, isolation)
+        ends = resolve(cluster, self._end, places, isolation)
+        earliest = cluster_offsets.earliest(cluster, places)
+        latest = cluster_offsets.latest(cluster, places, isolation)
+        return [self._kept(place, starts[place], ends[place], earliest[place], latest[place]) for place in places]
+
+    def _kept(self, place: TopicPartition, start: int, end: int, earliest: int, latest: int) -> Range:
+        """The range as far as the log has it; the rest is lost. A start after the end is a mistake, never a loss."""
+        named = f"{place.topic}[{place.partition}]"
+        if start > end:
+            raise OptionError(f"{named} would be read from offset {start} to {end}: the start is after the end")
+        if start > latest:
+            raise OptionError(f"{named} would be read from offset {start}, but it ends at {latest}: start earlier")
+        if start < earliest or end > latest:
+            report_loss(
+                f"{named}: offsets {start} to {end} were to be read, the log has {earliest} to {latest}",
+                fails=self._options[FAIL_ON_DATA_LOSS],
+            )
+        return Range(place, max(start, earliest), min(end, latest))

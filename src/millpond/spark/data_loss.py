@@ -1,0 +1,25 @@
+"""Records that were to be read and are gone: an error that says what to do, or a warning, as failOnDataLoss says."""
+
+from __future__ import annotations
+
+import logging
+
+from millpond.client.errors import ClientError
+
+LOG = logging.getLogger("millpond.spark")
+
+_ADVICE = (
+    "To go on with what there is, set failOnDataLoss=false; to read all of it anew, start with a new checkpoint. "
+    "A longer retention.ms keeps records until a slow query comes for them."
+)
+
+
+class DataLost(ClientError):
+    """Some records of the query are gone. The text names topic, partition and offsets."""
+
+
+def report_loss(what: str, *, fails: bool) -> None:
+    """Raise DataLost, or warn."""
+    if fails:
+        raise DataLost(f"records are lost: {what}. {_ADVICE}")
+    LOG.warning("records are lost: %s. The query goes on, as failOnDataLoss=false asks.", what)

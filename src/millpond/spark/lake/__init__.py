@@ -1,0 +1,28 @@
+"""Delta tables as the goal and the source of Spark jobs: written exactly once, without a jar.
+
+`format("millpond_delta")` needs no import of this room. What is here is for streams in Spark's update mode, which
+Spark does not offer to Python sinks:
+
+    counts.writeStream.outputMode("update").foreachBatch(into_table("lake/counts", mode="upsert", keys="word"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["into_table"]
+
+
+def into_table(path: str, **options: str | int | bool) -> Callable[[DataFrame, int], None]:
+    """For `foreachBatch`: each batch goes into the table at most once, with the options of `millpond_delta`."""
+    given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        writer = frame.write.format("millpond_delta").mode("append").option("ofStream", "true").options(**given)
+        writer.save(path)
+
+    return write

@@ -1,0 +1,58 @@
+"""The last row of every key: pure functions over Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.spark.lake.errors import LakeError, LakeOptionError
+
+_PLACE = "__millpond_place"
+
+
+def check_keys(schema: pa.Schema, keys: Sequence[str]) -> None:
+    for name in keys:
+        kind = schema.field(name).type
+        if pa.types.is_floating(kind) or pa.types.is_nested(kind):
+            raise LakeOptionError(f"keys: column {name} is {kind}, which cannot name a row; cast it to a text")
+
+
+def check_no_null_keys(rows: pa.RecordBatch | pa.Table, keys: Sequence[str]) -> None:
+    for name in keys:
+        if rows.column(name).null_count:
+            raise LakeError(f"a row has no {name}, and rows are named by it: filter such rows before the sink")
+
+
+def last_rows(rows: pa.Table, keys: Sequence[str], order_by: Sequence[str]) -> pa.Table:
+    """One row per key, the highest by `order_by` (null is lowest), the last one among equals."""
+    if order_by:
+        # The sort is stable, so rows that are equal by it keep the order in which they came.
+        order = [(name, "ascending", "at_start") for name in order_by]
+        rows = rows.take(pc.sort_indices(rows.select(list(order_by)), sort_keys=order))
+    places = rows.select(list(keys)).append_column(_PLACE, pa.array(range(rows.num_rows), pa.int64()))
+    last = places.group_by(list(keys), use_threads=False).aggregate([(_PLACE, "max")])
+    if last.num_rows == rows.num_rows:
+        return rows
+    return rows.take(last.column(f"{_PLACE}_max").sort())
+
+
+def newer(order_by: Sequence[str]) -> str:
+    """SQL: the source's row is not older than the target's; null is the oldest."""
+    told = "true"
+    for name in reversed(order_by):
+        source, target = f"source.{quoted(name)}", f"target.{quoted(name)}"
+        told = (
+            f"(({target} IS NULL AND {source} IS NOT NULL) OR {source} > {target} "
+            f"OR (({source} = {target} OR ({source} IS NULL AND {target} IS NULL)) AND {told}))"
+        )
+    return told
+
+
+def same_keys(keys: Sequence[str]) -> str:
+    return " AND ".join(f"target.{quoted(name)} = source.{quoted(name)}" for name in keys)
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

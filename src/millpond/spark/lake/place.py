@@ -1,0 +1,80 @@
+"""Where a table is: a local folder, or a URL with the options of its object store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyarrow.fs import FileSystem
+
+LOG_FOLDER = "_delta_log"
+STAGING_FOLDER = "_millpond_staging"
+
+
+@dataclass(frozen=True)
+class Place:
+    uri: str
+    """An absolute path for a local folder, else a URL."""
+    storage: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, path: str, storage: Mapping[str, str] | None = None) -> Place:
+        """The place that a person means by `path`: relative paths and file: URLs become absolute paths."""
+        if path.startswith("file:"):
+            path = unquote(urlsplit(path).path)
+        uri = path.rstrip("/") if "://" in path else os.path.abspath(path)
+        return cls(uri, tuple(sorted((storage or {}).items())))
+
+    @property
+    def is_local(self) -> bool:
+        return "://" not in self.uri
+
+    def table(self, version: int | str | None = None) -> DeltaTable | None:
+        """The table at its newest version, or at a version or time; None where there is none yet."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            table = DeltaTable(self.uri, storage_options=dict(self.storage) or None)
+        except TableNotFoundError:
+            return None
+        if version is not None:
+            table.load_as_version(version)
+        return table
+
+    def files(self) -> FileSystem:
+        """The files below the table's folder, by their path in it."""
+        from pyarrow.fs import LocalFileSystem, PyFileSystem, SubTreeFileSystem
+
+        if self.is_local:
+            return SubTreeFileSystem(self.uri, LocalFileSystem())
+        # The same store with the same options as the log, so that what works for one works for the other.
+        from deltalake.fs import DeltaStorageHandler
+
+        return PyFileSystem(DeltaStorageHandler(self.uri, dict(self.storage)))
+
+    def make_folder(self, path: str) -> None:
+        """Object stores have no folders to make."""
+        if self.is_local:
+            os.makedirs(os.path.join(self.uri, path), exist_ok=True)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Delete files that may already be gone."""
+        files = self.files()
+        for path in paths:
+            try:
+                files.delete_file(path)
+            except FileNotFoundError:
+                continue
+
+    def remove_folder(self, path: str) -> None:
+        """Delete a folder that may already be gone, with all that is in it."""
+        try:
+            self.files().delete_dir(path)
+        except FileNotFoundError:
+            return

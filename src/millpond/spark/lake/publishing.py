@@ -1,0 +1,124 @@
+"""Files become part of the table: one commit of the log, at most once for every batch of a query.
+
+The commit carries the query's id and the batch's number as Delta's application transaction. Whoever comes again with
+the same batch asks the log first; two who come at once conflict, and the later one asks again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, create_table_with_add_actions
+
+from millpond.spark.lake.errors import CommitContested
+from millpond.spark.lake.files import WrittenFile
+from millpond.spark.lake.place import Place
+from millpond.spark.lake.schemas import check_partitions, check_writable, delta_schema, new_columns
+
+LOG = logging.getLogger("millpond.lake")
+
+TRIES_MAX: Final = 20
+FIRST_WAIT_S: Final = 0.05
+LONGEST_WAIT_S: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One batch of one query: what the log remembers as done."""
+
+    query_id: str
+    batch_id: int
+
+    def is_done(self, table: DeltaTable) -> bool:
+        last = table.transaction_version(self.query_id)
+        return last is not None and last >= self.batch_id
+
+
+def properties(turn: Turn | None) -> CommitProperties:
+    done = [Transaction(turn.query_id, turn.batch_id)] if turn else None
+    return CommitProperties(app_transactions=done)
+
+
+def publish(
+    place: Place,
+    files: Sequence[WrittenFile],
+    schema: pa.Schema,
+    partition_by: tuple[str, ...],
+    turn: Turn | None,
+    *,
+    overwrite: bool = False,
+) -> bool:
+    """Put the files into the table, which is made where there is none. False: this batch was already in it."""
+
+    def once(table: DeltaTable | None) -> None:
+        added = [_add_action(file) for file in files]
+        if table is None:
+            create_table_with_add_actions(
+                place.uri,
+                delta_schema(schema),
+                added,
+                partition_by=list(partition_by),
+                storage_options=dict(place.storage) or None,
+                commit_properties=properties(turn),
+            )
+            return
+        check_writable(table)
+        check_partitions(table, partition_by)
+        if not overwrite:
+            add_columns(table, schema)
+        table.create_write_transaction(
+            [*added],
+            "overwrite" if overwrite else "append",
+            schema,
+            list(partition_by),
+            commit_properties=properties(turn),
+        )
+
+    return contend(place, turn, once)
+
+
+def contend(place: Place, turn: Turn | None, once: Callable[[DeltaTable | None], None]) -> bool:
+    """Run one try of a commit until it wins, on the newest table each time. False: the batch was already done.
+
+    A commit whose answer was lost looks like a conflict: the next try finds it in the log.
+    """
+    for tries in range(TRIES_MAX):
+        table = place.table()
+        if turn is not None and table is not None and turn.is_done(table):
+            return tries > 0
+        try:
+            once(table)
+            return True
+        except CommitFailedError as error:
+            LOG.info("commit to %s was contested: %s", place.uri, error)
+        except DeltaError as error:
+            # Two writers made the table at once: the second one finds it there now.
+            if table is not None or place.table() is None:
+                raise
+            LOG.info("%s was made by another writer: %s", place.uri, error)
+        time.sleep(min(FIRST_WAIT_S * 2**tries, LONGEST_WAIT_S) * (0.5 + random.random()))
+    raise CommitContested(
+        f"{TRIES_MAX} tries to commit to {place.uri} failed because other writers changed the table each time; "
+        "write to it with fewer queries at once, or compact it at a quieter time"
+    )
+
+
+def add_columns(table: DeltaTable, schema: pa.Schema) -> None:
+    """Columns that only the frame has join the table, in a commit of their own: a crash after it harms nothing."""
+    fresh = new_columns(table.schema(), delta_schema(schema))
+    if fresh:
+        names = ", ".join(field.name for field in fresh)
+        LOG.warning("new columns in %s: %s; they are null in the rows before", table.table_uri, names)
+        table.alter.add_columns(fresh)
+
+
+def _add_action(file: WrittenFile) -> AddAction:
+    return AddAction(file.path, file.size, file.partition_values, file.written_ms, True, file.statistics)

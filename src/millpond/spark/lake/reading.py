@@ -1,0 +1,109 @@
+"""A version of a table as Arrow batches: the files that the log names, columns as Spark wants them.
+
+The version is fixed when the query is planned, so a table that changes meanwhile is read as it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from millpond.spark.lake.errors import LakeError, UnsupportedTable
+from millpond.spark.lake.options import ReadOptions
+
+PART_BYTES: Final = 64 << 20
+"""Small files are read together, up to this size."""
+BATCH_ROWS: Final = 16_384
+_READABLE: Final = frozenset({"timestampNtz", "deletionVectors", "vacuumProtocolCheck"})
+
+
+@dataclass(frozen=True)
+class FilesPart:
+    """What one task reads: files, each with the values of the table's partition columns as the log writes them."""
+
+    files: tuple[tuple[str, dict[str, str | None]], ...]
+
+
+def opened(options: ReadOptions) -> DeltaTable:
+    try:
+        table = options.place.table(options.version if options.version is not None else options.timestamp)
+    except ValueError as error:
+        raise LakeError(f"timestampAsOf={options.timestamp}: {error}; write it as 2026-01-31T12:00:00Z") from None
+    if table is None:
+        raise LakeError(f"there is no Delta table at {options.place.uri}: check the path")
+    _check_readable(table)
+    return table
+
+
+def table_schema(options: ReadOptions) -> StructType:
+    """The table's columns as Spark's own types: both write schemas as the same JSON."""
+    return StructType.fromJson(json.loads(opened(options).schema().to_json()))
+
+
+def _check_readable(table: DeltaTable) -> None:
+    features = set(table.protocol().reader_features or ())
+    strange = features - _READABLE
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        strange.add("columnMapping")
+    if (
+        "deletionVectors" in features
+        and pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all().num_rows
+    ):
+        strange.add("deletion vectors")
+    if strange:
+        raise UnsupportedTable(
+            f"the table uses {', '.join(sorted(strange))}, which this reader does not know: rewrite it without (for "
+            "deletion vectors: REORG TABLE … APPLY (PURGE)), or read it with Delta's own connector"
+        )
+
+
+class LakeReading:
+    """One read of a table. Picklable: it travels to the executors."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = to_arrow_schema(schema, timezone="UTC")
+
+    def parts(self) -> list[FilesPart]:
+        table = opened(self.options)
+        names = table.metadata().partition_columns
+        actions = pa.table(table.get_add_actions())
+        parts: list[FilesPart] = []
+        taken: list[tuple[str, dict[str, str | None]]] = []
+        size = 0
+        for action in actions.to_pylist():
+            if taken and size + action["size_bytes"] > PART_BYTES:
+                parts.append(FilesPart(tuple(taken)))
+                taken, size = [], 0
+            taken.append((action["path"], {name: action["partition"][name] for name in names}))
+            size += action["size_bytes"]
+        return [*parts, FilesPart(tuple(taken))] if taken else parts
+
+    def read(self, part: FilesPart) -> Iterator[pa.RecordBatch]:
+        where = self.options.place.files()
+        for path, values in part.files:
+            with where.open_input_file(path) as source:
+                yield from self._read_file(pq.ParquetFile(source), values)
+
+    def _read_file(self, file: Any, values: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        inside = [field.name for field in file.schema_arrow]
+        wanted = [name for name in self.schema.names if name in inside and name not in values]
+        for batch in file.iter_batches(BATCH_ROWS, columns=wanted):
+            columns = [self._column(field, batch, values) for field in self.schema]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _column(self, field: pa.Field, batch: pa.RecordBatch, values: dict[str, Any]) -> pa.Array:
+        if field.name in values:
+            return pa.repeat(pa.scalar(values[field.name], field.type), batch.num_rows)
+        if field.name not in batch.schema.names:
+            return pa.nulls(batch.num_rows, field.type)
+        column = batch.column(field.name)
+        return column if column.type == field.type else column.cast(field.type)

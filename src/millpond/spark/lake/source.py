@@ -1,0 +1,112 @@
+"""`format("millpond_delta")` as Spark sees it: readers and writers around the sink and the reading of files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from millpond.spark.lake.errors import LakeError
+from millpond.spark.lake.options import read_options, write_options
+from millpond.spark.lake.reading import FilesPart, LakeReading, table_schema
+from millpond.spark.lake.schemas import arrow_schema
+from millpond.spark.lake.writing import LakeSink, TaskIdentity, TaskResult
+
+
+@dataclass(frozen=True)
+class TaskDone(WriterCommitMessage):
+    result: TaskResult
+
+
+def results_of(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:
+    """What the tasks that came to their end have written."""
+    return [message.result for message in messages if isinstance(message, TaskDone)]
+
+
+def this_task() -> TaskIdentity:
+    context = TaskContext.get()
+    if context is None:
+        return TaskIdentity(None, None, 0)
+    batch_id = context.getLocalProperty("streaming.sql.batchId")
+    return TaskIdentity(
+        context.getLocalProperty("sql.streaming.queryId"),
+        None if batch_id is None else int(batch_id),
+        context.partitionId(),
+    )
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, sink: LakeSink) -> None:
+        self.sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+        return TaskDone(self.sink.write(iterator, this_task()))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        self.sink.commit(results_of(messages), batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        self.sink.abort(results_of(messages), batchId)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    def __init__(self, sink: LakeSink) -> None:
+        self.sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+        task = this_task()
+        if not self.sink.options.of_stream:
+            # Inside foreachBatch the task still belongs to a stream, which may write to this table more than once.
+            task = TaskIdentity(None, None, task.partition)
+        elif task.query_id is None or task.batch_id is None:
+            raise LakeError("ofStream is for a write inside foreachBatch: this one belongs to no stream")
+        return TaskDone(self.sink.write(iterator, task))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.sink.commit(results_of(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.sink.abort(results_of(messages))
+
+
+@dataclass
+class Part(InputPartition):
+    files: FilesPart
+
+    def __init__(self, files: FilesPart) -> None:
+        super().__init__(None)
+        self.files = files
+
+
+class TableReader(DataSourceReader):
+    def __init__(self, reading: LakeReading) -> None:
+        self.reading = reading
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [Part(each) for each in self.reading.parts()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, Part):
+            yield from self.reading.read(partition.files)
+
+
+def sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> LakeSink:
+    return LakeSink(write_options(options), arrow_schema(schema), overwrite)
+
+
+def schema_of(options: Mapping[str, str]) -> StructType:
+    return table_schema(read_options(options))
+
+
+def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    return TableReader(LakeReading(read_options(options), schema))

@@ -1,0 +1,97 @@
+"""Changed rows of one task on their way to the merge: the last row of each key, in files that no reader sees.
+
+They lie below `_millpond_staging/<query>/<batch>`, which Delta's readers and its vacuum leave alone.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millpond.spark.lake.changes import check_no_null_keys, last_rows
+from millpond.spark.lake.place import STAGING_FOLDER, Place
+from millpond.spark.lake.schemas import fitted
+
+HELD_BYTES_MAX: Final = 64 << 20
+"""Rows held before they are thinned out to one per key, and written away if that did not help."""
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    path: str
+    rows: int
+    bytes_in_memory: int
+    task: int
+
+    @property
+    def folder(self) -> str:
+        return self.path.rpartition("/")[0]
+
+
+def batch_folder(query_id: str | None, batch_id: int | None) -> str:
+    """Where the tasks of a batch stage; a write that belongs to no stream gets a folder for each task."""
+    if query_id is None:
+        return f"{STAGING_FOLDER}/write-{uuid.uuid4()}"
+    return f"{STAGING_FOLDER}/{re.sub('[^A-Za-z0-9_.-]', '_', query_id)}/{batch_id}"
+
+
+class Staging:
+    """What one task stages."""
+
+    def __init__(
+        self,
+        place: Place,
+        schema: pa.Schema,
+        keys: tuple[str, ...],
+        order_by: tuple[str, ...],
+        folder: str,
+        task: int = 0,
+    ) -> None:
+        self._place = place
+        self._schema = schema
+        self._keys = keys
+        self._order_by = order_by
+        self._folder = folder
+        self._task = task
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+        self._done: list[StagedFile] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        batch = fitted(batch, self._schema)
+        check_no_null_keys(batch, self._keys)
+        self._held.append(batch)
+        self._held_bytes += batch.nbytes
+        if self._held_bytes >= HELD_BYTES_MAX:
+            rows = self._thinned()
+            if rows.nbytes * 2 >= HELD_BYTES_MAX:
+                self._write(rows)
+                self._held, self._held_bytes = [], 0
+            else:
+                self._held, self._held_bytes = rows.to_batches(), rows.nbytes
+
+    def finish(self) -> tuple[StagedFile, ...]:
+        rows = self._thinned()
+        if rows.num_rows:
+            self._write(rows)
+        return tuple(self._done)
+
+    def discard(self) -> None:
+        self._place.remove(file.path for file in self._done)
+
+    def _thinned(self) -> pa.Table:
+        rows = pa.Table.from_batches(self._held, schema=self._schema)
+        return last_rows(rows, self._keys, self._order_by)
+
+    def _write(self, rows: pa.Table) -> None:
+        path = f"{self._folder}/part-{self._task:05d}-{uuid.uuid4()}.parquet"
+        self._place.make_folder(self._folder)
+        with self._place.files().open_output_stream(path) as sink:
+            # Read once and soon, so the quick codec.
+            pq.write_table(rows, sink, compression="lz4", use_dictionary=False, write_statistics=False)
+        self._done.append(StagedFile(path, rows.num_rows, rows.nbytes, self._task))

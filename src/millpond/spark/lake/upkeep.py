@@ -1,0 +1,102 @@
+"""Small files joined, old ones deleted. Both keep every row of the current version."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from millpond.spark.lake.errors import LakeError
+from millpond.spark.lake.options import RETENTION_HOURS
+from millpond.spark.lake.place import STAGING_FOLDER, Place
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from millpond.spark.lake.options import WriteOptions
+
+LOG = logging.getLogger("millpond.lake")
+
+
+@dataclass(frozen=True)
+class Compacted:
+    files_before: int
+    files_after: int
+
+
+def compact(path: str, *, target_file_bytes: int = 128 << 20, storage: Mapping[str, str] | None = None) -> Compacted:
+    """Join the small files of each partition, up to about this size. The old ones stay until a vacuum."""
+    from deltalake import WriterProperties
+
+    table = _existing(Place.of(path, storage))
+    told = table.optimize.compact(
+        target_size=target_file_bytes, writer_properties=WriterProperties(compression="ZSTD", compression_level=1)
+    )
+    return Compacted(told["numFilesRemoved"], told["numFilesAdded"])
+
+
+def vacuum(
+    path: str,
+    hours: int | None = None,
+    *,
+    allow_short: bool = False,
+    dry_run: bool = False,
+    storage: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Delete files that have been out of the table for `hours`, and what failed tasks have left; returns their paths.
+
+    None takes the retention of the table (a week, unless it says otherwise). Fewer hours than that are refused unless
+    `allow_short`: a reader or a writer that is still at work could lose its files.
+    """
+    from deltalake.exceptions import DeltaError
+
+    if hours is not None and hours < 0:
+        raise LakeError("a vacuum cannot keep files for less than no time: hours is 0 or more")
+    place = Place.of(path, storage)
+    table = _existing(place)
+    try:
+        gone = table.vacuum(hours, dry_run, enforce_retention_duration=not allow_short, full=True)
+    except DeltaError as error:
+        if "retention" not in str(error):
+            raise
+        raise LakeError(
+            f"{str(error).splitlines()[0]}; keep files longer, or allow it (vacuumShort, allow_short=True) when no "
+            "reader or writer is at work"
+        ) from None
+    # The deletions of a vacuum are in the log, but what was staged never was.
+    return gone + _old_staging(place, timedelta(hours=RETENTION_HOURS if hours is None else hours), dry_run)
+
+
+def _old_staging(place: Place, age: timedelta, dry_run: bool) -> list[str]:
+    from pyarrow.fs import FileSelector, FileType
+
+    horizon = datetime.now(UTC) - age
+    found = place.files().get_file_info(FileSelector(STAGING_FOLDER, recursive=True, allow_not_found=True))
+    old = [info.path for info in found if info.type == FileType.File and info.mtime <= horizon]
+    if not dry_run:
+        place.remove(old)
+    return old
+
+
+def after_batch(options: WriteOptions, batch_id: int) -> None:
+    """What the options ask for after this batch. It can wait, so a failure is told and does not stop the stream."""
+    from deltalake.exceptions import DeltaError
+
+    if not options.compact_every or (batch_id + 1) % options.compact_every or options.place.table() is None:
+        return
+    storage = dict(options.place.storage)
+    try:
+        compact(options.place.uri, target_file_bytes=options.target_file_bytes, storage=storage)
+        if options.vacuum_hours:
+            vacuum(options.place.uri, options.vacuum_hours, allow_short=options.vacuum_short, storage=storage)
+    except (DeltaError, LakeError, OSError) as error:
+        LOG.warning("upkeep of %s is put off: %s", options.place.uri, error)
+
+
+def _existing(place: Place) -> DeltaTable:
+    table = place.table()
+    if table is None:
+        raise LakeError(f"there is no Delta table at {place.uri}")
+    return table

@@ -1,0 +1,122 @@
+"""Staged rows become changes of the table: one merge, one commit, at most once for every batch of a query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, WriterProperties
+from deltalake.exceptions import DeltaError
+
+from millpond.spark.lake.changes import last_rows, newer, quoted, same_keys
+from millpond.spark.lake.errors import LakeError
+from millpond.spark.lake.options import WriteOptions
+from millpond.spark.lake.place import Place
+from millpond.spark.lake.publishing import Turn, add_columns, contend, properties
+from millpond.spark.lake.schemas import check_partitions, check_writable, delta_schema
+from millpond.spark.lake.staging import StagedFile
+
+
+def stored_schema(schema: pa.Schema, options: WriteOptions) -> pa.Schema:
+    """The frame's columns without the one that only says what to delete."""
+    return pa.schema([field for field in schema if field.name != options.delete_when])
+
+
+def upsert(files: Sequence[StagedFile], schema: pa.Schema, options: WriteOptions, turn: Turn | None) -> bool:
+    """Merge the staged rows into the table. False: this batch was already in it."""
+    stored = stored_schema(schema, options)
+
+    def once(table: DeltaTable | None) -> None:
+        table = table or _make(options.place, stored, options.partition_by)
+        check_writable(table)
+        if options.partition_by:
+            check_partitions(table, options.partition_by)
+        add_columns(table, stored)
+        # A merge that changes nothing writes no commit; done again, it changes nothing again.
+        merge(table, changes(files, schema, options), stored, options, turn)
+
+    return contend(options.place, turn, once)
+
+
+def changes(files: Sequence[StagedFile], schema: pa.Schema, options: WriteOptions) -> pa.Table:
+    """All staged rows, the last one of every key."""
+    size = sum(file.bytes_in_memory for file in files)
+    if size > options.upsert_bytes_max:
+        raise LakeError(
+            f"one batch changes {size} bytes of rows, more than upsertBytesMax={options.upsert_bytes_max}: read less "
+            "per batch (maxOffsetsPerTrigger), or allow more where the driver has the memory"
+        )
+    where = options.place.files()
+    parts = [pq.read_table(file.path, filesystem=where, schema=schema) for file in sorted(files, key=_order)]
+    rows = pa.concat_tables(parts) if parts else schema.empty_table()
+    last = last_rows(rows, options.keys, options.order_by)
+    if last.num_rows < rows.num_rows and not options.order_by and len({file.task for file in files}) > 1:
+        _refuse_doubtful(parts, files, options)
+    return last
+
+
+def _order(file: StagedFile) -> int:
+    # Files of one task come in the order in which it wrote them, as the sort is stable.
+    return file.task
+
+
+def _refuse_doubtful(parts: Sequence[pa.Table], files: Sequence[StagedFile], options: WriteOptions) -> None:
+    """The same key from two tasks: without an order, which one is the last would be chance."""
+    keys = list(options.keys)
+    by_task: dict[int, list[pa.Table]] = {}
+    for file, part in zip(sorted(files, key=_order), parts, strict=True):
+        by_task.setdefault(file.task, []).append(part.select(keys))
+    distinct = [pa.concat_tables(each).group_by(keys).aggregate([]) for each in by_task.values()]
+    joined = pa.concat_tables(distinct)
+    if joined.group_by(keys).aggregate([]).num_rows < joined.num_rows:
+        raise LakeError(
+            "rows with the same keys came from two tasks of one batch, and nothing says which is the last: give "
+            'option("orderBy", …) with a column that rises, such as an offset or a time'
+        )
+
+
+def merge(table: DeltaTable, rows: pa.Table, stored: pa.Schema, options: WriteOptions, turn: Turn | None) -> None:
+    if not rows.num_rows:
+        return
+    columns = {quoted(name): f"source.{quoted(name)}" for name in stored.names}
+    is_newer = newer(options.order_by) if options.ignore_late else "true"
+    merger = table.merge(
+        rows if options.delete_when is None else _with_plain_deletes(rows, options.delete_when),
+        same_keys(options.keys),
+        source_alias="source",
+        target_alias="target",
+        # Not streamed: the bounds of the changed keys are known, and files that cannot hold them are not read.
+        streamed_exec=False,
+        writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
+        commit_properties=properties(turn),
+    )
+    if options.delete_when is None:
+        merger.when_matched_update(columns, predicate=is_newer).when_not_matched_insert(columns).execute()
+        return
+    gone = f"source.{quoted(options.delete_when)}"
+    merger = merger.when_matched_delete(f"{gone} AND {is_newer}")
+    merger = merger.when_matched_update(columns, predicate=f"NOT {gone} AND {is_newer}")
+    merger.when_not_matched_insert(columns, predicate=f"NOT {gone}").execute()
+
+
+def _with_plain_deletes(rows: pa.Table, column: str) -> pa.Table:
+    """Null means no: SQL would let a null neither delete nor insert."""
+    return rows.set_column(rows.schema.get_field_index(column), column, pc.fill_null(rows.column(column), False))
+
+
+def _make(place: Place, stored: pa.Schema, partition_by: tuple[str, ...]) -> DeltaTable:
+    """The empty table, in a commit of its own: a crash after it leaves only an empty table."""
+    try:
+        return DeltaTable.create(
+            place.uri,
+            delta_schema(stored),
+            partition_by=list(partition_by),
+            storage_options=dict(place.storage) or None,
+        )
+    except DeltaError:
+        table = place.table()
+        if table is None:
+            raise
+        return table

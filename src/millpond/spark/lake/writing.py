@@ -1,0 +1,155 @@
+"""The sink without Spark: what a task does with its rows, and what the driver does with all tasks' results.
+
+    task:    rows -> Parquet files with new names (append), or staged last rows per key (upsert) -> a message
+    driver:  commit(messages) -> one commit of the log for the whole batch; abort(messages) -> their files go
+
+Spark may run a task twice, may lose the driver at any point, and then runs the same batch again. Files carry names
+that no other attempt uses, and only the commit, which knows its batch, makes them part of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from millpond.spark.lake import upkeep
+from millpond.spark.lake.changes import check_keys
+from millpond.spark.lake.errors import LakeOptionError
+from millpond.spark.lake.files import TableFiles, WrittenFile
+from millpond.spark.lake.layout import check_partitionable
+from millpond.spark.lake.options import WriteOptions
+from millpond.spark.lake.publishing import Turn, publish
+from millpond.spark.lake.schemas import check_columns
+from millpond.spark.lake.staging import StagedFile, Staging, batch_folder
+from millpond.spark.lake.upserting import stored_schema, upsert
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What one task has written."""
+
+    query_id: str | None
+    batch_id: int | None
+    """The streaming query and its batch, None for a write that belongs to none."""
+    files: tuple[WrittenFile, ...] = ()
+    staged: tuple[StagedFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class TaskIdentity:
+    query_id: str | None
+    batch_id: int | None
+    partition: int
+
+
+class _Taker(Protocol):
+    def add(self, batch: pa.RecordBatch) -> None: ...
+    def discard(self) -> None: ...
+
+
+class LakeSink:
+    """One table as the goal of one frame. Small and picklable: it travels to the executors."""
+
+    def __init__(self, options: WriteOptions, schema: pa.Schema, overwrite: bool = False) -> None:
+        self.options = options
+        self.schema = schema
+        self.overwrite = overwrite
+        _check(options, schema, overwrite)
+
+    def write(self, batches: Iterator[pa.RecordBatch], task: TaskIdentity) -> TaskResult:
+        """In a task: all its rows into files that are not yet part of the table."""
+        options = self.options
+        if not options.is_upsert:
+            files = TableFiles(
+                options.place, self.schema, options.partition_by, options.target_file_bytes, task.partition
+            )
+            _take_all(files, batches)
+            return TaskResult(task.query_id, task.batch_id, files=files.finish())
+        folder = batch_folder(task.query_id, task.batch_id)
+        staging = Staging(options.place, self.schema, options.keys, options.order_by, folder, task.partition)
+        _take_all(staging, batches)
+        return TaskResult(task.query_id, task.batch_id, staged=staging.finish())
+
+    def commit(self, results: Sequence[TaskResult], batch_id: int | None = None) -> None:
+        """In the driver, once all tasks are done: the whole batch enters the table, or is found in it."""
+        turn = self._turn(results, batch_id)
+        if self.options.is_upsert:
+            self._merge(results, turn)
+        else:
+            self._publish(results, turn)
+        if turn is not None:
+            upkeep.after_batch(self.options, turn.batch_id)
+
+    def abort(self, results: Sequence[TaskResult], batch_id: int | None = None) -> None:
+        """In the driver, after a failure, maybe one after the commit: delete only what is not in the table."""
+        staged = [file.path for result in results for file in result.staged]
+        self.options.place.remove(staged)
+        written = [file.path for result in results for file in result.files]
+        if written and not self._may_be_published(written, self._turn(results, batch_id)):
+            self.options.place.remove(written)
+
+    def _publish(self, results: Sequence[TaskResult], turn: Turn | None) -> None:
+        files = [file for result in results for file in result.files]
+        if not files and not self.overwrite:
+            return
+        options = self.options
+        is_new = publish(options.place, files, self.schema, options.partition_by, turn, overwrite=self.overwrite)
+        if not is_new:
+            options.place.remove(file.path for file in files)
+
+    def _merge(self, results: Sequence[TaskResult], turn: Turn | None) -> None:
+        staged = [file for result in results for file in result.staged]
+        if staged:
+            upsert(staged, self.schema, self.options, turn)
+            # Whole folders: what failed attempts of this batch have staged goes too.
+            for folder in {file.folder for file in staged}:
+                self.options.place.remove_folder(folder)
+
+    def _turn(self, results: Sequence[TaskResult], batch_id: int | None) -> Turn | None:
+        if self.options.txn_app_id is not None:
+            return Turn(self.options.txn_app_id, self.options.txn_version)
+        for result in results:
+            number = result.batch_id if batch_id is None else batch_id
+            if result.query_id is not None and number is not None:
+                return Turn(result.query_id, number)
+        return None
+
+    def _may_be_published(self, paths: Iterable[str], turn: Turn | None) -> bool:
+        table = self.options.place.table()
+        if table is None:
+            return False
+        if turn is not None and turn.is_done(table):
+            # These files, or those of the attempt before. What is not in the table goes with the next vacuum.
+            return True
+        inside = set(pa.table(table.get_add_actions()).column("path").to_pylist())
+        return not inside.isdisjoint(paths)
+
+
+def _take_all(taker: _Taker, batches: Iterator[pa.RecordBatch]) -> None:
+    try:
+        for batch in batches:
+            taker.add(batch)
+    except BaseException:
+        taker.discard()
+        raise
+
+
+def _check(options: WriteOptions, schema: pa.Schema, overwrite: bool) -> None:
+    """Everything that the options say about the frame is so."""
+    check_columns(options.partition_by, schema, "partitionBy")
+    check_columns(options.keys, schema, "keys")
+    check_columns(options.order_by, schema, "orderBy")
+    check_partitionable(stored_schema(schema, options), options.partition_by)
+    check_keys(schema, options.keys)
+    if options.delete_when is not None:
+        check_columns([options.delete_when], schema, "deleteWhen")
+        if not pa.types.is_boolean(schema.field(options.delete_when).type):
+            raise LakeOptionError(f"deleteWhen: column {options.delete_when} is not boolean")
+    if overwrite and options.is_upsert:
+        raise LakeOptionError(
+            'mode=upsert changes rows, so it goes with Spark\'s mode "append" or "update", not with '
+            '"overwrite" or "complete"'
+        )

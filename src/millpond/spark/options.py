@@ -1,0 +1,314 @@
+"""Every option of the Spark source and sink, declared once: name, default, meaning, and where it may be given.
+
+Names and defaults are those of Spark's own Kafka source and sink, so that a job ports by changing one word. Readers,
+writers, error messages and docs/spark_options.md all use the declarations here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeVar
+
+from millpond.client.connection import bootstrap_servers
+from millpond.spark.option import BATCH, READS, STREAM, WRITE, WRITES, at_least, boolean, duration_ms, one_of, text
+from millpond.spark.option import Option as Option
+from millpond.spark.option import OptionError as OptionError
+from millpond.spark.option import Where as Where
+
+LOG = logging.getLogger("millpond.spark")
+
+T = TypeVar("T")
+
+SUBSCRIBE = Option[str | None](
+    "subscribe", None, "Topics to read, with commas between them.", text, READS, "one of the three is needed"
+)
+SUBSCRIBE_PATTERN = Option[str | None](
+    "subscribePattern", None, "Read the topics whose whole name matches this regular expression.", text, READS,
+    "one of the three is needed",
+)  # fmt: skip
+ASSIGN = Option[str | None](
+    "assign", None, 'Partitions to read: `{"orders":[0,1]}`.', text, READS, "one of the three is needed"
+)
+STARTING_TIMESTAMP = Option[int | None](
+    "startingTimestamp", None,
+    "Start each partition at its first record of this time or later, in milliseconds. Goes before "
+    "`startingOffsetsByTimestamp` and `startingOffsets`.",
+    at_least(0), READS, "not used",
+)  # fmt: skip
+STARTING_OFFSETS_BY_TIMESTAMP = Option[str | None](
+    "startingOffsetsByTimestamp", None,
+    'The same for each partition: `{"orders":{"0":1700000000000}}`. Goes before `startingOffsets`.',
+    text, READS, "not used",
+)  # fmt: skip
+STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY = Option[str](
+    "startingOffsetsByTimestampStrategy", "error",
+    "What to do when a partition has no record so late: `error`, or start at its `latest` offset.",
+    one_of("error", "latest"), READS,
+)  # fmt: skip
+STARTING_OFFSETS = Option[str | None](
+    "startingOffsets", None,
+    'Where a new query starts: `earliest`, `latest`, or `{"orders":{"0":23,"1":-2}}` with -2 for earliest and -1 for '
+    "latest. A query that has a checkpoint goes on where it was.",
+    text, READS, "latest for streams, earliest for batches",
+)  # fmt: skip
+ENDING_TIMESTAMP = Option[int | None](
+    "endingTimestamp", None,
+    "End before the first record of this time or later, in milliseconds; at the latest offset where there is none. "
+    "Goes before `endingOffsetsByTimestamp` and `endingOffsets`.",
+    at_least(0), BATCH, "not used",
+)  # fmt: skip
+ENDING_OFFSETS_BY_TIMESTAMP = Option[str | None](
+    "endingOffsetsByTimestamp", None, "The same for each partition. Goes before `endingOffsets`.", text, BATCH,
+    "not used",
+)  # fmt: skip
+ENDING_OFFSETS = Option[str](
+    "endingOffsets", "latest",
+    'Where a batch ends: `latest`, or `{"orders":{"0":50,"1":-1}}`, the offset after the last record.', text, BATCH,
+)  # fmt: skip
+FAIL_ON_DATA_LOSS = Option[bool](
+    "failOnDataLoss", True,
+    "Fail when records that were to be read are gone (retention, a topic deleted or made anew). `false` warns and "
+    "goes on at the earliest offset there is.",
+    boolean, READS, harmless=True,
+)  # fmt: skip
+MAX_OFFSETS_PER_TRIGGER = Option[int | None](
+    "maxOffsetsPerTrigger", None,
+    "At most so many offsets a batch, shared among the partitions by what each has waiting.",
+    at_least(1), STREAM, "no limit", harmless=True,
+)  # fmt: skip
+MIN_OFFSETS_PER_TRIGGER = Option[int | None](
+    "minOffsetsPerTrigger", None, "Wait for so many offsets before a batch starts, at most `maxTriggerDelay`.",
+    at_least(1), STREAM, "do not wait", harmless=True,
+)  # fmt: skip
+MAX_TRIGGER_DELAY_MS = Option[int](
+    "maxTriggerDelay", 15 * 60_000, "How long `minOffsetsPerTrigger` may hold a batch back.", duration_ms, STREAM,
+    "15m", harmless=True,
+)  # fmt: skip
+MIN_PARTITIONS = Option[int | None](
+    "minPartitions", None, "Split large ranges so that there are at least about so many tasks.", at_least(1), READS,
+    "one task for each topic partition", harmless=True,
+)  # fmt: skip
+MAX_RECORDS_PER_PARTITION = Option[int | None](
+    "maxRecordsPerPartition", None, "Split ranges so that no task has more offsets than this.", at_least(1), READS,
+    "no limit", harmless=True,
+)  # fmt: skip
+INCLUDE_HEADERS = Option[bool](
+    "includeHeaders", False, "Add the column `headers`: `array<struct<key:string,value:binary>>`.", boolean, READS,
+    harmless=True,
+)  # fmt: skip
+GROUP_ID_PREFIX = Option[str | None](
+    "groupIdPrefix", None,
+    "Accepted and not needed: the source reads without a consumer group, so queries cannot disturb each other. To "
+    "show the progress of a query as a group, see `commitGroup`.",
+    text, READS, "not used", harmless=True,
+)  # fmt: skip
+POLL_TIMEOUT_MS = Option[int | None](
+    "kafkaConsumer.pollTimeoutMs", None, "How long a task waits for records before it fails.", duration_ms, READS,
+    "2m", harmless=True,
+)  # fmt: skip
+FETCH_OFFSET_RETRIES = Option[int | None](
+    "fetchOffset.numRetries", None,
+    "Accepted and not needed: offsets are asked for again until `kafka.default.api.timeout.ms` has passed.",
+    at_least(0), READS, "not used", harmless=True,
+)  # fmt: skip
+FETCH_OFFSET_RETRY_INTERVAL_MS = Option[int | None](
+    "fetchOffset.retryIntervalMs", None, "Accepted and not needed, as `fetchOffset.numRetries`.", duration_ms, READS,
+    "not used", harmless=True,
+)  # fmt: skip
+COMMIT_GROUP = Option[str | None](
+    "commitGroup", None,
+    "Commit the offsets that the query has finished as this consumer group, so that group tools show its lag. The "
+    "query itself starts from its checkpoint, never from there.",
+    text, STREAM, "no commits",
+)  # fmt: skip
+VALUE_FORMAT = Option[str](
+    "valueFormat", "raw", "`json` or `avro`: add the column `parsed`, the value read by `valueSchema`.",
+    one_of("raw", "json", "avro"), READS,
+)  # fmt: skip
+VALUE_SCHEMA = Option[str | None](
+    "valueSchema", None,
+    "The schema of the value: Spark's notation (`id long, name string`), or an Avro schema as JSON.", text, READS,
+    "needed with `valueFormat`",
+)  # fmt: skip
+AVRO_PREFIX = Option[str](
+    "avroPrefix", "none",
+    "`confluent`: Avro values begin with a zero byte and the four of a schema registry's id, which are skipped.",
+    one_of("none", "confluent"), READS,
+)  # fmt: skip
+BAD_RECORDS = Option[str](
+    "badRecords", "fail",
+    "A value that does not parse: `fail` the query; `null` keeps the row with `parsed` null and the reason in the "
+    "column `fault`; `dead_letters` sends the record to `deadLetterTopic` and goes on without it.",
+    one_of("fail", "null", "dead_letters"), READS,
+)  # fmt: skip
+DEAD_LETTER_TOPIC = Option[str | None](
+    "deadLetterTopic", None, "Where `badRecords=dead_letters` sends what does not parse.", text, READS,
+    "the topic's name and `.dead`",
+)  # fmt: skip
+TOPIC = Option[str | None](
+    "topic", None, "Write all rows to this topic; without it the column `topic` says where.", text, WRITES,
+    "the column `topic`",
+)  # fmt: skip
+DELIVERY = Option[str](
+    "delivery", "at_least_once",
+    "`exactly_once` writes each batch of a stream in transactions: readers with isolation level read_committed see "
+    "each row once, whatever crashes.",
+    one_of("at_least_once", "exactly_once"), WRITES,
+)  # fmt: skip
+INCLUDE_TIMESTAMPS = Option[bool](
+    "includeTimestamps", False, "Write the column `timestamp` as the time of the record, instead of the time of "
+    "writing.", boolean, WRITES,
+)  # fmt: skip
+TRANSACTION_TIMEOUT_MS = Option[int](
+    "transactionTimeout", 15 * 60_000,
+    "How long a transaction of `delivery=exactly_once` may stay open: longer than a batch takes. The cluster allows "
+    "up to its `transaction.max.timeout.ms`.",
+    duration_ms, WRITES, "15m",
+)  # fmt: skip
+TXN_APP_ID = Option[str | None](
+    "txnAppId", None,
+    "For `df.write` with `delivery=exactly_once`, as in foreachBatch: a name for what writes. With `txnVersion`, a "
+    "write that was already done is left out.",
+    text, WRITE, "each write is a new one",
+)  # fmt: skip
+TXN_VERSION = Option[int | None](
+    "txnVersion", None, "The number of this write, rising for one `txnAppId`.", at_least(0), WRITE, "none"
+)
+
+OPTIONS: Final[tuple[Option[Any], ...]] = tuple(each for each in list(globals().values()) if isinstance(each, Option))
+"""In the order of their declaration."""
+
+_BY_NAME: Final[Mapping[str, Option[Any]]] = {each.name.lower(): each for each in OPTIONS}
+
+KAFKA_PREFIX: Final = "kafka."
+
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "__source_name"})
+"""What Spark puts among the options for itself."""
+
+_BYTES_ONLY = "keys and values are bytes here: read or write them with Spark's functions, or see valueFormat"
+
+KAFKA_REFUSED: Final[Mapping[str, tuple[frozenset[Where], str]]] = {
+    "key.deserializer": (READS, _BYTES_ONLY),
+    "value.deserializer": (READS, _BYTES_ONLY),
+    "key.serializer": (WRITES, _BYTES_ONLY),
+    "value.serializer": (WRITES, _BYTES_ONLY),
+    "auto.offset.reset": (
+        READS,
+        "where a new query starts is said by startingOffsets; after that its checkpoint says",
+    ),
+    "enable.auto.commit": (READS, "the checkpoint keeps the position; to show it as a group's, use commitGroup"),
+    "interceptor.classes": (READS | WRITES, "Java classes cannot run here, and they could change the records"),
+    "transactional.id": (WRITES, "transactions get their names from the query; use delivery=exactly_once"),
+}
+"""Settings of Kafka's clients that contradict what the source or sink does, where, and what to do instead."""
+
+_ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of one reader or writer, read and checked. `options[FAIL_ON_DATA_LOSS]` has the declared type."""
+
+    where: Where
+    kafka: Mapping[str, str]
+    """The cluster's settings, without the prefix `kafka.`; bootstrap.servers is always among them."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """What was given, by declared name."""
+
+    def __getitem__(self, option: Option[T]) -> T:
+        value: T = self.values.get(option.name, option.default)
+        return value
+
+    def is_given(self, option: Option[Any]) -> bool:
+        return option.name in self.values
+
+    @property
+    def bootstrap(self) -> str:
+        return self.kafka["bootstrap.servers"]
+
+    @property
+    def isolation(self) -> Literal["read_uncommitted", "read_committed"]:
+        return "read_committed" if self.kafka.get("isolation.level") == "read_committed" else "read_uncommitted"
+
+    @property
+    def is_streaming(self) -> bool:
+        return self.where in ("readStream", "writeStream")
+
+
+def read_options(given: Mapping[str, str], where: Where) -> Options:
+    """What a user gave, checked one by one. OptionError says what is wrong and what was probably meant."""
+    kafka: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        lower = name.lower()
+        if lower in _OF_SPARK:
+            continue
+        if lower.startswith(KAFKA_PREFIX):
+            setting = lower.removeprefix(KAFKA_PREFIX)
+            kafka[setting] = _checked_setting(setting, str(value), where)
+            continue
+        option = _BY_NAME.get(lower)
+        if option is None:
+            raise _unknown(name, where)
+        if where not in option.where:
+            _misplaced(option, where)
+            continue
+        values[option.name] = _parsed(option, str(value))
+    kafka["bootstrap.servers"] = bootstrap_servers(kafka.get("bootstrap.servers"))
+    return Options(where, kafka, values)
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """The known name that was probably meant."""
+    by_lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
+    return by_lower[near[0]] if near else None
+
+
+def _parsed(option: Option[T], given: str) -> T:
+    try:
+        return option.parse(given)
+    except ValueError as fault:
+        raise OptionError(f"option {option.name} cannot be {given!r}: {fault}") from None
+
+
+def _checked_setting(setting: str, value: str, where: Where) -> str:
+    refused = KAFKA_REFUSED.get(setting)
+    if refused is not None and where in refused[0]:
+        raise OptionError(f"option kafka.{setting} cannot be set: {refused[1]}")
+    if setting == "isolation.level" and value not in _ISOLATION_LEVELS:
+        raise OptionError(
+            f"option kafka.isolation.level cannot be {value!r}: it is one of {', '.join(_ISOLATION_LEVELS)}"
+        )
+    return value
+
+
+def _unknown(name: str, where: Where) -> OptionError:
+    if name.lower() == "path":
+        how = "option topic" if where in WRITES else "option subscribe"
+        return OptionError(f"a topic is named by {how}, not by a path")
+    here = [each.name for each in OPTIONS if where in each.where]
+    near = nearest(name, here)
+    if near is None and "." in name:
+        return OptionError(f"there is no option {name}; a setting of the Kafka client is written kafka.{name}")
+    meant = f"; did you mean {near}?" if near else f"; there are {', '.join(here)} and kafka.*"
+    return OptionError(f"there is no option {name}{meant}")
+
+
+_WORDS: Final[Mapping[Where, str]] = {
+    "read": "a batch read",
+    "readStream": "a streaming read",
+    "write": "a batch write",
+    "writeStream": "a streaming write",
+}
+
+
+def _misplaced(option: Option[Any], where: Where) -> None:
+    if option.harmless:
+        LOG.warning("option %s has no effect on %s", option.name, _WORDS[where])
+        return
+    places = " and ".join(_WORDS[each] for each in _WORDS if each in option.where)
+    raise OptionError(f"option {option.name} is for {places}, not for {_WORDS[where]}")

@@ -1,0 +1,24 @@
+"""Values of records, read by a schema into a column that Spark takes, with the reason for each that is bad.
+
+`Parser(format, schema).parse(values)`. A null value is a tombstone: it is not bad, its row is null.
+"""
+
+from __future__ import annotations
+
+from millpond.spark.parsing.errors import SchemaError
+from millpond.spark.parsing.fields import FAULT, PARSED, parsed_fields, parser_of
+from millpond.spark.parsing.parser import Parsed, Parser
+from millpond.spark.parsing.schemas import inlined, read_schema, schema_of_file
+
+__all__ = [
+    "FAULT",
+    "PARSED",
+    "Parsed",
+    "Parser",
+    "SchemaError",
+    "inlined",
+    "parsed_fields",
+    "parser_of",
+    "read_schema",
+    "schema_of_file",
+]

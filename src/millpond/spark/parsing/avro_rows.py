@@ -1,0 +1,152 @@
+"""Avro values one at a time, by fastavro, and the Arrow type of what it gives."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import types
+
+from millpond.client.errors import needs
+from millpond.spark.parsing.avro_schema import LocalMillis, Millis
+from millpond.spark.parsing.errors import Fault, SchemaError
+from millpond.spark.parsing.schemas import nullable
+
+Change: TypeAlias = Callable[[Any], Any]
+
+CONFLUENT_BYTES: Final = 5
+"""A zero and the four bytes of a schema's number, before values of programs that use a schema registry."""
+
+_HINT: Final = "; it reads well behind a schema registry's prefix: set avroPrefix=confluent"
+
+
+def row_reader(
+    schema: dict[str, Any], kind: types.StructType, *, prefixed: bool
+) -> Callable[[bytes], dict[str, Any]]:
+    """Reads one value whole; Fault says what is wrong with it."""
+    try:
+        import fastavro
+        from fastavro.schema import SchemaParseException, UnknownType
+    except ImportError:
+        raise needs("fastavro", "spark") from None
+    try:
+        parsed = fastavro.parse_schema(_plain(schema))
+    except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as fault:
+        raise SchemaError(f"the Avro schema cannot be used: {fault}") from None
+    decimals = _decimals(kind)
+
+    def read_from(value: bytes, start: int) -> dict[str, Any]:
+        stream = io.BytesIO(value)
+        stream.seek(start)
+        try:
+            row = fastavro.schemaless_reader(stream, parsed, None)
+        except EOFError:
+            raise Fault(f"not this Avro schema: the value ends too early, after {len(value)} bytes") from None
+        except UnicodeDecodeError:
+            raise Fault("not this Avro schema: a string is not UTF-8 text") from None
+        except (ValueError, IndexError, KeyError, OverflowError, TypeError, MemoryError):
+            raise Fault("not this Avro schema: a union or enum has no such choice") from None
+        left = len(value) - stream.tell()
+        if left:
+            raise Fault(f"not this Avro schema: {left} bytes are left over")
+        assert isinstance(row, dict)
+        return row if decimals is None else decimals(row)
+
+    def read_prefixed(value: bytes) -> dict[str, Any]:
+        if len(value) < CONFLUENT_BYTES or value[0] != 0:
+            raise Fault("no schema registry's prefix: set avroPrefix=none if there should be none")
+        return read_from(value, CONFLUENT_BYTES)
+
+    def read_bare(value: bytes) -> dict[str, Any]:
+        try:
+            return read_from(value, 0)
+        except Fault as fault:
+            if value[:1] != b"\0" or not _reads(read_from, value):
+                raise
+            raise Fault(f"{fault}{_HINT}") from None
+
+    return read_prefixed if prefixed else read_bare
+
+
+def _reads(read_from: Callable[[bytes, int], Any], value: bytes) -> bool:
+    if len(value) < CONFLUENT_BYTES:
+        return False
+    try:
+        read_from(value, CONFLUENT_BYTES)
+    except Fault:
+        return False
+    return True
+
+
+def _plain(schema: Any) -> Any:
+    """Without logical types: times stay numbers until Arrow takes them, which no wild number can upset."""
+    if isinstance(schema, list):
+        return [_plain(each) for each in schema]
+    if isinstance(schema, dict):
+        return {name: _plain(each) for name, each in schema.items() if name not in ("logicalType", "default")}
+    return schema
+
+
+def arrow_written(kind: types.DataType) -> pa.DataType:
+    """The Arrow type for what the rows have: as Spark's, but milliseconds where the schema says so."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    match kind:
+        case types.StructType():
+            return pa.struct([pa.field(each.name, arrow_written(each.dataType)) for each in kind])
+        case types.ArrayType():
+            return pa.list_(pa.field("element", arrow_written(kind.elementType)))
+        case types.MapType():
+            key = pa.field("key", pa.string(), nullable=False)
+            return pa.map_(key, pa.field("value", arrow_written(kind.valueType)))
+        case Millis():
+            return pa.timestamp("ms", "UTC")
+        case LocalMillis():
+            return pa.timestamp("ms")
+    return to_arrow_type(nullable(kind), timezone="UTC")
+
+
+def _decimals(kind: types.DataType) -> Change | None:
+    """What makes decimals of bytes, wherever they are; None where there are none."""
+    match kind:
+        case types.DecimalType():
+            return lambda value: Decimal(int.from_bytes(_bounded(value), "big", signed=True)).scaleb(-kind.scale)
+        case types.ArrayType():
+            return _in_elements(_decimals(kind.elementType))
+        case types.MapType():
+            return _in_values(_decimals(kind.valueType))
+        case types.StructType():
+            return _in_fields({each.name: change for each in kind if (change := _decimals(each.dataType))})
+    return None
+
+
+def _in_elements(change: Change | None) -> Change | None:
+    if change is None:
+        return None
+    return lambda values: [None if each is None else change(each) for each in values]
+
+
+def _in_values(change: Change | None) -> Change | None:
+    if change is None:
+        return None
+    return lambda values: {name: None if each is None else change(each) for name, each in values.items()}
+
+
+def _in_fields(changes: dict[str, Change]) -> Change | None:
+    def change(row: dict[str, Any]) -> dict[str, Any]:
+        for name, each in changes.items():
+            if row[name] is not None:
+                row[name] = each(row[name])
+        return row
+
+    return change if changes else None
+
+
+def _bounded(value: bytes) -> bytes:
+    """38 digits take 16 bytes; more may lead with signs, but not without end."""
+    if len(value) > 64:
+        raise Fault(f"a decimal of {len(value):,} bytes fits into no column")
+    return value

@@ -1,0 +1,38 @@
+"""From the options of a source to the columns that parsing adds, and to the parser behind them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import types
+
+from millpond.spark.options import AVRO_PREFIX, BAD_RECORDS, VALUE_FORMAT, VALUE_SCHEMA, OptionError, Options
+from millpond.spark.parsing.errors import SchemaError
+from millpond.spark.parsing.parser import Parser
+
+PARSED: Final = "parsed"
+FAULT: Final = "fault"
+
+
+def parsed_fields(options: Options) -> list[types.StructField]:
+    """The columns beyond those of the record: none for raw values, `fault` only where bad rows are kept."""
+    if options[VALUE_FORMAT] == "raw":
+        return []
+    fields = [types.StructField(PARSED, parser_of(options).type)]
+    if options[BAD_RECORDS] == "null":
+        fields.append(types.StructField(FAULT, types.StringType()))
+    return fields
+
+
+def parser_of(options: Options) -> Parser:
+    """OptionError where the schema is missing or cannot be read."""
+    schema = options[VALUE_SCHEMA]
+    if schema is None:
+        raise OptionError(
+            f"valueFormat={options[VALUE_FORMAT]} needs the option valueSchema, such as "
+            '"id long, amount double, at timestamp", or a file with a schema'
+        )
+    try:
+        return Parser(options[VALUE_FORMAT], schema, prefixed=options[AVRO_PREFIX] == "confluent")
+    except SchemaError as fault:
+        raise OptionError(f"option valueSchema: {fault}") from fault

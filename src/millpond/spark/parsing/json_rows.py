@@ -1,0 +1,311 @@
+"""JSON values one at a time, by a schema: what a value means is said here, and so is what is wrong with it.
+
+Beyond the plain cases, as Spark's `from_json` does: a string column takes any JSON and keeps its text, a decimal may
+be written as a string, binary is base64. A time is ISO 8601, UTC where it names no zone, or a number since 1970 in
+seconds, milliseconds, microseconds or nanoseconds, told apart by their size.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal, InvalidOperation
+from typing import Any, Final, TypeAlias
+
+from pyspark.sql import types
+
+from millpond.spark.parsing.errors import Fault, shown
+
+Reader: TypeAlias = Callable[[Any], Any]
+"""From a value as Python reads JSON to one that Arrow takes; Fault for one that does not fit."""
+
+SECONDS_BELOW: Final = 10**11
+MILLISECONDS_BELOW: Final = 10**14
+MICROSECONDS_BELOW: Final = 10**17
+NANOSECONDS_BELOW: Final = 1 << 63
+"""A number is seconds until the year 5138; the others begin where that ends."""
+
+DECIMAL_CHARACTERS_MAX: Final = 100
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_MICROSECOND: Final = timedelta(microseconds=1)
+_BITS: Final = ((types.ByteType, 8), (types.ShortType, 16), (types.IntegerType, 32), (types.LongType, 64))
+_DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_TIME: Final = re.compile(
+    r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}(?::\d{2}(?::\d{2}(?:\.\d{1,9})?)?)?)(Z|[+-]\d{2}(?::?\d{2})?)?)?", re.ASCII
+)
+_NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
+
+
+def row_reader(kind: types.StructType) -> Callable[[bytes], dict[str, Any]]:
+    """Reads one value whole; Fault says what is wrong with it."""
+    read = _reader(kind, "")
+
+    def read_row(value: bytes) -> dict[str, Any]:
+        try:
+            text = value.decode()
+        except UnicodeDecodeError as fault:
+            raise Fault(f"not UTF-8 text: byte {fault.start + 1} is 0x{value[fault.start]:02x}") from None
+        try:
+            found = _DECODER.decode(text)
+        except json.JSONDecodeError as fault:
+            where = "the value is empty" if not text.strip() else f"{fault.msg} at character {fault.pos + 1}"
+            raise Fault(f"not JSON: {where}") from None
+        except RecursionError:
+            raise Fault("not readable: nested too deep") from None
+        except ValueError as fault:
+            raise Fault(f"not readable: {fault}") from None
+        if not isinstance(found, dict):
+            raise Fault(f"an object was expected, not {shown(found)}")
+        row: dict[str, Any] = read(found)
+        return row
+
+    return read_row
+
+
+# Numbers keep every digit until their column says what they are.
+_DECODER: Final = json.JSONDecoder(parse_float=Decimal)
+
+
+def _reader(kind: types.DataType, path: str) -> Reader:
+    for integer, bits in _BITS:
+        if isinstance(kind, integer):
+            return _integer(path, bits)
+    match kind:
+        case types.StructType():
+            return _struct(kind, path)
+        case types.ArrayType():
+            return _array(_reader(kind.elementType, f"{path}[]"), path)
+        case types.MapType():
+            return _map(_reader(kind.valueType, f"{path}{{}}"), path)
+        case types.StringType():
+            return _string(path)
+        case types.BooleanType():
+            return _boolean(path)
+        case types.FloatType() | types.DoubleType():
+            return _double(path)
+        case types.DecimalType():
+            return _decimal(kind, path)
+        case types.BinaryType():
+            return _binary(path)
+        case types.DateType():
+            return _date(path)
+        case types.TimestampType() | types.TimestampNTZType():
+            return _timestamp(path)
+    raise AssertionError(f"{kind} was not refused when the schema was read")
+
+
+def _wrong(path: str, wanted: str, value: Any) -> Fault:
+    given = value if not isinstance(value, Decimal) else float(value)
+    return Fault(f"{path}: {wanted} was expected, not {shown(given)}")
+
+
+def _struct(kind: types.StructType, path: str) -> Reader:
+    prefix = f"{path}." if path else ""
+    readers = [(each.name, _reader(each.dataType, prefix + each.name), not each.nullable) for each in kind]
+
+    def read(value: Any) -> dict[str, Any] | None:
+        if not isinstance(value, dict):
+            raise _wrong(path, "an object", value)
+        found: dict[str, Any] = {}
+        for name, reader, required in readers:
+            each = value.get(name)
+            if each is not None:
+                found[name] = reader(each)
+            elif required:
+                raise Fault(f"{prefix}{name}: a value is required and {'is null' if name in value else 'is missing'}")
+        return found
+
+    return read
+
+
+def _array(reader: Reader, path: str) -> Reader:
+    def read(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise _wrong(path, "an array", value)
+        return [None if each is None else reader(each) for each in value]
+
+    return read
+
+
+def _map(reader: Reader, path: str) -> Reader:
+    def read(value: Any) -> list[tuple[str, Any]]:
+        if not isinstance(value, dict):
+            raise _wrong(path, "an object", value)
+        return [(_whole(path, key), None if each is None else reader(each)) for key, each in value.items()]
+
+    return read
+
+
+def _whole(path: str, text: str) -> str:
+    """JSON can name halves of a character, which are no text for anybody else."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Fault(f"{path}: half of a surrogate pair is no text") from None
+    return text
+
+
+def _string(path: str) -> Reader:
+    def read(value: Any) -> str:
+        if isinstance(value, str):
+            return _whole(path, value)
+        if isinstance(value, Decimal):
+            return str(value)
+        return _whole(path, json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=float))
+
+    return read
+
+
+def _boolean(path: str) -> Reader:
+    def read(value: Any) -> bool:
+        if value is True or value is False:
+            return bool(value)
+        raise _wrong(path, "true or false", value)
+
+    return read
+
+
+def _integer(path: str, bits: int) -> Reader:
+    end = 1 << (bits - 1)
+
+    def read(value: Any) -> int:
+        if type(value) is not int:
+            raise _wrong(path, "a whole number", value)
+        if not -end <= value < end:
+            raise Fault(f"{path}: {_digits(value)} does not fit into {bits} bits")
+        return value
+
+    return read
+
+
+def _digits(value: int) -> str:
+    return shown(value) if value.bit_length() < 1024 else "a huge number"
+
+
+_NOT_FINITE: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+def _double(path: str) -> Reader:
+    def read(value: Any) -> float:
+        if type(value) is float:
+            return value
+        try:
+            if type(value) in (Decimal, int):
+                found = float(value)
+                if found in (float("inf"), float("-inf")):
+                    raise OverflowError
+                return found
+        except OverflowError:
+            raise Fault(f"{path}: the number is too large") from None
+        if isinstance(value, str) and value in _NOT_FINITE:
+            return _NOT_FINITE[value]
+        raise _wrong(path, "a number", value)
+
+    return read
+
+
+def _decimal(kind: types.DecimalType, path: str) -> Reader:
+    step = Decimal(1).scaleb(-kind.scale)
+    limit = Decimal(10) ** (kind.precision - kind.scale)
+
+    def read(value: Any) -> Decimal:
+        number = _as_decimal(value)
+        if number is None:
+            raise _wrong(path, f"a {kind.simpleString()}", value)
+        try:
+            if abs(number) < limit and (found := number.quantize(step, context=_WIDE)) == number:
+                return found
+        except InvalidOperation:
+            pass
+        raise Fault(f"{path}: {shown(str(number))} does not fit into {kind.simpleString()}")
+
+    return read
+
+
+def _as_decimal(value: Any) -> Decimal | None:
+    if isinstance(value, Decimal):
+        return value
+    if isinstance(value, str) and len(value) <= DECIMAL_CHARACTERS_MAX and _NUMBER.fullmatch(value):
+        return Decimal(value)
+    return Decimal(value) if type(value) is int and value.bit_length() < DECIMAL_CHARACTERS_MAX * 3 else None
+
+
+_WIDE: Final = Context(prec=80)
+
+
+def _binary(path: str) -> Reader:
+    def read(value: Any) -> bytes:
+        try:
+            if isinstance(value, str):
+                return base64.b64decode(value, validate=True)
+        except ValueError:
+            pass
+        raise _wrong(path, "base64 text", value)
+
+    return read
+
+
+def _date(path: str) -> Reader:
+    def read(value: Any) -> int:
+        try:
+            if isinstance(value, str) and _DAY.fullmatch(value):
+                return date.fromisoformat(value).toordinal() - _EPOCH_DAY
+        except ValueError:
+            pass
+        raise _wrong(path, "a date such as 2030-12-31", value)
+
+    return read
+
+
+def _timestamp(path: str) -> Reader:
+    def read(value: Any) -> int:
+        try:
+            if isinstance(value, str):
+                return iso_microseconds(value)
+            if type(value) is int:
+                return epoch_microseconds(value)
+            if isinstance(value, Decimal) and abs(value) < MICROSECONDS_BELOW:
+                return _fraction_microseconds(value)
+        except (ValueError, OverflowError):
+            pass
+        raise _wrong(path, "a time such as 2030-12-31T23:59:59Z", value)
+
+    return read
+
+
+def iso_microseconds(text: str) -> int:
+    """Since 1970; ValueError for what is no time."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    day, clock, zone = found.groups()
+    moment = datetime.fromisoformat(f"{day}T{clock}{zone or '+00:00'}" if clock else f"{day}T00:00:00+00:00")
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def epoch_microseconds(number: int) -> int:
+    """Since 1970; ValueError for a number too large to be a time. What is less than a microsecond is cut off."""
+    size = abs(number)
+    if size < SECONDS_BELOW:
+        return number * 1_000_000
+    if size < MILLISECONDS_BELOW:
+        return number * 1_000
+    if size < MICROSECONDS_BELOW:
+        return number
+    if size < NANOSECONDS_BELOW:
+        return number // 1_000 if number >= 0 else -(-number // 1_000)
+    raise ValueError(number)
+
+
+def _fraction_microseconds(number: Decimal) -> int:
+    size = abs(number)
+    if size < SECONDS_BELOW:
+        return int(number * 1_000_000)
+    if size < MILLISECONDS_BELOW:
+        return int(number * 1_000)
+    return int(number)

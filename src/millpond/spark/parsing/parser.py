@@ -1,0 +1,166 @@
+"""The parser: many values at once where that works, and row by row around those that are bad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types
+
+from millpond.spark.parsing import avro_rows, json_rows
+from millpond.spark.parsing.errors import Fault, SchemaError
+from millpond.spark.parsing.json_columns import VALUE_BYTES_MAX, ColumnReader, Refused, has_times
+from millpond.spark.parsing.schemas import arrow_struct, inlined, nullable, read_json, read_schema
+
+FORMATS: Final = ("json", "avro")
+SINGLE_ROWS: Final = 32
+"""So few rows are read one by one as quickly as together."""
+SINGLE_ROWS_MAX: Final = 4096
+"""So many at a time where only that way is open; what is read in between takes many times the space."""
+PARTS: Final = 16
+"""A run of rows that has a bad one is read again in so many parts: the cost stays linear, however many are bad."""
+
+
+@dataclass(slots=True)
+class Parsed:
+    rows: pa.StructArray
+    """One row for each value; null where the value is bad, or null itself."""
+    faults: list[tuple[int, str]]
+    """The bad rows in order, and why."""
+
+
+class Parser:
+    """Reads values of one format by one schema. Not for several threads."""
+
+    def __init__(self, format: str, schema: str, *, prefixed: bool = False) -> None:
+        """`schema`: Spark's notation, Spark's JSON, an Avro schema, a JSON Schema, or a file that has one.
+
+        `prefixed`: Avro values have a schema registry's prefix, which is skipped.
+        """
+        if format not in FORMATS:
+            raise SchemaError(f"values are read as one of {', '.join(FORMATS)}, not {format!r}")
+        text = inlined(schema)
+        kind = read_schema(text)
+        column = nullable(kind)
+        assert isinstance(column, types.StructType)
+        self.type: Final = column
+        """The type of the column, in which everything may be null."""
+        self.arrow_type: Final = arrow_struct(column)
+        self._readers: list[ColumnReader] = []
+        if format == "avro":
+            described = read_json(text) if text.lstrip().startswith("{") else {}
+            if described.get("type") != "record":
+                raise SchemaError("Avro values are read by an Avro schema (JSON, or a file *.avsc)")
+            self._written: pa.DataType = avro_rows.arrow_written(kind)
+            self._read_row: Callable[[bytes], dict[str, Any]] = avro_rows.row_reader(
+                described, kind, prefixed=prefixed
+            )
+            return
+        self._written = self.arrow_type
+        self._read_row = json_rows.row_reader(kind)
+        if ColumnReader.can_read(kind):
+            ways = (False, True) if has_times(kind) else (False,)
+            self._readers = [ColumnReader(kind, self.arrow_type, epochs=each) for each in ways]
+
+    def parse(self, values: pa.BinaryArray) -> Parsed:
+        there = values.drop_null() if values.null_count else values
+        pieces: list[pa.StructArray] = []
+        faults: list[tuple[int, str]] = []
+        self._read(there, 0, pieces, faults)
+        rows = pa.concat_arrays(pieces)
+        if values.null_count:
+            rows, places = _spread(rows, values)
+            faults = [(places[row], reason) for row, reason in faults]
+        return Parsed(rows, faults)
+
+    def _read(
+        self, values: pa.BinaryArray, first: int, pieces: list[pa.StructArray], faults: list[tuple[int, str]]
+    ) -> None:
+        count, few = len(values), SINGLE_ROWS if self._readers else SINGLE_ROWS_MAX
+        if count <= few:
+            pieces.append(self._read_single(values, first, faults))
+            return
+        found = self._read_together(values)
+        if isinstance(found, pa.StructArray):
+            pieces.append(found)
+            return
+        for start, end in _parts(count, few, found):
+            self._read(values.slice(start, end - start), first + start, pieces, faults)
+
+    def _read_together(self, values: pa.BinaryArray) -> pa.StructArray | int | None:
+        """All of the rows, or the first that cannot be read so, where that is known."""
+        bad: int | None = None
+        for reader in list(self._readers):
+            try:
+                found = reader.read(values)
+            except Refused as refusal:
+                bad = refusal.row
+                if bad == 0:
+                    continue
+                # Something was read, so times are written in the way that was tried.
+                return bad
+            # What worked comes first the next time: a topic's times are mostly written in one way.
+            self._readers.remove(reader)
+            self._readers.insert(0, reader)
+            return found
+        return bad
+
+    def _read_single(self, values: pa.BinaryArray, first: int, faults: list[tuple[int, str]]) -> pa.StructArray:
+        rows: list[dict[str, Any] | None] = []
+        for row, value in enumerate(values.to_pylist()):
+            try:
+                rows.append(self._checked(value))
+            except Fault as fault:
+                rows.append(None)
+                faults.append((first + row, str(fault)))
+        try:
+            return self._as_column(rows)
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+            return self._without_misfits(rows, first, faults)
+
+    def _checked(self, value: bytes) -> dict[str, Any]:
+        if len(value) > VALUE_BYTES_MAX:
+            raise Fault(f"the value has {len(value):,} bytes; at most {VALUE_BYTES_MAX:,} are read")
+        return self._read_row(value)
+
+    def _as_column(self, rows: list[dict[str, Any] | None]) -> pa.StructArray:
+        column = pa.array(rows, self._written)
+        return column if self._written == self.arrow_type else column.cast(self.arrow_type)
+
+    def _without_misfits(
+        self, rows: list[dict[str, Any] | None], first: int, faults: list[tuple[int, str]]
+    ) -> pa.StructArray:
+        """For the rare values that are well formed and fit into no column: a year 200,000 of Avro, for one."""
+        for number, row in enumerate(rows):
+            try:
+                self._as_column([row])
+            except (pa.ArrowException, OverflowError, ValueError, TypeError) as fault:
+                rows[number] = None
+                faults.append((first + number, f"does not fit: {str(fault).splitlines()[0][:200]}"))
+        faults.sort()
+        return self._as_column(rows)
+
+
+def _parts(count: int, few: int, bad: int | None) -> Iterator[tuple[int, int]]:
+    """Where to read again, from and to: around the bad row, unless it is so early that it says little of the rest."""
+    step = max(few, -(-count // PARTS))
+    if bad is not None and step <= bad < count:
+        yield 0, bad
+        yield bad, bad + 1
+        step = count
+        start = bad + 1
+    else:
+        start = 0
+    for each in range(start, count, step):
+        yield each, min(each + step, count)
+
+
+def _spread(rows: pa.StructArray, values: pa.BinaryArray) -> tuple[pa.StructArray, list[int]]:
+    """The rows at their places among the nulls, and where each went."""
+    is_there = values.is_valid()
+    behind = pc.subtract(pc.cumulative_sum(is_there.cast(pa.int64())), 1)
+    taken = rows.take(pc.if_else(is_there, behind, pa.scalar(None, pa.int64())))
+    return taken, pc.indices_nonzero(is_there).to_pylist()

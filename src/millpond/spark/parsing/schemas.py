@@ -1,0 +1,135 @@
+"""From the text of a schema, in whichever notation, to Spark's types; and from there to Arrow's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import types
+
+from millpond.spark.parsing.avro_schema import type_of_avro
+from millpond.spark.parsing.ddl import CHARACTERS_MAX, DEPTH_MAX, SIMPLE, read_ddl
+from millpond.spark.parsing.errors import SchemaError
+from millpond.spark.parsing.json_schema import type_of_json_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ENDINGS: Final = (".avsc", ".json", ".ddl", ".txt")
+_LEAVES: Final = tuple(set(SIMPLE.values()) | {types.DecimalType})
+
+
+def inlined(text: str) -> str:
+    """The schema itself where a file is named (`orders.avsc`): other machines may not have that file."""
+    name = text.strip()
+    if not name.lower().endswith(ENDINGS) or name.startswith("{") or "\n" in name:
+        return text
+    return file_text(name)
+
+
+def file_text(path: str | Path) -> str:
+    where = Path(path)
+    if where.suffix.lower() not in ENDINGS:
+        raise SchemaError(f"{path}: a file with a schema is named *{', *'.join(ENDINGS)}")
+    try:
+        with where.open(encoding="utf-8") as file:
+            return file.read(CHARACTERS_MAX + 1)
+    except OSError as fault:
+        raise SchemaError(f"the schema {path} cannot be read: {fault.strerror}") from fault
+    except UnicodeDecodeError:
+        raise SchemaError(f"the schema {path} is not UTF-8 text") from None
+
+
+def schema_of_file(path: str | Path) -> types.StructType:
+    """From a file: an Avro schema (.avsc), Spark's JSON or a JSON Schema (.json), Spark's notation (.ddl, .txt)."""
+    try:
+        return read_schema(file_text(path))
+    except SchemaError as fault:
+        raise SchemaError(f"{path}: {fault}") from None
+
+
+def read_schema(text: str) -> types.StructType:
+    """From the text, or from the file that it names. JSON says by itself which notation it is."""
+    text = inlined(text)
+    if not text.strip():
+        raise SchemaError("the schema is empty")
+    found = _from_json(read_json(text)) if text.lstrip().startswith("{") else read_ddl(text)
+    check(found)
+    return found
+
+
+def read_json(text: str) -> dict[str, Any]:
+    if len(text) > CHARACTERS_MAX:
+        raise SchemaError(f"the schema has more than {CHARACTERS_MAX:,} characters")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as fault:
+        raise SchemaError(f"the schema begins like JSON but is none: {fault}") from None
+    if not isinstance(found, dict):
+        raise SchemaError("a schema in JSON is an object")
+    return found
+
+
+def _from_json(found: dict[str, Any]) -> types.StructType:
+    kind = found.get("type")
+    if kind == "record":
+        return type_of_avro(found)
+    if kind == "struct":
+        try:
+            return types.StructType.fromJson(found)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as fault:
+            raise SchemaError(f"the schema in Spark's JSON cannot be read: {fault!r}") from None
+    if kind == "object" or "properties" in found or "$ref" in found:
+        return type_of_json_schema(found)
+    raise SchemaError(
+        'the JSON is no schema of a record, which says "type": "struct" (Spark), "record" (Avro) or "object" (JSON '
+        "Schema)"
+    )
+
+
+def check(kind: types.DataType, path: str = "", depth: int = 0) -> None:
+    """SchemaError for what values cannot be read as."""
+    if depth > DEPTH_MAX:
+        raise SchemaError(f"the schema is nested more than {DEPTH_MAX} deep")
+    match kind:
+        case types.StructType():
+            if not kind.fields:
+                raise SchemaError(f"{path or 'the schema'} has no fields")
+            if len(set(kind.names)) < len(kind.names):
+                raise SchemaError(f"{path or 'the schema'} has two fields of one name")
+            for field in kind:
+                check(field.dataType, f"{path}.{field.name}" if path else field.name, depth + 1)
+        case types.ArrayType():
+            check(kind.elementType, f"{path}[]", depth + 1)
+        case types.MapType():
+            if not isinstance(kind.keyType, types.StringType):
+                raise SchemaError(f"{path}: the keys of a map are strings")
+            check(kind.valueType, f"{path}{{}}", depth + 1)
+        case _ if not isinstance(kind, _LEAVES):  # type: ignore[arg-type]
+            raise SchemaError(f"{path}: values cannot be read as {kind.simpleString()}; read it as string instead")
+
+
+def nullable(kind: types.DataType) -> types.DataType:
+    """The type as its column has it: in a row that is bad, everything is null."""
+    match kind:
+        case types.StructType():
+            return types.StructType([types.StructField(each.name, nullable(each.dataType)) for each in kind])
+        case types.ArrayType():
+            return types.ArrayType(nullable(kind.elementType))
+        case types.MapType():
+            return types.MapType(kind.keyType, nullable(kind.valueType))
+        case types.StringType():
+            return types.StringType()
+        case types.TimestampType():
+            return types.TimestampType()
+        case types.TimestampNTZType():
+            return types.TimestampNTZType()
+    return kind
+
+
+def arrow_struct(kind: types.StructType) -> pa.StructType:
+    """The Arrow type that Spark expects for a column of this type."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    return to_arrow_type(kind, timezone="UTC")

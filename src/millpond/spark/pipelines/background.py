@@ -1,0 +1,76 @@
+"""Work of a job that is no streaming query, watched as if it were one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from millpond.spark.pipelines.kind import Report
+
+TICK_SECONDS: Final = 0.5
+"""How often new rows are told as one more batch."""
+
+
+class Background:
+    """A thread with a `Report` to tell by; to the runner it looks like a query."""
+
+    def __init__(self, name: str, work: Callable[[Report], None]) -> None:
+        self._work = work
+        self._stop = threading.Event()
+        self._error: Exception | None = None
+        self._rows = 0
+        self._lock = threading.Lock()
+        self._told_rows = 0
+        self._told_at = time.monotonic()
+        self._progress: dict[str, Any] | None = None
+        self._thread = threading.Thread(target=self._run, name=f"job {name}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work(self)
+        except Exception as error:
+            self._error = error
+
+    # As a Report
+
+    def rows(self, count: int) -> None:
+        with self._lock:
+            self._rows += count
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop.is_set()
+
+    # As a Query
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        return self._thread.is_alive()
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
+        with self._lock:
+            now = time.monotonic()
+            rows, seconds = self._rows - self._told_rows, now - self._told_at
+            if rows and (seconds >= TICK_SECONDS or not self.isActive):
+                self._told_rows, self._told_at = self._rows, now
+                self._progress = {
+                    "batchId": (self._progress["batchId"] if self._progress else -1) + 1,
+                    "timestamp": str(now),
+                    "numInputRows": rows,
+                    "inputRowsPerSecond": rows / max(seconds, 0.001),
+                    "processedRowsPerSecond": rows / max(seconds, 0.001),
+                    "sink": {"numOutputRows": rows},
+                }
+            return self._progress
+
+    def exception(self) -> Exception | None:
+        return self._error
+
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+        self._stop.set()
+        self._thread.join()

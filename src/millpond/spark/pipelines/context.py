@@ -1,0 +1,167 @@
+"""What a job is given when it starts: the stream of its input, and a way to start its query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from millpond.spark.pipelines.background import Background
+from millpond.spark.pipelines.declaration import Pipeline, Source, kind_of
+from millpond.spark.pipelines.kind import Job, Query, Report
+from millpond.spark.pipelines.progress import JobWatch
+from millpond.spark.pipelines.values import AVAILABLE_NOW, CONTINUOUS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+FORMAT: Final = "millpond"
+_ORIGIN: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """The `Context` of one job of a run."""
+
+    spark: SparkSession
+    pipeline: Pipeline
+    job: Job
+    watch: JobWatch
+    is_once: bool = False
+
+    @property
+    def checkpoint(self) -> str:
+        return f"{self.pipeline.checkpoint}/jobs/{self.job.name}"
+
+    def cluster(self) -> dict[str, str]:
+        return kafka_options(self.pipeline.source) if self.pipeline.source else {}
+
+    def raw(self, **options: str) -> DataFrame:
+        assert self.pipeline.source is not None, f"{self.job.name} was declared to need no source"
+        given = source_options(self.pipeline, self.job) | options
+        return self.spark.readStream.format(FORMAT).options(**given).load()
+
+    def parsed(self) -> DataFrame:
+        options = parse_options(self.pipeline, self.job)
+        frame = self.raw(**options)
+        if drops_faults(self.pipeline, self.job):
+            frame = frame.where("fault IS NULL")
+        return frame.selectExpr(*columns(self.pipeline, self.job, "headers" in frame.columns))
+
+    def frame(self) -> DataFrame:
+        frame = self.parsed()
+        if self.job.input == "input":
+            return frame
+        for number, step in enumerate(self.pipeline.transforms):
+            frame.createOrReplaceTempView("input")
+            view = f"millpond_{_word(self.job.name)}_{number}"
+            self.spark.sql(step.sql).createOrReplaceTempView(view)
+            # By a name that stays, because Connect looks names up only when the stream starts.
+            frame = self.spark.table(view)
+            if step.name:
+                frame.createOrReplaceTempView(step.name)
+            if step.name and step.name == self.job.input:
+                break
+        return frame
+
+    def start(self, writer: DataStreamWriter, part: str = "") -> Query:
+        place = f"{self.checkpoint}/{part}" if part else self.checkpoint
+        name = f"{self.pipeline.name}.{self.job.name}" + (f".{part}" if part else "")
+        return (
+            writer.queryName(name)
+            .option("checkpointLocation", place)
+            .trigger(**trigger_arguments(self.trigger))
+            .start()
+        )
+
+    @property
+    def trigger(self) -> str:
+        return AVAILABLE_NOW if self.is_once else self.job.trigger or self.pipeline.trigger
+
+    def in_background(self, work: Callable[[Report], None]) -> Query:
+        return Background(self.job.name, work)
+
+    def tell(self, name: str, figure: int | float | str) -> None:
+        self.watch.figures[name] = figure
+
+
+def trigger_arguments(trigger: str) -> dict[str, Any]:
+    """What Spark's `trigger` takes."""
+    if trigger == AVAILABLE_NOW:
+        return {"availableNow": True}
+    return {"processingTime": "0 seconds" if trigger == CONTINUOUS else trigger}
+
+
+def kafka_options(source: Source) -> dict[str, str]:
+    """The options that say which cluster, and how to log in there."""
+    own = {key: each for key, each in source.options.items() if key.lower().startswith("kafka.")}
+    return {"kafka.bootstrap.servers": source.bootstrap} | own
+
+
+def source_options(pipeline: Pipeline, job: Job) -> dict[str, str]:
+    """What a job reads, without the parsing."""
+    source = pipeline.source
+    assert source is not None
+    options = {"kafka.bootstrap.servers": source.bootstrap}
+    if source.topic:
+        options["subscribe"] = ",".join(source.topic)
+    else:
+        options["subscribePattern"] = source.pattern
+    if isinstance(source.start, str):
+        options["startingOffsets"] = source.start
+    else:
+        options["startingTimestamp"] = str(round(source.start.timestamp() * 1000))
+        options["startingOffsetsByTimestampStrategy"] = "latest"
+    if source.group:
+        options["commitGroup"] = source.group if is_first(pipeline, job) else f"{source.group}.{job.name}"
+    return options | source.options
+
+
+def parse_options(pipeline: Pipeline, job: Job) -> dict[str, str]:
+    """How a job parses. Every job reads and parses for itself, but only the first one sends the dead letters: of one
+    bad record there should be one."""
+    parse = pipeline.parse
+    given = pipeline.source.options if pipeline.source else {}
+    options = {} if "includeheaders" in map(str.lower, given) else {"includeHeaders": "true"}
+    if parse.format == "raw":
+        return options
+    options |= {"valueFormat": parse.format, "valueSchema": parse.schema_text()}
+    if drops_faults(pipeline, job):
+        return options | {"badRecords": "null"}
+    options["badRecords"] = parse.bad_records
+    if parse.dead_letters:
+        options["deadLetterTopic"] = parse.dead_letters
+    return options
+
+
+def drops_faults(pipeline: Pipeline, job: Job) -> bool:
+    parse = pipeline.parse
+    return parse.format != "raw" and parse.bad_records == "dead_letters" and not is_first(pipeline, job)
+
+
+def columns(pipeline: Pipeline, job: Job, has_headers: bool) -> list[str]:
+    """The columns of the stream before any transform, as Spark SQL."""
+    parse = pipeline.parse
+    found = ["value"] if parse.format == "raw" else ["parsed.*", "value AS _value"]
+    found += [f"`{name}` AS _{name}" for name in _ORIGIN if name != "headers" or has_headers]
+    if parse.format != "raw" and parse.bad_records == "null":
+        found.append("fault AS _fault")
+    return found
+
+
+def is_first(pipeline: Pipeline, job: Job) -> bool:
+    """Whether this is the first job that reads the source: it goes first where only one of them should act."""
+    return job.name == next((each.name for each in pipeline.jobs if kind_of(each).reads_source), None)
+
+
+def dead_letter_topics(pipeline: Pipeline, topics: Iterator[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """Where the parsing sends bad records."""
+    parse = pipeline.parse
+    if parse.format == "raw" or parse.bad_records != "dead_letters":
+        return ()
+    return (parse.dead_letters,) if parse.dead_letters else tuple(f"{topic}.dead" for topic in topics)
+
+
+def _word(name: str) -> str:
+    return "".join(sign if sign.isalnum() else "_" for sign in name)

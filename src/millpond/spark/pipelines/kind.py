@@ -1,0 +1,133 @@
+"""The seam between the runner and the kinds of jobs: what a job declares, and what it is given to start.
+
+A kind is one file in `kinds/`. It holds a frozen dataclass (a `Job`, whose fields are the keys of its table in TOML)
+and ends in one value, `KIND = Kind(...)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from millpond.spark.pipelines.values import NAME, TRIGGER, settle, value
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from millpond.spark.pipelines.declaration import Pipeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What every job declares. A kind adds its own fields, made by `values.value`; they are read and checked here,
+    so a kind with a `__post_init__` of its own (checks that need several fields) calls `super().__post_init__()`."""
+
+    kind: ClassVar[str]
+
+    name: str = value(
+        "What this job is called in the table and in its checkpoint; its kind's name if not given.", NAME, ""
+    )
+    input: str = value("The transform whose rows it reads; the last one if not given.", NAME, "")
+    trigger: str | None = value("As the pipeline's, for this job alone.", TRIGGER, None)
+
+    def __post_init__(self) -> None:
+        settle(self)
+        if not self.name:
+            object.__setattr__(self, "name", self.kind)
+
+
+class Query(Protocol):
+    """What the runner watches. Spark's StreamingQuery is one; so is what `Context.in_background` gives."""
+
+    @property
+    def isActive(self) -> bool: ...  # noqa: N802
+
+    @property
+    def lastProgress(self) -> Any: ...  # noqa: N802
+
+    def exception(self) -> Any: ...
+
+    def stop(self) -> None: ...
+
+
+class Report(Protocol):
+    """How work in the background tells how it goes, and hears that it should end."""
+
+    def rows(self, count: int) -> None:
+        """So many more rows are through."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """True once somebody wants it to end: finish what must be whole, then return."""
+
+
+class Context(Protocol):
+    """What a job is given to start with. Made by the runner; a test may make its own."""
+
+    @property
+    def spark(self) -> SparkSession: ...
+
+    @property
+    def pipeline(self) -> Pipeline: ...
+
+    @property
+    def checkpoint(self) -> str:
+        """Where this job's own checkpoint belongs. `start` sets it; other state of the job belongs beside it."""
+
+    @property
+    def is_once(self) -> bool:
+        """True when the run takes what is there now and then ends."""
+
+    def frame(self) -> DataFrame:
+        """The stream of the job's input: parsed, transformed."""
+
+    def parsed(self) -> DataFrame:
+        """The stream before any transform: the parsed columns and _value (of raw records only `value`), then _key,
+        _topic, _partition, _offset, _timestamp and _headers; and _fault with bad_records = "null"."""
+
+    def raw(self, **options: str) -> DataFrame:
+        """The stream as the source gives it (key, value, topic, partition, offset, timestamp, timestampType), with
+        these options beside the declared ones. Nothing is parsed."""
+
+    def cluster(self) -> dict[str, str]:
+        """The `kafka.*` options of the source's cluster: for a sink, or another source, on the same one."""
+
+    def start(self, writer: DataStreamWriter, part: str = "") -> Query:
+        """Start a streaming query with the job's name, checkpoint and trigger. A job of several queries gives each a
+        part's name, and hands back a Query that stands for all."""
+
+    def in_background(self, work: Callable[[Report], None]) -> Query:
+        """Run work that is no streaming query in a thread of its own; the runner watches it like one."""
+
+    def tell(self, name: str, figure: int | float | str) -> None:
+        """A figure of this job for the live table, the status and the metrics (numbers only). From any thread."""
+
+
+J = TypeVar("J", bound=Job)
+
+
+@dataclass(frozen=True)
+class Kind(Generic[J]):
+    """One kind of job.
+
+    Rows that a query counts by `DataFrame.observe` are added up over the batches by the runner: an observed number
+    called `bad` is shown as bad records, `rows_out` as rows out, others under their own names.
+    """
+
+    name: str
+    """Its table in TOML."""
+    doc: str
+    """One line for the overview."""
+    job: type[J]
+    start: Callable[[Context, J], Query]
+    """Start the job and return at once."""
+    reads_source: bool = True
+    """False: it needs no [source], and the pipeline may have none."""
+    dead_letters: Callable[[J], str | None] | None = None
+    """The topic that the job sends bad records to, so that its growth can be watched."""
+    example: str = ""
+    """The lines of a small table in TOML, for `millpond pipeline init` and the docs."""
+    outputs: Callable[[J], Mapping[str, str]] | None = None
+    """What it writes, for people: {"table": "…"} or {"topic": "…"}."""

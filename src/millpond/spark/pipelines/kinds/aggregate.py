@@ -1,0 +1,142 @@
+"""aggregate: event-time windows into a table or a topic.
+
+With mode = "append" a window is written once, when the watermark has passed its end; what comes later than that is
+dropped and counted by Spark. With mode = "update" a window is written whenever it has changed: a table is updated in
+place, a topic gets a newer record under the same key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from millpond.spark.pipelines.kind import Kind
+from millpond.spark.pipelines.kinds.columns import COLUMNS, as_json, moment, named, need_columns, quoted
+from millpond.spark.pipelines.kinds.flows import Flow, Sink, To, as_records, start
+from millpond.spark.pipelines.values import (
+    DURATION,
+    NAMES,
+    TEXT,
+    TEXTS,
+    DeclarationError,
+    Duration,
+    one_of,
+    table_of,
+    value,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+START: Final = "window_start"
+END: Final = "window_end"
+ROW: Final = "_row"
+"""Names a window and its group in a table that is updated: a key must not be null, a group may be."""
+
+_TIME: Final = "_event_time"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregate(Flow):
+    """Windows of time, counted and summed."""
+
+    kind = "aggregate"
+
+    time: str = value("When it happened, in SQL.", TEXT)
+    window: Duration = value("How long a window is.", DURATION)
+    slide: Duration | None = value("A window begins so often; when the one before ends, if not given.", DURATION, None)
+    watermark: Duration = value("How late an event may be.", DURATION, Duration(60_000))
+    group_by: dict[str, str] = value("Columns to group by.", COLUMNS, {})
+    measures: dict[str, str] = value('What is computed, in SQL by name, as { orders = "count(*)" }.', TEXTS)
+    distinct_by: tuple[str, ...] = value("Events with the same values here count once within the watermark.", NAMES, ())
+    mode: str = value("Write closed windows once, or every change.", one_of("append", "update"), "append")
+    to: To = value("Where the windows go.", table_of(To))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_windows(self.window, self.slide)
+        if not self.measures:
+            raise DeclarationError('measures is empty: write what is computed, as { orders = "count(*)" }')
+        twice = {START, END, *self.group_by} & self.measures.keys()
+        if twice:
+            raise DeclarationError(f"measures: {', '.join(sorted(twice))} is a column of the result already")
+        if self.distinct_by and self.mode == "update":
+            raise DeclarationError('distinct_by needs mode = "append": Spark keeps both only for closed windows')
+
+    def shape(self, frame: DataFrame) -> DataFrame:
+        return output(windows(frame, self), self)
+
+    def sink(self, cluster: Mapping[str, str]) -> Sink:
+        found = self.to.sink(cluster)
+        if self.mode == "append":
+            return found
+        upsert = {"mode": "upsert", "keys": f"{START},{ROW}"} if self.to.table else {}
+        return replace(found, options={**found.options, **upsert}, mode="update")
+
+
+def check_windows(window: Duration, slide: Duration | None) -> None:
+    if window.ms <= 0 or (slide is not None and slide.ms <= 0):
+        raise DeclarationError("window: it must be longer than nothing")
+    if slide is not None and slide > window:
+        raise DeclarationError("slide: it is longer than the window, so events between two windows would be lost")
+
+
+def windows(frame: DataFrame, job: Aggregate) -> DataFrame:
+    """One row for each window and group: window_start, window_end, the groups, the measures."""
+    from pyspark.sql import functions as f
+
+    slide = str(job.slide or job.window)
+    timed = with_time(frame, job.time, job.watermark, "aggregate")
+    if job.distinct_by:
+        need_columns(frame, job.distinct_by, "[aggregate] distinct_by")
+        # A batch frame knows no watermark; there all of it is at hand at once.
+        once = timed.dropDuplicatesWithinWatermark if frame.isStreaming else timed.dropDuplicates
+        timed = once(list(job.distinct_by))
+    window = f.window(_TIME, str(job.window), slide)
+    return (
+        timed.groupBy(window.alias("window"), *named(job.group_by))
+        .agg(*named(job.measures))
+        .select(
+            f.col("window.start").alias(START),
+            f.col("window.end").alias(END),
+            *[f.col(quoted(name)) for name in (*job.group_by, *job.measures)],
+        )
+    )
+
+
+def with_time(frame: DataFrame, time: str, watermark: Duration, name: str) -> DataFrame:
+    """The rows that have a time, as `_event_time` with its watermark. Those without are counted: they are in no window."""
+    from pyspark.sql import functions as f
+
+    timed = frame.withColumn(_TIME, moment(time))
+    counted = timed.observe(name, f.count_if(f.col(_TIME).isNull()).alias("without_time"))
+    return counted.where(f.col(_TIME).isNotNull()).withWatermark(_TIME, str(watermark))
+
+
+def output(rows: DataFrame, job: Aggregate) -> DataFrame:
+    """The windows as the sink takes them."""
+    named_by = [*job.group_by, START] if job.mode == "update" else list(job.group_by)
+    if job.to.topic:
+        return as_records(rows, job.to.key_column(named_by))
+    if job.mode == "append":
+        return rows
+    return rows.withColumn(ROW, as_json(named_by).cast("string"))
+
+
+KIND = Kind(
+    name="aggregate",
+    doc="Windows of event time into a table or a topic.",
+    job=Aggregate,
+    start=start,
+    outputs=lambda job: job.to.outputs(),
+    example="""\
+[aggregate]
+time = "at"
+window = "1 minute"
+watermark = "2 minutes"
+group_by = ["region"]
+measures = { orders = "count(*)", revenue = "sum(total)" }
+to = { table = "lake/revenue" }
+""",
+)

@@ -1,0 +1,110 @@
+"""Columns that several kinds work with: those of a record, those that a declaration names, and values as JSON.
+
+In a pipeline the columns of a record's content have plain names; what belongs to the record itself begins with `_`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from millpond.spark.pipelines.values import DeclarationError, Reader, nearest
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+KEY: Final = "_key"
+VALUE: Final = "_value"
+TOPIC: Final = "_topic"
+PARTITION: Final = "_partition"
+OFFSET: Final = "_offset"
+TIMESTAMP: Final = "_timestamp"
+HEADERS: Final = "_headers"
+FAULT: Final = "_fault"
+
+RAW_VALUE: Final = "value"
+"""The one column of a record's content when nothing is parsed."""
+
+COLUMNS_MAX: Final = 1_000
+
+
+def _expressions(given: Any) -> dict[str, str]:
+    if isinstance(given, str):
+        given = [part.strip() for part in given.split(",")]
+    named = given if isinstance(given, Mapping) else {each: quoted(str(each)) for each in given}
+    if len(named) > COLUMNS_MAX:
+        raise ValueError(f"there are more than {COLUMNS_MAX:,}")
+    if not all(isinstance(each, str) and each.strip() for pair in named.items() for each in pair):
+        raise ValueError('write names of columns, as ["a", "b"], or SQL by name, as { a = "lower(x)" }')
+    return {str(name): str(sql) for name, sql in named.items()}
+
+
+COLUMNS: Final = Reader('columns, as ["a", "b"] or { a = "lower(x)" }', _expressions)
+"""Columns by their names, or by a name and what they are in SQL."""
+
+
+def quoted(name: str) -> str:
+    """A name as SQL writes it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def content_columns(names: Iterable[str]) -> list[str]:
+    """The columns of what the record says, without those of the record itself."""
+    return [name for name in names if not name.startswith("_")]
+
+
+def need_columns(frame: DataFrame, names: Iterable[str], what: str) -> None:
+    """A missing column is told here, with its nearest name, and not from the depths of a plan."""
+    known = frame.columns
+    lower = {each.lower() for each in known}
+    for name in names:
+        if name.lower() not in lower:
+            raise DeclarationError(f"{what}: there is no column {name!r}{nearest(name, known)}")
+
+
+def has(frame: DataFrame, name: str) -> bool:
+    return name in frame.columns
+
+
+def named(expressions: Mapping[str, str]) -> list[Column]:
+    """Expressions in SQL as columns with their names."""
+    from pyspark.sql import functions as f
+
+    return [f.expr(sql).alias(name) for name, sql in expressions.items()]
+
+
+def as_json(names: Sequence[str]) -> Column:
+    """The columns as one JSON object in bytes. Nulls are written, so that every record has the same fields."""
+    from pyspark.sql import functions as f
+
+    # The zone is written with its offset, so that a reader in another one finds the same moment.
+    how = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"}
+    return f.encode(f.to_json(f.struct(*[quoted(name) for name in names]), how), "UTF-8")
+
+
+def value_bytes(frame: DataFrame) -> Column:
+    """The value of the record: its own bytes where they are still there, otherwise its columns as JSON."""
+    from pyspark.sql import functions as f
+
+    for name in (VALUE, RAW_VALUE):
+        if dict(frame.dtypes).get(name) == "binary":
+            return f.col(name)
+    return as_json(content_columns(frame.columns))
+
+
+def key_bytes(names: Sequence[str]) -> Column:
+    """A key for a record of these columns: of one the text of it, of several a JSON object, of none no key."""
+    from pyspark.sql import functions as f
+
+    if not names:
+        return f.lit(None).cast("binary")
+    if len(names) == 1:
+        return f.encode(f.col(quoted(names[0])).cast("string"), "UTF-8")
+    return as_json(names)
+
+
+def moment(sql: str) -> Column:
+    """A point in time of any expression that can be one."""
+    from pyspark.sql import functions as f
+
+    return f.expr(sql).cast("timestamp")

@@ -1,0 +1,149 @@
+"""A job that is one flow: rows are shaped and go into one sink. Most kinds are.
+
+The shape is a pure function of a frame, streaming or not; the sink is a format and its options. A run starts them as
+a streaming query, `declarative` hands the same two to Spark Declarative Pipelines.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from millpond.spark.pipelines.kind import Context, Job, Query
+from millpond.spark.pipelines.kinds.columns import key_bytes, value_bytes
+from millpond.spark.pipelines.values import (
+    DURATION,
+    NAME,
+    NAMES,
+    PATH,
+    SETTINGS,
+    SIZE,
+    TEXT,
+    DeclarationError,
+    Duration,
+    one_of,
+    settle,
+    value,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+Mode: TypeAlias = Literal["append", "update"]
+TABLES: Final = "millpond_delta"
+TOPICS: Final = "millpond"
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where rows end: a format of Spark with its options."""
+
+    format: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    mode: Mode = "append"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The keys of everything that writes a table."""
+
+    partition_by: tuple[str, ...] = value("Columns that the table's folders are made of.", NAMES, ())
+    compact_every: int = value("Join small files after so many batches; 0 is never.", whole(0, 1_000_000), 50)
+    vacuum: Duration = value(
+        'After a compaction, delete files that have been out of the table for so long; "0 s" is never.',
+        DURATION,
+        Duration(7 * 86_400_000),
+    )
+    file_size: int = value("How large files may become.", SIZE, 128 << 20)
+    options: dict[str, str] = value("Any further option of the sink, by its name.", SETTINGS, {})
+
+    def table_options(self, path: str) -> dict[str, str]:
+        told = {"path": path, "targetFileBytes": str(self.file_size)}
+        if self.partition_by:
+            told["partitionBy"] = ",".join(self.partition_by)
+        if self.compact_every:
+            told["compactEvery"] = str(self.compact_every)
+            told["vacuumHours"] = str(self.vacuum.ms // 3_600_000)
+        return told | self.options
+
+
+@dataclass(frozen=True, kw_only=True)
+class To(Table):
+    """Where the results of a job go: a table or a topic."""
+
+    table: str = value("The table, as a folder or an address.", PATH, "")
+    topic: str = value("The topic. Rows become JSON, unless they have a binary column `value`.", NAME, "")
+    key: str = value("The key of a record, in SQL; of the grouping columns if not given.", TEXT, "")
+    delivery: str = value("How often a record may arrive.", one_of("exactly_once", "at_least_once"), "exactly_once")
+
+    def __post_init__(self) -> None:
+        settle(self)
+        if bool(self.table) == bool(self.topic):
+            raise DeclarationError('write { table = "…" } or { topic = "…" }, one of them')
+        if self.topic and self.partition_by:
+            raise DeclarationError("partition_by is for a table")
+
+    def sink(self, cluster: Mapping[str, str]) -> Sink:
+        if self.table:
+            return Sink(TABLES, self.table_options(self.table))
+        return Sink(TOPICS, topic_options(cluster, self.topic, self.delivery) | self.options)
+
+    def key_column(self, columns: Sequence[str]) -> Column:
+        """The key as declared, or of these columns."""
+        from pyspark.sql import functions as f
+
+        return f.encode(f.expr(self.key).cast("string"), "UTF-8") if self.key else key_bytes(columns)
+
+    def outputs(self) -> dict[str, str]:
+        return {"table": self.table} if self.table else {"topic": self.topic}
+
+
+def topic_options(cluster: Mapping[str, str], topic: str, delivery: str) -> dict[str, str]:
+    return {**cluster, "delivery": delivery} | ({"topic": topic} if topic else {})
+
+
+class Flow(Job, ABC):
+    """A job of one shape and one sink."""
+
+    @abstractmethod
+    def shape(self, frame: DataFrame) -> DataFrame:
+        """The rows that the sink is given."""
+
+    @abstractmethod
+    def sink(self, cluster: Mapping[str, str]) -> Sink:
+        """Where they go; `cluster` has the `kafka.*` options of the source's cluster."""
+
+    def source(self, context: Context) -> DataFrame:
+        """The stream that the job reads."""
+        return context.frame()
+
+
+def start(context: Context, job: Flow) -> Query:
+    """Start a flow as one streaming query."""
+    return context.start(writer(job.shape(job.source(context)), job.sink(context.cluster())))
+
+
+def writer(frame: DataFrame, sink: Sink) -> DataStreamWriter:
+    if sink.mode == "append":
+        return frame.writeStream.format(sink.format).options(**sink.options).outputMode("append")
+    return frame.writeStream.outputMode(sink.mode).foreachBatch(lambda batch, number: write_batch(batch, number, sink))
+
+
+def write_batch(batch: DataFrame, number: int, sink: Sink) -> None:
+    """One batch of a stream, written by itself and once: the sink leaves out what it has under this number.
+
+    Sinks written in Python take only appended rows from a stream (as of Spark 4.3), so what updates comes this way.
+    """
+    query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    assert query is not None, "a batch of a stream runs under the id of its query"
+    once = {"txnAppId": query, "txnVersion": str(number)}
+    batch.write.format(sink.format).options(**sink.options, **once).mode("append").save()
+
+
+def as_records(frame: DataFrame, key: Column) -> DataFrame:
+    """Rows as the topic sink takes them: every column goes into the value."""
+    return frame.select(key.alias("key"), value_bytes(frame).alias("value"))

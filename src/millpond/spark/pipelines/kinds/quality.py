@@ -1,0 +1,172 @@
+"""quality: rows that keep all rules go on, to a table or a topic; those that break one are counted and go to the dead
+letters, with the names of the broken rules, where `millpond dlq` finds them.
+
+A rule is a condition in SQL that must be true: null is not. A record that did not parse (bad_records = "null") breaks
+the rule `parses`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from millpond.spark.pipelines.kind import Context, Kind, Query
+from millpond.spark.pipelines.kinds.columns import FAULT, HEADERS, KEY, TOPIC, VALUE, need_columns, value_bytes
+from millpond.spark.pipelines.kinds.flows import TOPICS, Flow, Sink, To, topic_options, write_batch, writer
+from millpond.spark.pipelines.kinds.letters import NEEDED, letter_headers
+from millpond.spark.pipelines.values import NAME, TEXTS, DeclarationError, one_of, table_of, value
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+PARSES: Final = "parses"
+ERROR_TYPE: Final = "millpond.quality"
+BROKEN: Final = "_broken"
+_RULE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality(Flow):
+    """Rows are checked; bad ones go to the dead letters."""
+
+    kind = "quality"
+
+    rules: dict[str, str] = value('What must be true, in SQL by name, as { positive = "total > 0" }.', TEXTS)
+    to: To | None = value("Where good rows go; nowhere if not given.", table_of(To), None)
+    dead_letters: str = value('The topic for bad rows; "<topic>.dead" if not given.', NAME, "")
+    delivery: str = value(
+        "How often a dead letter may arrive.", one_of("exactly_once", "at_least_once"), "exactly_once"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.rules:
+            raise DeclarationError('rules is empty: write what must be true, as { positive = "total > 0" }')
+        for name in self.rules:
+            if not _RULE.fullmatch(name) or name == PARSES:
+                taken = name == PARSES
+                why = "this name is taken" if taken else "a rule's name is made of letters, digits and '_'"
+                raise DeclarationError(f"rules.{name}: {why}")
+
+    @property
+    def splits(self) -> bool:
+        """Whether good and bad rows end in different places, so that a batch is written twice."""
+        return self.to is not None and bool(self.to.table)
+
+    def shape(self, frame: DataFrame) -> DataFrame:
+        """As records for the topic sink, good and bad in one stream; before they are split, with `_broken`."""
+        rows = checked(frame, self)
+        return rows if self.splits else routed(rows, self)
+
+    def sink(self, cluster: Mapping[str, str]) -> Sink:
+        """Of all rows when they go to topics; otherwise of the good ones."""
+        if self.to is not None and self.to.table:
+            return self.to.sink(cluster)
+        further = self.to.options if self.to is not None else {}
+        return Sink(TOPICS, topic_options(cluster, "", self.delivery) | further)
+
+
+def checked(frame: DataFrame, job: Quality) -> DataFrame:
+    """The rows with the names of the rules that each breaks, counted by rule."""
+    from pyspark.sql import functions as f
+
+    rules = {name: ~f.coalesce(f.expr(sql), f.lit(False)) for name, sql in job.rules.items()}
+    if FAULT in frame.columns:
+        # What did not parse has no columns for other rules to judge.
+        parses = f.col(FAULT).isNull()
+        rules = {PARSES: ~parses} | {name: parses & broken for name, broken in rules.items()}
+    names = f.array(*[f.when(broken, f.lit(name)) for name, broken in rules.items()])
+    rows = frame.withColumn(BROKEN, f.array_compact(names))
+    is_bad = f.size(BROKEN) > 0
+    return rows.observe(
+        "quality",
+        f.count_if(is_bad).alias("bad"),
+        f.count_if(~is_bad).alias("rows_out" if job.to is not None else "good"),
+        *[f.count_if(f.array_contains(BROKEN, name)).alias(f"breaks_{name}") for name in rules],
+    )
+
+
+def good_rows(rows: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    return rows.where(f.size(BROKEN) == 0).drop(BROKEN, VALUE, FAULT)
+
+
+def bad_records(rows: DataFrame, job: Quality) -> DataFrame:
+    """The bad rows as dead letters for the topic sink."""
+    from pyspark.sql import functions as f
+
+    return routed(rows.where(f.size(BROKEN) > 0), job)
+
+
+def routed(rows: DataFrame, job: Quality) -> DataFrame:
+    """Every row as a record with the topic it belongs to: the good ones as they were, the bad ones as dead letters.
+    Without a topic for good rows, the bad ones alone."""
+    from pyspark.sql import functions as f
+
+    need_columns(rows, NEEDED, "[quality] keep them in the transforms (select *, …)")
+    is_bad = f.size(BROKEN) > 0
+    to = job.to.topic if job.to is not None else ""
+    kept = rows if to else rows.where(is_bad)
+    dead = f.lit(job.dead_letters) if job.dead_letters else f.concat(f.col(TOPIC), f.lit(".dead"))
+    own_headers = f.col(HEADERS) if HEADERS in rows.columns else f.lit(None)
+    letter = letter_headers(rows, ERROR_TYPE, _reason(rows), job.name)
+    return kept.select(
+        f.when(is_bad, dead).otherwise(f.lit(to or None)).alias("topic"),
+        _key(rows, job, is_bad).alias("key"),
+        value_bytes(rows.drop(BROKEN)).alias("value"),
+        f.when(is_bad, letter).otherwise(own_headers.cast("array<struct<key:string,value:binary>>")).alias("headers"),
+    )
+
+
+def _key(rows: DataFrame, job: Quality, is_bad: Column) -> Column:
+    from pyspark.sql import functions as f
+
+    own = f.col(KEY) if KEY in rows.columns else f.lit(None).cast("binary")
+    if job.to is None or not job.to.key:
+        return own
+    return f.when(is_bad, own).otherwise(job.to.key_column([]))
+
+
+def _reason(rows: DataFrame) -> Column:
+    from pyspark.sql import functions as f
+
+    told = f.concat(f.lit("breaks "), f.array_join(BROKEN, ", "))
+    return f.coalesce(f.col(FAULT), told) if FAULT in rows.columns else told
+
+
+def start(context: Context, job: Quality) -> Query:
+    rows = job.shape(job.source(context))
+    good = job.sink(context.cluster())
+    if not job.splits:
+        return context.start(writer(rows, good))
+    bad = Sink(TOPICS, topic_options(context.cluster(), "", job.delivery))
+
+    def write(batch: DataFrame, number: int) -> None:
+        # Written twice, read once: what was counted while it was read is counted once.
+        held = batch.persist()
+        try:
+            write_batch(bad_records(held, job), number, bad)
+            write_batch(good_rows(held), number, good)
+        finally:
+            held.unpersist()
+
+    return context.start(rows.writeStream.foreachBatch(write))
+
+
+KIND = Kind(
+    name="quality",
+    doc="Rows that keep the rules go on, others are counted and go to the dead letters.",
+    job=Quality,
+    start=start,
+    dead_letters=lambda job: job.dead_letters or None,
+    outputs=lambda job: job.to.outputs() if job.to is not None else {},
+    example="""\
+[quality]
+rules = { positive = "total > 0", known_region = "region in ('eu', 'us')" }
+dead_letters = "orders.rejected"
+to = { topic = "orders.checked" }
+""",
+)

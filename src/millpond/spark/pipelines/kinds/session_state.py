@@ -1,0 +1,180 @@
+"""The state of sessions that end by more than a gap: events wait until the watermark has passed them, then they are
+taken in the order of their time. So the sessions are the same in whatever order the events arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pyspark.sql import Row
+from pyspark.sql import functions as f
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.types import DecimalType, IntegralType, LongType, StructField, StructType
+
+from millpond.spark.pipelines.kinds.columns import named, quoted
+from millpond.spark.pipelines.kinds.sessions import _TIME, END, EVENTS, START, Fold, Sessions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StatefulProcessorHandle
+
+Event: TypeAlias = tuple[Any, ...]
+"""When (microseconds), whether it ends the session, and what the measures take of it."""
+Session: TypeAlias = tuple[Any, ...]
+"""First and last time (microseconds), how many events, and the measures so far."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When a session ends, and how its measures are put together."""
+
+    gap_us: int
+    longest_us: int | None
+    hows: tuple[str, ...]
+
+    def take(self, session: Session | None, events: Sequence[Event]) -> tuple[Session | None, list[Session]]:
+        """Events in the order of their time: the session that is open afterwards, and those that have ended."""
+        ended: list[Session] = []
+        for event in events:
+            if session is not None and self.is_over(session, event[0]):
+                ended.append(session)
+                session = None
+            session = self._begin(event) if session is None else self._go_on(session, event)
+            if event[1]:
+                ended.append(session)
+                session = None
+        return session, ended
+
+    def is_over(self, session: Session, now_us: int) -> bool:
+        return bool(now_us >= self.end_us(session))
+
+    def end_us(self, session: Session) -> int:
+        """When the session is over if nothing more comes."""
+        by_gap: int = session[1] + self.gap_us
+        return by_gap if self.longest_us is None else min(by_gap, session[0] + self.longest_us)
+
+    def _begin(self, event: Event) -> Session:
+        return (event[0], event[0], 1, *[_begun(how, each) for how, each in zip(self.hows, event[2:], strict=True)])
+
+    def _go_on(self, session: Session, event: Event) -> Session:
+        folded = [_folded(*each) for each in zip(self.hows, session[3:], event[2:], strict=True)]
+        return (session[0], event[0], session[2] + 1, *folded)
+
+
+def _begun(how: str, given: Any) -> Any:
+    return int(given is not None) if how == "count" else given
+
+
+def _folded(how: str, so_far: Any, given: Any) -> Any:
+    """As in SQL, a null counts for nothing; but the first and the last event are what they are."""
+    match how:
+        case "first":
+            return so_far
+        case "last":
+            return given
+        case "count":
+            return so_far + (given is not None)
+    if given is None or so_far is None:
+        return so_far if given is None else given
+    return so_far + given if how == "sum" else min(so_far, given) if how == "min" else max(so_far, given)
+
+
+class Keeper(StatefulProcessor):
+    """Keeps the sessions of one key: events that wait for the watermark, and the session that is open."""
+
+    def __init__(self, rules: Rules, event_schema: StructType, session_schema: StructType, names: list[str]) -> None:
+        self.rules = rules
+        self.event_schema = event_schema
+        self.session_schema = session_schema
+        self.names = names
+        """Of the columns that go out."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.waiting = handle.getListState("waiting", self.event_schema)
+        self.open = handle.getValueState("open", self.session_schema)
+        self.timer = handle.getValueState("timer", "due_ms long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        width = len(self.event_schema)
+        # The row ends in the columns of the event, behind the key and the time.
+        events = [tuple(row)[-width:] for row in rows]
+        self.waiting.appendList(events)
+        self._wake_at(min(event[0] for event in events))
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        now_us = timerValues.getCurrentWatermarkInMs() * 1000
+        events = sorted(self.waiting.get(), key=lambda event: event[0])
+        ready = [event for event in events if event[0] <= now_us]
+        rest = events[len(ready) :]
+        session, ended = self.rules.take(self.open.get(), ready)
+        if session is not None and self.rules.is_over(session, now_us):
+            ended.append(session)
+            session = None
+        self._keep(rest, session)
+        return iter([Row(**dict(zip(self.names, (*key, *each), strict=True))) for each in ended])
+
+    def _keep(self, rest: list[Event], session: Session | None) -> None:
+        self.timer.clear()
+        if rest:
+            self.waiting.put(rest)
+            self._wake_at(rest[0][0])
+        else:
+            self.waiting.clear()
+        if session is not None:
+            self.open.update(session)
+            self._wake_at(self.rules.end_us(session))
+        else:
+            self.open.clear()
+
+    def _wake_at(self, time_us: int) -> None:
+        """One timer for each key, the earliest that is needed."""
+        due_ms = -(-time_us // 1000)
+        known = self.timer.get()
+        if known is not None and known[0] <= due_ms:
+            return
+        if known is not None:
+            self.handle.deleteTimer(known[0])
+        self.handle.registerTimer(due_ms)
+        self.timer.update((due_ms,))
+
+    def close(self) -> None:
+        pass
+
+
+def keep_sessions(timed: DataFrame, job: Sessions, folds: tuple[Fold, ...]) -> DataFrame:
+    """One row for each session of a stream with `_event_time`."""
+    parts = [f"_part_{number}" for number in range(len(folds))]
+    ends = f.coalesce(f.expr(job.ends_when), f.lit(False)) if job.ends_when else f.lit(False)
+    events = timed.select(
+        *named(job.key),
+        f.col(_TIME),
+        f.unix_micros(_TIME).alias("_at"),
+        ends.alias("_ends"),
+        *[f.expr(fold.sql).alias(part) for fold, part in zip(folds, parts, strict=True)],
+    )
+    schema = events.schema
+    event_schema = StructType([schema["_at"], schema["_ends"], *[schema[part] for part in parts]])
+    kept = [_kept(fold, schema[part]) for fold, part in zip(folds, parts, strict=True)]
+    times = [StructField(START, LongType()), StructField(END, LongType()), StructField(EVENTS, LongType())]
+    session_schema = StructType([*times, *kept])
+    output = StructType([*[schema[name] for name in job.key], *session_schema])
+    rules = Rules(job.gap.ms * 1000, job.longest.ms * 1000 if job.longest else None, tuple(x.how for x in folds))
+    rows = events.groupBy(*[quoted(name) for name in job.key]).transformWithState(
+        Keeper(rules, event_schema, session_schema, output.names), output, "append", "EventTime"
+    )
+    return reduce(lambda found, name: found.withColumn(name, f.timestamp_micros(name)), (START, END), rows)
+
+
+def _kept(fold: Fold, part: StructField) -> StructField:
+    """The type of a measure: sums and counts outgrow the type of what is summed."""
+    kind = part.dataType
+    if fold.how == "count" or (fold.how == "sum" and isinstance(kind, IntegralType)):
+        kind = LongType()
+    elif fold.how == "sum" and isinstance(kind, DecimalType):
+        kind = DecimalType(38, kind.scale)
+    return StructField(fold.name, kind)

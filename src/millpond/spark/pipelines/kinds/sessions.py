@@ -1,0 +1,146 @@
+"""sessions: the events of a key that follow each other within a gap, as one row: start, end, events and measures.
+
+Where the gap alone ends a session, Spark's own session windows do it, and measures are any aggregates of SQL. With
+`ends_when` or `longest` the state is our own (`session_state`), and measures are one of count, sum, min, max, first and
+last. Either way a session is written once, when the watermark has passed its end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from millpond.spark.pipelines.kind import Kind
+from millpond.spark.pipelines.kinds.aggregate import with_time
+from millpond.spark.pipelines.kinds.columns import COLUMNS, named, quoted
+from millpond.spark.pipelines.kinds.flows import Flow, Sink, To, as_records, start
+from millpond.spark.pipelines.values import DURATION, TEXT, TEXTS, DeclarationError, Duration, nearest, table_of, value
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+START: Final = "session_start"
+END: Final = "session_end"
+EVENTS: Final = "events"
+FOLDS: Final = ("count", "sum", "min", "max", "first", "last")
+
+_TIME: Final = "_event_time"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sessions(Flow):
+    """Events of a key that follow each other closely, as one."""
+
+    kind = "sessions"
+
+    key: dict[str, str] = value("Whose sessions they are: columns.", COLUMNS)
+    time: str = value("When it happened, in SQL.", TEXT)
+    gap: Duration = value("A session ends when nothing comes for so long.", DURATION)
+    watermark: Duration = value("How late an event may be.", DURATION, Duration(60_000))
+    measures: dict[str, str] = value('What is computed, in SQL by name, as { total = "sum(price)" }.', TEXTS, {})
+    ends_when: str = value("An event that ends its session, in SQL.", TEXT, "")
+    longest: Duration | None = value("A session that is so long ends.", DURATION, None)
+    to: To = value("Where the sessions go.", table_of(To))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gap.ms <= 0 or (self.longest is not None and self.longest.ms <= 0):
+            raise DeclarationError("gap and longest must be longer than nothing")
+        if not self.key:
+            raise DeclarationError("key is empty: name the columns whose sessions they are")
+        twice = {START, END, EVENTS, *self.key} & self.measures.keys()
+        if twice:
+            raise DeclarationError(f"measures: {', '.join(sorted(twice))} is a column of the result already")
+        if self.needs_state:
+            read_folds(self.measures)
+
+    @property
+    def needs_state(self) -> bool:
+        return bool(self.ends_when) or self.longest is not None
+
+    def shape(self, frame: DataFrame) -> DataFrame:
+        rows = kept_sessions(frame, self) if self.needs_state else sessions(frame, self)
+        return as_records(rows, self.to.key_column(list(self.key))) if self.to.topic else rows
+
+    def sink(self, cluster: Mapping[str, str]) -> Sink:
+        return self.to.sink(cluster)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A measure that is kept event by event: what of each event, and how it is put together."""
+
+    name: str
+    how: str
+    sql: str
+
+
+_FOLD: Final = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
+
+
+def read_folds(measures: Mapping[str, str]) -> tuple[Fold, ...]:
+    """The measures as folds; with a state of our own no others can be kept."""
+    found: list[Fold] = []
+    for name, sql in measures.items():
+        call = _FOLD.fullmatch(sql)
+        how = call[1].lower() if call else sql
+        if call is None or how not in FOLDS or not _is_one_argument(call[2]):
+            raise DeclarationError(
+                f"measures.{name} = {sql!r}: with ends_when or longest a measure is one call{nearest(how, FOLDS)}"
+            )
+        inner = call[2].strip()
+        found.append(Fold(name, how, "true" if inner == "*" else inner))
+    return tuple(found)
+
+
+def _is_one_argument(text: str) -> bool:
+    """Whether the parenthesis that ends the text is the one that began it: `a) + sum(b` is no argument."""
+    depth = 0
+    for sign in re.sub(r"'[^']*'", "", text):
+        depth += (sign == "(") - (sign == ")")
+        if depth < 0:
+            return False
+    return depth == 0 and bool(text.strip())
+
+
+def sessions(frame: DataFrame, job: Sessions) -> DataFrame:
+    """One row for each session, by Spark's session windows."""
+    from pyspark.sql import functions as f
+
+    timed = with_time(frame, job.time, job.watermark, "sessions")
+    return (
+        timed.groupBy(f.session_window(_TIME, str(job.gap)).alias("window"), *named(job.key))
+        .agg(f.max(_TIME).alias(END), f.count("*").alias(EVENTS), *named(job.measures))
+        .select(
+            *[f.col(quoted(name)) for name in job.key],
+            f.col("window.start").alias(START),
+            *[f.col(quoted(name)) for name in (END, EVENTS, *job.measures)],
+        )
+    )
+
+
+def kept_sessions(frame: DataFrame, job: Sessions) -> DataFrame:
+    """The same by a state of our own."""
+    from millpond.spark.pipelines.kinds.session_state import keep_sessions
+
+    return keep_sessions(with_time(frame, job.time, job.watermark, "sessions"), job, read_folds(job.measures))
+
+
+KIND = Kind(
+    name="sessions",
+    doc="Events of a key that follow each other within a gap, as one row.",
+    job=Sessions,
+    start=start,
+    outputs=lambda job: job.to.outputs(),
+    example="""\
+[sessions]
+key = ["user"]
+time = "at"
+gap = "30 minutes"
+watermark = "5 minutes"
+measures = { pages = "count(*)", spent = "sum(price)" }
+to = { table = "lake/sessions" }
+""",
+)

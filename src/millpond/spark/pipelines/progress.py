@@ -1,0 +1,236 @@
+"""How a pipeline goes: figures of every job, gathered from what its query says after each batch.
+
+`JobWatch` turns progress into figures and adds up what Spark tells batch by batch. A `Snapshot` is everything at one
+moment: the live table, status.json and the metrics all show the same one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+from millpond.spark.pipelines.kind import Query
+
+State = Literal["starting", "running", "waiting", "finished", "stopping", "stopped", "failed"]
+"""`waiting` is a job that has read all there is; `finished` is one that was to end then."""
+
+IDLE_SECONDS: Final = 5.0
+"""Rates older than this are no longer of now."""
+
+Ends = Mapping[str, Mapping[int, int]]
+"""The end of the log by topic and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFigures:
+    """One job at one moment. None is what is not known."""
+
+    name: str
+    kind: str
+    state: State = "starting"
+    batch: int | None = None
+    input_per_second: float | None = None
+    done_per_second: float | None = None
+    lag: int | None = None
+    batch_ms: int | None = None
+    rows_in: int = 0
+    rows_out: int | None = None
+    bad: int | None = None
+    late: int | None = None
+    """Rows that came after the watermark and were left out."""
+    state_rows: int | None = None
+    watermark: str | None = None
+    figures: Mapping[str, int | float | str] = field(default_factory=dict)
+    """What the job tells about itself."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A pipeline at one moment."""
+
+    name: str
+    state: State
+    pid: int
+    started_ms: int
+    at_ms: int
+    jobs: tuple[JobFigures, ...] = ()
+    master: str = ""
+    source: str = ""
+    folder: str = ""
+    log: str = ""
+    """Spark's own log."""
+    metrics: str = ""
+    """Where the metrics are served."""
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    """Records that came to each dead-letter topic during the run."""
+    error: str | None = None
+
+    def as_object(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_object(cls, given: Mapping[str, Any]) -> Snapshot:
+        """What `as_object` gave; unknown keys of another version are left out."""
+        jobs = tuple(JobFigures(**_known(JobFigures, each)) for each in given.get("jobs", ()))
+        return cls(**_known(cls, given) | {"jobs": jobs})
+
+
+def _known(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    names = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    return {key: each for key, each in given.items() if key in names}
+
+
+class JobWatch:
+    """Looks at one job's query again and again. Totals are those since it was started."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        self.name, self.kind = name, kind
+        self.figures: dict[str, int | float | str] = {}
+        self._last: dict[str, Any] = {}
+        self._last_seen_seconds = 0.0
+        self._seen: tuple[Any, ...] = ()
+        self._rows_in = 0
+        self._rows_out: int | None = None
+        self._late: int | None = None
+        self._observed: dict[str, int] = {}
+
+    def look(self, query: Query, ends: Ends | None = None) -> JobFigures:
+        """Take in what is new, and tell all."""
+        for progress in self._new(query):
+            self._take(progress)
+        return self._told(query, ends)
+
+    def _new(self, query: Query) -> Iterator[dict[str, Any]]:
+        last = as_dict(query.lastProgress)
+        if last is None or _mark(last) == self._seen:
+            return
+        found = [last]
+        before = self._last.get("batchId", -1)
+        if last.get("batchId", 0) - before > 1:
+            # Batches that came and went between two looks are still in the recent ones.
+            recent = [as_dict(each) for each in getattr(query, "recentProgress", None) or ()]
+            found = [each for each in recent if each is not None and each["batchId"] > before] or found
+        self._seen = _mark(last)
+        self._last_seen_seconds = time.monotonic()
+        yield from found
+
+    def _take(self, progress: dict[str, Any]) -> None:
+        is_repeated = progress.get("batchId") == self._last.get("batchId") and not progress.get("numInputRows")
+        self._last = progress
+        if is_repeated:
+            # A stream that rests repeats its last batch's number, and its counts with it.
+            return
+        self._rows_in += progress.get("numInputRows") or 0
+        out = (progress.get("sink") or {}).get("numOutputRows")
+        if out is not None and out >= 0:
+            self._rows_out = (self._rows_out or 0) + out
+        for operator in progress.get("stateOperators") or ():
+            self._late = (self._late or 0) + (operator.get("numRowsDroppedByWatermark") or 0)
+        for row in (progress.get("observedMetrics") or {}).values():
+            for name, number in row.items():
+                if isinstance(number, int) and not isinstance(number, bool):
+                    self._observed[name] = self._observed.get(name, 0) + number
+
+    def _told(self, query: Query, ends: Ends | None) -> JobFigures:
+        last = self._last
+        operators = last.get("stateOperators") or ()
+        is_fresh = time.monotonic() - self._last_seen_seconds < IDLE_SECONDS + _seconds(last)
+        lag = lag_of(last, ends)
+        error = query.exception()
+        observed = dict(self._observed)
+        told_out = observed.pop("rows_out", None)
+        return JobFigures(
+            name=self.name,
+            kind=self.kind,
+            state=_state(query, last, lag, error is not None),
+            batch=last.get("batchId"),
+            input_per_second=_rate(last.get("inputRowsPerSecond")) if is_fresh else 0.0 if last else None,
+            done_per_second=_rate(last.get("processedRowsPerSecond")) if is_fresh else 0.0 if last else None,
+            lag=lag,
+            batch_ms=(last.get("durationMs") or {}).get("triggerExecution", last.get("batchDuration")),
+            rows_in=self._rows_in,
+            rows_out=told_out if told_out is not None else self._rows_out,
+            bad=observed.pop("bad", None),
+            late=self._late,
+            state_rows=sum(each.get("numRowsTotal") or 0 for each in operators) if operators else None,
+            watermark=(last.get("eventTime") or {}).get("watermark"),
+            figures=observed | self.figures,
+        )
+
+
+def as_dict(progress: Any) -> dict[str, Any] | None:
+    """Progress as plain values, however this Spark gives it."""
+    if progress is None:
+        return None
+    text = getattr(progress, "json", None)
+    found: dict[str, Any] = json.loads(text) if isinstance(text, str) else dict(progress)
+    return found
+
+
+def _mark(progress: Mapping[str, Any]) -> tuple[Any, ...]:
+    return progress.get("batchId"), progress.get("timestamp"), progress.get("numInputRows")
+
+
+def _seconds(progress: Mapping[str, Any]) -> float:
+    return float((progress.get("durationMs") or {}).get("triggerExecution") or 0) / 1000
+
+
+def _rate(given: Any) -> float | None:
+    return float(given) if isinstance(given, int | float) and math.isfinite(given) else None
+
+
+def _state(query: Query, last: Mapping[str, Any], lag: int | None, has_failed: bool) -> State:
+    if has_failed:
+        return "failed"
+    if not query.isActive:
+        return "finished"
+    if not last:
+        return "starting"
+    return "waiting" if not last.get("numInputRows") and not lag else "running"
+
+
+def lag_of(progress: Mapping[str, Any], ends: Ends | None = None) -> int | None:
+    """Records that are in the topics and not through the job: of every source, from its last finished offset to the
+    newest end that is known (`ends` as the cluster told them, or the source's own latest offset)."""
+    total: int | None = None
+    for source in progress.get("sources") or ():
+        done = read_offsets(source.get("endOffset"))
+        latest = read_offsets(source.get("latestOffset"))
+        if not done:
+            continue
+        for topic, partitions in done.items():
+            for partition, offset in partitions.items():
+                known = [
+                    where[topic][partition]
+                    for where in (latest, ends or {})
+                    if topic in where and partition in where[topic]
+                ]
+                if known:
+                    total = (total or 0) + max(0, max(known) - offset)
+        total = _unread_partitions(done, latest, ends or {}, total)
+    return total
+
+
+def _unread_partitions(done: Ends, latest: Ends, ends: Ends, total: int | None) -> int | None:
+    """Partitions that are new: no batch has read of them yet, so all of them is lag."""
+    new: dict[tuple[str, int], int] = {}
+    for where in (latest, ends):
+        for topic in where.keys() & done.keys():
+            for partition, end in where[topic].items():
+                if partition not in done[topic]:
+                    new[topic, partition] = max(end, new.get((topic, partition), 0))
+    return (total or 0) + sum(new.values()) if new else total
+
+
+def read_offsets(given: Any) -> dict[str, dict[int, int]]:
+    """Offsets as the source writes them, {"topic": {"0": 5}}; empty if they are anything else."""
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+        return {topic: {int(at): int(offset) for at, offset in each.items()} for topic, each in found.items()}
+    except (ValueError, AttributeError, TypeError):
+        return {}

@@ -1,0 +1,68 @@
+"""Why a job failed, in one sentence: our own words dug out of what Spark wraps around them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+LENGTH_MAX: Final = 2000
+
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_RAISED: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*): ?(?P<text>.*)$")
+_STACK: Final = re.compile(r"\n\s*(?:at \S+\(|\.\.\. \d+ more|Caused by: |JVM stacktrace:|== |'?[A-Z]\w+ .*\n\+- )")
+_STATE: Final = re.compile(r"[.;]?\s*SQLSTATE: \w{5}")
+_CLASS: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
+_WRAPPERS: Final = (
+    re.compile(r"^Query (?:\S+ )?\[id = [^\]]*\] terminated with exception: "),
+    re.compile(r"^(?:Writing )?[Jj]ob aborted\.? ?"),
+    re.compile(r"^Job aborted due to stage failure: .*?: (?=[a-z]+\.[\w.]*(?:Exception|Error))", re.DOTALL),
+    re.compile(r"^Failed when Python \w+ data source [^:]*: "),
+    re.compile(r"^(?:[a-z]\w*\.)+[\w$]*(?:Exception|Error): "),
+)
+
+
+def reason_of(error: BaseException) -> str:
+    """What happened, in words. An exception of Python in what Spark says is the last cause, so the best there is."""
+    return reason_in(str(error)) or type(error).__name__
+
+
+def reason_in(text: str) -> str:
+    """The reason in a text of Spark."""
+    found = _raised(text) if _TRACEBACK in text else None
+    told = found if found is not None else _unwrapped(text)
+    told = " ".join(told.split())
+    return told if len(told) <= LENGTH_MAX else told[: LENGTH_MAX - 1] + "…"
+
+
+def _raised(text: str) -> str | None:
+    """The message of the exception that the last traceback in the text ends in."""
+    block = text[text.rindex(_TRACEBACK) + len(_TRACEBACK) :]
+    lines = block.splitlines()
+    for number, line in enumerate(lines):
+        # The frames are indented; the first line that is not names what was raised.
+        found = _RAISED.match(line)
+        if found is None:
+            continue
+        rest: list[str] = []
+        for following in lines[number + 1 :]:
+            if not following.strip() or following.startswith(("\t", "    at ", "  File ")):
+                break
+            rest.append(following)
+        message = _STATE.split("\n".join([found["text"], *rest]))[0].strip()
+        name = found["type"].rpartition(".")[2]
+        if not message:
+            return name
+        # Our own errors are sentences; of others the name tells what kind of thing went wrong.
+        return message if found["type"].startswith("millpond.") else f"{name}: {message}"
+    return None
+
+
+def _unwrapped(text: str) -> str:
+    text = _STACK.split(text)[0]
+    before = None
+    while text != before:
+        before = text
+        text = _CLASS.sub("", text.strip())
+        for wrapper in _WRAPPERS:
+            text = wrapper.sub("", text)
+    return _STATE.split(text)[0].strip()

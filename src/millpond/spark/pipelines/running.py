@@ -1,0 +1,287 @@
+"""Runs a pipeline: starts its jobs, watches them, stops them in peace, and says in words why one failed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from millpond.spark.pipelines.context import JobContext, dead_letter_topics, is_first, kafka_options
+from millpond.spark.pipelines.declaration import Pipeline, kind_of
+from millpond.spark.pipelines.ends import EndsWatch
+from millpond.spark.pipelines.kind import Job, Query
+from millpond.spark.pipelines.lock import locked
+from millpond.spark.pipelines.metrics import Metrics
+from millpond.spark.pipelines.progress import JobFigures, JobWatch, Snapshot, State, as_dict, read_offsets
+from millpond.spark.pipelines.reasons import reason_of
+from millpond.spark.pipelines.session import LOCAL, log_file, make_session
+from millpond.spark.pipelines.status import write_status
+from millpond.spark.pipelines.stopping import Stopping
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOK_SECONDS: Final = 0.25
+"""How often the jobs are looked at."""
+
+TELL_SECONDS: Final = 1.0
+"""How often the status is written and shown."""
+
+GRACE_SECONDS: Final = 10.0
+"""How long a batch may go on after a stop, before it is left for the next run to do again."""
+
+Show = Callable[[Snapshot], None]
+
+
+class PipelineFailed(Exception):
+    """A job failed, and the pipeline stopped. The message says which and why."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__(snapshot.error or "the pipeline failed")
+        self.snapshot = snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended: `finished` (it was to end when all was read) or `stopped`, and its last figures."""
+
+    snapshot: Snapshot
+
+    @property
+    def state(self) -> State:
+        return self.snapshot.state
+
+
+def run(
+    pipeline: Pipeline,
+    *,
+    master: str = "",
+    conf: Mapping[str, str] | None = None,
+    remote: str = "",
+    once: bool = False,
+    spark: SparkSession | None = None,
+    show: Show | None = None,
+    metrics: str = "",
+    stopping: Stopping | None = None,
+    log_level: str = "ERROR",
+) -> Outcome:
+    """Run until every job has ended, one has failed (PipelineFailed), or somebody wants it to stop.
+
+    `once` takes what is there now and ends. With `spark` it runs in that session, and leaves it open.
+    """
+    stopping = stopping or Stopping()
+    folder = pipeline.folder
+    master = master or pipeline.spark.master or LOCAL
+    start = Snapshot(
+        name=pipeline.name,
+        state="starting",
+        pid=os.getpid(),
+        started_ms=_now_ms(),
+        at_ms=_now_ms(),
+        jobs=tuple(JobFigures(each.name, each.kind) for each in pipeline.jobs),
+        master=remote or ("of its caller" if spark is not None else master),
+        source=", ".join(pipeline.source.topic) or pipeline.source.pattern if pipeline.source else "",
+        folder=str(folder),
+        log=str(log_file(folder)) if spark is None and not remote else "",
+    )
+    with ExitStack() as stack:
+        stack.enter_context(locked(folder, pipeline.name))
+        served = stack.enter_context(Metrics(metrics)) if metrics else None
+        start = replace(start, metrics=served.address if served is not None else "")
+        teller = Teller(folder, start, show, served)
+        stack.enter_context(stopping.listening(lambda: teller.tell(replace(teller.last, state="stopped"))))
+        teller.tell(start)
+        try:
+            if spark is None:
+                spark = make_session(
+                    f"millpond {pipeline.name}",
+                    master,
+                    {**pipeline.spark.conf, **(conf or {})},
+                    remote=remote,
+                    folder=folder,
+                    log_level=log_level,
+                )
+                stack.callback(spark.stop)
+                # Spark sets a handler of its own for Ctrl-C.
+                stopping.listen()
+            last = Run(pipeline, spark, teller, stopping, is_once=once).through()
+        except BaseException as fault:
+            teller.tell(replace(teller.last, state="failed", error=str(fault) or type(fault).__name__))
+            raise
+    if last.state == "failed":
+        raise PipelineFailed(last)
+    return Outcome(last)
+
+
+class Teller:
+    """Tells how it goes, to all who listen: status.json, the metrics, and whoever watches."""
+
+    def __init__(self, folder: Path, start: Snapshot, show: Show | None, metrics: Metrics | None) -> None:
+        self._folder = folder
+        self._show = show
+        self._metrics = metrics
+        self.last = start
+
+    def tell(self, snapshot: Snapshot) -> None:
+        self.last = replace(snapshot, at_ms=_now_ms())
+        write_status(self._folder, self.last)
+        if self._metrics is not None:
+            self._metrics.snapshot = self.last
+        if self._show is not None:
+            self._show(self.last)
+
+
+@dataclass
+class _Running:
+    """A job that has been started."""
+
+    job: Job
+    watch: JobWatch
+    query: Query
+    figures: JobFigures
+
+
+class Run:
+    """The jobs of one run."""
+
+    def __init__(
+        self, pipeline: Pipeline, spark: SparkSession, teller: Teller, stopping: Stopping, *, is_once: bool
+    ) -> None:
+        self._pipeline = pipeline
+        self._spark = spark
+        self._teller = teller
+        self._stopping = stopping
+        self._is_once = is_once
+        self._jobs: list[_Running] = []
+        source = pipeline.source
+        self._letters = dead_letter_topics(pipeline, source.topic) if source is not None else ()
+        self._ends = EndsWatch(kafka_options(source) if source is not None else {}, self._letter_topics())
+
+    def through(self) -> Snapshot:
+        """Start every job and stay until the end; what it was at the end."""
+        with self._ends:
+            failed = self._start()
+            if failed is None:
+                failed = self._watch()
+            state: State = "failed" if failed else "stopped" if self._stopping.is_asked else "finished"
+            self._stop()
+            last = self._look(state, failed)
+            self._teller.tell(last)
+            return last
+
+    def _start(self) -> str | None:
+        """Start the jobs one after another; the reason if one does not."""
+        for job in self._pipeline.jobs:
+            if self._stopping.is_asked:
+                break
+            watch = JobWatch(job.name, job.kind)
+            context = JobContext(self._spark, self._pipeline, job, watch, self._is_once)
+            try:
+                query = kind_of(job).start(context, job)
+            except Exception as fault:
+                # Whatever a kind, a transform or Spark says of it, the user is told which job it was.
+                return f"{job.name} did not start: {reason_of(fault)}"
+            self._jobs.append(_Running(job, watch, query, JobFigures(job.name, job.kind)))
+            self._teller.tell(self._look("starting"))
+        return None
+
+    def _watch(self) -> str | None:
+        """Until all have ended or a stop is asked for; the reason if one failed."""
+        told_at = 0.0
+        while not self._stopping.is_asked:
+            failed = next((each for each in self._jobs if each.query.exception() is not None), None)
+            if failed is not None:
+                return f"{failed.job.name} failed: {reason_of(failed.query.exception())}"
+            if not any(each.query.isActive for each in self._jobs):
+                return None
+            if time.monotonic() - told_at >= TELL_SECONDS:
+                told_at = time.monotonic()
+                self._teller.tell(self._look("running"))
+            self._stopping.wait(LOOK_SECONDS)
+        return None
+
+    def _stop(self) -> None:
+        """Let each batch that is under way come to its end for a while, then stop. Together they are no slower."""
+        threads = [
+            threading.Thread(target=_stop_after_batch, args=(each.query,), daemon=True)
+            for each in self._jobs
+            if each.query.isActive
+        ]
+        for thread in threads:
+            thread.start()
+        if threads:
+            self._teller.tell(self._look("stopping"))
+        while any(thread.is_alive() for thread in threads):
+            for thread in threads:
+                thread.join(LOOK_SECONDS)
+
+    def _look(self, state: State, error: str | None = None) -> Snapshot:
+        letters = self._ends.dead_letters()
+        for each in self._jobs:
+            figures = each.watch.look(each.query, self._ends.ends)
+            if figures.bad is None:
+                figures = replace(figures, bad=self._bad_of(each.job, letters))
+            if figures.state == "failed":
+                figures = replace(figures, error=reason_of(each.query.exception()))
+            elif state == "stopping" and each.query.isActive:
+                figures = replace(figures, state="stopping")
+            elif self._stopping.is_asked or (state == "failed" and not self._ended_by_itself(each)):
+                figures = replace(figures, state="stopped")
+            each.figures = figures
+        started = {each.job.name: each.figures for each in self._jobs}
+        self._ends.topics = frozenset(self._topics())
+        return replace(
+            self._teller.last,
+            state=state,
+            jobs=tuple(started.get(job.name, JobFigures(job.name, job.kind)) for job in self._pipeline.jobs),
+            dead_letters=letters,
+            error=error,
+        )
+
+    def _ended_by_itself(self, running: _Running) -> bool:
+        return running.figures.state == "finished"
+
+    def _topics(self) -> set[str]:
+        """What is really read, patterns resolved."""
+        found: set[str] = set()
+        for each in self._jobs:
+            for source in (as_dict(each.query.lastProgress) or {}).get("sources") or ():
+                found |= read_offsets(source.get("endOffset")).keys()
+        return found
+
+    def _letter_topics(self) -> set[str]:
+        own = (self._letter_topic(job) for job in self._pipeline.jobs)
+        return {*self._letters, *(topic for topic in own if topic)}
+
+    def _letter_topic(self, job: Job) -> str | None:
+        ask = kind_of(job).dead_letters
+        return ask(job) if ask is not None else None
+
+    def _bad_of(self, job: Job, letters: Mapping[str, int]) -> int | None:
+        """Bad records of a job that does not count them: what came to its dead letters."""
+        topics = set(self._letters) if is_first(self._pipeline, job) else set()
+        own = self._letter_topic(job)
+        topics |= {own} if own else set()
+        known = [letters[topic] for topic in topics if topic in letters]
+        return sum(known) if known else 0 if topics else None
+
+
+def _stop_after_batch(query: Query) -> None:
+    """Stop between two batches if there is such a moment soon."""
+    before = as_dict(query.lastProgress)
+    deadline = time.monotonic() + GRACE_SECONDS
+    while query.isActive and time.monotonic() < deadline:
+        status = getattr(query, "status", None) or {}
+        if not status.get("isTriggerActive", False) or as_dict(query.lastProgress) != before:
+            break
+        time.sleep(0.05)
+    query.stop()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

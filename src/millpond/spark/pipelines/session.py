@@ -1,0 +1,286 @@
+"""A Spark session for pipelines: what it needs is checked first, and told in one line that can be typed.
+
+Spark's own log, and all that Java and the Python workers say, goes to a file, so that the terminal stays readable.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PYSPARK_LEAST: Final = (4, 2)
+PANDAS_BELOW: Final = (3,)
+JAVA_LEAST: Final = 17
+LOG_BYTES_MAX: Final = 20_000_000
+"""A log larger than this is set aside before the next run."""
+
+LOCAL: Final = "local[*]"
+
+
+class SessionError(Exception):
+    """Spark cannot be started here. The message says what to do."""
+
+
+# What must be there
+
+
+def check_python(version_of: Callable[[str], str | None] | None = None) -> None:
+    """pyspark, new enough, and the packages that it needs for Arrow."""
+    version_of = version_of or installed_version
+    found = version_of("pyspark") or version_of("pyspark-client")
+    if found is None:
+        raise SessionError("pyspark is not installed: pip install 'millpond[spark]'")
+    if _numbers(found) < PYSPARK_LEAST:
+        least = ".".join(map(str, PYSPARK_LEAST))
+        raise SessionError(f"pyspark {found} is too old, it must be {least} or newer: pip install 'pyspark>={least}'")
+    for package in ("pyarrow", "pandas"):
+        if version_of(package) is None:
+            raise SessionError(f"{package} is not installed: pip install 'millpond[spark]'")
+    pandas = version_of("pandas")
+    if pandas is not None and _numbers(pandas) >= PANDAS_BELOW:
+        raise SessionError(f"pandas {pandas} is too new for Spark: pip install 'pandas>=2.2,<3'")
+
+
+def installed_version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    path: str
+    version: int
+
+
+def find_java(environment: Mapping[str, str] | None = None) -> Java:
+    """The Java that Spark will take: of JAVA_HOME if that is set, else the first on the PATH."""
+    environment = os.environ if environment is None else environment
+    home = environment.get("JAVA_HOME")
+    if home:
+        path: str | None = shutil.which("java", path=os.path.join(home, "bin"))
+        if path is None:
+            raise SessionError(
+                f"JAVA_HOME is {home}, but there is no bin/java in it: set it to where Java is, or unset it"
+            )
+    else:
+        path = shutil.which("java", path=environment.get("PATH", ""))
+    version = java_version(path) if path is not None else None
+    if path is None or version is None:
+        raise SessionError(f"Spark needs Java {JAVA_LEAST} or newer, and there is none: {install_line()}")
+    if version < JAVA_LEAST:
+        raise SessionError(
+            f"Spark needs Java {JAVA_LEAST} or newer, and {path} is Java {version}: {install_line()}, "
+            "then set JAVA_HOME to it"
+        )
+    return Java(path, version)
+
+
+def java_version(path: str) -> int | None:
+    """The major version; None if it is no working Java (macOS has a stub of that name)."""
+    release = Path(os.path.realpath(path)).parent.parent / "release"
+    try:
+        told = release.read_text(errors="replace")[:10_000]
+    except OSError:
+        told = ""
+    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', told, re.MULTILINE)
+    if found is None:
+        try:
+            ran = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=30)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        found = re.search(r'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
+    return int(found[1]) if found else None
+
+
+def install_line(system: str | None = None) -> str:
+    """The one line that brings Java."""
+    if (system or platform.system()) == "Darwin":
+        return f"brew install openjdk@{JAVA_LEAST}"
+    root = "" if getattr(os, "geteuid", lambda: 0)() == 0 else "sudo "
+    return f"{root}apt-get install openjdk-{JAVA_LEAST}-jre-headless"
+
+
+# The session
+
+
+def default_settings(master: str) -> dict[str, str]:
+    """What pipelines want of Spark before anybody says otherwise."""
+    settings = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # State outgrows the heap long before it outgrows the disk, and stateful jobs with timers need it.
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        # Rates and lag of a stream that rests are told every second too, not every ten.
+        "spark.sql.streaming.noDataProgressEventInterval": "1000",
+    }
+    if is_here(master):
+        settings |= {
+            # Otherwise the first python3 on the PATH would run the workers, without our packages.
+            "spark.pyspark.python": sys.executable,
+            "spark.pyspark.driver.python": sys.executable,
+        }
+    if master.startswith("local"):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # 200 partitions of a small state are 200 small tasks in every batch.
+            "spark.sql.shuffle.partitions": str(max(1, _cores(master))),
+        }
+    return settings
+
+
+def is_here(master: str) -> bool:
+    """Whether the workers run on this machine."""
+    return master.startswith("local") or re.match(r"spark://(127\.|localhost[:/]|\[::1\])", master) is not None
+
+
+def _cores(master: str) -> int:
+    asked = re.search(r"\[(\d+)", master)
+    if asked is not None:
+        return int(asked[1])
+    if master == "local":
+        return 1
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def make_session(
+    name: str,
+    master: str = "",
+    conf: Mapping[str, str] | None = None,
+    *,
+    remote: str = "",
+    folder: str | os.PathLike[str] | None = None,
+    log_level: str = "ERROR",
+) -> SparkSession:
+    """A session with pipelines' defaults; `conf` goes before them. Spark's log is `spark.log` in `folder`, if given.
+
+    `remote` is the address of a Spark Connect server (sc://host:15002), which needs no Java here.
+    """
+    check_python()
+    if remote:
+        return _connect(name, remote, conf or {})
+    find_java()
+    master = master or LOCAL
+    settings = {"spark.master": master, "spark.app.name": name} | default_settings(master) | dict(conf or {})
+    settings = {key: each for key, each in settings.items() if each}
+    if folder is None:
+        return _session(settings, log_level)
+    with open_log(Path(folder)) as log:
+        _log_to_stderr(settings, Path(folder), log_level)
+        return _session(settings, log_level, log)
+
+
+def _connect(name: str, remote: str, conf: Mapping[str, str]) -> SparkSession:
+    if installed_version("grpcio") is None:
+        raise SessionError("Spark Connect needs grpcio: pip install 'millpond[spark]'")
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.remote(remote).appName(name)
+    for key, each in {"spark.sql.session.timeZone": "UTC", **conf}.items():
+        builder = builder.config(key, each)
+    try:
+        session = builder.getOrCreate()
+        _ = session.version
+    except PySparkException as fault:
+        raise SessionError(f"{remote} does not answer as a Spark Connect server: {_first_line(fault)}") from fault
+    if _numbers(session.version) < PYSPARK_LEAST:
+        least = ".".join(map(str, PYSPARK_LEAST))
+        raise SessionError(f"{remote} is Spark {session.version}; pipelines need {least} or newer")
+    return session
+
+
+def _session(settings: Mapping[str, str], log_level: str, log: IO[bytes] | None = None) -> SparkSession:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    conf = SparkConf(loadDefaults=False)
+    conf.setAll(list(settings.items()))
+    told = {} if log is None else {"stdout": log, "stderr": log}
+    gateway: Any = SparkContext._gateway
+    try:
+        if SparkContext._active_spark_context is None:
+            # Of a session of its own, Ctrl-C in the terminal reaches us alone, and we end the batch in peace.
+            gateway = gateway or launch_gateway(  # type: ignore[no-untyped-call]
+                conf, popen_kwargs={"start_new_session": True, **told}
+            )
+            SparkContext(conf=conf, gateway=gateway).setLogLevel(log_level)
+        builder = SparkSession.builder
+        for key, each in settings.items():
+            builder = builder.config(key, each)
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError) as fault:
+        where = f"; Spark's own words are in {log.name}" if log is not None else ""
+        raise SessionError(
+            f"Spark did not start with master {settings['spark.master']}: {_first_line(fault)}{where}"
+        ) from fault
+
+
+def _first_line(fault: BaseException) -> str:
+    from millpond.spark.pipelines.reasons import reason_of
+
+    return reason_of(fault)
+
+
+# The log
+
+
+def log_file(folder: Path) -> Path:
+    return folder / "spark.log"
+
+
+def open_log(folder: Path) -> IO[bytes]:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = log_file(folder)
+    if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+        path.replace(path.with_suffix(".log.1"))
+    return open(path, "ab")
+
+
+_LOG4J: Final = """\
+rootLogger.level = {level}
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.target = SYSTEM_ERR
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}}{{UTC}} %p %c{{1}}: %m%n%ex
+"""
+
+
+def _log_to_stderr(settings: dict[str, str], folder: Path, level: str) -> None:
+    """Java's standard error is the log file already: log4j need only write to it."""
+    path = folder / "log4j2.properties"
+    path.write_text(_LOG4J.format(level=level.lower()))
+    option = f"-Dlog4j2.configurationFile={path.resolve().as_uri()}"
+    key = "spark.driver.extraJavaOptions"
+    settings[key] = f"{settings[key]} {option}" if key in settings else option

@@ -1,0 +1,74 @@
+"""status.json: what a run writes of itself once a second, and what `millpond pipeline status` reads.
+
+The file is replaced whole, so that a reader never sees half of one. A run that could not say goodbye is told by its
+process being gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from millpond.spark.pipelines.lock import is_held
+from millpond.spark.pipelines.progress import Snapshot
+
+FILE: Final = "status.json"
+FILE_BYTES_MAX: Final = 10_000_000
+RUNNING: Final = ("starting", "running", "waiting", "stopping")
+
+
+def write_status(folder: Path, snapshot: Snapshot) -> None:
+    """Replace the status in `folder` with this one."""
+    new = folder / f".{FILE}.new"
+    new.write_text(json.dumps(snapshot.as_object()))
+    new.replace(folder / FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What is known of a pipeline that ran here, or runs."""
+
+    snapshot: Snapshot
+    condition: str
+    """running | stopped | finished | failed | dead"""
+
+    @property
+    def is_running(self) -> bool:
+        return self.condition == "running"
+
+
+def read_status(folder: Path) -> Status | None:
+    """The status of the pipeline that keeps its state in `folder`; None if there is none."""
+    path = folder / FILE
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            return None
+        snapshot = Snapshot.from_object(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    if snapshot.state not in RUNNING:
+        return Status(_at_rest(snapshot), snapshot.state)
+    if is_held(folder):
+        return Status(snapshot, "running")
+    return Status(_at_rest(snapshot), "dead")
+
+
+def _at_rest(snapshot: Snapshot) -> Snapshot:
+    """Nothing runs any more: rates of the last moment would tell otherwise."""
+    jobs = tuple(replace(each, input_per_second=None, done_per_second=None) for each in snapshot.jobs)
+    return replace(snapshot, jobs=jobs)
+
+
+def find_statuses(home: Path) -> Iterator[tuple[Path, Status]]:
+    """Every pipeline with a folder in `home`, by name."""
+    try:
+        folders = sorted(each for each in home.iterdir() if each.is_dir())
+    except OSError:
+        return
+    for each in folders:
+        status = read_status(each)
+        if status is not None:
+            yield each, status

@@ -1,0 +1,67 @@
+"""How a run is asked to stop: by a signal, or by whoever started it. The second signal does not wait."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+AT_ONCE: Final = 130
+"""The exit code of a run that was stopped at once."""
+
+
+class Stopping:
+    """Asked once, a run ends in peace."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._last_words: Callable[[], None] = lambda: None
+
+    def ask(self) -> None:
+        self._asked.set()
+
+    @property
+    def is_asked(self) -> bool:
+        return self._asked.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Until it is asked, so long at most."""
+        self._asked.wait(seconds)
+
+    @contextmanager
+    def listening(self, last_words: Callable[[], None]) -> Iterator[None]:
+        """Take SIGINT and SIGTERM as the wish to stop. `last_words` are said before the second one ends all."""
+        self._last_words = last_words
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+        self.listen()
+        try:
+            yield
+        finally:
+            if _may_listen():
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+    def listen(self) -> None:
+        if _may_listen():
+            for number in SIGNALS:
+                signal.signal(number, self._heard)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        # Only noted: an exception in the middle of a question to Spark could be lost there.
+        if not self._asked.is_set():
+            self._asked.set()
+            return
+        try:
+            self._last_words()
+        finally:
+            # Java ends with us: it watches the pipe between us.
+            os._exit(AT_ONCE)
+
+
+def _may_listen() -> bool:
+    return threading.current_thread() is threading.main_thread()

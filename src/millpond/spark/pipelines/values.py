@@ -1,0 +1,298 @@
+"""Values of a declaration: each is declared once with what it is for, and read and checked the same from TOML and
+from Python, so that both forms of a pipeline are equal.
+
+A table is a frozen dataclass made of `value(...)` fields that calls `settle(self)` in its `__post_init__`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+LENGTH_MAX: Final = 1_000_000
+"""A text of a declaration longer than this is a mistake."""
+
+
+class DeclarationError(ValueError):
+    """A declaration that cannot be. The message says where and what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader(Generic[T]):
+    """How a value is read: `read` takes what was written and gives what it means, or raises ValueError saying why
+    not. `what` is for people. An `is_path` value is relative to the file that names it."""
+
+    what: str
+    read: Callable[[Any], T]
+    is_path: bool = False
+    table: type | None = None
+    """The dataclass of a table inside a table."""
+
+
+def value(doc: str, reader: Reader[T], default: Any = dataclasses.MISSING) -> Any:
+    """A field of a table: what it is for, how it is read, and its default (none: it must be given)."""
+    told = {"doc": doc, "reader": reader}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=lambda: dict(default), metadata=told)
+    return dataclasses.field(default=default, metadata=told)
+
+
+def settle(table: Any) -> None:
+    """Read and check every field of a frozen dataclass, in place. For its `__post_init__`."""
+    for each in dataclasses.fields(table):
+        reader = each.metadata.get("reader")
+        given = getattr(table, each.name)
+        if reader is None or (each.default is not dataclasses.MISSING and given is each.default):
+            continue
+        try:
+            object.__setattr__(table, each.name, reader.read(given))
+        except DeclarationError as fault:
+            raise DeclarationError(f"{key_of(each)}: {fault}") from None
+        except ValueError as fault:
+            raise DeclarationError(f"{key_of(each)} = {_shown(given)}: {fault}") from None
+
+
+def key_of(field: dataclasses.Field[Any]) -> str:
+    """The key in TOML: the field's name, without the underscore that Python's own words need behind them."""
+    return field.name.rstrip("_")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}."
+
+
+def _shown(given: object) -> str:
+    text = repr(given)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+# What is read
+
+
+def _text(given: Any) -> str:
+    if not isinstance(given, str):
+        raise ValueError("write a text in quotes")
+    if not given.strip():
+        raise ValueError("it is empty")
+    if len(given) > LENGTH_MAX:
+        raise ValueError(f"it is longer than {LENGTH_MAX:,} characters")
+    return given
+
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+def _name(given: Any) -> str:
+    if not _NAME.fullmatch(_text(given)):
+        raise ValueError("a name is made of letters, digits, '.', '_' and '-', at most 200 of them")
+    return str(given)
+
+
+def _flag(given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise ValueError("write true or false")
+    return given
+
+
+def _path(given: Any) -> str:
+    # Where a relative path begins is for whoever reads the file; here it stays as it is.
+    return str(given) if isinstance(given, Path) else _text(given)
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    if isinstance(given, str):
+        given = [part.strip() for part in given.split(",")]
+    if not isinstance(given, Sequence):
+        raise ValueError('write a list of names, as ["a", "b"]')
+    found = tuple(_text(each) for each in given)
+    if len(set(found)) < len(found):
+        raise ValueError("a name is in it twice")
+    return found
+
+
+def _texts(given: Any) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        raise ValueError('write a table of texts, as { name = "…" }')
+    return {str(name): _text(text) for name, text in given.items()}
+
+
+def _settings(given: Any) -> dict[str, str]:
+    """Spark's way of writing: true and numbers are texts too."""
+    if not isinstance(given, Mapping):
+        raise ValueError('write a table, as { name = "value" }')
+    found: dict[str, str] = {}
+    for name, each in given.items():
+        if not isinstance(each, str | int | float | bool):
+            raise ValueError(f"{name} must be a text, a number, true or false")
+        found[str(name)] = str(each).lower() if isinstance(each, bool) else str(each)
+    return found
+
+
+TEXT: Final = Reader("text", _text)
+NAME: Final = Reader("name", _name)
+FLAG: Final = Reader("true or false", _flag)
+PATH: Final = Reader("path", _path, is_path=True)
+NAMES: Final = Reader("names", _names)
+TEXTS: Final = Reader("texts by name", _texts)
+SETTINGS: Final = Reader("settings", _settings)
+
+
+def whole(least: int = 0, most: int = 2**63 - 1) -> Reader[int]:
+    def read(given: Any) -> int:
+        if isinstance(given, bool) or not isinstance(given, int):
+            raise ValueError("write a whole number")
+        if not least <= given <= most:
+            raise ValueError(f"it must be from {least:,} to {most:,}")
+        return given
+
+    return Reader("whole number", read)
+
+
+def number(least: float, most: float) -> Reader[float]:
+    def read(given: Any) -> float:
+        if isinstance(given, bool) or not isinstance(given, int | float):
+            raise ValueError("write a number")
+        if not least <= given <= most:
+            raise ValueError(f"it must be from {least:,} to {most:,}")
+        return float(given)
+
+    return Reader("number", read)
+
+
+def one_of(*choices: str) -> Reader[str]:
+    def read(given: Any) -> str:
+        if given not in choices:
+            raise ValueError(f"there is no such choice{nearest(str(given), choices)}")
+        return str(given)
+
+    return Reader(" | ".join(choices), read)
+
+
+def table_of(kind: type[T]) -> Reader[T]:
+    """A table inside a table."""
+
+    def read(given: Any) -> T:
+        if isinstance(given, kind):
+            return given
+        if not isinstance(given, Mapping):
+            raise ValueError("write a table, as { key = value }")
+        return kind(**arguments_of(kind, given))
+
+    return Reader("table", read, table=kind)
+
+
+def arguments_of(kind: type, given: Mapping[str, Any], extra: Iterable[str] = ()) -> dict[str, Any]:
+    """The keys of a table as arguments of its dataclass; an unknown or a missing one is an error."""
+    fields = {key_of(each): each for each in dataclasses.fields(kind)}
+    for key in given:
+        if key not in fields:
+            raise DeclarationError(f"there is no key {key!r}{nearest(key, [*fields, *extra])}")
+    for key, each in fields.items():
+        if key not in given and each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING:
+            raise DeclarationError(f"{key} is missing: {each.metadata['doc']}")
+    return {fields[key].name: each for key, each in given.items()}
+
+
+# Lengths of time, sizes and moments
+
+_UNITS_MS: Final = {
+    "millisecond": 1, "ms": 1, "second": 1000, "s": 1000, "sec": 1000, "minute": 60_000, "min": 60_000, "m": 60_000,
+    "hour": 3_600_000, "h": 3_600_000, "day": 86_400_000, "d": 86_400_000, "week": 604_800_000, "w": 604_800_000,
+}  # fmt: skip
+_SPAN: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]+)\s*")
+_SPOKEN: Final = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000), ("millisecond", 1))
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Duration:
+    """A length of time. As a text it is an interval as Spark reads it: `10 minutes`."""
+
+    ms: int
+
+    @property
+    def seconds(self) -> float:
+        return self.ms / 1000
+
+    def __str__(self) -> str:
+        unit, size = next((unit, size) for unit, size in _SPOKEN if self.ms % size == 0)
+        count = self.ms // size
+        return f"{count} {unit}" + ("" if count == 1 else "s")
+
+
+def read_duration(given: Any) -> Duration:
+    if isinstance(given, Duration):
+        return given
+    if isinstance(given, timedelta):
+        return Duration(round(given.total_seconds() * 1000))
+    text = _text(given).strip().lower()
+    total, position = 0.0, 0
+    while position < len(text):
+        part = _SPAN.match(text, position)
+        word = part[2] if part else ""
+        unit = _UNITS_MS.get(word) or _UNITS_MS.get(word.removesuffix("s"))
+        if part is None or unit is None:
+            raise ValueError('a length of time is written like "10 minutes", "1h30m" or "500 ms"')
+        total += float(part[1]) * unit
+        position = part.end()
+    if total > 3650 * 86_400_000:
+        raise ValueError("it is longer than ten years")
+    return Duration(round(total))
+
+
+_SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+def read_size(given: Any) -> int:
+    """Bytes, of a number or a text such as `128 MB` or `1GiB`."""
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        return given
+    found = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
+    if found is None:
+        raise ValueError('a size is written like "128 MB", "1 GiB" or 4096')
+    factor: int = (1024 if found[3] else 1000) ** ("", "k", "m", "g", "t").index(found[2].lower())
+    return round(float(found[1]) * factor)
+
+
+def read_moment(given: Any) -> datetime:
+    """A moment in UTC, of a datetime or an ISO text; without a zone it is UTC, on every machine the same."""
+    if isinstance(given, str):
+        try:
+            given = datetime.fromisoformat(given)
+        except ValueError:
+            raise ValueError('a moment is written like "2026-01-31T08:30:00Z"') from None
+    if not isinstance(given, datetime):
+        raise ValueError('a moment is written like "2026-01-31T08:30:00Z"')
+    return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+
+
+DURATION: Final = Reader("length of time", read_duration)
+SIZE: Final = Reader("size", read_size)
+MOMENT: Final = Reader("moment", read_moment)
+
+AVAILABLE_NOW: Final = "available_now"
+CONTINUOUS: Final = "continuous"
+
+
+def read_trigger(given: Any) -> str:
+    if given in (AVAILABLE_NOW, CONTINUOUS):
+        return str(given)
+    try:
+        return str(read_duration(given))
+    except ValueError:
+        raise ValueError(
+            f'it is "{AVAILABLE_NOW}", "{CONTINUOUS}" or a length of time such as "10 seconds"'
+        ) from None
+
+
+TRIGGER: Final = Reader("trigger", read_trigger)

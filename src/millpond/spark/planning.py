@@ -1,0 +1,52 @@
+"""From the offsets of a batch to the ranges that tasks read: one for each partition, or split as options ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+from millpond.base.ids import TopicPartition
+
+
+class Range(NamedTuple):
+    """The records of one task: [start, end) of one partition."""
+
+    place: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets; compaction and transactions leave fewer records."""
+        return self.end - self.start
+
+
+def split(ranges: Iterable[Range], *, tasks_min: int | None, offsets_max: int | None) -> list[Range]:
+    """No range above `offsets_max`, and about `tasks_min` of them at least, the largest split most."""
+    whole = [each for each in sorted(ranges) if each.size > 0]
+    if offsets_max is not None:
+        whole = [part for each in whole for part in _cut(each, -(-each.size // offsets_max))]
+    if tasks_min is None or len(whole) >= tasks_min:
+        return whole
+    total = sum(each.size for each in whole)
+    # Those too small for a second task are set aside, so that the large ones share all that remain.
+    small = {each for each in whole if _share(each.size, total, tasks_min) == 1}
+    tasks_left = max(tasks_min - len(small), 1)
+    offsets_left = total - sum(each.size for each in small)
+    return [
+        part
+        for each in whole
+        for part in _cut(each, 1 if each in small else _share(each.size, offsets_left, tasks_left))
+    ]
+
+
+def _share(size: int, total: int, tasks: int) -> int:
+    """The tasks due to `size` of `total`, rounded, at least one."""
+    return max((2 * size * tasks + total) // (2 * total), 1)
+
+
+def _cut(whole: Range, parts: int) -> list[Range]:
+    """Equal parts; where it does not divide, the last ones are larger by one. Empty parts are left out."""
+    edges = [whole.start + whole.size * number // parts for number in range(parts + 1)]
+    return [Range(whole.place, first, last) for first, last in pairwise(edges) if first < last]

@@ -1,0 +1,141 @@
+"""What a task does: the records of one range as Arrow batches, over connections that the worker process keeps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from millpond.base.ids import TopicPartition
+from millpond.client.cluster.cluster import Cluster
+from millpond.client.cluster.errors import OffsetsGone
+from millpond.client.cluster.reading import FETCH_BYTES, PATIENCE_SECONDS, RawBatch, read_range
+from millpond.client.errors import ClientError
+from millpond.spark.arrow import BatchMaker
+from millpond.spark.data_loss import report_loss
+from millpond.spark.options import (
+    FAIL_ON_DATA_LOSS,
+    INCLUDE_HEADERS,
+    POLL_TIMEOUT_MS,
+    VALUE_FORMAT,
+    OptionError,
+    Options,
+)
+from millpond.spark.planning import Range
+from millpond.wire.kernel import ColumnBuilder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_PER_BATCH: Final = 32 << 10
+BYTES_PER_BATCH: Final = 4 << 20
+"""A batch of rows goes to Spark when it has either. Larger ones gain nothing; they only need memory on both sides."""
+
+FETCH_SETTING: Final = "max.partition.fetch.bytes"
+FETCH_BYTES_MAX: Final = 256 << 20
+
+_idle: Final[dict[frozenset[tuple[str, str]], list[Cluster]]] = defaultdict(list)
+"""Connections of this worker process that no task uses now. Spark gives one process many tasks in turn."""
+
+
+@contextmanager
+def pooled_cluster(settings: Mapping[str, str]) -> Iterator[Cluster]:
+    """A cluster for the time of one task. After an error its connections are not used again."""
+    idle = _idle[frozenset(settings.items())]
+    cluster = idle.pop() if idle else Cluster(settings)
+    try:
+        yield cluster
+    except BaseException:
+        cluster.close()
+        raise
+    idle.append(cluster)
+
+
+def read_rows(options: Options, work: object) -> Iterator[pa.RecordBatch]:
+    """The rows of one range. `work` is what planning made; Spark gives None where it made nothing."""
+    if work is None:
+        return
+    _check(work)
+    assert isinstance(work, Range)
+    with pooled_cluster(options.kafka) as cluster:
+        if options[VALUE_FORMAT] == "raw":
+            yield from _batches(cluster, options, work, with_headers=options[INCLUDE_HEADERS])
+            return
+        from millpond.spark.bad_records import Sieve
+
+        sieve = Sieve(options)
+        with_headers = options[INCLUDE_HEADERS] or sieve.needs_headers
+        for batch in _batches(cluster, options, work, with_headers=with_headers):
+            yield sieve.sift(batch, work.place.topic, work.place.partition)
+        sieve.flush()
+
+
+def _batches(cluster: Cluster, options: Options, work: Range, *, with_headers: bool) -> Iterator[pa.RecordBatch]:
+    builder = ColumnBuilder(with_headers)
+    maker = BatchMaker(*work.place)
+    for header, payload in _raw_batches(cluster, options, work):
+        builder.add(
+            payload,
+            header.record_count,
+            header.base_offset,
+            header.base_timestamp,
+            header.max_timestamp if header.is_append_time else None,
+            work.start,
+            work.end,
+        )
+        if builder.rows >= ROWS_PER_BATCH or builder.data_bytes >= BYTES_PER_BATCH:
+            yield maker.make(builder.take())
+    if builder.rows:
+        yield maker.make(builder.take())
+
+
+def _raw_batches(cluster: Cluster, options: Options, work: Range) -> Iterator[RawBatch]:
+    """The range as it is on the wire. Of a range that is gone in part, with failOnDataLoss=false, what is left."""
+    at, end = work.start, work.end
+    poll_timeout_ms = options[POLL_TIMEOUT_MS]
+    while at < end:
+        try:
+            for batch in read_range(
+                cluster,
+                work.place,
+                at,
+                end,
+                isolation=options.isolation,
+                fetch_bytes=_fetch_bytes(options),
+                patience_seconds=PATIENCE_SECONDS if poll_timeout_ms is None else poll_timeout_ms / 1000,
+            ):
+                at = max(at, batch.header.next_offset)
+                yield batch
+            return
+        except OffsetsGone as gone:
+            report_loss(
+                f"{_named(work.place)}: offsets {at} to {end} were to be read, the log has {gone.earliest} to "
+                f"{gone.latest}",
+                fails=options[FAIL_ON_DATA_LOSS],
+            )
+            if gone.earliest <= at and end <= gone.latest:
+                return
+            at, end = max(at, gone.earliest), min(end, gone.latest)
+
+
+def _check(work: object) -> None:
+    match work:
+        case Range(TopicPartition(str(), int()), int(start), int(end)) if 0 <= start <= end:
+            return
+    raise ClientError(
+        f"a task was given {work!r} instead of a range of offsets: is this another version of millpond?"
+    )
+
+
+def _fetch_bytes(options: Options) -> int:
+    given = options.kafka.get(FETCH_SETTING)
+    if given is None:
+        return FETCH_BYTES
+    if not given.isdecimal() or not 1 <= int(given) <= FETCH_BYTES_MAX:
+        raise OptionError(f"option kafka.{FETCH_SETTING} cannot be {given!r}: it is 1 to {FETCH_BYTES_MAX}")
+    return int(given)
+
+
+def _named(place: TopicPartition) -> str:
+    return f"{place.topic}[{place.partition}]"

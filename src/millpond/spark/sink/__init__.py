@@ -1,0 +1,1 @@
+"""Rows into topics: `df.write.format("millpond")` and `df.writeStream…format("millpond")`."""

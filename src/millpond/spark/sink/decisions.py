@@ -1,0 +1,228 @@
+"""The decisions of exactly-once writes, kept in a compacted topic of the cluster that is written to.
+
+One record per query: which batch was decided last, and which transactions make it up. It is written in a transaction
+of its own, whose id every driver of the query takes over before it looks: of two drivers that run the same query only
+the later one can decide.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode
+from millpond.base.ids import TopicPartition
+from millpond.client.cluster import offsets
+from millpond.client.cluster.cluster import Cluster
+from millpond.client.cluster.errors import Answered, ClusterError, OffsetsGone
+from millpond.client.cluster.reading import read_range
+from millpond.client.cluster.transacting import Outcome, ProducerIdentity, end, init_producer
+from millpond.client.cluster.writing import BatchWriter
+from millpond.spark.sink.errors import BatchNotWritten
+from millpond.wire import kernel
+from millpond.wire import messages as m
+from millpond.wire.batch import HEADER_BYTES
+from millpond.wire.compression import GZIP
+from millpond.wire.partitioner import partition_for_key
+from millpond.wire.records import Record, encode_batch
+
+TOPIC: Final = "__millpond_spark"
+PARTITIONS: Final = 8
+"""A driver that dies while it decides holds back those that share its partition until its transaction times out."""
+
+CONFIG: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(1 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+
+DECIDING_TIMEOUT_MS: Final = 10_000
+SETTLED_SECONDS: Final = 60.0
+_STEP_SECONDS: Final = 0.02
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one task wrote: a transaction, the rows in it, and where it begins in some of its partitions."""
+
+    partition: int
+    """Spark's, not the topic's."""
+    rows: int
+    checksum: str
+    identity: ProducerIdentity | None = None
+    """None when the task only counted its rows, or had none."""
+    begins: tuple[tuple[str, int, int], ...] = ()
+    """(topic, partition, offset) of its first batch there: from these the log can tell how it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """This batch consists of these transactions, for good: whoever reads it may commit them."""
+
+    owner: str
+    """A streaming query, or what a job calls itself."""
+    batch: int
+    parts: tuple[Part, ...]
+
+    def to_json(self) -> bytes:
+        parts = [
+            [each.partition, each.rows, each.checksum, each.identity, each.begins]
+            for each in self.parts
+            if each.identity is not None
+        ]
+        return json.dumps({"format": _FORMAT, "batch": self.batch, "parts": parts}, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, owner: str, data: bytes) -> Decision:
+        told = json.loads(data)
+        if told["format"] != _FORMAT:
+            raise ClusterError(
+                f"{TOPIC} has a decision of {owner} in format {told['format']}, this Millpond reads {_FORMAT}: "
+                "use the version that wrote it"
+            )
+        parts = tuple(
+            Part(partition, rows, checksum, ProducerIdentity(*identity), tuple(map(tuple, begins)))
+            for partition, rows, checksum, identity, begins in told["parts"]
+        )
+        return cls(owner, told["batch"], parts)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What this process has read of one partition of the topic."""
+
+    position: int
+    decisions: dict[str, bytes]
+
+
+_known: dict[tuple[UUID, int], _Known] = {}
+"""Python workers are used again and again, so each reads only what is new. A topic made anew has another id."""
+
+
+class DecisionLog:
+    """Looks decisions up and records them. For one thread at a time."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def take_over(self, owner: str) -> ProducerIdentity:
+        """Become the one that decides for it. What an older one has begun is decided or undone after this."""
+        return init_producer(self._cluster, f"{name_of(owner)}decision", DECIDING_TIMEOUT_MS)
+
+    def find(self, owner: str) -> Decision | None:
+        """The newest decision of this query or job."""
+        place, topic_id = self._place(owner)
+        known = self._catch_up(place, topic_id)
+        data = known.decisions.get(owner)
+        return None if data is None else Decision.from_json(owner, data)
+
+    def record(self, identity: ProducerIdentity, decision: Decision) -> None:
+        """Write it for good. `identity` is what `take_over` gave, before the decision was looked for."""
+        place, _ = self._place(decision.owner)
+        now_ms = time.time_ns() // 1_000_000
+        batch = encode_batch([Record(0, now_ms, decision.owner.encode(), decision.to_json())])
+        with BatchWriter(self._cluster, codec=GZIP, transactional=identity) as writer:
+            writer.append(place, batch[HEADER_BYTES:], 1, now_ms, now_ms)
+            writer.flush()
+        outcome = end(self._cluster, identity, commit=True)
+        if outcome is not Outcome.COMMITTED:
+            raise BatchNotWritten(
+                f"batch {decision.batch} of {decision.owner} was not decided: another driver of the same query "
+                "was quicker, or this one took too long. Only one may run at a time"
+            )
+
+    def _place(self, owner: str) -> tuple[TopicPartition, UUID]:
+        found = self._cluster.topics([TOPIC]).get(TOPIC)
+        if found is None:
+            _create(self._cluster)
+            found = self._cluster.topic(TOPIC)
+        return TopicPartition(TOPIC, partition_for_key(owner.encode(), len(found.partitions))), found.topic_id
+
+    def _catch_up(self, place: TopicPartition, topic_id: UUID) -> _Known:
+        end_offset = self._settled_end(place)
+        known = _known.get((topic_id, place.partition))
+        if known is None or known.position > end_offset:
+            known = self._from_the_start(place, topic_id)
+        try:
+            self._read(known, place, end_offset)
+        except OffsetsGone:
+            known = self._from_the_start(place, topic_id)
+            self._read(known, place, end_offset)
+        return known
+
+    def _from_the_start(self, place: TopicPartition, topic_id: UUID) -> _Known:
+        begin = offsets.earliest(self._cluster, [place])[place]
+        known = _known[topic_id, place.partition] = _Known(begin, {})
+        return known
+
+    def _settled_end(self, place: TopicPartition) -> int:
+        """The end of the partition, once no transaction below it is open: a decision is never overlooked."""
+        wanted = offsets.latest(self._cluster, [place])[place]
+        deadline = time.monotonic() + SETTLED_SECONDS
+        while offsets.latest(self._cluster, [place], "read_committed")[place] < wanted:
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"a transaction in {place.topic}[{place.partition}] has been open for {SETTLED_SECONDS:g} s; see "
+                    "millpond txn list, and start the query again when it is over"
+                )
+            time.sleep(_STEP_SECONDS)
+        return wanted
+
+    def _read(self, known: _Known, place: TopicPartition, end_offset: int) -> None:
+        for header, payload in read_range(
+            self._cluster, place, known.position, end_offset, isolation="read_committed"
+        ):
+            records = kernel.decode_records(
+                payload, header.record_count, header.base_offset, header.base_timestamp, None
+            )
+            for offset, _, key, value, _ in records:
+                if known.position <= offset < end_offset and key is not None:
+                    _apply(known.decisions, key.decode(), value)
+        known.position = max(known.position, end_offset)
+
+
+def name_of(owner: str) -> str:
+    """What the transactional ids of a query or a job begin with; no other's begin so."""
+    return f"spark.{quote(owner, safe='').replace('.', '%2E')}."
+
+
+def _apply(decisions: dict[str, bytes], owner: str, value: bytes | None) -> None:
+    if value is None:
+        decisions.pop(owner, None)
+    else:
+        decisions[owner] = value
+
+
+def _create(cluster: Cluster) -> None:
+    """Make the topic, unless somebody else is quicker."""
+    kind = m.CreateTopicsRequest
+    request = kind(
+        topics=[
+            kind.CreatableTopic(
+                name=TOPIC,
+                num_partitions=PARTITIONS,
+                replication_factor=-1,
+                configs=[kind.CreatableTopicConfig(name=name, value=value) for name, value in CONFIG.items()],
+            )
+        ]
+    )
+
+    def attempt() -> None:
+        refusal: Any = None
+        # Older clusters let only the controller create topics; the others say so.
+        for link in cluster.brokers():
+            told = link.ask(request, m.CreateTopicsResponse).topics[0]
+            if told.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                return
+            refusal = refusal if refusal and told.error_code == ErrorCode.NOT_CONTROLLER else told
+        raise Answered(
+            f"cannot create topic {TOPIC}, which exactly_once needs", refusal.error_code, refusal.error_message
+        )
+
+    cluster.retrying(f"create topic {TOPIC}", attempt)

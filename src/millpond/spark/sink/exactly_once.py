@@ -1,0 +1,290 @@
+"""Exactly-once writes: tasks leave transactions open, the driver decides once and for all, then ends them.
+
+A recorded decision is the point of no return of a batch: from there on every process that meets the batch again can
+only finish it. docs/decisions/0005-exactly-once-into-topics.md has the whole protocol and what each failure leads to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Final
+
+from millpond.base.errors import ErrorCode
+from millpond.base.ids import TopicPartition
+from millpond.client.cluster.cluster import Cluster
+from millpond.client.cluster.errors import Answered, Unsupported
+from millpond.client.cluster.transacting import (
+    Fate,
+    Outcome,
+    ProducerIdentity,
+    describe,
+    end,
+    fate,
+    init_producer,
+    list_open,
+)
+from millpond.spark.sink import steps
+from millpond.spark.sink.decisions import Decision, DecisionLog, Part, name_of
+from millpond.spark.sink.errors import BatchNotWritten, BatchTorn, SinkError
+from millpond.spark.sink.steps import Step
+
+EVIDENCE_MAX: Final = 2
+"""Of so many partitions a decision remembers where a transaction begins; each of them can tell how it ended."""
+
+PENDING_SECONDS: Final = 60.0
+_PENDING_STEP_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is written once: a batch of a streaming query, or a numbered write of a job."""
+
+    owner: str
+    number: int
+    older_are_done: bool = False
+    """A job that counts its own writes may start again from its first; a query never goes back."""
+
+
+class Duty(Enum):
+    """What a task has to do with its rows."""
+
+    WRITE = auto()
+    COUNT = auto()
+    """They are in the topic already."""
+
+
+def duty_of(cluster: Cluster, unit: Unit, partition: int) -> Duty:
+    """Looked up before a task writes. What is decided but not finished is finished on the way."""
+    standing = _standing(DecisionLog(cluster), unit)
+    if standing is None:
+        return Duty.WRITE
+    if standing.batch > unit.number:
+        return Duty.COUNT
+    lost = _lost(settle(cluster, standing))
+    if len(lost) == len(standing.parts):
+        # Nothing of it was ever to be seen: it is as if it had not been decided.
+        return Duty.WRITE
+    return Duty.WRITE if partition in {part.partition for part in lost} else Duty.COUNT
+
+
+def open_transaction(cluster: Cluster, owner: str, partition: int, timeout_ms: int) -> ProducerIdentity:
+    """Begin a task's transaction. An older attempt of the task loses its own."""
+    try:
+        identity = init_producer(cluster, f"{name_of(owner)}{partition}", timeout_ms)
+    except Answered as refusal:
+        if refusal.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            raise SinkError(
+                f"the cluster does not allow transactions of {timeout_ms} ms: give option transactionTimeout at most "
+                "its transaction.max.timeout.ms, or raise that"
+            ) from refusal
+        raise
+    steps.done(Step.OPENED)
+    return identity
+
+
+def evidence(first_offsets: Mapping[TopicPartition, int]) -> tuple[tuple[str, int, int], ...]:
+    return tuple((*place, offset) for place, offset in sorted(first_offsets.items())[:EVIDENCE_MAX])
+
+
+def commit(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
+    """Make a batch count, or finish what was decided about it before. May be called again at any time.
+
+    BatchNotWritten when a replay will help, BatchTorn when only a person can.
+    """
+    log = DecisionLog(cluster)
+    if not any(part.identity for part in reported) and _standing(log, unit) is None:
+        return
+    decider = log.take_over(unit.owner)
+    standing = _standing(log, unit)
+    decision = _decide(cluster, unit, reported, standing)
+    if decision is not standing and decision.parts:
+        kept = standing.parts if standing else ()
+        check_open(cluster, unit.number, [part for part in decision.parts if part not in kept])
+        steps.done(Step.CHECKED)
+        log.record(decider, decision)
+        steps.done(Step.DECIDED)
+        lost = _lost(settle(cluster, decision))
+        if lost:
+            raise BatchNotWritten(_told_lost(unit.number, lost, "were lost after they were decided"))
+    steps.done(Step.ENDED_ALL)
+    sweep(cluster, unit.owner)
+
+
+def abort(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
+    """Give a batch up, as far as it was not decided."""
+    identities = [part.identity for part in reported if part.identity is not None]
+    if not identities:
+        return
+    log = DecisionLog(cluster)
+    # A decision whose recording was cut short is there or is not, after this.
+    log.take_over(unit.owner)
+    standing = log.find(unit.owner)
+    decided = {part.identity for part in standing.parts} if standing else set()
+    for identity in identities:
+        if identity not in decided:
+            end(cluster, identity, commit=False)
+    steps.done(Step.ABORTED)
+
+
+def commit_unnumbered(cluster: Cluster, reported: Collection[Part]) -> None:
+    """Commit the transactions of a job that will not be replayed: if the driver dies meanwhile, some are missing."""
+    parts = [part for part in reported if part.identity is not None]
+    check_open(cluster, 0, parts)
+    lost = [part for part in parts if end(cluster, _identity(part), commit=True) is not Outcome.COMMITTED]
+    if lost:
+        raise BatchTorn(
+            f"{len(parts) - len(lost)} of {len(parts)} transactions were committed, the others timed out meanwhile: "
+            f"the rows of tasks {_numbers(part.partition for part in lost)} are missing"
+        )
+
+
+def abort_unnumbered(cluster: Cluster, reported: Collection[Part]) -> None:
+    for part in reported:
+        if part.identity is not None:
+            end(cluster, part.identity, commit=False)
+
+
+def settle(cluster: Cluster, decision: Decision) -> dict[Part, bool]:
+    """Commit whatever of the decision is open; for each part whether readers see it."""
+    found = describe(cluster, [_identity(part).transactional_id for part in decision.parts])
+    settled: dict[Part, bool] = {}
+    for part in decision.parts:
+        identity = _identity(part)
+        known = found.get(identity.transactional_id)
+        outcome = known.outcome(identity) if known else Outcome.FENCED
+        if outcome is None:
+            outcome = end(cluster, identity, commit=True)
+            steps.done(Step.ENDED_ONE)
+        settled[part] = _seen_in_log(cluster, part) if outcome is Outcome.FENCED else outcome is Outcome.COMMITTED
+    return settled
+
+
+def check_open(cluster: Cluster, batch: int, parts: Collection[Part]) -> None:
+    """BatchNotWritten unless each of the transactions waits to be ended."""
+    found = describe(cluster, [_identity(part).transactional_id for part in parts])
+    gone = []
+    for part in parts:
+        known = found.get(_identity(part).transactional_id)
+        if known is None or known.outcome(_identity(part)) is not None:
+            gone.append(part)
+    if gone:
+        raise BatchNotWritten(_told_lost(batch, gone, "are not open any more"))
+
+
+def sweep(cluster: Cluster, owner: str) -> None:
+    """Abort what attempts that were given up have left open: it would hold back readers until its timeout.
+
+    Called when nothing of the query runs, so nothing that will be needed is open.
+    """
+    try:
+        left = list_open(cluster, name_of(owner))
+    except Unsupported:
+        return
+    for known in describe(cluster, left).values():
+        if known.is_open:
+            end(cluster, known.identity, commit=False)
+
+
+def _standing(log: DecisionLog, unit: Unit) -> Decision | None:
+    """The decision about this batch, or about a later one if that may be."""
+    standing = log.find(unit.owner)
+    if standing is None or standing.batch < unit.number:
+        return None
+    if standing.batch > unit.number and not unit.older_are_done:
+        raise BatchTorn(
+            f"query {unit.owner} wants to write batch {unit.number}, but has already written batch {standing.batch}: "
+            "its checkpoint is older than what it wrote, as when an old copy of it was put back. To go on, start "
+            "with a new checkpoint, from the offsets that are not in the topic yet"
+        )
+    return standing
+
+
+def _decide(cluster: Cluster, unit: Unit, reported: Collection[Part], standing: Decision | None) -> Decision:
+    """What the batch consists of: the standing decision itself if all of it is in the topic."""
+    written = tuple(part for part in reported if part.identity is not None)
+    fresh = Decision(unit.owner, unit.number, written)
+    if standing is None:
+        return fresh
+    if standing.batch > unit.number:
+        return standing
+    settled = settle(cluster, standing)
+    lost = _lost(settled)
+    if not lost:
+        return standing
+    if len(lost) == len(standing.parts):
+        return fresh
+    _check_same_rows(standing, reported, lost)
+    again = {part.partition: part for part in written}
+    missing = [part for part in lost if part.partition not in again]
+    if missing:
+        raise BatchNotWritten(_told_lost(unit.number, missing, "were lost, and their tasks did not know that yet"))
+    return replace(standing, parts=tuple(part if seen else again[part.partition] for part, seen in settled.items()))
+
+
+def _check_same_rows(standing: Decision, reported: Iterable[Part], lost: Collection[Part]) -> None:
+    """The lost parts can be written again if the replay brought every task the rows that it had before."""
+    before = {part.partition: (part.rows, part.checksum) for part in standing.parts}
+    now = {part.partition: (part.rows, part.checksum) for part in reported if part.rows}
+    if before == now:
+        return
+    differing = sorted(each for each in before.keys() | now.keys() if before.get(each) != now.get(each))
+    raise BatchTorn(
+        f"batch {standing.batch} of query {standing.owner} is in its topics in part: of {len(before)} transactions, "
+        f"those of tasks {_numbers(part.partition for part in lost)} timed out before they could be committed, the "
+        f"others count. They cannot be written again, because the replay brought other rows to tasks "
+        f"{_numbers(differing)}. Look at what is there, then go on with a new checkpoint. To keep this from "
+        "happening, restart a stopped query within transactionTimeout, or raise that"
+    )
+
+
+def _seen_in_log(cluster: Cluster, part: Part) -> bool:
+    """Whether readers see the part, told by the log, because the coordinator has moved on."""
+    deadline = time.monotonic() + PENDING_SECONDS
+    while True:
+        found = [
+            fate(cluster, _identity(part), TopicPartition(topic, at), offset) for topic, at, offset in part.begins
+        ]
+        if Fate.SEEN in found:
+            return True
+        if Fate.HIDDEN in found:
+            return False
+        if Fate.PENDING not in found:
+            raise BatchTorn(
+                f"nobody knows any more whether transaction {_identity(part).transactional_id!r} was committed: its "
+                f"coordinator has forgotten it, and its records are gone from {_places(part)}. Look at what is "
+                "there, then go on with a new checkpoint"
+            )
+        if time.monotonic() > deadline:
+            raise BatchNotWritten(
+                f"an open transaction in {_places(part)} hides how {_identity(part).transactional_id!r} ended; see "
+                "millpond txn list, and start the query again when it is over"
+            )
+        time.sleep(_PENDING_STEP_SECONDS)
+
+
+def _identity(part: Part) -> ProducerIdentity:
+    assert part.identity is not None, "a decision has transactions only"
+    return part.identity
+
+
+def _lost(settled: Mapping[Part, bool]) -> list[Part]:
+    return [part for part, seen in settled.items() if not seen]
+
+
+def _told_lost(batch: int, parts: Collection[Part], what: str) -> str:
+    return (
+        f"batch {batch} is not written yet: the transactions of tasks {_numbers(part.partition for part in parts)} "
+        f"{what}. They timed out (transactionTimeout) or another attempt took their place; the batch is written "
+        "again when the query is restarted"
+    )
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))
+
+
+def _places(part: Part) -> str:
+    return ", ".join(f"{topic}[{partition}]" for topic, partition, _ in part.begins) or "its topics"

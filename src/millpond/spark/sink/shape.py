@@ -1,0 +1,96 @@
+"""Which columns of the rows say what: the names and types of Spark's own Kafka sink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from millpond.spark.sink.errors import SinkError
+
+KEY: Final = "key"
+VALUE: Final = "value"
+HEADERS: Final = "headers"
+TOPIC: Final = "topic"
+PARTITION: Final = "partition"
+TIMESTAMP: Final = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is taken from each row. Other columns are left alone, as Spark's sink does."""
+
+    topic: str | None
+    """Where all rows go; None when the column says it."""
+    columns: frozenset[str]
+
+    def has(self, column: str) -> bool:
+        return column in self.columns
+
+
+def shape_of(schema: StructType, topic: str | None, *, with_timestamps: bool) -> Shape:
+    """SinkError when a column is missing or of a type that cannot be written."""
+    types = {field.name: field.dataType for field in schema.fields}
+    if VALUE not in types:
+        raise SinkError(
+            f"a row needs a column {VALUE} (string or binary); these have {_names(schema)}. "
+            f"Make one, for instance: df.selectExpr('to_json(struct(*)) AS {VALUE}')"
+        )
+    if topic is None and TOPIC not in types:
+        raise SinkError(f"say where the rows go: with option {TOPIC}, or with a column {TOPIC} of strings")
+    if with_timestamps and TIMESTAMP not in types:
+        raise SinkError(f"includeTimestamps=true needs a column {TIMESTAMP}; these rows have {_names(schema)}")
+    wanted = {KEY, VALUE, HEADERS, PARTITION} & types.keys()
+    wanted |= {TIMESTAMP} if with_timestamps else set()
+    wanted |= {TOPIC} if topic is None else set()
+    for name in sorted(wanted):
+        is_right, described = _EXPECTED[name]
+        if not is_right(types[name]):
+            raise SinkError(
+                f"column {name} is {types[name].simpleString()}, and must be {described}: cast it before the write"
+            )
+    return Shape(topic, frozenset(wanted))
+
+
+def _is_text(given: DataType) -> bool:
+    return isinstance(given, StringType | BinaryType)
+
+
+def _is_headers(given: DataType) -> bool:
+    if not isinstance(given, ArrayType) or not isinstance(given.elementType, StructType):
+        return False
+    fields = given.elementType.fields
+    return (
+        [field.name for field in fields] == ["key", "value"]
+        and isinstance(fields[0].dataType, StringType)
+        and isinstance(fields[1].dataType, BinaryType)
+    )
+
+
+_EXPECTED: Final[dict[str, tuple[Callable[[DataType], bool], str]]] = {
+    KEY: (_is_text, "string or binary"),
+    VALUE: (_is_text, "string or binary"),
+    HEADERS: (_is_headers, "array<struct<key:string,value:binary>>"),
+    TOPIC: (lambda given: isinstance(given, StringType), "string"),
+    PARTITION: (lambda given: isinstance(given, IntegerType), "int"),
+    TIMESTAMP: (
+        lambda given: isinstance(given, TimestampType | TimestampNTZType | LongType),
+        "timestamp, timestamp_ntz or bigint (milliseconds)",
+    ),
+}
+
+
+def _names(schema: StructType) -> str:
+    return ", ".join(schema.fieldNames()) or "no columns"

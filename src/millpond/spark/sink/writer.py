@@ -1,0 +1,168 @@
+"""The writers that Spark calls: `write` in each task, then `commit` or `abort` on the driver.
+
+Spark makes a writer anew for each of these calls, so nothing that must last is kept in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from millpond.spark.options import (
+    DELIVERY,
+    INCLUDE_TIMESTAMPS,
+    TOPIC,
+    TXN_APP_ID,
+    TXN_VERSION,
+    OptionError,
+    Where,
+    read_options,
+)
+from millpond.spark.sink import exactly_once
+from millpond.spark.sink.decisions import Part
+from millpond.spark.sink.errors import SinkError
+from millpond.spark.sink.exactly_once import Unit
+from millpond.spark.sink.settings import write_settings
+from millpond.spark.sink.shape import shape_of
+from millpond.spark.sink.task import WritePlan, write_at_least_once, write_part
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+QUERY_PROPERTY = "sql.streaming.queryId"
+BATCH_PROPERTY = "streaming.sql.batchId"
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task reports. `part` is None where rows are written at least once: then they are there."""
+
+    owner: str
+    part: Part | None = None
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
+    """For `df.write.format("millpond")`."""
+    if overwrite:
+        raise SinkError("a topic cannot be overwritten, only appended to: use mode('append')")
+    return TopicWriter(_plan(options, schema, "write"))
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    """For `df.writeStream.format("millpond")`."""
+    if overwrite:
+        raise SinkError(
+            "a topic cannot be overwritten, only appended to: outputMode('complete') would write the whole result "
+            "again with each batch; use outputMode('append')"
+        )
+    return TopicStreamWriter(_plan(options, schema, "writeStream"))
+
+
+def _plan(given: Mapping[str, str], schema: StructType, where: Where) -> WritePlan:
+    options = read_options(given, where)
+    if options.is_given(TXN_APP_ID) != options.is_given(TXN_VERSION):
+        raise OptionError("txnAppId and txnVersion belong together: give both")
+    if options.is_given(TXN_APP_ID) and options[DELIVERY] != "exactly_once":
+        raise OptionError("txnAppId and txnVersion need delivery=exactly_once")
+    shape = shape_of(schema, options[TOPIC], with_timestamps=options[INCLUDE_TIMESTAMPS])
+    settings = write_settings(options.kafka, exactly_once=options[DELIVERY] == "exactly_once")
+    return WritePlan(options, settings, shape)
+
+
+class TopicWriter(DataSourceArrowWriter):
+    """A batch job.
+
+    With exactly_once its tasks' transactions are ended together, and the job started again writes again; unless it
+    says by txnAppId and txnVersion which write this is: then it is as careful as a stream.
+    """
+
+    def __init__(self, plan: WritePlan) -> None:
+        self._plan = plan
+        self._owner = plan.options[TXN_APP_ID] or str(uuid4())
+        version = plan.options[TXN_VERSION]
+        self._unit = None if version is None else Unit(self._owner, version, older_are_done=True)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        partition = _task().partitionId()
+        if not self._plan.is_exactly_once:
+            write_at_least_once(self._plan, iterator, partition)
+            return Written(self._owner)
+        return Written(self._owner, write_part(self._plan, iterator, self._owner, self._unit, partition))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        parts = _parts(messages)
+        if not parts:
+            return
+        with self._plan.cluster() as cluster:
+            if self._unit is None:
+                exactly_once.commit_unnumbered(cluster, parts)
+            else:
+                exactly_once.commit(cluster, self._unit, parts)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        parts = _parts(messages)
+        if not parts:
+            return
+        with self._plan.cluster() as cluster:
+            if self._unit is None:
+                exactly_once.abort_unnumbered(cluster, parts)
+            else:
+                exactly_once.abort(cluster, self._unit, parts)
+
+
+class TopicStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming query. With exactly_once each of its batches is in the topic once, however often it is replayed."""
+
+    def __init__(self, plan: WritePlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        task = _task()
+        query = task.getLocalProperty(QUERY_PROPERTY) or ""
+        batch = int(task.getLocalProperty(BATCH_PROPERTY) or 0)
+        if not self._plan.is_exactly_once:
+            write_at_least_once(self._plan, iterator, task.partitionId() + batch)
+            return Written(query)
+        if not query:
+            raise SinkError("Spark does not say which query this is, so it cannot be written exactly once")
+        return Written(query, write_part(self._plan, iterator, query, Unit(query, batch), task.partitionId()))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        parts = _parts(messages)
+        if parts:
+            with self._plan.cluster() as cluster:
+                exactly_once.commit(cluster, Unit(_owner(messages), batchId), parts)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        parts = _parts(messages)
+        if parts:
+            with self._plan.cluster() as cluster:
+                exactly_once.abort(cluster, Unit(_owner(messages), batchId), parts)
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None, "rows are written in tasks only"
+    return task
+
+
+def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
+    return [each.part for each in messages if isinstance(each, Written) and each.part is not None]
+
+
+def _owner(messages: Sequence[WriterCommitMessage | None]) -> str:
+    owners = {each.owner for each in messages if isinstance(each, Written)}
+    assert len(owners) == 1, owners
+    return owners.pop()

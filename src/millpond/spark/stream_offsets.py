@@ -1,0 +1,156 @@
+"""What a streaming query can read next, and what of that is lost: partitions come and go while it runs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode
+from millpond.base.ids import NO_TOPIC_ID, TopicPartition
+from millpond.client.cluster import offsets as cluster_offsets
+from millpond.client.cluster.errors import Answered
+from millpond.client.cluster.offsets import Isolation
+from millpond.client.errors import UnknownTopic
+from millpond.spark.data_loss import report_loss
+from millpond.spark.offset_spec import Offsets
+from millpond.spark.planning import Range
+from millpond.spark.subscription import Found, Subscription, look
+
+if TYPE_CHECKING:
+    from millpond.client.cluster.cluster import Cluster
+
+LOSS_TRIES: Final = 4
+LOSS_PAUSE_SECONDS: Final = 0.25
+"""What looks lost is asked for again: just after an election a broker may know less than the log has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where each partition would be read from, and how far it can be."""
+
+    starts: Offsets
+    ends: Offsets
+
+
+class StreamOffsets:
+    """Remembers which topics it saw, so that one that was made anew is told from the one before it."""
+
+    def __init__(self, subscription: Subscription, isolation: Isolation, *, fails: bool) -> None:
+        self._subscription = subscription
+        self._isolation: Isolation = isolation
+        self._fails = fails
+        self._ids: dict[str, UUID] = {}
+        self._left: Offsets = {}
+        """Where the query was in partitions that begin again from their first record."""
+
+    def available(self, cluster: Cluster, begun: Offsets) -> Span:
+        """From where the query is to the end of the log. New partitions begin with their first record."""
+        self._left = {place: offset for place, offset in self._left.items() if begun.get(place) == offset}
+        found, ends = self._confirmed(cluster, begun)
+        self._note_made_anew(found, begun)
+        self._note_removed(ends, begun)
+        self._note_beyond(ends, begun)
+        fresh = [place for place in ends if place not in begun or place in self._left]
+        starts = {place: begun[place] for place in ends if place in begun}
+        return Span(starts | cluster_offsets.earliest(cluster, fresh), ends)
+
+    def latest(self, cluster: Cluster, span: Span) -> Offsets:
+        """The ends of the same partitions a moment later; those that were, if a topic has just gone."""
+        try:
+            return cluster_offsets.latest(cluster, span.ends, self._isolation)
+        except (UnknownTopic, Answered) as fault:
+            if not _is_unknown(fault):
+                raise
+            return span.ends
+
+    def begins_again(self, place: TopicPartition) -> bool:
+        return place in self._left
+
+    def ranges(self, cluster: Cluster, begun: Offsets, ends: Offsets) -> list[Range]:
+        """What the tasks of a batch read. Offsets that the log does not have any more are lost."""
+        found = look(cluster, self._subscription)
+        earliest = cluster_offsets.earliest(cluster, [place for place in ends if place in found.places])
+        planned = []
+        for place, end in ends.items():
+            start = begun.get(place)
+            if place not in earliest:
+                if start is None or start < end:
+                    self._lost(f"{named(place)} is gone, its offsets {start or 0} to {end} were to be read")
+                continue
+            first = self._first(place, start, end, earliest[place])
+            if first < end:
+                planned.append(Range(place, first, end))
+        return planned
+
+    def _first(self, place: TopicPartition, start: int | None, end: int, earliest: int) -> int:
+        if start is None:
+            if earliest:
+                self._lost(f"{named(place)} is new to the query, and its log begins with offset {earliest}, not 0")
+            return earliest
+        if self._left.get(place) == start:
+            return earliest
+        if start > end:
+            self._lost(f"{named(place)} was read up to offset {start}, and now ends at {end}: it was made anew")
+            return earliest
+        if start < earliest and start < end:
+            self._lost(
+                f"{named(place)}: offsets {start} to {end} were to be read, the log begins with {earliest}; "
+                "retention or a deletion took the others"
+            )
+            return earliest
+        return start
+
+    def _confirmed(self, cluster: Cluster, begun: Offsets) -> tuple[Found, Offsets]:
+        """The partitions and their ends; asked for several times if something seems to be missing."""
+        for attempt in range(LOSS_TRIES):
+            is_last = attempt == LOSS_TRIES - 1
+            try:
+                found = look(cluster, self._subscription)
+                ends = cluster_offsets.latest(cluster, found.places, self._isolation)
+            except (UnknownTopic, Answered) as fault:
+                if is_last or not _is_unknown(fault):
+                    raise
+            else:
+                missing = [place for place, offset in begun.items() if ends.get(place, -1) < offset]
+                if is_last or all(place in self._left for place in missing):
+                    break
+            time.sleep(LOSS_PAUSE_SECONDS)
+        return found, ends
+
+    def _note_made_anew(self, found: Found, begun: Offsets) -> None:
+        for topic, topic_id in found.ids.items():
+            before = self._ids.get(topic, NO_TOPIC_ID)
+            self._ids[topic] = topic_id
+            if NO_TOPIC_ID in (before, topic_id) or before == topic_id:
+                continue
+            left = {place: offset for place, offset in begun.items() if place.topic == topic and offset > 0}
+            if left:
+                read = ", ".join(f"{place.partition}: {offset}" for place, offset in sorted(left.items()))
+                self._lost(f"topic {topic} was made anew; the old one was read up to {read} (partition: offset)")
+                self._left |= left
+
+    def _note_removed(self, ends: Offsets, begun: Offsets) -> None:
+        removed = sorted(begun.keys() - ends.keys())
+        if removed:
+            names = ", ".join(f"{named(place)} at offset {begun[place]}" for place in removed)
+            self._lost(f"partitions are gone: {names}")
+
+    def _note_beyond(self, ends: Offsets, begun: Offsets) -> None:
+        for place, end in ends.items():
+            start = begun.get(place, 0)
+            if start > end and place not in self._left:
+                self._lost(f"{named(place)} was read up to offset {start}, and now ends at {end}: it was made anew")
+                self._left[place] = start
+
+    def _lost(self, what: str) -> None:
+        report_loss(what, fails=self._fails)
+
+
+def _is_unknown(fault: UnknownTopic | Answered) -> bool:
+    return isinstance(fault, UnknownTopic) or fault.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def named(place: TopicPartition) -> str:
+    return f"{place.topic}[{place.partition}]"

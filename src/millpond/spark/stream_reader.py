@@ -1,0 +1,202 @@
+"""`spark.readStream.format("millpond")`: which offsets the next batch has, and what became of those it should have.
+
+Spark calls `latestOffset` only when every batch before is complete, so its `start` is what the query has finished.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from millpond.client.cluster import offsets as cluster_offsets
+from millpond.client.cluster.cluster import Cluster
+from millpond.spark.admission import Gate, capped, waiting
+from millpond.spark.connecting import connect
+from millpond.spark.data_loss import report_loss
+from millpond.spark.group_progress import GroupProgress
+from millpond.spark.offset_spec import Offsets, from_json, moves_with_time, starting, to_json
+from millpond.spark.options import (
+    COMMIT_GROUP,
+    FAIL_ON_DATA_LOSS,
+    MAX_OFFSETS_PER_TRIGGER,
+    MAX_RECORDS_PER_PARTITION,
+    MAX_TRIGGER_DELAY_MS,
+    MIN_OFFSETS_PER_TRIGGER,
+    MIN_PARTITIONS,
+    Options,
+)
+from millpond.spark.planning import split
+from millpond.spark.positions import resolve
+from millpond.spark.stream_offsets import Span, StreamOffsets, named
+from millpond.spark.subscription import look, subscription_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+IDLE_SECONDS: Final = 0.5
+"""How long `latestOffset` waits for something new. Spark asks again at once, fifty times a second if it is let."""
+ASK_AGAIN_SECONDS: Final = 0.025
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._subscription = subscription_of(options)
+        self._start = starting(options)
+        self._offsets = StreamOffsets(self._subscription, options.isolation, fails=options[FAIL_ON_DATA_LOSS])
+        group = options[COMMIT_GROUP]
+        self._group = None if group is None else GroupProgress(group)
+        offsets_min = options[MIN_OFFSETS_PER_TRIGGER]
+        self._gate = None if offsets_min is None else Gate(offsets_min, options[MAX_TRIGGER_DELAY_MS], _now_ms)
+        self._connected: Cluster | None = None
+        self._initial: Offsets | None = None
+        self._has_noted_initial = False
+        self._latest: Offsets = {}
+        self._is_available_now = False
+        self._target: Offsets | None = None
+
+    def __reduce__(self) -> tuple[type[StreamReader], tuple[Options]]:
+        # Tasks get a copy of the reader, and need nothing of it but the options.
+        return StreamReader, (self._options,)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        # Spark asks twice for the first batch: before it plans it, and again when it runs it.
+        if self._initial is None:
+            self._initial = self._first_offsets()
+        return to_json(self._initial)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        offsets_max, offsets_min = self._options[MAX_OFFSETS_PER_TRIGGER], self._options[MIN_OFFSETS_PER_TRIGGER]
+        # Spark cannot combine the two; any limit but ReadAllAvailable means here that both options hold.
+        if offsets_max is not None:
+            return ReadMaxRows(offsets_max)
+        return ReadAllAvailable() if offsets_min is None else ReadMinRows(offsets_min)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._is_available_now = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        begun = from_json(start)
+        if self._group is not None:
+            self._group.finished(self._cluster, begun)
+        if self._must_note_initial(begun):
+            return start
+        span = self._offsets.available(self._cluster, begun)
+        deadline = time.monotonic() + IDLE_SECONDS
+        while True:
+            self._latest = span.ends
+            chosen = self._choose(begun, span, limit)
+            if chosen != begun or self._is_available_now or time.monotonic() >= deadline:
+                return to_json(chosen)
+            time.sleep(ASK_AGAIN_SECONDS)
+            span = Span(span.starts, self._offsets.latest(self._cluster, span))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        return to_json(self._latest) or None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begun, ends = from_json(start), from_json(end)
+        if begun == ends or self._is_initial_again(begun, ends):
+            return []
+        parts = split(
+            self._offsets.ranges(self._cluster, begun, ends),
+            tasks_min=self._options[MIN_PARTITIONS],
+            offsets_max=self._options[MAX_RECORDS_PER_PARTITION],
+        )
+        return [InputPartition(each) for each in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from millpond.spark.reading import read_rows
+
+        return read_rows(self._options, partition.value)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._group is not None:
+            self._group.finished(self._cluster, from_json(end))
+
+    def stop(self) -> None:
+        if self._connected is not None:
+            self._connected.close()
+
+    @property
+    def _cluster(self) -> Cluster:
+        if self._connected is None:
+            self._connected = connect(self._options)
+        return self._connected
+
+    def _first_offsets(self) -> Offsets:
+        places = look(self._cluster, self._subscription, all_must_exist=True).places
+        found = resolve(self._cluster, self._start, places, self._options.isolation)
+        earliest = cluster_offsets.earliest(self._cluster, places)
+        latest = cluster_offsets.latest(self._cluster, places)
+        for place, offset in found.items():
+            if not earliest[place] <= offset <= latest[place]:
+                report_loss(
+                    f"{named(place)}: the query was to start at offset {offset}, the log has {earliest[place]} to "
+                    f"{latest[place]}",
+                    fails=self._options[FAIL_ON_DATA_LOSS],
+                )
+                found[place] = earliest[place]
+        return found
+
+    def _must_note_initial(self, begun: Offsets) -> bool:
+        """Whether the first batch should be an empty one that ends where the query starts.
+
+        Spark keeps the end of a batch but not where the first one began: it asks anew after a crash, and "latest"
+        would be another place by then. What lay between would never be read.
+        """
+        if self._has_noted_initial or begun != self._initial or not moves_with_time(self._start):
+            return False
+        self._has_noted_initial = True
+        self._latest = begun
+        return True
+
+    def _is_initial_again(self, begun: Offsets, ends: Offsets) -> bool:
+        """Whether this is that empty first batch once more, after a crash: it ends where the query started then."""
+        return (
+            not self._has_noted_initial
+            and begun == self._initial
+            and moves_with_time(self._start)
+            and all(end <= begun.get(place, 0) for place, end in ends.items())
+        )
+
+    def _choose(self, begun: Offsets, span: Span, limit: ReadLimit) -> Offsets:
+        """The end of the next batch; `begun` itself for none."""
+        starts, ends = span.starts, self._until_target(begun, span)
+        if not waiting(starts, ends):
+            return begun if ends.keys() == begun.keys() and starts == begun else ends
+        if isinstance(limit, ReadAllAvailable):
+            return self._distinct(begun, ends)
+        if self._gate is not None and not self._is_available_now and not self._gate.opens(starts, ends):
+            return begun
+        offsets_max = self._options[MAX_OFFSETS_PER_TRIGGER]
+        return self._distinct(begun, ends if offsets_max is None else capped(starts, ends, offsets_max))
+
+    def _until_target(self, begun: Offsets, span: Span) -> Offsets:
+        """The ends; with Trigger.AvailableNow, no further than they were when the query started."""
+        if not self._is_available_now:
+            return span.ends
+        if self._target is None:
+            self._target = span.ends
+        return {place: min(end, self._target.get(place, span.starts[place])) for place, end in span.ends.items()}
+
+    def _distinct(self, begun: Offsets, ends: Offsets) -> Offsets:
+        """An end that Spark tells from the start: a topic made anew may end just where the old one had been read."""
+        return {
+            place: end - 1 if self._offsets.begins_again(place) and end == begun[place] else end
+            for place, end in ends.items()
+        }
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

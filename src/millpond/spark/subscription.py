@@ -1,0 +1,134 @@
+"""What a query reads: named topics, topics by a pattern, or assigned partitions, and which partitions that is now."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+from uuid import UUID
+
+from millpond.base.ids import TopicPartition, topic_name_fault
+from millpond.client.errors import UnknownTopic
+from millpond.spark.options import ASSIGN, SUBSCRIBE, SUBSCRIBE_PATTERN, OptionError, Options, nearest
+
+if TYPE_CHECKING:
+    from millpond.client.cluster.cluster import Cluster, TopicInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    pattern: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    places: frozenset[TopicPartition]
+
+
+Subscription: TypeAlias = Named | Matching | Assigned
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The partitions of a subscription at one moment."""
+
+    places: frozenset[TopicPartition]
+    ids: Mapping[str, UUID] = field(default_factory=dict)
+    """What tells a topic from another of the same name that came after it."""
+
+
+def subscription_of(options: Options) -> Subscription:
+    """The one of the three that was given."""
+    ways = (SUBSCRIBE, SUBSCRIBE_PATTERN, ASSIGN)
+    given = [way.name for way in ways if options.is_given(way)]
+    if len(given) != 1:
+        names = ", ".join(way.name for way in ways)
+        raise OptionError(f"what to read is said by exactly one of {names}; given: {', '.join(given) or 'none'}")
+    if (topics := options[SUBSCRIBE]) is not None:
+        return _named(topics)
+    if (pattern := options[SUBSCRIBE_PATTERN]) is not None:
+        try:
+            return Matching(re.compile(pattern))
+        except re.error as fault:
+            raise OptionError(f"option subscribePattern is no regular expression: {pattern!r}: {fault}") from None
+    return _assigned(options[ASSIGN] or "")
+
+
+def look(cluster: Cluster, subscription: Subscription, *, all_must_exist: bool = False) -> Found:
+    """The partitions that there are now."""
+    topics = cluster.topics(_names(subscription))
+    if all_must_exist:
+        _check_all_exist(cluster, subscription, topics)
+    return found_in(subscription, topics)
+
+
+def found_in(subscription: Subscription, topics: Mapping[str, TopicInfo]) -> Found:
+    """The partitions of these topics that the subscription wants."""
+    match subscription:
+        case Matching(pattern):
+            # As with Kafka's consumers, a pattern means the topics of people, not those of the cluster itself.
+            chosen = [info for info in topics.values() if not info.is_internal and pattern.fullmatch(info.name)]
+        case _:
+            chosen = list(topics.values())
+    places = frozenset(TopicPartition(info.name, number) for info in chosen for number in info.partitions)
+    if isinstance(subscription, Assigned):
+        places &= subscription.places
+    return Found(places, {info.name: info.topic_id for info in chosen})
+
+
+def _names(subscription: Subscription) -> Collection[str] | None:
+    match subscription:
+        case Named(topics):
+            return topics
+        case Assigned(places):
+            return {place.topic for place in places}
+        case Matching():
+            return None
+
+
+def _check_all_exist(cluster: Cluster, subscription: Subscription, topics: Mapping[str, TopicInfo]) -> None:
+    for name in sorted(_names(subscription) or ()):
+        if name not in topics:
+            near = nearest(name, list(cluster.topics(None)))
+            hint = f"did you mean {near}?" if near else f"create it with `millpond topic create {name}`"
+            raise UnknownTopic(f"there is no topic {name}; {hint}")
+    if isinstance(subscription, Assigned):
+        for place in sorted(subscription.places):
+            count = len(topics[place.topic].partitions)
+            if place.partition not in topics[place.topic].partitions:
+                raise UnknownTopic(f"topic {place.topic} has no partition {place.partition}: it has {count}")
+
+
+def _named(given: str) -> Named:
+    topics = tuple(dict.fromkeys(filter(None, (each.strip() for each in given.split(",")))))
+    if not topics:
+        raise OptionError(f"option subscribe names no topic: {given!r}")
+    for topic in topics:
+        _check_name("subscribe", topic)
+    return Named(topics)
+
+
+def _assigned(given: str) -> Assigned:
+    try:
+        by_topic = json.loads(given)
+        places = frozenset(TopicPartition(topic, number) for topic, numbers in by_topic.items() for number in numbers)
+    except (ValueError, AttributeError, TypeError):
+        places = frozenset()
+    if not places or not all(type(place.partition) is int and place.partition >= 0 for place in places):
+        raise OptionError(f'option assign is written {{"orders":[0,1],"clicks":[0]}}, not {given!r}')
+    for place in sorted(places):
+        _check_name("assign", place.topic)
+    return Assigned(places)
+
+
+def _check_name(option: str, topic: str) -> None:
+    fault = topic_name_fault(topic)
+    if fault is not None:
+        raise OptionError(f"option {option}: {fault}")

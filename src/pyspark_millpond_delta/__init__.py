@@ -1,0 +1,42 @@
+"""Registers `format("millpond_delta")`: Delta tables through deltalake, exactly once, without a jar.
+
+Spark imports every module named `pyspark_*` when a session looks for formats, so nothing heavy is loaded here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "millpond_delta"
+
+    def schema(self) -> StructType:
+        from millpond.spark.lake import source
+
+        return source.schema_of(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from millpond.spark.lake import source
+
+        return source.reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from millpond.spark.lake import source
+
+        return source.BatchWriter(source.sink(self.options, schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        from millpond.spark.lake import source
+
+        return source.StreamWriter(source.sink(self.options, schema, overwrite))

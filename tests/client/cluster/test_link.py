@@ -1,0 +1,105 @@
+"""A connection to a broker that behaves, and to peers that do not."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from millpond.base.errors import MalformedMessage
+from millpond.client.cluster.errors import ClusterError, Unreachable, Unsupported
+from millpond.client.cluster.link import Link
+from millpond.wire import messages as m
+from support.node import Node
+
+
+@contextmanager
+def peer(answer: bytes) -> Iterator[tuple[str, int]]:
+    """Answers the first request with these bytes and closes."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        link, _ = listener.accept()
+        with link:
+            link.recv(65536)
+            link.sendall(answer)
+            link.shutdown(socket.SHUT_WR)
+            link.recv(65536)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield listener.getsockname()
+    thread.join(5)
+    listener.close()
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def test_the_newest_common_version_is_spoken(node: Node) -> None:
+    with Link("127.0.0.1", node.port) as link:
+        newest = link.ask(m.DescribeClusterRequest(), m.DescribeClusterResponse)
+        assert newest.brokers[0].port == node.port
+        # The same connection goes on, and an older version does as well.
+        oldest = link.ask(m.MetadataRequest(topics=[]), m.MetadataResponse, newest=1)
+        assert [each.node_id for each in oldest.brokers] == [newest.brokers[0].broker_id]
+        assert link.version(m.MetadataRequest, newest=4) == 4
+        with pytest.raises(Unsupported, match="Fetch"):
+            link.version(m.FetchRequest, newest=3)
+
+
+def test_several_questions_may_be_on_their_way(node: Node) -> None:
+    with Link("127.0.0.1", node.port) as link:
+        link.send(m.MetadataRequest(topics=[]), m.MetadataResponse)
+        link.send(m.DescribeClusterRequest(), m.DescribeClusterResponse)
+        assert link.waiting_count == 2
+        assert link.receive(m.MetadataResponse).brokers
+        assert link.receive(m.DescribeClusterResponse).brokers
+        assert link.waiting_count == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (b"", Unreachable),
+        (b"\0\0\0\x20half", Unreachable),
+        (struct.pack(">i", -5), MalformedMessage),
+        (struct.pack(">i", (1 << 30) + 1), MalformedMessage),
+        (framed(b"\0\0"), MalformedMessage),
+        (framed(struct.pack(">ihi", 1, 0, 1 << 30)), MalformedMessage),
+        (framed(struct.pack(">ihi", 2, 0, 0)), MalformedMessage),
+    ],
+)
+def test_an_answer_that_is_none_is_an_error_and_no_crash(answer: bytes, fault: type[Exception]) -> None:
+    with peer(answer) as (host, port), pytest.raises(fault):
+        Link(host, port, answer_seconds=5)
+
+
+def test_a_broker_that_lacks_the_api_is_told_apart() -> None:
+    nothing_known = framed(struct.pack(">ihi", 1, 0, 0))
+    with (
+        peer(nothing_known) as (host, port),
+        Link(host, port, answer_seconds=5) as link,
+        pytest.raises(Unsupported, match="ListTransactions"),
+    ):
+        link.ask(m.ListTransactionsRequest(), m.ListTransactionsResponse)
+
+
+def test_nobody_there_is_said_with_the_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ClusterError, match=f"no broker answers at 127.0.0.1:{port}") as told:
+        Link("127.0.0.1", port)
+    assert told.value.retriable
+
+
+def test_a_silent_broker_is_not_waited_for_without_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(Unreachable, match="has not answered ApiVersions in time"):
+            Link("127.0.0.1", port, answer_seconds=0.2)

@@ -1,0 +1,68 @@
+"""Where partitions begin and end, and how far a group is."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from millpond.base.ids import TopicPartition as Place
+from millpond.client.cluster import offsets
+from millpond.client.cluster.cluster import Cluster
+from millpond.client.errors import UnknownTopic
+from support.node import Node
+from support.topics import create_topic, delete_records
+
+BASE_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def filled(node: Node, topic: str) -> str:
+    """Ten records in partition 0, a second apart; partition 1 is empty."""
+    create_topic(node.bootstrap, topic, 2)
+    producer = Producer({"bootstrap.servers": node.bootstrap})
+    for number in range(10):
+        producer.produce(topic, b"v", partition=0, timestamp=BASE_MS + number * 1000)
+        producer.flush()
+    return topic
+
+
+def test_begin_end_and_times(node: Node, filled: str) -> None:
+    full, empty = Place(filled, 0), Place(filled, 1)
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        delete_records(node.bootstrap, filled, 0, 3)
+        assert offsets.earliest(cluster, [full, empty]) == {full: 3, empty: 0}
+        assert offsets.latest(cluster, [full, empty]) == {full: 10, empty: 0}
+        assert offsets.latest(cluster, [full], "read_committed") == {full: 10}
+        asked = {full: BASE_MS + 5500, empty: BASE_MS}
+        assert offsets.at_times(cluster, asked) == {full: 6, empty: None}
+        assert offsets.at_times(cluster, {full: BASE_MS + 60_000}) == {full: None}
+        assert offsets.latest(cluster, []) == {}
+
+
+def test_an_open_transaction_holds_back_who_reads_committed(node: Node, filled: str) -> None:
+    producer = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": f"{filled}-t"})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(filled, b"open", partition=0)
+    producer.flush()
+    place = Place(filled, 0)
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        assert offsets.latest(cluster, [place], "read_committed") == {place: 10}
+        assert offsets.latest(cluster, [place]) == {place: 11}
+        producer.commit_transaction(10)
+        # The record and the marker behind it.
+        assert offsets.latest(cluster, [place], "read_committed") == {place: 12}
+
+
+def test_a_group_without_members_keeps_what_is_committed(node: Node, filled: str) -> None:
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        offsets.commit_group(cluster, f"{filled}-group", {Place(filled, 0): 7, Place(filled, 1): 0})
+    consumer = Consumer({"bootstrap.servers": node.bootstrap, "group.id": f"{filled}-group"})
+    committed = consumer.committed([TopicPartition(filled, 0), TopicPartition(filled, 1)], 10)
+    consumer.close()
+    assert [each.offset for each in committed] == [7, 0]
+
+
+def test_a_topic_that_is_not_there_is_named(node: Node) -> None:
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster, pytest.raises(UnknownTopic, match="'missing'"):
+        offsets.latest(cluster, [Place("missing", 0)])

@@ -1,0 +1,116 @@
+"""Ranges of a partition as whole batches, over codecs, transactions, crashes and logs that lost what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+from confluent_kafka import Producer
+
+from millpond.base.ids import TopicPartition as Place
+from millpond.client.cluster.cluster import Cluster
+from millpond.client.cluster.errors import OffsetsGone
+from millpond.client.cluster.reading import RawBatch, read_range
+from millpond.wire import kernel
+from support.node import Node
+from support.topics import create_topic, delete_records
+
+
+def rows(batches: Iterable[RawBatch], start: int, end: int) -> list[tuple[int, bytes | None]]:
+    found = []
+    for header, payload in batches:
+        append_time = header.max_timestamp if header.is_append_time else None
+        decoded = kernel.decode_records(
+            payload, header.record_count, header.base_offset, header.base_timestamp, append_time
+        )
+        found += [(offset, value) for offset, _, _, value, _ in decoded if start <= offset < end]
+    return found
+
+
+def fill(node: Node, topic: str, count: int, **settings: object) -> None:
+    producer = Producer({"bootstrap.servers": node.bootstrap, "batch.num.messages": 50, "linger.ms": 5, **settings})
+    for number in range(count):
+        producer.produce(topic, b"%d" % number * 10, partition=0)
+    producer.flush()
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_a_range_has_every_record_once(node: Node, topic: str, codec: str) -> None:
+    fill(node, topic, 500, **{"compression.type": codec})
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        place = Place(topic, 0)
+        expected = [(number, b"%d" % number * 10) for number in range(500)]
+        assert rows(read_range(cluster, place, 0, 500), 0, 500) == expected
+        # A few hundred bytes at a time: every batch is a question of its own.
+        assert rows(read_range(cluster, place, 7, 321, fetch_bytes=300), 7, 321) == expected[7:321]
+        assert list(read_range(cluster, place, 9, 9)) == []
+
+
+def test_a_reader_that_stops_early_leaves_the_cluster_usable(node: Node, topic: str) -> None:
+    fill(node, topic, 500)
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        reader = read_range(cluster, Place(topic, 0), 0, 500, fetch_bytes=300)
+        next(reader)
+        reader.close()  # type: ignore[attr-defined]
+        assert len(rows(read_range(cluster, Place(topic, 0), 0, 500), 0, 500)) == 500
+
+
+def test_what_was_aborted_is_left_out_for_who_reads_committed(node: Node, topic: str) -> None:
+    create_topic(node.bootstrap, topic)
+    writers = [
+        Producer({"bootstrap.servers": node.bootstrap, "transactional.id": f"{topic}-{name}"}) for name in "ab"
+    ]
+    for writer in writers:
+        writer.init_transactions(10)
+    expected = []
+    for number in range(12):
+        # Two at a time, so that their records lie between each other's.
+        for name, writer in zip(b"ab", writers, strict=True):
+            writer.begin_transaction()
+            for part in range(3):
+                writer.produce(topic, b"%c %d %d" % (name, number, part), partition=0)
+                writer.flush()
+        for name, writer in zip(b"ab", writers, strict=True):
+            if (number + name) % 3:
+                writer.commit_transaction(10)
+                expected += [b"%c %d %d" % (name, number, part) for part in range(3)]
+            else:
+                writer.abort_transaction(10)
+    end = 12 * 2 * 4
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        place = Place(topic, 0)
+        everything = rows(read_range(cluster, place, 0, end), 0, end)
+        assert len(everything) == 72
+        for fetch_bytes in (1, 700, 1 << 20):
+            committed = rows(
+                read_range(cluster, place, 0, end, isolation="read_committed", fetch_bytes=fetch_bytes), 0, end
+            )
+            assert sorted(value for _, value in committed) == sorted(expected)  # type: ignore[type-var]
+        # Begun in the middle of an aborted transaction.
+        late = rows(read_range(cluster, place, 5, end, isolation="read_committed", fetch_bytes=200), 5, end)
+        assert late == [each for each in committed if each[0] >= 5]
+
+
+def test_offsets_that_are_gone_are_named(node: Node, topic: str) -> None:
+    fill(node, topic, 100)
+    delete_records(node.bootstrap, topic, 0, 40)
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        with pytest.raises(OffsetsGone) as early:
+            list(read_range(cluster, Place(topic, 0), 10, 100))
+        assert (early.value.wanted, early.value.earliest, early.value.latest) == (10, 40, 100)
+        with pytest.raises(OffsetsGone) as late:
+            list(read_range(cluster, Place(topic, 0), 200, 300))
+        assert (late.value.wanted, late.value.latest) == (299, 100)
+        with pytest.raises(OffsetsGone):
+            list(read_range(cluster, Place(topic, 0), 90, 120))
+
+
+def test_a_node_that_dies_in_the_middle_is_waited_for(make_node: Callable[..., Node], topic: str) -> None:
+    node = make_node()
+    fill(node, topic, 2000)
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        reader = read_range(cluster, Place(topic, 0), 0, 2000, fetch_bytes=300)
+        found = rows([next(reader)], 0, 2000)
+        node.restart(crash=True)
+        found += rows(reader, 0, 2000)
+    assert [offset for offset, _ in found] == list(range(2000))

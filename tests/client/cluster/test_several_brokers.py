@@ -1,0 +1,117 @@
+"""A cluster of three brokers, each leading some partitions: everybody is asked what is theirs, also after a move."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from millpond.base.ids import TopicPartition as Place
+from millpond.client.cluster import offsets
+from millpond.client.cluster.cluster import Cluster
+from millpond.client.cluster.reading import read_range
+from millpond.client.cluster.writing import BatchWriter
+from millpond.wire import kernel
+from support.mock_cluster import MockCluster
+
+LEADERS = [1, 2, 3, 3, 2, 1]
+PLACES = [Place("shared", partition) for partition in range(len(LEADERS))]
+BATCHES = 40
+BATCH = 5
+
+
+@pytest.fixture
+def mock() -> Iterator[MockCluster]:
+    with MockCluster() as running:
+        running.create_topic("shared", LEADERS)
+        yield running
+
+
+@pytest.fixture
+def cluster(mock: MockCluster) -> Iterator[Cluster]:
+    with Cluster({"bootstrap.servers": mock.bootstrap, "default.api.timeout.ms": "15000"}) as connected:
+        yield connected
+
+
+def payload(first: int) -> bytes:
+    """A records section of a few numbers."""
+    values = [b"%06d" % number for number in range(first, first + BATCH)]
+    offsets = b"".join((6 * row).to_bytes(4, "little") for row in range(BATCH + 1))
+    selection = b"".join(row.to_bytes(4, "little") for row in range(BATCH))
+    rows = kernel.RowColumns(BATCH, None, kernel.BinaryColumn(0, offsets, b"".join(values)))
+    return bytes(kernel.encode_rows(rows, selection, 0, 1 << 30, 0).payload)
+
+
+def write(cluster: Cluster, places: list[Place], disturb: dict[int, object] | None = None) -> None:
+    """Numbers in order to all partitions alike; before some of the batches something happens."""
+    now_ms = int(time.time() * 1000)
+    with BatchWriter(cluster, request_bytes=1) as writer:
+        for batch in range(BATCHES):
+            if disturb and batch in disturb:
+                disturb[batch]()  # type: ignore[operator]
+            for place in places:
+                writer.append(place, payload(batch * BATCH), BATCH, now_ms, now_ms)
+        writer.flush()
+
+
+def numbers(cluster: Cluster, place: Place, disturb: dict[int, object] | None = None) -> list[int]:
+    found: list[int] = []
+    end = offsets.latest(cluster, [place])[place]
+    for count, (header, data) in enumerate(read_range(cluster, place, 0, end, fetch_bytes=200)):
+        if disturb and count in disturb:
+            disturb[count]()  # type: ignore[operator]
+        decoded = kernel.decode_records(data, header.record_count, header.base_offset, header.base_timestamp, None)
+        found += [int(value or b"") for _, _, _, value, _ in decoded]
+    return found
+
+
+EXPECTED = list(range(BATCHES * BATCH))
+
+
+def test_every_leader_is_asked_for_its_own(mock: MockCluster, cluster: Cluster) -> None:
+    assert [cluster.topic("shared").partitions[place.partition].leader for place in PLACES] == LEADERS
+    assert len({cluster.leader(*place).address for place in PLACES}) == 3
+    write(cluster, PLACES)
+    assert offsets.earliest(cluster, PLACES) == dict.fromkeys(PLACES, 0)
+    assert offsets.latest(cluster, PLACES) == dict.fromkeys(PLACES, BATCHES * BATCH)
+    for place in PLACES:
+        assert numbers(cluster, place) == EXPECTED
+
+
+def test_a_leader_that_moves_is_followed(mock: MockCluster, cluster: Cluster) -> None:
+    place = PLACES[0]
+    moves = {10: lambda: mock.move("shared", 0, 2), 20: lambda: mock.move("shared", 0, 3)}
+    write(cluster, [place, PLACES[1]], moves)
+    assert numbers(cluster, PLACES[1]) == EXPECTED
+    back = {5: lambda: mock.move("shared", 0, 1), 25: lambda: mock.move("shared", 0, 2)}
+    assert numbers(cluster, place, back) == EXPECTED
+    mock.move("shared", 0, 1)
+    assert offsets.latest(cluster, PLACES) == {each: (each.partition < 2) * BATCHES * BATCH for each in PLACES}
+
+
+def test_a_broker_that_goes_down_and_comes_back_is_waited_for(mock: MockCluster, cluster: Cluster) -> None:
+    def another_leads() -> None:
+        mock.down(1)
+        mock.move("shared", 0, 2)
+
+    write(cluster, [PLACES[0]], {15: another_leads})
+    # The mock does not know sequence numbers: what was on its way may be there twice, but no number is missing.
+    written = numbers(cluster, PLACES[0])
+    assert list(dict.fromkeys(written)) == EXPECTED
+
+    def nobody_leads() -> None:
+        mock.down(2)
+        threading.Timer(0.7, lambda: mock.up(2)).start()
+
+    assert numbers(cluster, PLACES[0], {10: nobody_leads}) == written
+
+
+def test_the_coordinator_is_found_again_after_it_has_moved(mock: MockCluster, cluster: Cluster) -> None:
+    for broker in (3, 1):
+        mock.move_coordinator("group", "readers", broker)
+        offsets.commit_group(cluster, "readers", {PLACES[0]: broker})
+    mock.down(1)
+    mock.move_coordinator("group", "readers", 2)
+    offsets.commit_group(cluster, "readers", {PLACES[0]: 7})

@@ -1,0 +1,50 @@
+"""Where a table is: paths, URLs, and removal of what may be gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millpond.spark.lake.place import Place
+
+
+@pytest.mark.parametrize(
+    ("path", "uri"),
+    [
+        ("/lake/orders/", "/lake/orders"),
+        ("file:///lake/my%20orders", "/lake/my orders"),
+        ("file:/lake/orders", "/lake/orders"),
+        ("s3://bucket/orders/", "s3://bucket/orders"),
+    ],
+)
+def test_a_place_has_one_spelling(path: str, uri: str) -> None:
+    assert Place.of(path).uri == uri
+
+
+def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Place.of("orders").uri == str(tmp_path / "orders")
+
+
+def test_no_table_yet_is_none(tmp_path: Path) -> None:
+    assert Place.of(str(tmp_path / "nothing")).table() is None
+
+
+def test_files_of_local_folders_and_of_stores_are_the_same(tmp_path: Path) -> None:
+    """The way through the object store, on a folder."""
+    local = Place.of(str(tmp_path))
+    store = Place(f"file://{tmp_path}")
+    assert not store.is_local
+    local.make_folder("a=1")
+    with local.files().open_output_stream("a=1/x") as sink:
+        sink.write(b"12345")
+    with store.files().open_output_stream("b=2/y") as sink:
+        sink.write(b"678")
+    assert store.files().open_input_file("a=1/x").read() == b"12345"
+    assert (tmp_path / "b=2" / "y").read_bytes() == b"678"
+    for place in (local, store):
+        place.remove(["a=1/x", "a=1/x", "never/was"])
+        place.remove_folder("b=2")
+        place.remove_folder("never")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -1,0 +1,39 @@
+"""Frames as the kinds of jobs get them, without a broker."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+RECORD = (
+    "_key binary, _value binary, _topic string, _partition int, _offset long, _timestamp timestamp, "
+    "_headers array<struct<key:string,value:binary>>"
+)
+
+
+def at(seconds: float) -> datetime:
+    """So many seconds after noon."""
+    return NOON + timedelta(seconds=seconds)
+
+
+def seconds_of(moment: datetime) -> float:
+    """The other way; Spark hands out moments without their zone, and the session's is UTC."""
+    return (moment.replace(tzinfo=UTC) - NOON).total_seconds()
+
+
+def parsed_frame(spark: SparkSession, schema: str, rows: list[dict[str, Any]]) -> DataFrame:
+    """Parsed columns and those of the record, numbered from 0 in one partition unless a row says otherwise."""
+    plain = {"_key": None, "_value": b"{}", "_topic": "orders", "_partition": 0, "_headers": None}
+    whole = f"{schema}, {RECORD}"
+    names = [part.strip().split(" ")[0] for part in schema.split(",")]
+    filled = [
+        dict.fromkeys(names) | plain | {"_offset": number, "_timestamp": at(number)} | row
+        for number, row in enumerate(rows)
+    ]
+    order = [*names, "_key", "_value", "_topic", "_partition", "_offset", "_timestamp", "_headers"]
+    return spark.createDataFrame([tuple(row[name] for name in order) for row in filled], whole)

@@ -1,0 +1,38 @@
+"""Certificates for one test: of an authority that nobody else knows, of a server, of a client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trustme
+from cryptography.hazmat.primitives import serialization
+
+from support.node import HOST
+
+
+class Certificates:
+    """Files in PEM format: those of a server or client have its key and its certificate."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self._root = root
+        authority = trustme.CA()
+        self.authority = self._write("authority", authority.cert_pem.bytes())
+        self.stranger = self._write("stranger", trustme.CA().cert_pem.bytes())
+        self.server = self._write("server", _key_and_chain(authority.issue_cert(HOST, "localhost")))
+        self.elsewhere = self._write("elsewhere", _key_and_chain(authority.issue_cert("elsewhere.example")))
+        self.client = self._write("client", _key_and_chain(authority.issue_cert("client@example.org")))
+
+    def _write(self, name: str, data: bytes) -> Path:
+        path = self._root / f"{name}.pem"
+        path.write_bytes(data)
+        return path
+
+
+def _key_and_chain(issued: trustme.LeafCert) -> bytes:
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    # The one way of writing a key that Java reads.
+    written = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return written + b"".join(each.bytes() for each in issued.cert_chain_pems)
