@@ -185,8 +185,12 @@ _BY_NAME: Final[Mapping[str, Option[Any]]] = {each.name.lower(): each for each i
 
 KAFKA_PREFIX: Final = "kafka."
 
-_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "__source_name"})
+_OF_SPARK: Final = frozenset(
+    {"checkpointlocation", "queryname", "owner", "provider", "comment", "external", "serialization.format"}
+)
 """What Spark puts among the options for itself."""
+_OF_SPARKS_TABLES: Final = "option."
+"""The prefix under which a table of the catalog has every option a second time."""
 
 _BYTES_ONLY = "keys and values are bytes here: read or write them with Spark's functions, or see valueFormat"
 
@@ -244,7 +248,7 @@ def read_options(given: Mapping[str, str], where: Where) -> Options:
     values: dict[str, Any] = {}
     for name, value in given.items():
         lower = name.lower()
-        if lower in _OF_SPARK:
+        if lower in _OF_SPARK or lower.startswith(_OF_SPARKS_TABLES):
             continue
         if lower.startswith(KAFKA_PREFIX):
             setting = lower.removeprefix(KAFKA_PREFIX)

@@ -163,7 +163,17 @@ class Link:
 
     def _ask_versions(self) -> dict[int, tuple[int, int]]:
         self._send(_API_VERSIONS_KEY, 0, m.ApiVersionsRequest(), m.ApiVersionsResponse)
-        told = self.receive(m.ApiVersionsResponse)
+        try:
+            told = self.receive(m.ApiVersionsResponse)
+        except Unreachable as fault:
+            if isinstance(fault.__cause__, TimeoutError):
+                raise
+            # A listener that expects TLS, or another certificate, hangs up without a word that we could read.
+            raise Unreachable(
+                f"{self.address} closed the connection before its first answer: if it is up, check security.protocol "
+                "and, with TLS, that the broker accepts our certificate (ssl.certificate.location, ssl.keystore.*)",
+                retriable=True,
+            ) from fault
         return {each.api_key: (each.min_version, each.max_version) for each in told.api_keys}
 
     def _log_in(self, login: Login) -> None:

@@ -91,6 +91,7 @@ class TableFiles:
     def discard(self) -> None:
         """Leave nothing behind of a task that failed."""
         for file in self._open.values():
+            file.writer.close()
             file.sink.close()
         self._open.clear()
         self._place.remove(self._paths)

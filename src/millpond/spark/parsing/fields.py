@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from pyspark.sql import types
@@ -12,6 +13,7 @@ from millpond.spark.parsing.parser import Parser
 
 PARSED: Final = "parsed"
 FAULT: Final = "fault"
+PARSERS_MAX: Final = 16
 
 
 def parsed_fields(options: Options) -> list[types.StructField]:
@@ -33,6 +35,12 @@ def parser_of(options: Options) -> Parser:
             '"id long, amount double, at timestamp", or a file with a schema'
         )
     try:
-        return Parser(options[VALUE_FORMAT], schema, prefixed=options[AVRO_PREFIX] == "confluent")
+        return _parser(options[VALUE_FORMAT], schema, options[AVRO_PREFIX] == "confluent")
     except SchemaError as fault:
         raise OptionError(f"option valueSchema: {fault}") from fault
+
+
+@lru_cache(PARSERS_MAX)
+def _parser(value_format: str, schema: str, prefixed: bool) -> Parser:
+    """Kept, because one process has many tasks of the same query in turn."""
+    return Parser(value_format, schema, prefixed=prefixed)

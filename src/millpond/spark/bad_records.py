@@ -1,0 +1,182 @@
+"""What becomes of records whose value does not parse: the query fails, the row stays with the reason, or the record
+goes to the dead letters and the stream goes on without it.
+
+Dead letters are acknowledged by the cluster before their task ends, so none is lost. A task that is run again sends
+them again: their headers name the origin, by which duplicates are told.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.client.cluster.security import librdkafka
+from millpond.client.dead_letters import dead_letter, origin_of
+from millpond.client.errors import ClientError
+from millpond.client.message import Delivery, Message
+from millpond.spark.options import (
+    BAD_RECORDS,
+    COMMIT_GROUP,
+    DEAD_LETTER_TOPIC,
+    INCLUDE_HEADERS,
+    VALUE_FORMAT,
+    Options,
+)
+from millpond.spark.parsing import FAULT, PARSED, Parser, parser_of
+from millpond.spark.subscription import Assigned, Matching, Named, subscription_of
+
+if TYPE_CHECKING:
+    from millpond.client.producer import Producer
+
+LOG = logging.getLogger("millpond.spark")
+
+SUFFIX: Final = ".dead"
+"""Behind a topic's name: where its dead letters go if nothing else is said."""
+GROUP_DEFAULT: Final = "spark"
+HEADERS: Final = "headers"
+UNACKNOWLEDGED_MAX: Final = 10_000
+"""Letters on their way; more wait until some of these have arrived."""
+ANSWER_SECONDS: Final = 120.0
+RECORD_BYTES_MAX: Final = 128 << 20
+"""What could be read can be sent: the cluster's own limit is the one that counts."""
+
+_producers: Final[dict[frozenset[tuple[str, str]], Producer]] = {}
+"""Of this worker process, which Spark gives one task after the other."""
+
+
+class BadRecord(ClientError):
+    """A record whose value does not parse."""
+
+
+class Sieve:
+    """Parses the values of one task's batches and deals with those that are bad, as the options say."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._mode = options[BAD_RECORDS]
+        self._parser: Parser | None = None if options[VALUE_FORMAT] == "raw" else parser_of(options)
+        self.needs_headers: Final = self._parser is not None and self._mode == "dead_letters"
+        """Whether `sift` wants batches with headers, even if the query does not."""
+        self.bad_count = 0
+        self._on_their_way: deque[Future[Delivery]] = deque()
+
+    def sift(self, batch: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
+        """The batch with the column `parsed`, and `fault` where bad rows are kept; without those that are not."""
+        if self._parser is None:
+            return batch
+        parsed = self._parser.parse(batch.column("value"))
+        self.bad_count += len(parsed.faults)
+        if parsed.faults and self._mode == "fail":
+            raise self._refusal(batch, topic, partition, parsed.faults)
+        kept = self._wanted_columns(batch).append_column(PARSED, parsed.rows)
+        if self._mode == "null":
+            return kept.append_column(FAULT, _reasons(parsed.faults, len(batch)))
+        if not parsed.faults:
+            return kept
+        self._bury(batch, topic, partition, parsed.faults)
+        return kept.filter(_all_but([row for row, _ in parsed.faults], len(batch)))
+
+    def flush(self) -> None:
+        """Return when every dead letter is acknowledged; SendFailed or Timeout when one is not."""
+        while self._on_their_way:
+            self._on_their_way.popleft().result(ANSWER_SECONDS)
+        if self.bad_count and self._mode == "dead_letters":
+            LOG.warning("%d records did not parse and are dead letters now", self.bad_count)
+            self.bad_count = 0
+
+    def _wanted_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._options[INCLUDE_HEADERS] or HEADERS not in batch.schema.names:
+            return batch
+        return batch.drop_columns([HEADERS])
+
+    def _refusal(self, batch: pa.RecordBatch, topic: str, partition: int, faults: list[tuple[int, str]]) -> BadRecord:
+        row, reason = faults[0]
+        place = f"{topic}[{partition}]@{batch.column('offset')[row].as_py()}"
+        more = f" ({len(faults) - 1} more of {len(batch)} are bad)" if len(faults) > 1 else ""
+        return BadRecord(
+            f"{place} does not parse as {self._options[VALUE_FORMAT]}: {reason}{more}. Correct valueSchema, or set "
+            "badRecords=null to keep such rows with the reason in the column `fault`, or badRecords=dead_letters to "
+            f"send them to {self._dead_letter_topic(topic)} and go on"
+        )
+
+    def _dead_letter_topic(self, topic: str) -> str:
+        return self._options[DEAD_LETTER_TOPIC] or topic + SUFFIX
+
+    def _bury(self, batch: pa.RecordBatch, topic: str, partition: int, faults: list[tuple[int, str]]) -> None:
+        target = self._dead_letter_topic(topic)
+        if _is_read(self._options, target):
+            raise BadRecord(
+                f"the query reads {target}, where its own dead letters would go, without end: name another topic "
+                "with deadLetterTopic, or read fewer"
+            )
+        producer = producer_for(self._options.kafka)
+        group = self._options[COMMIT_GROUP] or GROUP_DEFAULT
+        now_ms = time.time_ns() // 1_000_000
+        for message, (_, reason) in zip(_messages(batch, topic, partition, faults), faults, strict=True):
+            letter = dead_letter(
+                message,
+                BadRecord(reason),
+                to=target,
+                origin=origin_of(message),
+                attempts=1,
+                group=group,
+                now_ms=now_ms,
+            )
+            self._on_their_way.append(producer.send(target, letter.value, letter.key, headers=letter.headers))
+            if len(self._on_their_way) > UNACKNOWLEDGED_MAX:
+                self._on_their_way.popleft().result(ANSWER_SECONDS)
+
+
+def producer_for(settings: Mapping[str, str]) -> Producer:
+    """One for each cluster, kept: a task's letters should not wait for a connection to be made."""
+    from millpond.client.producer import Producer
+
+    key = frozenset(settings.items())
+    if key not in _producers:
+        own: dict[str, Any] = {**librdkafka(settings), "message.max.bytes": RECORD_BYTES_MAX}
+        if "client.id" in settings:
+            own["client.id"] = settings["client.id"]
+        _producers[key] = Producer(settings["bootstrap.servers"], acks="all", settings=own)
+    return _producers[key]
+
+
+def _is_read(options: Options, topic: str) -> bool:
+    """Whether the query reads this topic."""
+    match subscription_of(options):
+        case Named(topics):
+            return topic in topics
+        case Matching(pattern):
+            return pattern.fullmatch(topic) is not None
+        case Assigned(places):
+            return any(place.topic == topic for place in places)
+
+
+def _messages(batch: pa.RecordBatch, topic: str, partition: int, faults: list[tuple[int, str]]) -> Iterator[Message]:
+    """The bad records, whole."""
+    bad = batch.take(pa.array([row for row, _ in faults], pa.int64()))
+    times = pc.divide(bad.column("timestamp").cast(pa.int64()), pa.scalar(1000, pa.int64()))
+    columns = [bad.column("offset"), times, bad.column("key"), bad.column("value"), bad.column(HEADERS)]
+    for offset, time_ms, key, value, headers in zip(*(each.to_pylist() for each in columns), strict=True):
+        own = tuple((each["key"], each["value"]) for each in headers or ())
+        yield Message(topic, partition, offset, time_ms, key, value, own)
+
+
+def _reasons(faults: list[tuple[int, str]], rows: int) -> pa.StringArray:
+    found: list[str | None] = [None] * rows
+    for row, reason in faults:
+        found[row] = reason.encode(errors="replace").decode()
+    return pa.array(found, pa.string())
+
+
+def _all_but(bad: list[int], rows: int) -> pa.BooleanArray:
+    keep = bytearray(b"\1") * rows
+    for row in bad:
+        keep[row] = 0
+    return pa.Array.from_buffers(pa.uint8(), rows, [None, pa.py_buffer(keep)]).cast(pa.bool_())
