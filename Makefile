@@ -3,22 +3,25 @@
 #   make test    install what the tests need and run them all
 #   make check   format, lint, types, layers, tidy
 #   make bench   measure; prints a table
+#   make demo    a stream of orders through Spark: lake, revenue per minute, current state; ends with a chart
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEVELOP := $(VENV)/.develop
+SPARK := $(VENV)/.spark
 ARGS ?=
 
-.PHONY: up test check format bench chaos docs clean
+.PHONY: up test check format bench chaos demo docs clean
 
 up: $(RUNTIME)
 	@$(BIN)/millpond up $(ARGS)
 
 test: $(DEVELOP)
 	@sh tools/system_packages.sh kcat redis-server
-	@$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+	@sh tools/java.sh
+	@$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
 
 check: $(DEVELOP)
 	@$(BIN)/ruff format --check -q .
@@ -38,10 +41,15 @@ bench: $(DEVELOP)
 chaos: $(DEVELOP)
 	@$(BIN)/python tests/campaigns/chaos.py $(ARGS)
 
+demo: $(SPARK)
+	@sh tools/java.sh --must
+	@$(BIN)/python -m examples.demo $(ARGS)
+
 docs: $(DEVELOP)
 	@$(BIN)/python tools/config_docs.py
 	@$(BIN)/python tools/wire_stub.py
 	@$(BIN)/python tools/api_docs.py
+	@$(BIN)/python tools/spark_docs.py
 
 clean:
 	rm -rf $(VENV) build
@@ -53,6 +61,11 @@ $(VENV)/bin/python:
 $(RUNTIME): $(VENV)/bin/python pyproject.toml setup.py $(wildcard src/millpond/wire/kernel/*.pyx)
 	@echo "Installing Millpond into $(VENV) …"
 	@$(BIN)/python -m pip install -q -e .
+	@touch $@
+
+$(SPARK): $(RUNTIME)
+	@echo "Installing Spark into $(VENV) …"
+	@$(BIN)/python -m pip install -q -e '.[spark,demo]'
 	@touch $@
 
 $(DEVELOP): $(RUNTIME)

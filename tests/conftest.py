@@ -30,6 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever starts Spark runs in one process, so that its machines of Java do not starve each other."""
+    for item in items:
+        if item.get_closest_marker("spark") or "/spark/" in item.path.as_posix():
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """One node for all tests of a module that do not harm it."""

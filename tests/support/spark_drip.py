@@ -8,10 +8,13 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from millpond.spark.pipelines.kind import Context, Job, Kind, Query
 from millpond.spark.pipelines.values import NAME, TEXT, value, whole
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +31,10 @@ class Drip(Job):
 
 
 def start(context: Context, job: Drip) -> Query:
-    def write(batch: object, number: int) -> None:
+    def write(batch: DataFrame, number: int) -> None:
         if number >= job.fail_at:
             raise ValueError(job.words)
+        batch.write.format("noop").mode("append").save()
         time.sleep(job.seconds)
         context.tell("last", number)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -105,6 +106,8 @@ class _Lines:
         if not is_due and states == self._states:
             return
         changed = {name for name, state in states.items() if self._states.get(name) != state}
+        if snapshot.state == "starting" and "" not in changed:
+            return
         if is_due or "" in changed:
             self._told_at = time.monotonic()
             changed |= states.keys()
@@ -169,13 +172,22 @@ class _Screen:
 
 
 def _foot(snapshot: Snapshot) -> RenderableType:
+    from rich.padding import Padding
     from rich.text import Text
 
-    parts = [f"metrics {snapshot.metrics}"] if snapshot.metrics else []
-    if snapshot.log:
-        parts.append(f"log {snapshot.log}")
+    parts = []
     if snapshot.state in ("starting", "running"):
         parts.append("Ctrl-C stops")
     if snapshot.state == "stopping":
         parts.append("the batch that is under way may end; Ctrl-C again does not wait")
-    return Text("  " + " · ".join(parts), style="dim", no_wrap=True, overflow="ellipsis")
+    if snapshot.metrics:
+        parts.append(f"metrics {snapshot.metrics}")
+    if snapshot.log:
+        parts.append(f"log {_near(snapshot.log)}")
+    # Room for the ^C that the terminal itself writes: a line that is full would break, and shift the whole picture.
+    return Padding(Text(" · ".join(parts), style="dim", no_wrap=True, overflow="ellipsis"), (0, 4, 0, 2))
+
+
+def _near(path: str) -> str:
+    """From here, if that is shorter."""
+    return min(os.path.relpath(path), path, key=len)

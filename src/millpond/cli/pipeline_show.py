@@ -11,6 +11,7 @@ from millpond.cli.times import show_span
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
 
     from millpond.spark.pipelines.progress import JobFigures, Snapshot
 
@@ -18,6 +19,8 @@ NOTHING: Final = "–"
 COLUMNS: Final = ("Job", "State", "Batch", "In/s", "Done/s", "Lag", "Took", "Rows out", "Bad")
 WORDS: Final = 2
 """So many columns hold words; the others hold numbers."""
+
+JUST_NOW_MS: Final = 5000
 
 COLOURS: Final = {
     "starting": "cyan",
@@ -76,42 +79,55 @@ def extras(job: JobFigures) -> Iterator[tuple[str, str]]:
 
 
 def drawn(snapshot: Snapshot, condition: str | None = None) -> RenderableType:
-    """The whole pipeline, for a terminal."""
+    """The whole pipeline in a box, for a terminal."""
+    from rich import box
     from rich.console import Group
-    from rich.padding import Padding
+    from rich.panel import Panel
     from rich.text import Text
 
-    parts: list[RenderableType] = [
-        _head(snapshot, condition or snapshot.state),
-        Padding(_table(snapshot), (0, 0, 0, 2)),
-    ]
+    condition = condition or snapshot.state
+    parts: list[RenderableType] = [_table(snapshot)]
     for job in snapshot.jobs:
         told = "  ".join(f"{name} {text}" for name, text in extras(job))
         if told:
-            parts.append(Text.assemble("  ", (f"{job.name}: ", "dim"), told))
+            parts.append(Text.assemble((f"{job.name}: ", "dim"), told))
     letters = ", ".join(f"{topic} +{number:,}" for topic, number in snapshot.dead_letters.items() if number)
     if letters:
-        parts.append(Text.assemble("  ", ("dead letters: ", "dim"), (letters, "yellow")))
+        parts.append(Text.assemble(("dead letters: ", "dim"), (letters, "yellow")))
     if snapshot.error:
-        parts.append(Text.assemble("  ", (snapshot.error, "red")))
-    return Group(*parts)
+        parts.append(Text(snapshot.error, "red"))
+    return Panel(
+        Group(*parts),
+        box=box.ROUNDED,
+        border_style="dim",
+        title=_title(snapshot, condition),
+        title_align="left",
+        subtitle=_subtitle(snapshot),
+        subtitle_align="right",
+        expand=False,
+    )
 
 
-def _head(snapshot: Snapshot, condition: str) -> RenderableType:
+def _title(snapshot: Snapshot, condition: str) -> Text:
     from rich.text import Text
 
     colour = COLOURS.get(condition, "")
     is_over = condition in ("stopped", "failed", "finished", "dead")
-    until_ms = snapshot.at_ms if is_over else time.time_ns() // 1_000_000
-    lasted = show_span(max(0, until_ms - snapshot.started_ms))
-    parts = [(snapshot.name, "bold"), ("  ● ", colour), (condition, colour), (f" {lasted}", "dim")]
-    if is_over:
-        parts.append((f", {show_span(max(0, time.time_ns() // 1_000_000 - snapshot.at_ms))} ago", "dim"))
-    if snapshot.source:
-        parts.append((f"  reads {snapshot.source}", "dim"))
-    if snapshot.master:
-        parts.append((f"  on {snapshot.master}", "dim"))
-    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
+    now_ms = time.time_ns() // 1_000_000
+    lasted = show_span(max(0, (snapshot.at_ms if is_over else now_ms) - snapshot.started_ms))
+    parts = [(snapshot.name, "bold not dim"), (" ● ", f"{colour} not dim"), (condition, f"{colour} not dim")]
+    parts.append((f" {'after ' if is_over else ''}{lasted}", "dim"))
+    if is_over and now_ms - snapshot.at_ms > JUST_NOW_MS:
+        parts.append((f", {show_span(now_ms - snapshot.at_ms)} ago", "dim"))
+    return Text.assemble(*parts)
+
+
+def _subtitle(snapshot: Snapshot) -> Text | None:
+    from rich.text import Text
+
+    parts = [f"reads {snapshot.source}"] if snapshot.source else []
+    parts += [f"on {snapshot.master}"] if snapshot.master else []
+    return Text(" ".join(parts), "dim") if parts else None
 
 
 def _table(snapshot: Snapshot) -> Table:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from millpond.spark.lake.place import Place
@@ -37,12 +39,12 @@ def test_files_of_local_folders_and_of_stores_are_the_same(tmp_path: Path) -> No
     store = Place(f"file://{tmp_path}")
     assert not store.is_local
     local.make_folder("a=1")
-    with local.files().open_output_stream("a=1/x") as sink:
-        sink.write(b"12345")
-    with store.files().open_output_stream("b=2/y") as sink:
-        sink.write(b"678")
-    assert store.files().open_input_file("a=1/x").read() == b"12345"
-    assert (tmp_path / "b=2" / "y").read_bytes() == b"678"
+    rows = pa.table({"raw": [bytes([n % 251]) * 100 for n in range(20_000)]})
+    for place, path in ((local, "a=1/x"), (store, "b=2/y")):
+        with place.files().open_output_stream(path) as sink:
+            pq.write_table(rows, sink, use_dictionary=False, compression="none")
+    assert pq.read_table(store.files().open_input_file("a=1/x")) == rows
+    assert pq.ParquetFile(tmp_path / "b=2" / "y").read() == rows
     for place in (local, store):
         place.remove(["a=1/x", "a=1/x", "never/was"])
         place.remove_folder("b=2")

@@ -16,6 +16,11 @@ LOG_FOLDER = "_delta_log"
 STAGING_FOLDER = "_millpond_staging"
 
 
+def path_in_log(written: str) -> str:
+    """The path of a file below the table's folder, from the log, which writes it as part of a URL."""
+    return unquote(written)
+
+
 @dataclass(frozen=True)
 class Place:
     uri: str
@@ -34,18 +39,15 @@ class Place:
     def is_local(self) -> bool:
         return "://" not in self.uri
 
-    def table(self, version: int | str | None = None) -> DeltaTable | None:
-        """The table at its newest version, or at a version or time; None where there is none yet."""
+    def table(self) -> DeltaTable | None:
+        """The table at its newest version; None where there is none yet."""
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
         try:
-            table = DeltaTable(self.uri, storage_options=dict(self.storage) or None)
+            return DeltaTable(self.uri, storage_options=dict(self.storage) or None)
         except TableNotFoundError:
             return None
-        if version is not None:
-            table.load_as_version(version)
-        return table
 
     def files(self) -> FileSystem:
         """The files below the table's folder, by their path in it."""

@@ -13,11 +13,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from millpond.spark.lake.errors import LakeError, UnsupportedTable
 from millpond.spark.lake.options import ReadOptions
+from millpond.spark.lake.place import path_in_log
 
 PART_BYTES: Final = 64 << 20
 """Small files are read together, up to this size."""
@@ -33,14 +35,28 @@ class FilesPart:
 
 
 def opened(options: ReadOptions) -> DeltaTable:
-    try:
-        table = options.place.table(options.version if options.version is not None else options.timestamp)
-    except ValueError as error:
-        raise LakeError(f"timestampAsOf={options.timestamp}: {error}; write it as 2026-01-31T12:00:00Z") from None
+    table = options.place.table()
     if table is None:
         raise LakeError(f"there is no Delta table at {options.place.uri}: check the path")
+    _travel(table, options)
     _check_readable(table)
     return table
+
+
+def _travel(table: DeltaTable, options: ReadOptions) -> None:
+    newest = table.version()
+    try:
+        if options.version is not None:
+            table.load_as_version(options.version)
+        elif options.timestamp is not None:
+            table.load_as_version(options.timestamp)
+    except ValueError as error:
+        raise LakeError(f"timestampAsOf={options.timestamp}: {error}; write it as 2026-01-31T12:00:00Z") from None
+    except DeltaError as error:
+        raise LakeError(
+            f"versionAsOf={options.version} cannot be read, the newest is {newest} and old ones go in time: "
+            f"{str(error).splitlines()[0]}"
+        ) from None
 
 
 def table_schema(options: ReadOptions) -> StructType:
@@ -80,10 +96,13 @@ class LakeReading:
         taken: list[tuple[str, dict[str, str | None]]] = []
         size = 0
         for action in actions.to_pylist():
+            path = path_in_log(action["path"])
+            if "://" in path:
+                raise UnsupportedTable(f"the table names files of another place ({path}): copy them into it")
             if taken and size + action["size_bytes"] > PART_BYTES:
                 parts.append(FilesPart(tuple(taken)))
                 taken, size = [], 0
-            taken.append((action["path"], {name: action["partition"][name] for name in names}))
+            taken.append((path, {name: action["partition"][name] for name in names}))
             size += action["size_bytes"]
         return [*parts, FilesPart(tuple(taken))] if taken else parts
 

@@ -38,6 +38,8 @@ def arrow_schema(schema: SparkStruct) -> pa.Schema:
 
 
 def _nullable(field: pa.Field) -> pa.Field:
+    if pa.types.is_null(field.type):
+        raise SchemaConflict(f"column {field.name} cannot be kept in a Delta table (it has no type); cast or drop it")
     return pa.field(field.name, _nullable_type(field.type), nullable=True)
 
 
@@ -46,9 +48,9 @@ def _nullable_type(kind: pa.DataType) -> pa.DataType:
         return pa.struct([_nullable(child) for child in kind])
     if pa.types.is_map(kind):
         key = pa.field("key", _nullable_type(kind.key_type), nullable=False)
-        return pa.map_(key, pa.field("value", _nullable_type(kind.item_type)))
+        return pa.map_(key, _nullable(pa.field("value", kind.item_type)))
     if pa.types.is_list(kind):
-        return pa.list_(pa.field("element", _nullable_type(kind.value_type)))
+        return pa.list_(_nullable(pa.field("element", kind.value_type)))
     return kind
 
 

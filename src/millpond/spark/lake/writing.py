@@ -21,6 +21,7 @@ from millpond.spark.lake.errors import LakeOptionError
 from millpond.spark.lake.files import TableFiles, WrittenFile
 from millpond.spark.lake.layout import check_partitionable
 from millpond.spark.lake.options import WriteOptions
+from millpond.spark.lake.place import path_in_log
 from millpond.spark.lake.publishing import Turn, publish
 from millpond.spark.lake.schemas import check_columns
 from millpond.spark.lake.staging import StagedFile, Staging, batch_folder
@@ -124,7 +125,7 @@ class LakeSink:
         if turn is not None and turn.is_done(table):
             # These files, or those of the attempt before. What is not in the table goes with the next vacuum.
             return True
-        inside = set(pa.table(table.get_add_actions()).column("path").to_pylist())
+        inside = {path_in_log(path) for path in pa.table(table.get_add_actions()).column("path").to_pylist()}
         return not inside.isdisjoint(paths)
 
 

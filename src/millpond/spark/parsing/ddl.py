@@ -129,9 +129,16 @@ class _Reader:
         required = self._take("not")
         if required and not self._take("null"):
             raise self._unexpected("NULL")
-        if self._take("comment") and self._next("text") is None:
-            raise self._unexpected("the text of the comment, in quotes")
+        if self._take("comment"):
+            self._comment()
         return types.StructField(name, kind, not required)
+
+    def _comment(self) -> None:
+        if self._next("text") is None:
+            raise self._unexpected("the text of the comment, in quotes")
+        # Texts that follow each other are one.
+        while self._next("text") is not None:
+            pass
 
     def _map(self, depth: int) -> types.MapType:
         key = self.type(depth)

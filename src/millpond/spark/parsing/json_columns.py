@@ -148,10 +148,18 @@ def _finish(kind: types.DataType, target: pa.DataType) -> Finish:
             return lambda column: _not_before_christ(column.cast(target))
         case types.TimestampType() | types.TimestampNTZType():
             return lambda column: _finish_time(column, target)
+        case types.DecimalType():
+            return _checked_decimal
     return _same
 
 
 def _same(column: pa.Array) -> pa.Array:
+    return column
+
+
+def _checked_decimal(column: pa.Array) -> pa.Array:
+    """Arrow's parser does not look again at the digits before the point when it adds some behind."""
+    column.validate(full=True)
     return column
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from millpond.spark.pipelines.background import Background
-from millpond.spark.pipelines.declaration import Pipeline, Source, kind_of
+from millpond.spark.pipelines.declaration import DeclarationError, Pipeline, Source, Transform, kind_of
 from millpond.spark.pipelines.kind import Job, Query, Report
 from millpond.spark.pipelines.progress import JobWatch
+from millpond.spark.pipelines.reasons import reason_of
 from millpond.spark.pipelines.values import AVAILABLE_NOW, CONTINUOUS
 
 if TYPE_CHECKING:
@@ -55,15 +56,24 @@ class JobContext:
             return frame
         for number, step in enumerate(self.pipeline.transforms):
             frame.createOrReplaceTempView("input")
-            view = f"millpond_{_word(self.job.name)}_{number}"
-            self.spark.sql(step.sql).createOrReplaceTempView(view)
-            # By a name that stays, because Connect looks names up only when the stream starts.
-            frame = self.spark.table(view)
+            frame = self._step(step, number)
             if step.name:
                 frame.createOrReplaceTempView(step.name)
             if step.name and step.name == self.job.input:
                 break
         return frame
+
+    def _step(self, step: Transform, number: int) -> DataFrame:
+        from pyspark.errors import PySparkException
+
+        view = f"millpond_{_word(self.job.name)}_{number}"
+        try:
+            self.spark.sql(step.sql).createOrReplaceTempView(view)
+        except PySparkException as fault:
+            told = step.name or f"number {number + 1}"
+            raise DeclarationError(f"[[transform]] {told}: {reason_of(fault)}") from fault
+        # By a name that stays, because Connect looks names up only when the stream starts.
+        return self.spark.table(view)
 
     def start(self, writer: DataStreamWriter, part: str = "") -> Query:
         place = f"{self.checkpoint}/{part}" if part else self.checkpoint

@@ -65,4 +65,5 @@ def _unwrapped(text: str) -> str:
         text = _CLASS.sub("", text.strip())
         for wrapper in _WRAPPERS:
             text = wrapper.sub("", text)
-    return _STATE.split(text)[0].strip()
+    # The first line says what is wrong; those below teach SQL, or show the plan.
+    return _STATE.split(text)[0].strip().partition("\n")[0]

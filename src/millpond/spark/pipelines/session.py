@@ -5,6 +5,7 @@ Spark's own log, and all that Java and the Python workers say, goes to a file, s
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import re
@@ -137,11 +138,8 @@ def default_settings(master: str) -> dict[str, str]:
         "spark.sql.streaming.noDataProgressEventInterval": "1000",
     }
     if is_here(master):
-        settings |= {
-            # Otherwise the first python3 on the PATH would run the workers, without our packages.
-            "spark.pyspark.python": sys.executable,
-            "spark.pyspark.driver.python": sys.executable,
-        }
+        # Otherwise the first python3 on the PATH would run the workers, without our packages.
+        settings["spark.pyspark.python"] = sys.executable
     if master.startswith("local"):
         settings |= {
             "spark.driver.host": "127.0.0.1",
@@ -191,6 +189,7 @@ def make_session(
     settings = {key: each for key, each in settings.items() if each}
     if folder is None:
         return _session(settings, log_level)
+    quiet_python()
     with open_log(Path(folder)) as log:
         _log_to_stderr(settings, Path(folder), log_level)
         return _session(settings, log_level, log)
@@ -202,6 +201,7 @@ def _connect(name: str, remote: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    quiet_python()
     builder = SparkSession.builder.remote(remote).appName(name)
     for key, each in {"spark.sql.session.timeZone": "UTC", **conf}.items():
         builder = builder.config(key, each)
@@ -226,6 +226,13 @@ def _session(settings: Mapping[str, str], log_level: str, log: IO[bytes] | None 
     conf = SparkConf(loadDefaults=False)
     conf.setAll(list(settings.items()))
     told = {} if log is None else {"stdout": log, "stderr": log}
+    if "spark.pyspark.python" in settings:
+        # A session that is made in Python looks only here.
+        os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
+    if is_here(settings["spark.master"]):
+        # Spark looks for data sources with the Python of the environment, whatever its settings say.
+        for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+            os.environ.setdefault(variable, sys.executable)
     gateway: Any = SparkContext._gateway
     try:
         if SparkContext._active_spark_context is None:
@@ -264,6 +271,13 @@ def open_log(folder: Path) -> IO[bytes]:
     if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
         path.replace(path.with_suffix(".log.1"))
     return open(path, "ab")
+
+
+def quiet_python() -> None:
+    """pyspark tells every failed query on standard error too, as JSON with Java's whole stack; we tell it in words."""
+    from pyspark.logger import PySparkLogger
+
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
 
 
 _LOG4J: Final = """\

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from millpond.spark.pipelines.lock import is_held
-from millpond.spark.pipelines.progress import Snapshot
+from millpond.spark.pipelines.progress import Snapshot, State
 
 FILE: Final = "status.json"
 FILE_BYTES_MAX: Final = 10_000_000
@@ -57,9 +57,15 @@ def read_status(folder: Path) -> Status | None:
 
 
 def _at_rest(snapshot: Snapshot) -> Snapshot:
-    """Nothing runs any more: rates of the last moment would tell otherwise."""
-    jobs = tuple(replace(each, input_per_second=None, done_per_second=None) for each in snapshot.jobs)
+    """Nothing runs any more: states and rates of the last moment would tell otherwise."""
+    jobs = tuple(
+        replace(each, state=_rested(each.state), input_per_second=None, done_per_second=None) for each in snapshot.jobs
+    )
     return replace(snapshot, jobs=jobs)
+
+
+def _rested(state: State) -> State:
+    return "stopped" if state in RUNNING else state
 
 
 def find_statuses(home: Path) -> Iterator[tuple[Path, Status]]:

@@ -225,6 +225,8 @@ class Duration:
         return self.ms / 1000
 
     def __str__(self) -> str:
+        if not self.ms:
+            return "0 seconds"
         unit, size = next((unit, size) for unit, size in _SPOKEN if self.ms % size == 0)
         count = self.ms // size
         return f"{count} {unit}" + ("" if count == 1 else "s")

@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.spark_kinds import at, parsed_frame, seconds_of
 
 from millpond.spark.pipelines.kinds.aggregate import Aggregate, windows
 from millpond.spark.pipelines.values import DeclarationError
+from support.spark_kinds import at, parsed_frame, seconds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

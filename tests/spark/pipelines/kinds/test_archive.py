@@ -6,10 +6,10 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 import pytest
-from support.spark_kinds import at, parsed_frame
 
 from millpond.spark.pipelines.kinds.archive import Archive, archived, raw_columns
 from millpond.spark.pipelines.values import DeclarationError
+from support.spark_kinds import at, parsed_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +51,9 @@ def test_a_raw_archive_keeps_the_bytes_of_the_source(spark: SparkSession) -> Non
 
 
 def test_the_sink_is_told_where_and_how() -> None:
-    job = Archive(table="lake/orders", file_size="1 MiB", compact_every=3, vacuum="2 days", options={"vacuumShort": True})
+    job = Archive(
+        table="lake/orders", file_size="1 MiB", compact_every=3, vacuum="2 days", options={"vacuumShort": True}
+    )
     sink = job.sink({})
     assert (sink.format, sink.mode) == ("millpond_delta", "append")
     assert sink.options == {

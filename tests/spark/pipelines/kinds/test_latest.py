@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.spark_kinds import parsed_frame
 
 from millpond.spark.pipelines.kinds.latest import Latest, changes
 from millpond.spark.pipelines.values import DeclarationError
+from support.spark_kinds import parsed_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

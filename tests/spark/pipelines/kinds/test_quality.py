@@ -6,12 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.spark_kinds import parsed_frame
 
 from millpond.client.dead_letters import read_dead_letter, redrive
 from millpond.client.message import Message
 from millpond.spark.pipelines.kinds.quality import Quality, checked, good_rows
 from millpond.spark.pipelines.values import DeclarationError
+from support.spark_kinds import parsed_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -20,15 +20,16 @@ RULES = {"positive": "total > 0", "known": "region in ('eu', 'us')"}
 
 
 def orders(spark: SparkSession) -> DataFrame:
+    twice = [("h", b"2"), ("dlq.redriven", b"3")]
     return parsed_frame(
         spark,
         "total int, region string",
         [
             {"total": 5, "region": "eu", "_key": b"a", "_value": b"good", "_headers": [("h", b"1")]},
-            {"total": -1, "region": "mars", "_key": b"b", "_value": b"both", "_headers": [("h", b"2"), ("dlq.redriven", b"3")]},
+            {"total": -1, "region": "mars", "_key": b"b", "_value": b"both", "_headers": twice},
             {"total": None, "region": "us", "_value": b"null"},
         ],
-    )  # fmt: skip
+    )
 
 
 def message(row: Row) -> Message:

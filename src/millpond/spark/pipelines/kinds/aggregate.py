@@ -45,11 +45,11 @@ class Aggregate(Flow):
 
     time: str = value("When it happened, in SQL.", TEXT)
     window: Duration = value("How long a window is.", DURATION)
-    slide: Duration | None = value("A window begins so often; when the one before ends, if not given.", DURATION, None)
+    slide: Duration | None = value("How often a window begins; where the last ended, if not given.", DURATION, None)
     watermark: Duration = value("How late an event may be.", DURATION, Duration(60_000))
     group_by: dict[str, str] = value("Columns to group by.", COLUMNS, {})
     measures: dict[str, str] = value('What is computed, in SQL by name, as { orders = "count(*)" }.', TEXTS)
-    distinct_by: tuple[str, ...] = value("Events with the same values here count once within the watermark.", NAMES, ())
+    distinct_by: tuple[str, ...] = value("Events with the same values here count once.", NAMES, ())
     mode: str = value("Write closed windows once, or every change.", one_of("append", "update"), "append")
     to: To = value("Where the windows go.", table_of(To))
 
@@ -106,7 +106,7 @@ def windows(frame: DataFrame, job: Aggregate) -> DataFrame:
 
 
 def with_time(frame: DataFrame, time: str, watermark: Duration, name: str) -> DataFrame:
-    """The rows that have a time, as `_event_time` with its watermark. Those without are counted: they are in no window."""
+    """The rows that have a time, with `_event_time` and its watermark. Others are in no window, and are counted."""
     from pyspark.sql import functions as f
 
     timed = frame.withColumn(_TIME, moment(time))

@@ -62,10 +62,6 @@ def need_columns(frame: DataFrame, names: Iterable[str], what: str) -> None:
             raise DeclarationError(f"{what}: there is no column {name!r}{nearest(name, known)}")
 
 
-def has(frame: DataFrame, name: str) -> bool:
-    return name in frame.columns
-
-
 def named(expressions: Mapping[str, str]) -> list[Column]:
     """Expressions in SQL as columns with their names."""
     from pyspark.sql import functions as f
@@ -73,23 +69,27 @@ def named(expressions: Mapping[str, str]) -> list[Column]:
     return [f.expr(sql).alias(name) for name, sql in expressions.items()]
 
 
-def as_json(names: Sequence[str]) -> Column:
+def as_json(names: Sequence[str], fraction: str = "SSS") -> Column:
     """The columns as one JSON object in bytes. Nulls are written, so that every record has the same fields."""
     from pyspark.sql import functions as f
 
     # The zone is written with its offset, so that a reader in another one finds the same moment.
-    how = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"}
+    how = {"ignoreNullFields": "false", "timestampFormat": f"yyyy-MM-dd'T'HH:mm:ss.{fraction}XXX"}
     return f.encode(f.to_json(f.struct(*[quoted(name) for name in names]), how), "UTF-8")
+
+
+def bytes_column(frame: DataFrame) -> str | None:
+    """The column with the record's own bytes, if they are still there."""
+    types = dict(frame.dtypes)
+    return next((name for name in (VALUE, RAW_VALUE) if types.get(name) == "binary"), None)
 
 
 def value_bytes(frame: DataFrame) -> Column:
     """The value of the record: its own bytes where they are still there, otherwise its columns as JSON."""
     from pyspark.sql import functions as f
 
-    for name in (VALUE, RAW_VALUE):
-        if dict(frame.dtypes).get(name) == "binary":
-            return f.col(name)
-    return as_json(content_columns(frame.columns))
+    found = bytes_column(frame)
+    return as_json(content_columns(frame.columns)) if found is None else f.col(found)
 
 
 def key_bytes(names: Sequence[str]) -> Column:

@@ -19,8 +19,8 @@ from millpond.spark.pipelines.kinds.columns import (
     KEY,
     OFFSET,
     PARTITION,
-    RAW_VALUE,
     VALUE,
+    bytes_column,
     content_columns,
     named,
     need_columns,
@@ -93,9 +93,9 @@ def is_tombstone(frame: DataFrame) -> Column:
     """The record had no value. Where its bytes are not at hand, that nothing in it has a value."""
     from pyspark.sql import functions as f
 
-    for name in (VALUE, RAW_VALUE):
-        if dict(frame.dtypes).get(name) == "binary":
-            return f.col(name).isNull()
+    found = bytes_column(frame)
+    if found is not None:
+        return f.col(found).isNull()
     empty = [f.col(quoted(name)).isNull() for name in content_columns(frame.columns)]
     return reduce(lambda one, other: one & other, empty, f.lit(True))
 

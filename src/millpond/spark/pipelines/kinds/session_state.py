@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql import Row
 from pyspark.sql import functions as f
-from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import DecimalType, IntegralType, LongType, StructField, StructType
 
 from millpond.spark.pipelines.kinds.columns import named, quoted
@@ -19,7 +19,7 @@ from millpond.spark.pipelines.kinds.sessions import _TIME, END, EVENTS, START, F
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StatefulProcessorHandle
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 Event: TypeAlias = tuple[Any, ...]
 """When (microseconds), whether it ends the session, and what the measures take of it."""
@@ -39,7 +39,8 @@ class Rules:
         """Events in the order of their time: the session that is open afterwards, and those that have ended."""
         ended: list[Session] = []
         for event in events:
-            if session is not None and self.is_over(session, event[0]):
+            # Spark's own windows take an event that comes just when the gap is over, and so do these.
+            if session is not None and event[0] > self.end_us(session):
                 ended.append(session)
                 session = None
             session = self._begin(event) if session is None else self._go_on(session, event)
@@ -48,11 +49,8 @@ class Rules:
                 session = None
         return session, ended
 
-    def is_over(self, session: Session, now_us: int) -> bool:
-        return bool(now_us >= self.end_us(session))
-
     def end_us(self, session: Session) -> int:
-        """When the session is over if nothing more comes."""
+        """The last moment at which something may still belong to it."""
         by_gap: int = session[1] + self.gap_us
         return by_gap if self.longest_us is None else min(by_gap, session[0] + self.longest_us)
 
@@ -112,7 +110,7 @@ class Keeper(StatefulProcessor):
         ready = [event for event in events if event[0] <= now_us]
         rest = events[len(ready) :]
         session, ended = self.rules.take(self.open.get(), ready)
-        if session is not None and self.rules.is_over(session, now_us):
+        if session is not None and self.rules.end_us(session) <= now_us:
             ended.append(session)
             session = None
         self._keep(rest, session)

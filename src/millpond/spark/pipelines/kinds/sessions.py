@@ -1,8 +1,8 @@
 """sessions: the events of a key that follow each other within a gap, as one row: start, end, events and measures.
 
 Where the gap alone ends a session, Spark's own session windows do it, and measures are any aggregates of SQL. With
-`ends_when` or `longest` the state is our own (`session_state`), and measures are one of count, sum, min, max, first and
-last. Either way a session is written once, when the watermark has passed its end.
+`ends_when` or `longest` the state is our own (`session_state`), and a measure is one of count, sum, min, max, first
+and last. Either way a session is written once, when the watermark has passed its end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from millpond.spark.pipelines.kind import Kind
 from millpond.spark.pipelines.kinds.aggregate import with_time
 from millpond.spark.pipelines.kinds.columns import COLUMNS, named, quoted
 from millpond.spark.pipelines.kinds.flows import Flow, Sink, To, as_records, start
-from millpond.spark.pipelines.values import DURATION, TEXT, TEXTS, DeclarationError, Duration, nearest, table_of, value
+from millpond.spark.pipelines.values import (
+    DURATION,
+    TEXT,
+    TEXTS,
+    DeclarationError,
+    Duration,
+    nearest,
+    table_of,
+    value,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,0 +1,182 @@
+"""replay: a table or a time range of a topic, sent to a topic again, in order and at a given rate.
+
+What an archive keeps of a record is restored: key, value, headers and time; of parsed columns the value is made as
+JSON. Records go out in slices, one after another, each of them once even if the run is killed: a run that is started
+again goes on with the slice at which the last one was. Within a key the order is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from millpond.spark.pipelines.kind import Context, Job, Kind, Query
+from millpond.spark.pipelines.kinds.archive import CALENDAR
+from millpond.spark.pipelines.kinds.columns import (
+    HEADERS,
+    KEY,
+    OFFSET,
+    PARTITION,
+    TIMESTAMP,
+    TOPIC,
+    as_json,
+    bytes_column,
+    content_columns,
+    moment,
+    need_columns,
+    quoted,
+)
+from millpond.spark.pipelines.values import (
+    MOMENT,
+    NAME,
+    NAMES,
+    PATH,
+    SETTINGS,
+    TEXT,
+    DeclarationError,
+    number,
+    one_of,
+    value,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SLICE_SECONDS: Final = 1.0
+"""A slice is what may go out in so long; then comes the next."""
+
+HEADER_TYPE: Final = "array<struct<key:string,value:binary>>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay(Job):
+    """A table or a time range, sent again."""
+
+    kind = "replay"
+
+    topic: str = value("Where the records go.", NAME)
+    table: str = value("The table to replay; the topics of [source] if not given.", PATH, "")
+    from_: datetime | None = value("From this moment on.", MOMENT, None)
+    to: datetime | None = value("Until before this moment.", MOMENT, None)
+    time: str = value("What `from`, `to` and the order by time mean, in SQL.", TEXT, TIMESTAMP)
+    where: str = value("Which rows, in SQL; all if not given.", TEXT, "")
+    order: str = value("In the order of the log, or of the time.", one_of("offset", "time"), "offset")
+    rate: float = value("Records a second; 0 is as fast as they go.", number(0, 1e9), 0.0)
+    batch: int = value("The most records in one slice.", whole(1, 10_000_000), 100_000)
+    key: str = value("The key of a record, in SQL; the one it had if not given.", TEXT, "")
+    columns: tuple[str, ...] = value("What a value in JSON is made of; all but those of a calendar.", NAMES, ())
+    partitions: str = value("By the key, or the partition it had.", one_of("by_key", "same"), "by_key")
+    timestamps: str = value("The time it had, or that of writing.", one_of("kept", "new"), "kept")
+    bootstrap: str = value("The brokers to send to; those of [source] if not given.", TEXT, "")
+    delivery: str = value("How often a record may arrive.", one_of("exactly_once", "at_least_once"), "exactly_once")
+    options: dict[str, str] = value("Any further option of the sink, by its name.", SETTINGS, {})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.from_ is not None and self.to is not None and self.from_ >= self.to:
+            raise DeclarationError("from: it is not before `to`, so there is nothing between them")
+
+    @property
+    def slice_rows(self) -> int:
+        """How many records go out at once."""
+        return max(1, min(self.batch, round(self.rate * SLICE_SECONDS))) if self.rate else self.batch
+
+    def cluster(self, context: Context) -> dict[str, str]:
+        if self.bootstrap:
+            return {"kafka.bootstrap.servers": self.bootstrap}
+        if not context.cluster():
+            raise DeclarationError(
+                '[replay] bootstrap is missing: where is the topic? As bootstrap = "127.0.0.1:9092"'
+            )
+        return context.cluster()
+
+
+def chosen(frame: DataFrame, job: Replay) -> DataFrame:
+    """The rows to replay, from all of a table or a topic."""
+    from pyspark.sql import functions as f
+
+    rows = frame
+    if job.from_ is not None:
+        rows = rows.where(moment(job.time) >= f.lit(job.from_))
+    if job.to is not None:
+        rows = rows.where(moment(job.time) < f.lit(job.to))
+    return rows.where(f.expr(job.where)) if job.where else rows
+
+
+def order_columns(frame: DataFrame, job: Replay) -> list[Column]:
+    """What the rows of one key are ordered by."""
+    from pyspark.sql import functions as f
+
+    by_log = [name for name in (TOPIC, PARTITION, OFFSET) if name in frame.columns]
+    if job.order == "offset":
+        need_columns(frame, (PARTITION, OFFSET), '[replay] order = "offset"')
+        return [f.col(name) for name in by_log]
+    return [moment(job.time), *[f.col(name) for name in by_log]]
+
+
+def restored(frame: DataFrame, job: Replay, further: Sequence[Column] = ()) -> DataFrame:
+    """The rows as records: what the topic sink takes, and nothing else but these columns."""
+    from pyspark.sql import functions as f
+
+    columns = {"key": _key(frame, job), "value": _value(frame, job)}
+    if HEADERS in frame.columns:
+        columns["headers"] = f.col(HEADERS).cast(HEADER_TYPE)
+    if job.timestamps == "kept":
+        columns["timestamp"] = f.col(TIMESTAMP) if TIMESTAMP in frame.columns else moment(job.time)
+    if job.partitions == "same":
+        need_columns(frame, [PARTITION], '[replay] partitions = "same"')
+        columns["partition"] = f.col(PARTITION).cast("int")
+    return frame.select(*[column.alias(name) for name, column in columns.items()], *further)
+
+
+def _key(frame: DataFrame, job: Replay) -> Column:
+    from pyspark.sql import functions as f
+
+    if job.key:
+        return f.encode(f.expr(job.key).cast("string"), "UTF-8")
+    return f.col(KEY).cast("binary") if KEY in frame.columns else f.lit(None).cast("binary")
+
+
+def _value(frame: DataFrame, job: Replay) -> Column:
+    from pyspark.sql import functions as f
+
+    own = bytes_column(frame)
+    if own is not None and not job.columns:
+        return f.col(own)
+    need_columns(frame, job.columns, "[replay] columns")
+    names = list(job.columns) or [name for name in content_columns(frame.columns) if name not in CALENDAR]
+    if not names:
+        raise DeclarationError("[replay] the table has no column to make a value of")
+    # A tombstone was archived as a row of nulls, and is one again.
+    is_empty = f.coalesce(*[f.col(quoted(name)).cast("string") for name in names]).isNull()
+    return f.when(~is_empty, as_json(names, "SSSSSS"))
+
+
+def start(context: Context, job: Replay) -> Query:
+    from millpond.spark.pipelines.kinds.replaying import Replaying
+
+    if not job.table and context.pipeline.source is None:
+        raise DeclarationError("[replay] table is missing: name the table, or topics in [source]")
+    replaying = Replaying(context, job, job.cluster(context))
+    return context.in_background(replaying.run)
+
+
+KIND = Kind(
+    name="replay",
+    doc="A table or a time range of a topic, sent to a topic again at a given rate.",
+    job=Replay,
+    start=start,
+    reads_source=False,
+    outputs=lambda job: {"topic": job.topic},
+    example="""\
+[replay]
+table = "lake/orders"
+topic = "orders.again"
+from = 2026-01-31T08:00:00Z
+to = 2026-01-31T09:00:00Z
+rate = 1000
+""",
+)

@@ -1,0 +1,301 @@
+"""How a replay runs: what is replayed is pinned down first, cut into slices, and sent slice by slice.
+
+A file beside the checkpoint says what was pinned and how many slices are sent. Every slice has a number, and the sink
+leaves out a number that it has already: after a crash between the two nothing is sent twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from millpond.spark.pipelines.declaration import is_local
+from millpond.spark.pipelines.kind import Context, Report
+from millpond.spark.pipelines.kinds.archive import raw_columns
+from millpond.spark.pipelines.kinds.columns import OFFSET, PARTITION, TOPIC, moment
+from millpond.spark.pipelines.kinds.flows import TABLES, TOPICS
+from millpond.spark.pipelines.kinds.replay import Replay, chosen, order_columns, restored
+from millpond.spark.pipelines.values import DeclarationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SLICES_MAX: Final = 10_000
+"""More would cost more to remember than they spread the load; slices grow instead."""
+
+ONE_TASK_ROWS: Final = 20_000
+"""A slice of so few rows is sent by one task."""
+
+STEPS_PER_SLICE: Final = 8
+"""The time is looked at so much finer than it is cut."""
+
+SLICE: Final = "_slice"
+STEP: Final = "_step"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a replay has pinned down, and how far it is."""
+
+    declared: Mapping[str, Any]
+    """What must not change under it."""
+    app_id: str = field(default_factory=lambda: str(uuid4()))
+    table_version: int | None = None
+    offsets: Mapping[str, Mapping[str, tuple[int, int]]] | None = None
+    """First and end offset by topic and partition."""
+    slice_rows: int = 1
+    """Stays as it was when the rate is changed."""
+    slices: int = 0
+    sent: int = 0
+    """Slices that are through."""
+
+    @classmethod
+    def load(cls, path: Path) -> Progress | None:
+        try:
+            return cls(**json.loads(path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):
+            raise DeclarationError(f"{path} cannot be read: delete it to replay from the beginning") from None
+
+    def save(self, path: Path) -> None:
+        """Whole or not at all, whatever crashes."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(".new")
+        with open(fresh, "w") as file:
+            json.dump(asdict(self), file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+
+
+def declared(job: Replay) -> dict[str, Any]:
+    """What decides which row is in which slice."""
+    settings = ("topic", "table", "time", "where", "order", "key", "partitions")
+    moments = {"from": job.from_, "to": job.to}
+    return {name: getattr(job, name) for name in settings} | {
+        name: each.isoformat() if each is not None else None for name, each in moments.items()
+    }
+
+
+@dataclass
+class Pace:
+    """When the next records may go out: never more than `rate` a second on the whole."""
+
+    rate: float
+    begun_at: float
+    sent: int = 0
+
+    def wait_seconds(self, now: float) -> float:
+        if not self.rate:
+            return 0.0
+        due = self.begun_at + self.sent / self.rate
+        if now > due + 1:
+            # What was lost in a stall is not caught up by a burst.
+            self.begun_at += now - due - 1
+        return max(0.0, due - now)
+
+
+@dataclass(frozen=True)
+class Replaying:
+    """The work of one replay."""
+
+    context: Context
+    job: Replay
+    cluster: Mapping[str, str]
+    clock: Callable[[], float] = time.monotonic
+
+    @property
+    def file(self) -> Path:
+        # The slices are counted on this machine, even when the checkpoint is far away.
+        checkpoint = self.context.checkpoint
+        home = Path(checkpoint) if is_local(checkpoint) else self.context.pipeline.folder / "jobs" / self.job.name
+        return home / "replay.json"
+
+    def run(self, report: Report) -> None:
+        progress = self.begin()
+        if progress.sent and progress.sent == progress.slices:
+            self.context.tell("slices", f"{progress.sent} of {progress.slices}")
+            return
+        rows, slices = with_slices(chosen(self._pinned(progress), self.job), self.job, progress.slice_rows)
+        progress = replace(progress, slices=slices)
+        progress.save(self.file)
+        held = rows.persist()
+        try:
+            self._send(held, progress, report)
+        finally:
+            held.unpersist()
+
+    def begin(self) -> Progress:
+        """What an earlier run has pinned down, or it is pinned down now."""
+        progress = Progress.load(self.file)
+        if progress is not None:
+            if dict(progress.declared) != declared(self.job):
+                names = [name for name, each in declared(self.job).items() if progress.declared.get(name) != each]
+                raise DeclarationError(
+                    f"[replay] {', '.join(names)} changed since this replay began: change it back, give the job "
+                    f"another name, or delete {self.file} to replay from the beginning"
+                )
+            return progress
+        progress = Progress(declared(self.job), slice_rows=self.job.slice_rows)
+        if self.job.table:
+            progress = replace(progress, table_version=table_version(self.job.table))
+        else:
+            progress = replace(progress, offsets=self._offsets())
+        progress.save(self.file)
+        return progress
+
+    def _pinned(self, progress: Progress) -> DataFrame:
+        reader = self.context.spark.read
+        if progress.table_version is not None:
+            return reader.format(TABLES).option("versionAsOf", progress.table_version).load(self.job.table)
+        pinned = progress.offsets or {}
+        places = {topic: sorted(map(int, each)) for topic, each in pinned.items()}
+        starts, ends = (
+            {topic: {at: span[end] for at, span in each.items()} for topic, each in pinned.items()} for end in (0, 1)
+        )
+        options = {"startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}
+        return self._topic(assign=json.dumps(places), **options)
+
+    def _topic(self, **options: str) -> DataFrame:
+        source = self.context.pipeline.source
+        assert source is not None
+        given = {**self.context.cluster(), "includeHeaders": "true", **options}
+        return raw_columns(self.context.spark.read.format(TOPICS).options(**given).load())
+
+    def _offsets(self) -> dict[str, dict[str, tuple[int, int]]]:
+        """What is in the time range now. What is written while it is replayed, and be it by us, is not."""
+        source = self.context.pipeline.source
+        assert source is not None
+        what = {"subscribe": ",".join(source.topic)} if source.topic else {"subscribePattern": source.pattern}
+        if self.job.from_ is not None:
+            what |= {"startingTimestamp": _ms(self.job.from_), "startingOffsetsByTimestampStrategy": "latest"}
+        if self.job.to is not None:
+            what["endingTimestamp"] = _ms(self.job.to)
+        found: dict[str, dict[str, tuple[int, int]]] = {}
+        for row in _spans(self._topic(**what)):
+            found.setdefault(row[TOPIC], {})[str(row[PARTITION])] = (row["first"], row["last"] + 1)
+        return found
+
+    def _send(self, sliced: DataFrame, progress: Progress, report: Report) -> None:
+        from pyspark.sql import functions as f
+
+        sizes = {row[SLICE]: row["count"] for row in sliced.groupBy(SLICE).count().collect()}
+        pace = Pace(self.job.rate, self.clock())
+        while progress.sent < progress.slices and not report.is_stopping:
+            wait = pace.wait_seconds(self.clock())
+            if wait > 0:
+                time.sleep(min(wait, 0.1))
+                continue
+            size = sizes.get(progress.sent, 0)
+            if size:
+                self._send_slice(sliced.where(f.col(SLICE) == progress.sent), size, progress)
+            progress = replace(progress, sent=progress.sent + 1)
+            progress.save(self.file)
+            pace.sent += size
+            report.rows(size)
+            self.context.tell("slices", f"{progress.sent} of {progress.slices}")
+
+    def _send_slice(self, rows: DataFrame, size: int, progress: Progress) -> None:
+        options = {**self.cluster, "topic": self.job.topic, "delivery": self.job.delivery, **self.job.options}
+        if self.job.timestamps == "kept":
+            options["includeTimestamps"] = "true"
+        if self.job.delivery == "exactly_once":
+            options |= {"txnAppId": progress.app_id, "txnVersion": str(progress.sent)}
+        tasks = 1 if size <= ONE_TASK_ROWS else self.context.spark.sparkContext.defaultParallelism
+        ordered = in_order(rows, self.job, tasks)
+        ordered.write.format(TOPICS).options(**options).mode("append").save()
+
+
+def slice_count(rows: int, slice_rows: int) -> int:
+    return min(SLICES_MAX, -(-rows // slice_rows))
+
+
+def with_slices(rows: DataFrame, job: Replay, slice_rows: int) -> tuple[DataFrame, int]:
+    """The rows with the number of the slice that each goes out in, and how many slices there are. The same rows are
+    cut in the same way every time."""
+    return _by_offset(rows, slice_rows) if job.order == "offset" else _by_time(rows, job, slice_rows)
+
+
+def _by_offset(rows: DataFrame, slice_rows: int) -> tuple[DataFrame, int]:
+    """Each partition is cut into as many slices as all, so that partitions go side by side and end together."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    slices = slice_count(rows.count(), slice_rows)
+    place = [name for name in (TOPIC, PARTITION) if name in rows.columns]
+    whole = Window.partitionBy(*place)
+    number = f.row_number().over(whole.orderBy(OFFSET)) - 1
+    count = f.count(f.lit(1)).over(whole)
+    return rows.withColumn(SLICE, f.floor(number * f.lit(slices) / count).cast("int")), slices
+
+
+def _by_time(rows: DataFrame, job: Replay, slice_rows: int) -> tuple[DataFrame, int]:
+    """The time is cut into short steps, and those that follow each other are joined to slices."""
+    from pyspark.sql import functions as f
+
+    micros = f.unix_micros(moment(job.time))
+    span = rows.select(
+        f.min(micros).alias("first"), f.max(micros).alias("last"), f.count("*").alias("rows")
+    ).collect()[0]
+    if span["first"] is None:
+        return rows.withColumn(SLICE, f.lit(0)), min(1, span["rows"])
+    steps = STEPS_PER_SLICE * slice_count(span["rows"], slice_rows)
+    width = -(-(span["last"] - span["first"] + 1) // steps)
+    # A row without a time goes first: nothing says what it is behind.
+    stepped = rows.withColumn(
+        STEP, f.expr(f"coalesce(unix_micros(cast({job.time} as timestamp)) - {span['first']}, 0) div {width}")
+    )
+    counts = {row[STEP]: row["count"] for row in stepped.groupBy(STEP).count().collect()}
+    slice_of = joined_steps(counts, max(slice_rows, -(-span["rows"] // SLICES_MAX)))
+    known = rows.sparkSession.createDataFrame(list(slice_of.items()), f"{STEP} long, {SLICE} int")
+    return stepped.join(f.broadcast(known), STEP).drop(STEP), max(slice_of.values()) + 1
+
+
+def joined_steps(counts: Mapping[int, int], slice_rows: int) -> dict[int, int]:
+    """The slice of every step: steps are joined while they fit together. A step that alone is too large stays whole,
+    because within it nothing is known of the order."""
+    found: dict[int, int] = {}
+    number, rows = 0, 0
+    for step in sorted(counts):
+        if rows and rows + counts[step] > slice_rows:
+            number, rows = number + 1, 0
+        found[step] = number
+        rows += counts[step]
+    return found
+
+
+def in_order(rows: DataFrame, job: Replay, tasks: int) -> DataFrame:
+    """The records, those of one key (or partition) in one task and in their order there."""
+    order = {f"_order_{number}": each for number, each in enumerate(order_columns(rows, job))}
+    records = restored(rows, job, [each.alias(name) for name, each in order.items()])
+    together = "partition" if job.partitions == "same" else "key"
+    spread = records.coalesce(1) if tasks == 1 else records.repartition(tasks, together)
+    return spread.sortWithinPartitions(*order).drop(*order)
+
+
+def table_version(path: str) -> int:
+    from millpond.spark.lake.place import Place
+
+    table = Place.of(path).table()
+    if table is None:
+        raise DeclarationError(f"[replay] table = {path!r}: there is no table")
+    return int(table.version())
+
+
+def _spans(frame: DataFrame) -> list[Any]:
+    from pyspark.sql import functions as f
+
+    spans = frame.groupBy(TOPIC, PARTITION).agg(f.min(OFFSET).alias("first"), f.max(OFFSET).alias("last"))
+    return spans.collect()
+
+
+def _ms(moment: datetime) -> str:
+    return str(round(moment.timestamp() * 1000))

@@ -1,0 +1,135 @@
+"""One commit per batch: replays, lost answers, races, and new columns."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from support.spark_lake import rows_of
+
+from millpond.spark.lake import publishing
+from millpond.spark.lake.errors import CommitContested, SchemaConflict
+from millpond.spark.lake.files import TableFiles, WrittenFile
+from millpond.spark.lake.place import Place
+from millpond.spark.lake.publishing import Turn, publish
+
+SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
+
+
+def written(
+    path: Path, ids: list[int], schema: pa.Schema = SCHEMA, partition_by: tuple[str, ...] = ()
+) -> list[WrittenFile]:
+    rows = [{"id": number, "day": f"d {number % 2}/é%:", "more": "new"} for number in ids]
+    task = TableFiles(Place.of(str(path)), schema, partition_by, 1 << 20)
+    task.add(pa.RecordBatch.from_pylist(rows, schema))
+    return list(task.finish())
+
+
+def put(path: Path, ids: list[int], turn: Turn | None, **how: Any) -> bool:
+    return publish(Place.of(str(path)), written(path, ids), SCHEMA, (), turn, **how)
+
+
+def ids_of(path: Path) -> list[int]:
+    return sorted(row["id"] for row in rows_of(path))
+
+
+@pytest.fixture(autouse=True)
+def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(publishing, "LONGEST_WAIT_S", 0.01)
+
+
+def test_a_batch_is_published_once(tmp_path: Path) -> None:
+    assert put(tmp_path, [1, 2], Turn("q", 0))
+    assert not put(tmp_path, [1, 2], Turn("q", 0))
+    assert put(tmp_path, [3], Turn("q", 1))
+    assert not put(tmp_path, [1, 2], Turn("q", 0))
+    assert put(tmp_path, [4], Turn("another", 0))
+    assert put(tmp_path, [5], None)
+    assert put(tmp_path, [5], None)
+    assert ids_of(tmp_path) == [1, 2, 3, 4, 5, 5]
+
+
+def test_statistics_reach_the_log_and_odd_partition_values_come_back(tmp_path: Path) -> None:
+    files = written(tmp_path, [1, 2, 3], partition_by=("day",))
+    publish(Place.of(str(tmp_path)), files, SCHEMA, ("day",), None)
+    told = pa.table(DeltaTable(tmp_path).get_add_actions(flatten=True)).to_pylist()
+    assert sorted((one["partition.day"], one["min.id"], one["max.id"], one["num_records"]) for one in told) == [
+        ("d 0/é%:", 2, 2, 1),
+        ("d 1/é%:", 1, 3, 2),
+    ]
+    assert sorted(row["day"] for row in rows_of(tmp_path)) == ["d 0/é%:", "d 1/é%:", "d 1/é%:"]
+    assert DeltaTable(tmp_path).vacuum(0, enforce_retention_duration=False, full=True) == []
+
+
+def test_overwriting_replaces_rows_and_schema_in_one_commit(tmp_path: Path) -> None:
+    put(tmp_path, [1, 2], Turn("q", 0))
+    other = pa.schema([("id", pa.string())])
+    task = TableFiles(Place.of(str(tmp_path)), other, (), 1 << 20)
+    task.add(pa.RecordBatch.from_pydict({"id": ["x"]}, other))
+    publish(Place.of(str(tmp_path)), task.finish(), other, (), Turn("q", 1), overwrite=True)
+    assert rows_of(tmp_path) == [{"id": "x"}]
+    assert DeltaTable(tmp_path).version() == 1
+
+
+def test_new_columns_join_and_other_types_do_not(tmp_path: Path) -> None:
+    place = Place.of(str(tmp_path))
+    put(tmp_path, [1], Turn("q", 0))
+    grown = pa.schema([("id", pa.int64()), ("more", pa.string())])
+    publish(place, written(tmp_path, [2], grown), grown, (), Turn("q", 1))
+    assert sorted(rows_of(tmp_path), key=lambda row: row["id"]) == [
+        {"id": 1, "day": "d 1/é%:", "more": None},
+        {"id": 2, "day": None, "more": "new"},
+    ]
+    clash = pa.schema([("id", pa.int32())])
+    with pytest.raises(SchemaConflict, match="id is integer in the frame and long in the table"):
+        publish(place, written(tmp_path, [3], clash), clash, (), Turn("q", 2))
+    assert DeltaTable(tmp_path).transaction_version("q") == 1
+
+
+def test_a_lost_answer_is_not_published_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, [1], Turn("q", 0))
+    real = DeltaTable.create_write_transaction
+
+    def answer_lost(table: DeltaTable, *given: Any, **named: Any) -> None:
+        real(table, *given, **named)
+        raise CommitFailedError("the answer was lost")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", answer_lost)
+    assert put(tmp_path, [2], Turn("q", 1))
+    assert ids_of(tmp_path) == [1, 2]
+
+
+def test_conflicts_without_end_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, [1], None)
+
+    def contested(table: DeltaTable, *given: Any, **named: Any) -> None:
+        raise CommitFailedError("somebody was faster")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", contested)
+    with pytest.raises(CommitContested, match="20 tries"):
+        put(tmp_path, [2], None)
+
+
+def test_writers_at_once_make_one_table_with_every_row_once(tmp_path: Path) -> None:
+    """Five queries, each of which is run by two drivers that do not know of each other."""
+    start = threading.Barrier(10)
+    outcomes: list[bool] = []
+
+    def drive(query: int) -> None:
+        start.wait()
+        for batch in range(4):
+            outcomes.append(put(tmp_path, [query * 10 + batch], Turn(f"q{query}", batch)))
+
+    threads = [threading.Thread(target=drive, args=(number // 2,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(outcomes) == 40
+    assert ids_of(tmp_path) == sorted(query * 10 + batch for query in range(5) for batch in range(4))

@@ -1,0 +1,234 @@
+"""The lake sink in real Spark: batch and stream, forced failures around the commit, and a driver killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from support.spark_lake import data_files, rows_of
+
+pytest.importorskip("pyspark.sql", reason="pip install 'millpond[spark]'")
+
+from pyspark import TaskContext, cloudpickle
+from pyspark_millpond_delta import DefaultSource
+
+from millpond.spark.lake import into_table
+from millpond.spark.lake.place import Place
+from millpond.spark.lake.source import StreamWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+ROWS = 200
+STEPS = ("after a task wrote", "before the commit", "after the commit")
+
+
+class FaultyWriter(StreamWriter):
+    """Fails once after each step that has a file in the folder of faults."""
+
+    def __init__(self, inner: StreamWriter, faults: str) -> None:
+        super().__init__(inner.sink)
+        self.faults = faults
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
+        done = super().write(iterator)
+        if TaskContext.get().partitionId() == 0:
+            self.fail("after a task wrote")
+        return done
+
+    def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's name
+        self.fail("before the commit")
+        super().commit(messages, batchId)
+        self.fail("after the commit")
+
+    def fail(self, step: str) -> None:
+        armed = Path(self.faults) / step
+        if armed.exists():
+            armed.unlink()
+            raise RuntimeError(f"forced failure {step}")
+
+
+class FaultySource(DefaultSource):
+    @classmethod
+    def name(cls) -> str:
+        return "faulty_delta"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
+        faults = self.options.pop("faults")
+        inner: Any = super().streamWriter(schema, overwrite)
+        return FaultyWriter(inner, faults)
+
+
+# The workers of Spark cannot import this file, so its classes travel whole.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def numbers(spark: SparkSession) -> DataFrame:
+    """0, 1, 2, … in batches that are the same after every restart."""
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2)
+    return source.load().selectExpr("value", "value % 7 AS part", "value % 50 AS key", "value % 50 = 3 AS gone")
+
+
+def run_until(query: StreamingQuery, done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not done():
+        assert query.exception() is None, query.exception()
+        assert time.monotonic() < deadline, query.lastProgress
+        time.sleep(0.05)
+    query.stop()
+
+
+def batches_in(path: Path, query: StreamingQuery) -> int:
+    table = Place.of(str(path)).table()
+    last = None if table is None else table.transaction_version(query.id)
+    return 0 if last is None else last + 1
+
+
+def break_and_finish(writer: DataStreamWriter, path: Path, faults: Path) -> int:
+    """Run the stream into every fault, then for two more batches; the number of batches that are in the table."""
+    faults.mkdir()
+    for step in STEPS:
+        (faults / step).touch()
+        query = writer.start(str(path))
+        with pytest.raises(Exception, match=f"forced failure {step}"):
+            query.awaitTermination(60)
+        assert not (faults / step).exists()
+    query = writer.start(str(path))
+    before = batches_in(path, query)
+    run_until(query, lambda: batches_in(path, query) >= before + 2)
+    return batches_in(path, query)
+
+
+def test_every_row_once_with_failures_after_every_step(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
+    spark.dataSource.register(FaultySource)
+    faults, path = tmp_path / "faults", tmp_path / "table"
+    writer = (
+        numbers(spark)
+        .writeStream.format("faulty_delta")
+        .options(faults=str(faults), partitionBy="part", compactEvery="2", checkpointLocation=checkpoint)
+    )
+    batches = break_and_finish(writer, path, faults)
+    assert sorted(row["value"] for row in rows_of(path)) == list(range(batches * ROWS))
+    inside = {uri.removeprefix(f"{path}/") for uri in DeltaTable(path).file_uris()}
+    assert inside <= set(data_files(path))
+
+
+def test_upserts_with_failures_after_every_step(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
+    spark.dataSource.register(FaultySource)
+    faults, path = tmp_path / "faults", tmp_path / "table"
+    options = {"mode": "upsert", "keys": "key", "orderBy": "value", "deleteWhen": "gone"}
+    writer = (
+        numbers(spark)
+        .writeStream.format("faulty_delta")
+        .options(faults=str(faults), checkpointLocation=checkpoint, **options)
+    )
+    batches = break_and_finish(writer, path, faults)
+    model = {number % 50: number for number in range(batches * ROWS) if number % 50 != 3}
+    assert {row["key"]: row["value"] for row in rows_of(path)} == model
+    assert len(rows_of(path)) == len(model)
+    assert "gone" not in DeltaTable(path).schema().to_arrow().names
+
+
+def test_update_mode_through_foreach_batch(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
+    path = tmp_path / "table"
+    write = into_table(str(path), mode="upsert", keys="part", compactEvery=2)
+
+    def twice(frame: DataFrame, batch_id: int) -> None:
+        write(frame, batch_id)
+        version = DeltaTable(path).version()
+        write(frame, batch_id)
+        assert DeltaTable(path).version() == version
+
+    counts = numbers(spark).groupBy("part").count().writeStream.outputMode("update")
+    query = counts.foreachBatch(twice).option("checkpointLocation", checkpoint).start()
+    run_until(query, lambda: batches_in(path, query) >= 2)
+    assert sum(row["count"] for row in rows_of(path)) == batches_in(path, query) * ROWS
+    assert sorted(row["part"] for row in rows_of(path)) == list(range(7))
+
+
+def test_batch_writes_and_reads(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    frame = spark.range(100).selectExpr(
+        "id",
+        "cast(id % 3 AS string) AS shop",
+        "timestamp_micros(id * 1000001) AS at",
+        "array(id) AS many",
+        "map('a', id) AS named",
+        "struct(id AS x, cast(id AS decimal(20, 3)) AS y) AS inner",
+        "cast(id AS string) AS text",
+        "encode(cast(id AS string), 'utf-8') AS raw",
+    )
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+        frame.write.format("millpond_delta").mode("append").option("partitionBy", "shop").save(path)
+        found = spark.read.format("millpond_delta").load(path)
+        assert sorted(found.collect()) == sorted(frame.collect())
+        found.write.format("millpond_delta").mode("overwrite").option("partitionBy", "shop").save(path)
+        assert spark.read.format("millpond_delta").load(path).count() == 100
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    first = spark.read.format("millpond_delta").schema("id long").option("versionAsOf", 0).load(path)
+    assert sorted(row.id for row in first.collect()) == list(range(100))
+    with pytest.raises(Exception, match="unknown option partitionBuy of millpond_delta; did you mean partitionBy"):
+        frame.write.format("millpond_delta").mode("append").option("partitionBuy", "shop").save(path)
+    with pytest.raises(Exception, match="belongs to no stream"):
+        frame.write.format("millpond_delta").mode("append").option("ofStream", "true").save(path + "2")
+
+
+DRIVER = """
+import sys
+from pyspark.sql import SparkSession
+
+checkpoint, table, rows = sys.argv[1:]
+spark = (
+    SparkSession.builder.master("local[2]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.memory", "512m")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.bindAddress", "127.0.0.1")
+    .getOrCreate()
+)
+source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2)
+frame = source.load().selectExpr("value", "value % 7 AS part", "value % 50 AS key", "value % 50 = 3 AS gone")
+writer = frame.writeStream.format("millpond_delta").option("checkpointLocation", checkpoint)
+writer.start(table).awaitTermination()
+"""
+
+
+def test_a_driver_killed_in_the_middle(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
+    path = tmp_path / "table"
+    with open(tmp_path / "driver.log", "wb") as log:
+        driver = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, checkpoint, str(path), str(ROWS)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + 90
+        while len(list(path.glob("_delta_log/*.json"))) < 3:
+            assert driver.poll() is None, (tmp_path / "driver.log").read_text()[-2000:]
+            assert time.monotonic() < deadline, (tmp_path / "driver.log").read_text()[-2000:]
+            time.sleep(0.01)
+        # Not at the commit itself, but a good part of a batch later.
+        time.sleep(0.15)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait(30)
+    writer = numbers(spark).writeStream.format("millpond_delta").option("checkpointLocation", checkpoint)
+    query = writer.start(str(path))
+    before = batches_in(path, query)
+    assert before >= 3
+    run_until(query, lambda: batches_in(path, query) >= before + 2)
+    assert sorted(row["value"] for row in rows_of(path)) == list(range(batches_in(path, query) * ROWS))

@@ -1,0 +1,141 @@
+"""Every record once, whatever fails: the sink in a small model of Spark's micro-batch loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.spark_lake import FAULTS, Broken, Fault, Stream, data_files, rows_of
+
+from millpond.spark.lake import upkeep
+from millpond.spark.lake.errors import LakeOptionError
+from millpond.spark.lake.options import write_options
+from millpond.spark.lake.writing import LakeSink, TaskIdentity
+
+SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
+
+
+def rows(start: int, count: int) -> list[dict[str, Any]]:
+    return [{"id": number, "day": f"d{number % 3}"} for number in range(start, start + count)]
+
+
+def ids_of(path: Path) -> list[int]:
+    return sorted(row["id"] for row in rows_of(path))
+
+
+def in_table(path: Path) -> list[str]:
+    return sorted(pa.table(DeltaTable(path).get_add_actions()).column("path").to_pylist())
+
+
+@settings(max_examples=20)
+@given(st.lists(st.tuples(st.integers(0, 9), st.lists(st.sampled_from(FAULTS[1:]), max_size=3)), max_size=6))
+def test_each_row_is_once_in_the_table(tmp_path_factory: pytest.TempPathFactory, plan: Any) -> None:
+    path = tmp_path_factory.mktemp("table")
+    stream = Stream(path, SCHEMA, partitionBy="day", compactEvery="3")
+    written = 0
+    for batch_id, (count, faults) in enumerate(plan):
+        stream.run_until_done(batch_id, [rows(written, count), rows(written + count, 2)], faults)
+        written += count + 2
+        assert ids_of(path) == list(range(written))
+
+
+@pytest.mark.parametrize(
+    ("fault", "left_over"),
+    [
+        ("task fails", 1),
+        ("dies before commit", 2),
+        ("fails before commit", 0),
+        ("fails after commit", 0),
+        ("dies after commit", 0),
+    ],
+)
+def test_what_a_failure_leaves_and_what_it_never_takes(tmp_path: Path, fault: Fault, left_over: int) -> None:
+    """Files beside the table are at most those of attempts that nobody could clean up; those in it stay."""
+    stream = Stream(tmp_path, SCHEMA)
+    stream.run(0, [rows(0, 5)])
+    with pytest.raises(Broken):
+        stream.run(1, [rows(5, 5), rows(10, 5)], fault)
+    assert set(in_table(tmp_path)) <= set(data_files(tmp_path))
+    stream.run(1, [rows(5, 5), rows(10, 5)])
+    assert ids_of(tmp_path) == list(range(15))
+    assert len(set(data_files(tmp_path)) - set(in_table(tmp_path))) == left_over
+
+
+def test_an_abort_long_after_the_commit_takes_nothing(tmp_path: Path) -> None:
+    """Not even files that a compaction has taken out of the newest version: older versions still need them."""
+    stream = Stream(tmp_path, SCHEMA)
+    results = [stream.sink.write(iter([pa.RecordBatch.from_pylist(rows(0, 3), SCHEMA)]), TaskIdentity("query", 0, 0))]
+    stream.sink.commit(results, 0)
+    stream.run(1, [rows(3, 3)])
+    upkeep.compact(str(tmp_path))
+    stream.sink.abort(results, 0)
+    assert len(rows_of(tmp_path, version=0)) == 3
+
+
+def test_a_task_that_fails_in_the_middle_cleans_up_after_itself(tmp_path: Path) -> None:
+    sink = LakeSink(write_options({"path": str(tmp_path), "partitionBy": "day"}), SCHEMA)
+
+    def broken() -> Any:
+        yield pa.RecordBatch.from_pylist(rows(0, 100), SCHEMA)
+        raise Broken("the source is gone")
+
+    with pytest.raises(Broken):
+        sink.write(broken(), TaskIdentity("q", 0, 0))
+    assert data_files(tmp_path) == []
+
+
+def test_empty_batches_write_no_commit(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, SCHEMA)
+    stream.run(0, [[], []])
+    stream.run(1, [])
+    assert stream.sink.options.place.table() is None
+    stream.run(2, [rows(0, 1)])
+    assert DeltaTable(tmp_path).version() == 0
+
+
+def test_batch_writes_repeat_unless_they_are_numbered(tmp_path: Path) -> None:
+    nobody = TaskIdentity(None, None, 0)
+    for number, (options, expected) in enumerate([({}, [0, 0]), ({"txnAppId": "loader", "txnVersion": "7"}, [0])]):
+        path = tmp_path / str(number)
+        sink = LakeSink(write_options({"path": str(path), **options}), SCHEMA)
+        for _ in range(2):
+            sink.commit([sink.write(iter([pa.RecordBatch.from_pylist(rows(0, 1), SCHEMA)]), nobody)])
+        assert ids_of(path) == expected
+        assert data_files(path) == in_table(path)
+
+
+def test_an_abort_of_a_batch_write_spares_what_was_published(tmp_path: Path) -> None:
+    sink = LakeSink(write_options({"path": str(tmp_path), "partitionBy": "day"}), SCHEMA)
+    odd = [{"id": 0, "day": "1:00 % é"}]
+    results = [sink.write(iter([pa.RecordBatch.from_pylist(odd, SCHEMA)]), TaskIdentity(None, None, 0))]
+    sink.commit(results)
+    sink.abort(results)
+    assert ids_of(tmp_path) == [0]
+
+
+def test_overwriting_with_nothing_empties_the_table(tmp_path: Path) -> None:
+    Stream(tmp_path, SCHEMA).run(0, [rows(0, 3)])
+    sink = LakeSink(write_options({"path": str(tmp_path)}), SCHEMA, overwrite=True)
+    sink.commit([])
+    assert rows_of(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "overwrite", "told"),
+    [
+        ({"partitionBy": "dya"}, False, "partitionBy: the frame has no column dya; did you mean day"),
+        ({"mode": "upsert", "keys": "idd"}, False, "keys: .* did you mean id"),
+        ({"mode": "upsert", "keys": "id", "deleteWhen": "day"}, False, "not boolean"),
+        ({"mode": "upsert", "keys": "id"}, True, "overwrite"),
+    ],
+)
+def test_options_that_do_not_fit_the_frame(
+    tmp_path: Path, options: dict[str, str], overwrite: bool, told: str
+) -> None:
+    with pytest.raises(LakeOptionError, match=told):
+        LakeSink(write_options({"path": str(tmp_path), **options}), SCHEMA, overwrite)

@@ -1,0 +1,161 @@
+"""The parser as a whole: rows and reasons for any values, in any mixture, quickly."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millpond.spark.parsing import parser as parser_module
+from millpond.spark.parsing.errors import SchemaError
+from millpond.spark.parsing.json_columns import VALUE_BYTES_MAX
+from millpond.spark.parsing.parser import PARTS, SINGLE_ROWS, Parsed, Parser
+
+DDL = "id long, customer string, amount double, at timestamp, items array<struct<sku:string,n:int>>"
+
+
+def order(number: int, **more: Any) -> bytes:
+    items = [{"sku": "A-100", "n": 2}, {"sku": "B-200", "n": 1}]
+    told = {"id": number, "customer": f"c-{number % 7}", "amount": number / 7, "at": "2024-01-02T03:04:05.123Z"}
+    return json.dumps(told | {"items": items} | more).encode()
+
+
+def parse(values: list[bytes | None], parser: Parser) -> Parsed:
+    found = parser.parse(pa.array(values, pa.binary()))
+    found.rows.validate(full=True)
+    assert found.rows.type == parser.arrow_type
+    assert len(found.rows) == len(values)
+    return found
+
+
+class Spy:
+    """Counts the rows that are read one by one."""
+
+    def __init__(self, parser: Parser) -> None:
+        self.rows = 0
+        self._read = parser._read_row
+        parser._read_row = self  # type: ignore[method-assign]
+
+    def __call__(self, value: bytes) -> dict[str, Any]:
+        self.rows += 1
+        return self._read(value)
+
+
+def test_good_rows_are_read_together_and_tombstones_are_null() -> None:
+    parser = Parser("json", DDL)
+    spy = Spy(parser)
+    values = [None if number % 10 == 3 else order(number) for number in range(1000)]
+    found = parse(values, parser)
+    assert not found.faults
+    assert not spy.rows
+    assert [row and row["id"] for row in found.rows.to_pylist()] == [
+        None if number % 10 == 3 else number for number in range(1000)
+    ]
+
+
+def test_bad_rows_are_found_among_good_ones_and_keep_their_places() -> None:
+    parser = Parser("json", DDL)
+    spy = Spy(parser)
+    bad = {0: b"", 17: b'{"id":"x"}', 500: b"\xff", 501: b'{"at":"never"}', 998: b"{}{}", 999: b"nope"}
+    values: list[bytes | None] = [bad.get(number, order(number)) for number in range(1000)]
+    values[400] = None
+    found = parse(values, parser)
+    assert dict(found.faults).keys() == bad.keys()
+    assert [row for row, _ in found.faults] == sorted(bad)
+    ids = [row and row["id"] for row in found.rows.to_pylist()]
+    assert ids == [None if number in bad or number == 400 else number for number in range(1000)]
+    assert spy.rows < 400
+
+
+def test_values_in_slices_of_larger_arrays() -> None:
+    parser = Parser("json", DDL)
+    values = pa.array([order(number) for number in range(300)], pa.binary()).slice(50, 200)
+    assert [row["id"] for row in parser.parse(values).rows.to_pylist()] == list(range(50, 250))
+    assert parser.parse(values.slice(0, 0)).rows.to_pylist() == []
+    assert parser.parse(pa.nulls(3, pa.binary())).rows.null_count == 3
+
+
+def test_times_as_numbers_are_read_together_too() -> None:
+    parser = Parser("json", DDL)
+    spy = Spy(parser)
+    for _ in range(2):
+        found = parse([order(number, at=1_700_000_000_000 + number) for number in range(100)], parser)
+        assert found.rows[5].as_py()["at"].timestamp() == 1_700_000_000.005
+    assert not spy.rows
+
+
+def test_maps_and_binary_are_read_row_by_row() -> None:
+    parser = Parser("json", "m map<string,array<int>>, b binary")
+    count = 2 * parser_module.SINGLE_ROWS_MAX + 1
+    found = parse([b'{"m":{"a":[1],"b":null},"b":"aGk="}', b'{"m":[]}'] * (count // 2) + [b"{}"], parser)
+    assert found.rows[0].as_py() == {"m": [("a", [1]), ("b", None)], "b": b"hi"}
+    assert found.rows[count - 1].as_py() == {"m": None, "b": None}
+    assert found.faults[0] == (1, "m: an object was expected, not []")
+    assert len(found.faults) == count // 2
+
+
+def test_a_value_that_is_too_long_is_bad_whether_alone_or_not() -> None:
+    parser = Parser("json", "s string")
+    long = b'{"s":"' + b"x" * VALUE_BYTES_MAX + b'"}'
+    told = f"the value has {len(long):,} bytes; at most 16,777,216 are read"
+    assert parse([long], parser).faults == [(0, told)]
+    assert parse([b"{}"] * 40 + [long], parser).faults == [(40, told)]
+
+
+@pytest.mark.parametrize("bad", [b'{"id":"x"}', b"", b'{"id":99999999999999999999}', b"\0" * 100])
+def test_a_poisoned_batch_takes_linear_time(bad: bytes) -> None:
+    parser = Parser("json", DDL)
+    spy = Spy(parser)
+    calls = 0
+    for reader in parser._readers:
+
+        def counted(values: pa.BinaryArray, read: Any = reader.read) -> pa.StructArray:
+            nonlocal calls
+            calls += 1
+            return read(values)
+
+        reader.read = counted  # type: ignore[method-assign]
+    began = time.monotonic()
+    found = parse([bad] * 10_000, parser)
+    assert len(found.faults) == 10_000
+    assert spy.rows == 10_000
+    # Two levels of parts above the single rows, and two ways to write times.
+    assert calls <= 2 * (1 + PARTS + PARTS * PARTS)
+    assert time.monotonic() - began < 20
+
+
+NOISE = st.one_of(
+    st.binary(max_size=30),
+    st.sampled_from(
+        [b"{}", b"{}{}", b'{"id":1}', b'{"id":', b'{"items":[{"sku":"}', b"{\n}", b'{"customer":"\\ud800"}', b" {} "]
+    ),
+    st.tuples(st.integers(0, 150), st.binary(min_size=1, max_size=3)).map(
+        lambda found: order(3)[: found[0]] + found[1] + order(3)[found[0] + len(found[1]) :]
+    ),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 2 * SINGLE_ROWS), NOISE), max_size=6))
+def test_a_row_does_not_depend_on_its_neighbours(noise: list[tuple[int, bytes]]) -> None:
+    parser = Parser("json", DDL)
+    values: list[bytes | None] = [order(number) for number in range(2 * SINGLE_ROWS)]
+    for place, value in noise:
+        values.insert(place, value)
+    together = parse(values, parser)
+    alone = [parse([value], parser) for value in values]
+    assert dict(together.faults) == {row: each.faults[0][1] for row, each in enumerate(alone) if each.faults}
+    assert together.rows.to_pylist() == [each.rows[0].as_py() for each in alone]
+
+
+def test_other_formats_are_refused() -> None:
+    with pytest.raises(SchemaError, match="json, avro"):
+        Parser("xml", "id long")

@@ -1,0 +1,97 @@
+"""Schemas in all notations, as text and as files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
+
+from pyspark.sql import types
+
+from millpond.spark.parsing.errors import SchemaError
+from millpond.spark.parsing.schemas import arrow_struct, inlined, nullable, read_schema, schema_of_file
+
+WANTED = "struct<id:bigint,tags:array<string>>"
+DDL = "id long not null, tags array<string>"
+SPARK_JSON = json.dumps(
+    types.StructType(
+        [
+            types.StructField("id", types.LongType(), False),
+            types.StructField("tags", types.ArrayType(types.StringType())),
+        ]
+    ).jsonValue()
+)
+AVRO = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "tags", "type": ["null", {"type": "array", "items": "string"}]},
+        ],
+    }
+)
+JSON_SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "required": ["id"],
+        "properties": {"id": {"type": "integer"}, "tags": {"type": "array", "items": {"type": "string"}}},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.ddl", DDL), ("a.txt", DDL), ("a.json", SPARK_JSON), ("a.json", JSON_SCHEMA), ("a.avsc", AVRO)],
+)
+def test_each_notation_says_the_same(name: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    for found in (read_schema(text), read_schema(str(file)), schema_of_file(file)):
+        assert found.simpleString() == WANTED
+        assert not found["id"].nullable
+        assert found["tags"].nullable
+    assert inlined(str(file)) == text
+    assert inlined(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("  ", "is empty"),
+        ("{", "begins like JSON but is none"),
+        ("{}", "no schema of a record"),
+        ('{"type": "struct"}', "Spark's JSON cannot be read"),
+        ('{"type": "struct", "fields": []}', "has no fields"),
+        ("a map<int,string>", "a: the keys of a map are strings"),
+        ("nowhere/orders.avsc", "nowhere/orders.avsc cannot be read: No such file"),
+        (
+            json.dumps(types.StructType([types.StructField("v", types.VariantType())]).jsonValue()),
+            "v: values cannot be read as variant",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, told: str) -> None:
+    with pytest.raises(SchemaError, match=told):
+        read_schema(text)
+
+
+def test_a_file_with_another_ending_is_no_schema(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match=r"is named \*\.avsc"):
+        schema_of_file(tmp_path / "orders.csv")
+    bad = tmp_path / "bad.ddl"
+    bad.write_text("a strnig")
+    with pytest.raises(SchemaError, match=r"bad\.ddl: 'strnig'"):
+        schema_of_file(bad)
+
+
+def test_the_column_may_be_null_everywhere_and_has_spark_s_arrow_types() -> None:
+    found = nullable(read_schema("a int not null, b array<struct<c:timestamp not null>> not null"))
+    assert isinstance(found, types.StructType)
+    arrow = arrow_struct(found)
+    assert str(arrow) == "struct<a: int32, b: list<element: struct<c: timestamp[us, tz=UTC]>>>"
+    assert all(each.nullable for each in arrow)
+    assert arrow.field("b").type.value_type.field("c").nullable

@@ -1,0 +1,238 @@
+"""Declarations: TOML and Python say the same, and every mistake is told with its file, table and key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from support.spark_drip import KIND as DRIP
+from support.spark_drip import Drip
+
+from millpond.spark.pipelines import kinds
+from millpond.spark.pipelines.declaration import (
+    DeclarationError,
+    Parse,
+    Pipeline,
+    Source,
+    SparkSettings,
+    Transform,
+)
+from millpond.spark.pipelines.kind import Kind
+
+
+class Reads(Drip):
+    kind = "reads"
+
+
+READS = Kind(name="reads", doc="Reads topics.", job=Reads, start=DRIP.start)
+
+
+@pytest.fixture(autouse=True)
+def _two_kinds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(kinds, "KINDS", {"drip": DRIP, "reads": READS})
+    yield
+
+
+Load = Callable[..., Pipeline]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    def made(text: str, **environment: str) -> Pipeline:
+        path = tmp_path / "orders.toml"
+        path.write_text(text)
+        return Pipeline.load(path, environment)
+
+    return made
+
+
+WHOLE = """
+name = "orders"
+checkpoint = "state"
+trigger = "10 s"
+
+[source]
+topic = ["orders", "refunds"]
+bootstrap = "${BROKERS:-127.0.0.1:9092}"
+start = 2026-01-31T08:30:00Z
+group = "orders-${STAGE}"
+options = { maxOffsetsPerTrigger = 1000, failOnDataLoss = false, "kafka.sasl.password" = "$${not}" }
+
+[parse]
+format = "json"
+schema = "id long, at timestamp"
+bad_records = "dead_letters"
+dead_letters = "orders.bad"
+
+[[transform]]
+name = "large"
+sql = "select * from input where id > 5"
+
+[[transform]]
+sql = "select id from large"
+
+[spark]
+master = "local[2]"
+conf = { "spark.ui.enabled" = true }
+
+[reads]
+rows_per_second = 7
+input = "large"
+trigger = "1 minute"
+
+[[drip]]
+name = "one"
+
+[[drip]]
+name = "two"
+"""
+
+
+def test_the_whole_of_a_file_equals_the_same_in_python(load: Load, tmp_path: Path) -> None:
+    found = load(WHOLE, STAGE="test")
+    assert found == Pipeline(
+        name="orders",
+        checkpoint=str(tmp_path / "state"),
+        trigger="10 seconds",
+        source=Source(
+            topic=["orders", "refunds"],  # type: ignore[arg-type]
+            start=datetime(2026, 1, 31, 8, 30, tzinfo=UTC),
+            group="orders-test",
+            options={
+                "maxOffsetsPerTrigger": 1000,  # type: ignore[dict-item]
+                "failOnDataLoss": "false",
+                "kafka.sasl.password": "${not}",
+            },
+        ),
+        parse=Parse(
+            format="json", schema="id long, at timestamp", bad_records="dead_letters", dead_letters="orders.bad"
+        ),
+        transforms=[  # type: ignore[arg-type]
+            Transform(name="large", sql="select * from input where id > 5"),
+            Transform(sql="select id from large"),
+        ],
+        spark=SparkSettings(master="local[2]", conf={"spark.ui.enabled": "true"}),
+        jobs=[  # type: ignore[arg-type]
+            Reads(rows_per_second=7, input="large", trigger="60 s"),
+            Drip(name="one"),
+            Drip(name="two"),
+        ],
+    )
+    assert [each.name for each in found.jobs] == ["reads", "one", "two"]
+    assert found.folder == tmp_path / "state"
+
+
+def test_the_least_that_can_be_said(load: Load, tmp_path: Path) -> None:
+    found = load('name = "a"\n[drip]\n')
+    assert found.checkpoint == str(tmp_path / ".millpond/pipelines/a")
+    assert (found.trigger, found.source, found.parse.format) == ("continuous", None, "raw")
+
+
+def test_in_python_paths_begin_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Pipeline(name="a", jobs=(Drip(),)).folder == tmp_path / ".millpond/pipelines/a"
+
+
+def test_a_checkpoint_may_be_far_away_while_lock_and_status_stay_here(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = load('name = "a"\ncheckpoint = "s3a://lake/a"\n[drip]')
+    assert found.checkpoint == "s3a://lake/a"
+    assert found.folder == tmp_path / ".millpond/pipelines/a"
+    assert load('name = "a"\ncheckpoint = "file:///tmp/a"\n[drip]').folder == Path("/tmp/a")
+
+
+def test_once_is_a_trigger_for_every_job(load: Load) -> None:
+    found = load(WHOLE, STAGE="test").with_trigger("available_now")
+    assert (found.trigger, {each.trigger for each in found.jobs}) == ("available_now", {None})
+
+
+SOURCE = '\n[source]\ntopic = "orders"\n'
+MISTAKES = {
+    "": "name is missing",
+    "name = 5": "name = 5: write a text in quotes",
+    'name = "a b"': "a name is made of letters",
+    'name = "a"': "there is no job: add a table such as [archive]; the kinds are drip, reads",
+    'name = "a"\nnaem = "b"': "there is no key 'naem'; did you mean name?",
+    'name = "a"\n[drop]': "there is no table 'drop'; did you mean drip?",
+    'name = "a"\ntrigger = "often"\n[drip]': 'trigger = \'often\': it is "available_now", "continuous" or a length',
+    'name = "a"\n[drip]\nrows = 5': "[drip]: there is no key 'rows'",
+    'name = "a"\n[drip]\nrows_per_secnod = 5': "[drip]: there is no key 'rows_per_secnod'; did you mean rows_per_second?",
+    'name = "a"\n[drip]\nrows_per_second = "5"': "[drip]: rows_per_second = '5': write a whole number",
+    'name = "a"\n[drip]\nrows_per_second = 0': "[drip]: rows_per_second = 0: it must be from 1 to 1,000,000",
+    'name = "a"\ndrip = 5': "[drip]: write a table",
+    'name = "a"\n[[drip]]\n[[drip]]': "two jobs are called drip: give each a name of its own",
+    'name = "a"\n[reads]': "[source] is missing: reads reads topics",
+    'name = "a"\n[source]\n[reads]': "[source]: topic is missing",
+    'name = "a"\n[source]\ntopic = "t"\npattern = "t"\n[reads]': "[source]: give topic or pattern, not both",
+    'name = "a"\n[source]\npattern = "t("\n[reads]': "[source]: pattern = 't(': it is no regular expression",
+    'name = "a"\n[source]\ntopci = "t"\n[reads]': "[source]: there is no key 'topci'; did you mean topic?",
+    'name = "a"\n[source]\ntopic = "t"\nstart = "soon"\n[reads]': '[source]: start = \'soon\': it is "earliest", "latest"',
+    'name = "a"\n[source]\ntopic = "t"\noptions = { a = [1] }\n[reads]': "[source]: options",
+    f'name = "a"{SOURCE}[parse]\nformat = "jsn"\n[reads]': "[parse]: format = 'jsn': there is no such choice; did you mean",
+    f'name = "a"{SOURCE}[parse]\nformat = "json"\n[reads]': "[parse]: schema is missing",
+    f'name = "a"{SOURCE}[parse]\nschema = "id long"\n[reads]': '[parse]: a schema needs format = "json" or "avro"',
+    f'name = "a"{SOURCE}[parse]\nformat = "json"\nschema = "a long"\nschema_file = "b"\n[reads]': "schema or schema_file",
+    f'name = "a"{SOURCE}[parse]\nformat = "json"\nschema = "a long"\ndead_letters = "b"\n[reads]': "[parse]: dead_letters needs",
+    f'name = "a"{SOURCE}[[transform]]\nsequel = "b"\n[reads]': "[[transform]]: there is no key 'sequel'",
+    f'name = "a"{SOURCE}[[transform]]\nname = "b"\n[reads]': "[[transform]]: sql is missing",
+    f'name = "a"{SOURCE}[[transform]]\nname = "b-c"\nsql = "x"\n[reads]': "[[transform]]: name = 'b-c': in SQL",
+    f'name = "a"{SOURCE}[[transform]]\nname = "input"\nsql = "x"\n[reads]': "this name is taken",
+    f'name = "a"{SOURCE}[[transform]]\nname = "b"\nsql = "x"\n[reads]\ninput = "bb"': "no such transform; did you mean b?",
+    f'name = "a"{SOURCE}[reads]\ninput = "b"': "there is no such transform: no [[transform]] has a name",
+    f'name = "a"{SOURCE}[reads]\ntrigger = "now and then"': "[reads]: trigger = 'now and then'",
+    'name = "${NOBODY}"\n[drip]': "name: the environment has no NOBODY; set it, or write ${NOBODY:-otherwise}",
+    'name = "a"\n[drip]\nwords = "${NOBODY}"': "[drip] words: the environment has no NOBODY",
+    "name = ": "it is no TOML",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_a_mistake_is_told_with_its_place(text: str, load: Load, tmp_path: Path) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        load(text)
+    assert str(caught.value).startswith(str(tmp_path / "orders.toml"))
+    assert MISTAKES[text] in str(caught.value)
+
+
+def test_a_mistake_in_python_is_told_too() -> None:
+    with pytest.raises(DeclarationError, match="rows_per_second = -1: it must be from 1"):
+        Drip(rows_per_second=-1)
+    with pytest.raises(DeclarationError, match=r"\[source\] is missing"):
+        Pipeline(name="a", jobs=(Reads(),))
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(DeclarationError, match="no such file; `millpond pipeline init`"):
+        Pipeline.load(tmp_path / "nothing.toml")
+    with pytest.raises(DeclarationError, match="it is a folder"):
+        Pipeline.load(tmp_path)
+    (tmp_path / "picture.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DeclarationError, match="no text in UTF-8"):
+        Pipeline.load(tmp_path / "picture.toml")
+    (tmp_path / "large.toml").write_bytes(b"#" * 4_000_001)
+    with pytest.raises(DeclarationError, match="this is no declaration"):
+        Pipeline.load(tmp_path / "large.toml")
+
+
+def test_a_schema_may_have_a_file_beside_the_declaration(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "order.ddl").write_text("id long\n")
+    text = f'name = "a"{SOURCE}[parse]\nformat = "json"\nschema_file = "order.ddl"\n[reads]'
+    assert load(text).parse.schema_text() == "id long"
+    (tmp_path / "order.ddl").unlink()
+    with pytest.raises(DeclarationError, match="No such file"):
+        load(text).parse.schema_text()
+
+
+def test_reading_a_declaration_needs_no_spark() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from millpond.spark import Pipeline, Source, DeclarationError; import millpond.spark.pipelines.running;"
+        "print([m for m in sys.modules if m.split('.')[0] in ('pyspark', 'pyarrow', 'deltalake', 'pandas')])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

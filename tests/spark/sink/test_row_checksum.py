@@ -1,0 +1,89 @@
+"""The same rows have the same checksum however they are cut, and other rows another."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from millpond.spark.sink.row_checksum import RowChecksum
+from millpond.spark.sink.shape import Shape
+
+SHAPE = Shape(None, frozenset({"key", "value", "topic", "partition", "headers", "timestamp"}))
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def rows() -> list[dict[str, object]]:
+    return [
+        {
+            "key": None if number % 5 == 0 else f"k{number}",
+            "value": None if number % 7 == 0 else b"v" * (number % 4),
+            "topic": "ab"[number % 2],
+            "partition": None if number % 3 == 0 else number,
+            "headers": None if number % 4 == 0 else [{"key": "h", "value": b"%d" % number}] * (number % 3),
+            "timestamp": number * 1_000_000,
+        }
+        for number in range(40)
+    ]
+
+
+def batch_of(given: list[dict[str, object]], *, large: bool = False) -> pa.RecordBatch:
+    columns = [
+        pa.array([row["key"] for row in given], pa.large_string() if large else pa.string()),
+        pa.array([row["value"] for row in given], pa.large_binary() if large else pa.binary()),
+        pa.array([row["topic"] for row in given], pa.string()),
+        pa.array([row["partition"] for row in given], pa.int32()),
+        pa.array([row["headers"] for row in given], HEADERS),
+        pa.array([row["timestamp"] for row in given], pa.timestamp("us", "UTC")),
+    ]
+    return pa.RecordBatch.from_arrays(columns, ["key", "value", "topic", "partition", "headers", "timestamp"])
+
+
+def checksum(*batches: pa.RecordBatch) -> str:
+    made = RowChecksum(SHAPE)
+    for batch in batches:
+        made.add(batch)
+    return made.text()
+
+
+def test_how_rows_are_cut_does_not_matter() -> None:
+    whole = batch_of(rows())
+    expected = checksum(whole)
+    assert checksum(whole.slice(0, 1), whole.slice(1, 20), whole.slice(21)) == expected
+    assert checksum(batch_of(rows()[:13]), batch_of(rows()[13:])) == expected
+    assert checksum(batch_of(rows(), large=True)) == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "value"),
+    [
+        (3, "key", "kk"),
+        (3, "key", None),
+        (3, "key", ""),
+        (3, "value", b"vvw"),
+        (3, "topic", "a"),
+        (4, "partition", 5),
+        (4, "partition", None),
+        (5, "headers", []),
+        (5, "headers", [{"key": "h", "value": b"5"}, {"key": "H", "value": b"5"}]),
+        (5, "timestamp", 0),
+    ],
+)
+def test_any_change_shows(row: int, column: str, value: object) -> None:
+    changed = rows()
+    assert changed[row][column] != value
+    changed[row][column] = value
+    assert checksum(batch_of(changed)) != checksum(batch_of(rows()))
+
+
+def test_bytes_that_move_from_one_row_to_the_next_show() -> None:
+    shape = Shape("t", frozenset({"value"}))
+    sums = []
+    for values in ([b"ab", b"c"], [b"a", b"bc"], [b"abc", b""], [b"abc", None]):
+        made = RowChecksum(shape)
+        made.add(pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["value"]))
+        sums.append(made.text())
+    assert len(set(sums)) == 4
+
+
+def test_no_rows_have_no_checksum() -> None:
+    assert checksum() == "" == checksum(batch_of([]))

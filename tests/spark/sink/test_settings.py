@@ -1,0 +1,49 @@
+"""Settings of a Kafka producer, and what becomes of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from millpond.spark.options import OptionError
+from millpond.spark.sink.settings import WriteSettings, write_settings
+from millpond.wire.compression import LZ4
+
+
+def test_what_has_a_meaning_is_taken_and_the_rest_left_alone() -> None:
+    given = {
+        "acks": "1",
+        "compression.type": "lz4",
+        "batch.size": "1000",
+        "max.request.size": "2000",
+        "buffer.memory": "3000",
+        "delivery.timeout.ms": "4500",
+        "max.in.flight.requests.per.connection": "9",
+        "linger.ms": "5",
+        "retries": "3",
+    }
+    assert write_settings(given, exactly_once=False) == WriteSettings(1, LZ4, 1000, 2000, 3000, 5, 4.5)
+    assert write_settings({}, exactly_once=True) == WriteSettings()
+
+
+def test_no_acknowledgement_counts_as_one(caplog: pytest.LogCaptureFixture) -> None:
+    assert write_settings({"acks": "0"}, exactly_once=False).acks == 1
+    assert "counts as 1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"acks": "2"}, "kafka.acks cannot be '2'"),
+        ({"compression.type": "lzma"}, "kafka.compression.type cannot be 'lzma': it is one of none, gzip"),
+        ({"batch.size": "0"}, "kafka.batch.size cannot be '0'"),
+        ({"delivery.timeout.ms": "1m"}, "kafka.delivery.timeout.ms cannot be '1m'"),
+    ],
+)
+def test_what_cannot_be_is_said(given: dict[str, str], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        write_settings(given, exactly_once=False)
+
+
+def test_exactly_once_needs_all_acknowledgements() -> None:
+    with pytest.raises(OptionError, match="needs kafka.acks=all"):
+        write_settings({"acks": "1"}, exactly_once=True)

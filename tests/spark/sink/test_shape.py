@@ -1,0 +1,58 @@
+"""Which schemas can be written, and what is said about the others."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import StructType
+
+from millpond.spark.sink.errors import SinkError
+from millpond.spark.sink.shape import Shape, shape_of
+
+
+def schema(text: str) -> StructType:
+    return StructType.fromDDL(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "topic", "columns"),
+    [
+        ("value string", "t", {"value"}),
+        ("key binary, value binary, topic string", None, {"key", "value", "topic"}),
+        # The option wins over the column.
+        ("value string, topic string, partition int", "t", {"value", "partition"}),
+        # What a topic was read with goes back without a select; what has no place in a record is left alone.
+        (
+            "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
+            "timestampType int, headers array<struct<key:string,value:binary>>",
+            "t",
+            {"key", "value", "partition", "headers"},
+        ),
+    ],
+)
+def test_columns_are_taken_by_name(text: str, topic: str | None, columns: set[str]) -> None:
+    assert shape_of(schema(text), topic, with_timestamps=False) == Shape(topic, frozenset(columns))
+
+
+def test_timestamps_are_taken_when_asked_for() -> None:
+    for kind in ("timestamp", "timestamp_ntz", "long"):
+        assert shape_of(schema(f"value string, timestamp {kind}"), "t", with_timestamps=True).has("timestamp")
+
+
+@pytest.mark.parametrize(
+    ("text", "topic", "timestamps", "told"),
+    [
+        ("key string", "t", False, "needs a column value.*these have key"),
+        ("value string", None, False, "option topic, or with a column topic"),
+        ("value long", "t", False, "column value is bigint, and must be string or binary: cast"),
+        ("value string, key int", "t", False, "column key is int"),
+        ("value string, partition long", "t", False, "column partition is bigint, and must be int"),
+        ("value string, topic int", None, False, "column topic is int"),
+        ("value string, headers map<string,binary>", "t", False, "column headers is map<string,binary>, and must be"),
+        ("value string, headers array<struct<key:string,value:string>>", "t", False, "column headers"),
+        ("value string", "t", True, "includeTimestamps=true needs a column timestamp"),
+        ("value string, timestamp date", "t", True, "column timestamp is date"),
+    ],
+)
+def test_what_cannot_be_written_is_said(text: str, topic: str | None, timestamps: bool, told: str) -> None:
+    with pytest.raises(SinkError, match=told):
+        shape_of(schema(text), topic, with_timestamps=timestamps)

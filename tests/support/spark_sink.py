@@ -1,0 +1,147 @@
+"""Copying a topic exactly once while Spark and the node are made to fail, and counting what arrived."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from confluent_kafka import Producer
+
+from support import spark_faults
+from support.node import Node
+from support.raw import Raw
+from support.raw_transactions import committed_values
+from support.topics import create_topic
+
+SOURCE, TARGET = "from", "to"
+PARTITIONS = 2
+JOB = Path(__file__).with_name("spark_sink_job.py")
+NODE_SETTINGS = {"transaction.state.log.num.partitions": "4", "offsets.topic.num.partitions": "4"}
+
+
+@dataclass
+class Copy:
+    """One job over one node, whose steps fail as planned."""
+
+    root: Path
+    records: int
+    batch_rows: int
+    faults: list[tuple[str, str]]
+    options: tuple[str, ...] = ()
+    pause_seconds: float = 0.0
+    """How long the driver stays down after it was killed."""
+    driver_starts: int = 0
+    node_starts: int = 0
+    seconds: float = 0.0
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "faults"
+
+    def run(self, seconds_max: float) -> int:
+        """Until the job says that everything is copied; its exit code."""
+        node = Node(self.root / "node", NODE_SETTINGS).start()
+        try:
+            self._fill(node)
+            spark_faults.plan(self.folder, self.faults)
+            self._note(node)
+            began = time.monotonic()
+            code = self._drive(node, began + seconds_max)
+            self.seconds = time.monotonic() - began
+            self.check(node)
+            return code
+        finally:
+            self.node_starts = node.starts
+            node.kill9()
+
+    def check(self, node: Node) -> None:
+        """Each record once, for who reads committed, and nothing left open behind them."""
+        with Raw(node.port) as raw:
+            found = Counter(value for each in range(PARTITIONS) for value in committed_values(raw, TARGET, each))
+        expected = {b"%d" % number for number in range(self.records)}
+        doubled = sorted(value for value, count in found.items() if count > 1)
+        assert not doubled, f"{len(doubled)} records are there twice, as {doubled[:5]}\n{self.story()}"
+        missing = expected - found.keys()
+        assert not missing, f"{len(missing)} records are missing, as {sorted(missing)[:5]}\n{self.story()}"
+        assert found.keys() == expected
+
+    def story(self) -> str:
+        steps = self.folder / "steps.txt"
+        return "\n".join([*self.told, steps.read_text() if steps.exists() else ""])[-6000:]
+
+    def _fill(self, node: Node) -> None:
+        for name in (SOURCE, TARGET):
+            create_topic(node.bootstrap, name, PARTITIONS)
+        producer = Producer({"bootstrap.servers": node.bootstrap, "linger.ms": 5})
+        for number in range(self.records):
+            producer.produce(SOURCE, b"%d" % number, key=b"%d" % (number % 50), partition=number % PARTITIONS)
+        assert producer.flush(30) == 0
+
+    def _note(self, node: Node) -> None:
+        (self.folder / "node.pid").write_text(str(node.pid))
+
+    def _drive(self, node: Node, deadline: float) -> int:
+        while True:
+            driver = self._start(node)
+            try:
+                while driver.poll() is None:
+                    assert time.monotonic() < deadline, f"too slow; left: {self.left()}\n{self.story()}"
+                    if not node.is_running():
+                        node.restart(crash=True)
+                        self._note(node)
+                    time.sleep(0.05)
+            finally:
+                _end(driver)
+            self.told += self._said().splitlines()
+            if driver.returncode >= 0:
+                return driver.returncode
+            time.sleep(self.pause_seconds)
+
+    def left(self) -> list[str]:
+        return spark_faults.waiting(self.folder)
+
+    def _said(self) -> str:
+        return (self.root / "driver.txt").read_text(errors="replace")
+
+    def _start(self, node: Node) -> subprocess.Popen[bytes]:
+        self.driver_starts += 1
+        here = str(Path(__file__).parent.parent)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": here,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "MILLPOND_SPARK_STEPS": spark_faults.WITNESS,
+            spark_faults.FOLDER: str(self.folder),
+        }
+        words = [
+            node.bootstrap,
+            SOURCE,
+            TARGET,
+            str(self.root / "checkpoint"),
+            str(self.folder),
+            str(self.batch_rows),
+        ]
+        with (self.root / "driver.txt").open("wb") as said:
+            return subprocess.Popen(
+                [sys.executable, str(JOB), *words, *self.options], env=environment, stdout=said, stderr=said
+            )
+
+
+def _end(driver: subprocess.Popen[bytes]) -> None:
+    """Its JVM and its workers go with it."""
+    try:
+        family = psutil.Process(driver.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        family = []
+    for each in [*family]:
+        each.kill()
+    driver.kill()
+    driver.wait()
