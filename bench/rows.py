@@ -15,6 +15,7 @@ from bench.load_raw import Measured
 from bench.measure import MIB, Plan, client, measure, median_of, one_slice
 from bench.node import Node
 from bench.rebalance import AWAY_SECONDS, TITLES, measure_kind
+from bench.spark import LeftOut, measure_ways
 
 SMALL_BYTES = 100
 LARGE_BYTES = 1024
@@ -258,6 +259,22 @@ def rebalance(plan: Plan) -> list[Line]:
     return lines
 
 
+def spark(plan: Plan) -> list[Line]:
+    """In and out of Spark; the processor's time is that of Spark with all its processes."""
+    try:
+        found = list(measure_ways(plan))
+    except LeftOut as reason:
+        return [Line("Spark", {}, note=f"left out: {reason}")]
+    speeds = {way.title: figures["messages_per_s"] for way, figures in found}
+    lines = []
+    for way, figures in found:
+        ratio = figures["messages_per_s"] / speeds[way.ceiling]
+        note = "the ceiling" if way.title == way.ceiling else f"x{ratio:.2f} of the ceiling"
+        known: Measured = {} if way.known is None else {"messages_per_s": way.known}
+        lines.append(Line(way.title, {**figures, "ceiling_ratio": ratio}, known, note))
+    return lines
+
+
 ROWS: tuple[Row, ...] = (
     Row("floor", floor),
     Row("one", _one_message(raw.ACKS_LEADER)),
@@ -279,4 +296,5 @@ ROWS: tuple[Row, ...] = (
     Row("start-many", many_partitions),
     Row("idle", idle_connections),
     Row("rebalance", rebalance),
+    Row("spark", spark),
 )

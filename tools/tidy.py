@@ -32,7 +32,7 @@ UNTESTED_FILES = {
     "coordinators/groups/settings.py": "a plain value",
 }
 
-GENERATED = ("tools/config_docs.py", "tools/wire_stub.py", "tools/api_docs.py")
+GENERATED = ("tools/config_docs.py", "tools/wire_stub.py", "tools/api_docs.py", "tools/spark_docs.py")
 
 
 def main() -> int:

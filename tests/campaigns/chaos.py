@@ -25,6 +25,8 @@ def main() -> int:
     for words in (
         ["kill9.py", "--loops", wanted.loops],
         ["exactly_once.py", "--records", wanted.records],
+        ["spark_exactly_once.py"],
+        ["spark_kills.py"],
         ["churn.py", "--minutes", wanted.minutes, "--node-kills"],
         ["simulate.py", "--seeds", wanted.seeds],
         ["simulate_coordination.py", "--seeds", wanted.seeds, "--jobs", "2"],

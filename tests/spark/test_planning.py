@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +56,6 @@ def test_nothing_is_lost_or_read_twice(sizes: list[int], tasks_min: int | None, 
     assert offsets_max is None or all(each.size <= offsets_max for each in parts)
     for place in P:
         mine = [each for each in parts if each.place == place]
-        assert all(before.end == after.start for before, after in zip(mine, mine[1:], strict=False))
+        assert all(before.end == after.start for before, after in pairwise(mine))
         wanted = next((each for each in whole if each.place == place and each.size), None)
         assert (mine[0].start, mine[-1].end) == (wanted.start, wanted.end) if wanted else not mine

@@ -91,6 +91,8 @@ def both(child: SparkChild, bootstrap: str, **options: object) -> dict[str, Any]
 
 OFFSETS = json.dumps({"many": {"0": 7, "1": -2, "2": 99}})
 ENDS = json.dumps({"many": {"0": 41, "1": -1, "2": 100}})
+BEYOND = json.dumps({"many": {"0": 410, "1": -1, "2": 100}})
+IMPATIENT = {"kafkaConsumer__pollTimeoutMs": 2000}
 TIMES = json.dumps({"many": {"0": MOMENT_MS, "1": MOMENT_MS + 305, "2": MOMENT_MS + 990}})
 
 
@@ -109,7 +111,7 @@ TIMES = json.dumps({"many": {"0": MOMENT_MS, "1": MOMENT_MS + 305, "2": MOMENT_M
         ({"subscribe": "settled"}, 40),
         ({"subscribe": "settled", "kafka__isolation__level": "read_committed"}, 20),
         ({"subscribe": "trimmed", "includeHeaders": "true"}, 2),
-        ({"subscribe": "many", "endingOffsets": ENDS.replace("41", "410"), "failOnDataLoss": "false"}, 300),
+        ({"subscribe": "many", "endingOffsets": BEYOND, "failOnDataLoss": "false", **IMPATIENT}, 300),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -144,8 +146,8 @@ def test_odd_records_are_what_was_written(child: SparkChild, filled: str) -> Non
         {"subscribe": "many", "startingOffsets": '{"many":{"0":1}}'},
         {"subscribe": "many", "startingOffsets": "latest"},
         {"subscribe": "many", "endingOffsets": "earliest"},
-        {"subscribe": "many", "endingOffsets": ENDS.replace("41", "410")},
-        {"subscribe": "many", "startingOffsets": OFFSETS.replace("7", "70"), "endingOffsets": ENDS},
+        {"subscribe": "many", "endingOffsets": BEYOND, **IMPATIENT},
+        {"subscribe": "many", "startingOffsets": ENDS, "endingOffsets": OFFSETS},
         {"subscribe": "many", "startingTimestamp": MOMENT_MS + 5_000},
         {"subscribe": "many", "assign": '{"many":[0]}'},
         {"subscribe": "trimmed", "startingOffsets": '{"trimmed":{"0":1}}'},

@@ -20,6 +20,9 @@ from typing import Any
 START_SECONDS_MAX = 100.0
 ANSWER_SECONDS_MAX = 100.0
 QUERY_SECONDS_MAX = 90.0
+CONNECT = "connect:"
+"""Before the master of a Connect server that is started for the child."""
+
 LOOPBACK = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -64,7 +67,7 @@ class SparkChild:
         self.close()
 
     def read(self, kind: str, **options: object) -> dict[str, Any]:
-        """A batch: `schema`, `partitions` and `rows`, each row as values in the order of topic, partition, offset."""
+        """A batch: `schema`, and `rows`, each as values in the order of topic, partition, offset."""
         return self._ask("read", kind=kind, options=_texts(options))
 
     def write(self, kind: str, sql: str, **options: object) -> None:
@@ -125,11 +128,15 @@ def main() -> None:
     from pyspark.sql import SparkSession
 
     given = json.loads(sys.argv[1])
-    builder = SparkSession.builder.master(given["master"]).appName("millpond tests")
+    master = given["master"]
+    is_remote = master.startswith(CONNECT)
+    builder = SparkSession.builder.appName("millpond tests")
+    builder = builder.remote(master.removeprefix(CONNECT)) if is_remote else builder.master(master)
     for name, text in given["settings"].items():
         builder = builder.config(name, text)
     session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
+    if not is_remote:
+        session.sparkContext.setLogLevel("OFF")
     print(json.dumps({"ready": session.version}), flush=True)
     verbs = {"read": _read, "write": _write, "copy": _copy}
     for line in sys.stdin:
@@ -149,7 +156,6 @@ def _read(session: Any, kind: str, options: dict[str, str]) -> dict[str, Any]:
     rows = sorted(plain.collect(), key=lambda row: (row.topic, row.partition, row.offset))
     return {
         "schema": json.loads(frame.schema.json()),
-        "partitions": frame.rdd.getNumPartitions(),
         "rows": [[_plain(value) for value in row] for row in rows],
     }
 

@@ -1,7 +1,8 @@
 """Makes a step of an exactly-once write the last one: in a task, on the driver, or for the node.
 
-Called by the sink in whatever process does a step (`MILLPOND_SPARK_STEPS=support.spark_faults:strike`). The faults wait
-in a folder, one file each, in their order: only the first is looked at, and whoever removes its file carries it out.
+Called by the sink in whatever process does a step (`MILLPOND_SPARK_STEPS=support.spark_faults:strike`). The faults
+wait in a folder, one file each, in their order: only the first is looked at, and whoever removes its file carries it
+out.
 """
 
 from __future__ import annotations

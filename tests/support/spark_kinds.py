@@ -5,6 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from confluent_kafka import Consumer, TopicPartition
+
+from millpond.client.message import Message
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -37,3 +41,31 @@ def parsed_frame(spark: SparkSession, schema: str, rows: list[dict[str, Any]]) -
     ]
     order = [*names, "_key", "_value", "_topic", "_partition", "_offset", "_timestamp", "_headers"]
     return spark.createDataFrame([tuple(row[name] for name in order) for row in filled], whole)
+
+
+def records_of(bootstrap: str, topic: str, seconds_max: float = 20.0) -> list[Message]:
+    """Everything committed in a topic, partition by partition, read by a client that is not ours."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "tests",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        partitions = sorted(consumer.list_topics(topic, seconds_max).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
+        left, found = set(partitions), []
+        while left:
+            record = consumer.poll(seconds_max)
+            assert record is not None, f"{topic} did not answer"
+            if record.error() is not None:
+                left.discard(record.partition())
+                continue
+            place = (topic, record.partition(), record.offset(), record.timestamp()[1])
+            found.append(Message(*place, record.key(), record.value(), tuple(record.headers() or ())))
+        return sorted(found, key=lambda each: (each.partition, each.offset))
+    finally:
+        consumer.close()

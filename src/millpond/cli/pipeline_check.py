@@ -84,16 +84,20 @@ def rows(pipeline: Pipeline) -> Iterator[Row]:
 def _job_rows(job: Job) -> Iterator[Row]:
     kind = kind_of(job)
     yield "job", f"{job.name}: {kind.doc}" if job.name == kind.name else f"{job.name} ({kind.name}): {kind.doc}"
-    for each in dataclasses.fields(job):
-        given = getattr(job, each.name)
-        if each.name != "name" and given not in (None, "", (), {}):
-            yield f"  {key_of(each)}", _short(_told(given))
+    for key, given in _said(job).items():
+        if key != "name":
+            yield f"  {key}", _short(_told(given))
+
+
+def _said(table: Any) -> dict[str, Any]:
+    """What is not as it would be by itself."""
+    pairs = ((each, getattr(table, each.name)) for each in dataclasses.fields(table))
+    return {key_of(each): given for each, given in pairs if given != each.default and given not in (None, "", (), {})}
 
 
 def _told(given: Any) -> str:
     if dataclasses.is_dataclass(given) and not isinstance(given, Duration | type):
-        pairs = {key_of(each): getattr(given, each.name) for each in dataclasses.fields(given)}
-        return _told({key: each for key, each in pairs.items() if each not in (None, "", (), {})})
+        return _told(_said(given))
     if isinstance(given, Mapping):
         shown = (f"{key} = {HIDDEN if SECRET.search(str(key)) else _told(each)}" for key, each in given.items())
         return ", ".join(shown)

@@ -28,14 +28,14 @@ start = "earliest"                             # of the first run: "earliest", "
 
 [parse]
 format = "json"                                # or "avro", or "raw" for the bytes as they are
-schema = "id long, customer string, at timestamp, amount double"
+schema = "id long, customer string, region string, at timestamp, total double"
 bad_records = "dead_letters"                   # or "fail", or "null": the row stays, with the reason in _fault
 # dead_letters = "{topic}.dead"
 
 # Spark SQL between source and jobs. `input` is the step before. Beside the parsed columns there are
 # _key, _value, _topic, _partition, _offset, _timestamp and _headers.
 # [[transform]]
-# sql = "select *, amount > 1000 as is_large from input"
+# sql = "select *, total > 1000 as is_large from input"
 
 # [spark]
 # master = "local[*]"

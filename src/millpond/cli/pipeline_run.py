@@ -15,8 +15,9 @@ import click
 from millpond.cli.errors import Failed
 from millpond.cli.pipeline import Wrong, sentence
 from millpond.cli.pipeline_show import drawn, line, utc_clock
+from millpond.cli.table import print_table
 from millpond.cli.times import show_span
-from millpond.spark.pipelines.declaration import DeclarationError, Pipeline
+from millpond.spark.pipelines.declaration import DeclarationError, Pipeline, kind_of
 from millpond.spark.pipelines.lock import AlreadyRunning
 from millpond.spark.pipelines.progress import Snapshot
 from millpond.spark.pipelines.running import PipelineFailed, Show, run
@@ -66,6 +67,7 @@ def run_pipeline(
         raise Failed(sentence(str(fault))) from None
     if style != "json":
         click.echo(last_words(outcome.snapshot))
+        print_findings(pipeline)
 
 
 def last_words(snapshot: Snapshot) -> str:
@@ -76,6 +78,17 @@ def last_words(snapshot: Snapshot) -> str:
     if snapshot.state == "finished":
         return f"{snapshot.name} is done after {lasted}: {read}."
     return f"{snapshot.name} stopped after {lasted}: {read}. The next run goes on from here."
+
+
+def print_findings(pipeline: Pipeline) -> None:
+    """What jobs that look rather than write have found."""
+    for job in pipeline.jobs:
+        ask = kind_of(job).findings
+        for found in ask(pipeline, job) if ask is not None else ():
+            for title, columns, rows, words in found.tables():
+                click.echo(f"\n{title}")
+                print_table(columns, rows, words=words)
+            click.echo(f"\n{found.advice}")
 
 
 @contextmanager

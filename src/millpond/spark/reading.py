@@ -74,14 +74,14 @@ def read_rows(options: Options, work: object) -> Iterator[pa.RecordBatch]:
 def _batches(cluster: Cluster, options: Options, work: Range, *, with_headers: bool) -> Iterator[pa.RecordBatch]:
     builder = ColumnBuilder(with_headers)
     maker = BatchMaker(*work.place)
-    for header, payload in _raw_batches(cluster, options, work):
+    for first, (header, payload) in _raw_batches(cluster, options, work):
         builder.add(
             payload,
             header.record_count,
             header.base_offset,
             header.base_timestamp,
             header.max_timestamp if header.is_append_time else None,
-            work.start,
+            first,
             work.end,
         )
         if builder.rows >= ROWS_PER_BATCH or builder.data_bytes >= BYTES_PER_BATCH:
@@ -90,8 +90,11 @@ def _batches(cluster: Cluster, options: Options, work: Range, *, with_headers: b
         yield maker.make(builder.take())
 
 
-def _raw_batches(cluster: Cluster, options: Options, work: Range) -> Iterator[RawBatch]:
-    """The range as it is on the wire. Of a range that is gone in part, with failOnDataLoss=false, what is left."""
+def _raw_batches(cluster: Cluster, options: Options, work: Range) -> Iterator[tuple[int, RawBatch]]:
+    """The range as it is on the wire, each batch with the first offset that counts in it.
+
+    Of a range that is gone in part, with failOnDataLoss=false, what is left.
+    """
     at, end = work.start, work.end
     poll_timeout_ms = options[POLL_TIMEOUT_MS]
     while at < end:
@@ -105,8 +108,8 @@ def _raw_batches(cluster: Cluster, options: Options, work: Range) -> Iterator[Ra
                 fetch_bytes=_fetch_bytes(options),
                 patience_seconds=PATIENCE_SECONDS if poll_timeout_ms is None else poll_timeout_ms / 1000,
             ):
-                at = max(at, batch.header.next_offset)
-                yield batch
+                first, at = at, max(at, batch.header.next_offset)
+                yield first, batch
             return
         except OffsetsGone as gone:
             report_loss(

@@ -29,21 +29,29 @@ def schema_of(given: Mapping[str, str]) -> StructType:
     return arrow.schema_of(options)
 
 
-def batch_reader(given: Mapping[str, str]) -> BatchReader:
+def batch_reader(given: Mapping[str, str], schema: StructType) -> BatchReader:
     from millpond.spark.batch_reader import BatchReader
 
-    return BatchReader(_portable(given, "read"))
+    return BatchReader(_checked(given, schema, "read"))
 
 
-def stream_reader(given: Mapping[str, str]) -> StreamReader:
+def stream_reader(given: Mapping[str, str], schema: StructType) -> StreamReader:
     from millpond.spark.stream_reader import StreamReader
 
-    return StreamReader(_portable(given, "readStream"))
+    return StreamReader(_checked(given, schema, "readStream"))
 
 
-def _portable(given: Mapping[str, str], where: Where) -> Options:
-    """Options that mean the same on every machine: where a schema is a file's name, what the file says."""
+def _checked(given: Mapping[str, str], schema: StructType, where: Where) -> Options:
+    from millpond.spark import arrow
+
     options = read_options(given, where)
+    if schema != arrow.schema_of(options):
+        raise OptionError("the columns of this source are fixed: leave out schema(…), and select or cast afterwards")
+    return _portable(options)
+
+
+def _portable(options: Options) -> Options:
+    """Options that mean the same on every machine: where a schema is a file's name, what the file says."""
     schema = options[VALUE_SCHEMA]
     if options[VALUE_FORMAT] == "raw" or schema is None:
         return options

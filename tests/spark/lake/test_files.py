@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.spark_lake import data_files
 
 from millpond.spark.lake import files
 from millpond.spark.lake.files import TableFiles
 from millpond.spark.lake.place import Place
+from support.spark_lake import data_files
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string()), ("text", pa.string())])
 

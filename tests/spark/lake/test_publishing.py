@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
-from support.spark_lake import rows_of
 
 from millpond.spark.lake import publishing
 from millpond.spark.lake.errors import CommitContested, SchemaConflict
 from millpond.spark.lake.files import TableFiles, WrittenFile
 from millpond.spark.lake.place import Place
 from millpond.spark.lake.publishing import Turn, publish
+from support.spark_lake import rows_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
@@ -123,8 +123,7 @@ def test_writers_at_once_make_one_table_with_every_row_once(tmp_path: Path) -> N
 
     def drive(query: int) -> None:
         start.wait()
-        for batch in range(4):
-            outcomes.append(put(tmp_path, [query * 10 + batch], Turn(f"q{query}", batch)))
+        outcomes.extend(put(tmp_path, [query * 10 + batch], Turn(f"q{query}", batch)) for batch in range(4))
 
     threads = [threading.Thread(target=drive, args=(number // 2,)) for number in range(10)]
     for thread in threads:

@@ -15,12 +15,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
-from support.spark_lake import Stream
 
 from millpond.spark.lake import reading
 from millpond.spark.lake.errors import LakeError, UnsupportedTable
 from millpond.spark.lake.options import read_options
 from millpond.spark.lake.reading import LakeReading, table_schema
+from support.spark_lake import Stream
 
 SCHEMA = pa.schema(
     [

@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.spark_lake import data_files
 
 from millpond.spark.lake import staging
 from millpond.spark.lake.errors import LakeError
 from millpond.spark.lake.place import Place
 from millpond.spark.lake.staging import Staging, batch_folder
+from support.spark_lake import data_files
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
-from support.spark_lake import Stream, data_files, rows_of
 
 from millpond.spark.lake import upkeep
 from millpond.spark.lake.errors import LakeError
 from millpond.spark.lake.upkeep import compact, vacuum
+from support.spark_lake import Stream, data_files, rows_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 

@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 from deltalake.table import TableMerger
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.spark_lake import FAULTS, Row, Stream, data_files, rows_of
 
 from millpond.spark.lake.errors import LakeError
+from support.spark_lake import FAULTS, Row, Stream, data_files, rows_of
 
 SCHEMA = pa.schema(
     [

@@ -10,12 +10,12 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.spark_lake import FAULTS, Broken, Fault, Stream, data_files, rows_of
 
 from millpond.spark.lake import upkeep
 from millpond.spark.lake.errors import LakeOptionError
 from millpond.spark.lake.options import write_options
 from millpond.spark.lake.writing import LakeSink, TaskIdentity
+from support.spark_lake import FAULTS, Broken, Fault, Stream, data_files, rows_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
-fastavro = pytest.importorskip("fastavro", reason="pip install 'millpond[spark]'")
+pytest.importorskip("fastavro", reason="pip install 'millpond[spark]'")
 
+import fastavro
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st

@@ -98,7 +98,7 @@ def test_maps_and_binary_are_read_row_by_row() -> None:
     found = parse([b'{"m":{"a":[1],"b":null},"b":"aGk="}', b'{"m":[]}'] * (count // 2) + [b"{}"], parser)
     assert found.rows[0].as_py() == {"m": [("a", [1]), ("b", None)], "b": b"hi"}
     assert found.rows[count - 1].as_py() == {"m": None, "b": None}
-    assert found.faults[0] == (1, "m: an object was expected, not []")
+    assert found.faults[0] == (1, "m: an object was expected, not an array")
     assert len(found.faults) == count // 2
 
 
@@ -110,7 +110,24 @@ def test_a_value_that_is_too_long_is_bad_whether_alone_or_not() -> None:
     assert parse([b"{}"] * 40 + [long], parser).faults == [(40, told)]
 
 
-@pytest.mark.parametrize("bad", [b'{"id":"x"}', b"", b'{"id":99999999999999999999}', b"\0" * 100])
+@pytest.mark.parametrize(
+    "unknown",
+    [b"[" * 50_000 + b"]" * 50_000, b'{"a":' * 50_000 + b"1" + b"}" * 50_000, b"9" * 10_000],
+    ids=["arrays", "objects", "digits"],
+)
+def test_what_python_cannot_read_is_read_alone_as_it_is_among_others(unknown: bytes) -> None:
+    parser = Parser("json", DDL)
+    value = order(7)[:-1] + b',"unknown":' + unknown + b"}"
+    wanted = {**parse([order(7)], parser).rows[0].as_py()}
+    assert parse([value], parser).rows.to_pylist() == [wanted]
+    assert parse([order(1)] * 100 + [value], parser).rows[100].as_py() == wanted
+    mapped = Parser("json", "id long, m map<string,int>")
+    assert parse([value], mapped).faults[0][1].startswith("not readable: ")
+
+
+@pytest.mark.parametrize(
+    "bad", [b'{"id":"x"}', b"", b'{"id":99999999999999999999}', b"\0" * 100], ids=["type", "empty", "range", "zeros"]
+)
 def test_a_poisoned_batch_takes_linear_time(bad: bytes) -> None:
     parser = Parser("json", DDL)
     spy = Spy(parser)

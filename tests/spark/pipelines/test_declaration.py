@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.spark_drip import KIND as DRIP
-from support.spark_drip import Drip
 
 from millpond.spark.pipelines import kinds
 from millpond.spark.pipelines.declaration import (
@@ -20,6 +18,8 @@ from millpond.spark.pipelines.declaration import (
     Transform,
 )
 from millpond.spark.pipelines.kind import Kind
+from support.spark_drip import KIND as DRIP
+from support.spark_drip import Drip
 
 
 class Reads(Drip):
@@ -30,9 +30,8 @@ READS = Kind(name="reads", doc="Reads topics.", job=Reads, start=DRIP.start)
 
 
 @pytest.fixture(autouse=True)
-def _two_kinds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "KINDS", {"drip": DRIP, "reads": READS})
-    yield
 
 
 Load = Callable[..., Pipeline]
@@ -151,6 +150,8 @@ def test_once_is_a_trigger_for_every_job(load: Load) -> None:
 
 
 SOURCE = '\n[source]\ntopic = "orders"\n'
+PARSED = f'name = "a"{SOURCE}[parse]\nformat = "json"\nschema = "a long"\n'
+STEP = f'name = "a"{SOURCE}[[transform]]\n'
 MISTAKES = {
     "": "name is missing",
     "name = 5": "name = 5: write a text in quotes",
@@ -160,7 +161,7 @@ MISTAKES = {
     'name = "a"\n[drop]': "there is no table 'drop'; did you mean drip?",
     'name = "a"\ntrigger = "often"\n[drip]': 'trigger = \'often\': it is "available_now", "continuous" or a length',
     'name = "a"\n[drip]\nrows = 5': "[drip]: there is no key 'rows'",
-    'name = "a"\n[drip]\nrows_per_secnod = 5': "[drip]: there is no key 'rows_per_secnod'; did you mean rows_per_second?",
+    'name = "a"\n[drip]\nrows_per_secnod = 5': "no key 'rows_per_secnod'; did you mean rows_per_second?",
     'name = "a"\n[drip]\nrows_per_second = "5"': "[drip]: rows_per_second = '5': write a whole number",
     'name = "a"\n[drip]\nrows_per_second = 0': "[drip]: rows_per_second = 0: it must be from 1 to 1,000,000",
     'name = "a"\ndrip = 5': "[drip]: write a table",
@@ -170,18 +171,18 @@ MISTAKES = {
     'name = "a"\n[source]\ntopic = "t"\npattern = "t"\n[reads]': "[source]: give topic or pattern, not both",
     'name = "a"\n[source]\npattern = "t("\n[reads]': "[source]: pattern = 't(': it is no regular expression",
     'name = "a"\n[source]\ntopci = "t"\n[reads]': "[source]: there is no key 'topci'; did you mean topic?",
-    'name = "a"\n[source]\ntopic = "t"\nstart = "soon"\n[reads]': '[source]: start = \'soon\': it is "earliest", "latest"',
+    'name = "a"\n[source]\ntopic = "t"\nstart = "soon"\n[reads]': "[source]: start = 'soon': it is \"earliest\"",
     'name = "a"\n[source]\ntopic = "t"\noptions = { a = [1] }\n[reads]': "[source]: options",
-    f'name = "a"{SOURCE}[parse]\nformat = "jsn"\n[reads]': "[parse]: format = 'jsn': there is no such choice; did you mean",
+    f'name = "a"{SOURCE}[parse]\nformat = "jsn"\n[reads]': "[parse]: format = 'jsn': there is no such choice; did",
     f'name = "a"{SOURCE}[parse]\nformat = "json"\n[reads]': "[parse]: schema is missing",
     f'name = "a"{SOURCE}[parse]\nschema = "id long"\n[reads]': '[parse]: a schema needs format = "json" or "avro"',
-    f'name = "a"{SOURCE}[parse]\nformat = "json"\nschema = "a long"\nschema_file = "b"\n[reads]': "schema or schema_file",
-    f'name = "a"{SOURCE}[parse]\nformat = "json"\nschema = "a long"\ndead_letters = "b"\n[reads]': "[parse]: dead_letters needs",
-    f'name = "a"{SOURCE}[[transform]]\nsequel = "b"\n[reads]': "[[transform]]: there is no key 'sequel'",
-    f'name = "a"{SOURCE}[[transform]]\nname = "b"\n[reads]': "[[transform]]: sql is missing",
-    f'name = "a"{SOURCE}[[transform]]\nname = "b-c"\nsql = "x"\n[reads]': "[[transform]]: name = 'b-c': in SQL",
-    f'name = "a"{SOURCE}[[transform]]\nname = "input"\nsql = "x"\n[reads]': "this name is taken",
-    f'name = "a"{SOURCE}[[transform]]\nname = "b"\nsql = "x"\n[reads]\ninput = "bb"': "no such transform; did you mean b?",
+    PARSED + 'schema_file = "b"\n[reads]': "schema or schema_file",
+    PARSED + 'dead_letters = "b"\n[reads]': "[parse]: dead_letters needs",
+    STEP + 'sequel = "b"\n[reads]': "[[transform]]: there is no key 'sequel'",
+    STEP + 'name = "b"\n[reads]': "[[transform]]: sql is missing",
+    STEP + 'name = "b-c"\nsql = "x"\n[reads]': "[[transform]]: name = 'b-c': in SQL",
+    STEP + 'name = "input"\nsql = "x"\n[reads]': "this name is taken",
+    STEP + 'name = "b"\nsql = "x"\n[reads]\ninput = "bb"': "no such transform; did you mean b?",
     f'name = "a"{SOURCE}[reads]\ninput = "b"': "there is no such transform: no [[transform]] has a name",
     f'name = "a"{SOURCE}[reads]\ntrigger = "now and then"': "[reads]: trigger = 'now and then'",
     'name = "${NOBODY}"\n[drip]': "name: the environment has no NOBODY; set it, or write ${NOBODY:-otherwise}",
@@ -232,7 +233,7 @@ def test_reading_a_declaration_needs_no_spark() -> None:
     import sys
 
     code = (
-        "import sys; from millpond.spark import Pipeline, Source, DeclarationError; import millpond.spark.pipelines.running;"
+        "import sys; from millpond.spark import Pipeline, Source; import millpond.spark.pipelines.running;"
         "print([m for m in sys.modules if m.split('.')[0] in ('pyspark', 'pyarrow', 'deltalake', 'pandas')])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

@@ -45,5 +45,5 @@ def test_what_cannot_be_is_said(given: dict[str, str], told: str) -> None:
 
 
 def test_exactly_once_needs_all_acknowledgements() -> None:
-    with pytest.raises(OptionError, match="needs kafka.acks=all"):
+    with pytest.raises(OptionError, match=r"needs kafka\.acks=all"):
         write_settings({"acks": "1"}, exactly_once=True)

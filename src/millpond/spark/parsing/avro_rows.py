@@ -43,12 +43,8 @@ def row_reader(
         stream.seek(start)
         try:
             row = fastavro.schemaless_reader(stream, parsed, None)
-        except EOFError:
-            raise Fault(f"not this Avro schema: the value ends too early, after {len(value)} bytes") from None
-        except UnicodeDecodeError:
-            raise Fault("not this Avro schema: a string is not UTF-8 text") from None
-        except (ValueError, IndexError, KeyError, OverflowError, TypeError, MemoryError):
-            raise Fault("not this Avro schema: a union or enum has no such choice") from None
+        except (EOFError, LookupError, ValueError, ArithmeticError, TypeError, MemoryError) as fault:
+            raise Fault(f"not this Avro schema: {_reason(fault, value)}") from None
         left = len(value) - stream.tell()
         if left:
             raise Fault(f"not this Avro schema: {left} bytes are left over")
@@ -69,6 +65,15 @@ def row_reader(
             raise Fault(f"{fault}{_HINT}") from None
 
     return read_prefixed if prefixed else read_bare
+
+
+def _reason(fault: Exception, value: bytes) -> str:
+    if isinstance(fault, UnicodeDecodeError):
+        return "a string is not UTF-8 text"
+    # The last byte of a number says that another follows, and fastavro looks for it.
+    if isinstance(fault, EOFError) or "string index" in str(fault):
+        return f"the value ends too early, after {len(value)} bytes"
+    return "a union or enum has no such choice"
 
 
 def _reads(read_from: Callable[[bytes, int], Any], value: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from millpond.client.errors import ConfigError
 
@@ -17,7 +17,10 @@ class Fault(ValueError):
     """A value that is not what its schema says. The text is the reason, short, for a person."""
 
 
-def shown(value: Any) -> str:
-    """Something of the value, for a reason: enough to find it, never all of a large one."""
-    text = repr(value)
+class BeyondReader(Fault):
+    """Python's reader gave up: nested too deep, or a number with thousands of digits. Another may take the value."""
+
+
+def shown(text: str) -> str:
+    """Something of the text, for a reason: enough to find it, never all of a large one."""
     return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "…"

@@ -51,10 +51,10 @@ class ColumnReader:
 
     def __init__(self, kind: types.StructType, target: pa.StructType, *, epochs: bool) -> None:
         self._target = target
-        self._written = [_written(each, epochs) for each in kind]
-        self._finish = [_finish(field.dataType, each.type) for field, each in zip(kind, target, strict=True)]
+        self._columns = [(field.name, _finish(field, each.type)) for field, each in zip(kind, target, strict=True)]
+        written = pa.schema([(each.name, _written(each.dataType, epochs)) for each in kind])
         self._options = pj.ParseOptions(
-            explicit_schema=pa.schema(self._written), newlines_in_values=False, unexpected_field_behavior="ignore"
+            explicit_schema=written, newlines_in_values=False, unexpected_field_behavior="ignore"
         )
 
     @staticmethod
@@ -75,10 +75,7 @@ class ColumnReader:
             table = self._table(_lines(values))
             if table.num_rows != len(values):
                 raise Refused("a line had more than one object")
-            columns = [
-                finish(table.column(field.name).combine_chunks())
-                for field, finish in zip(self._written, self._finish, strict=True)
-            ]
+            columns = [finish(table.column(name).combine_chunks()) for name, finish in self._columns]
         except pa.ArrowInvalid as fault:
             raise Refused(str(fault), _row_of(fault)) from None
         return pa.StructArray.from_arrays(columns, fields=list(self._target))
@@ -115,17 +112,13 @@ def _lines(values: pa.BinaryArray) -> pa.Buffer:
     return lines
 
 
-def _written(field: types.StructField, epochs: bool) -> pa.Field:
-    return pa.field(field.name, _written_type(field.dataType, epochs), nullable=field.nullable)
-
-
-def _written_type(kind: types.DataType, epochs: bool) -> pa.DataType:
-    """What Arrow's parser is told to expect."""
+def _written(kind: types.DataType, epochs: bool) -> pa.DataType:
+    """What Arrow's parser is told to expect. Not what is required: it would want that inside of nulls, too."""
     match kind:
         case types.StructType():
-            return pa.struct([_written(each, epochs) for each in kind])
+            return pa.struct([(each.name, _written(each.dataType, epochs)) for each in kind])
         case types.ArrayType():
-            return pa.list_(pa.field("element", _written_type(kind.elementType, epochs)))
+            return pa.list_(pa.field("element", _written(kind.elementType, epochs)))
         case types.DateType():
             # As a date it would take numbers and no text.
             return pa.string()
@@ -138,18 +131,31 @@ def _written_type(kind: types.DataType, epochs: bool) -> pa.DataType:
     return to_arrow_type(kind)
 
 
-def _finish(kind: types.DataType, target: pa.DataType) -> Finish:
+def _finish(field: types.StructField, target: pa.DataType) -> Finish:
+    inner = _finish_type(field.dataType, target)
+    return inner if field.nullable else lambda column: inner(_complete(column, column.is_null()))
+
+
+def _complete(column: pa.Array, missing: pa.BooleanArray) -> pa.Array:
+    if column.null_count and pc.any(missing).as_py():
+        raise Refused("a required value is missing")
+    return column
+
+
+def _finish_type(kind: types.DataType, target: pa.DataType) -> Finish:
     match kind:
         case types.StructType():
             return _finish_struct(kind, target)
         case types.ArrayType():
-            return _finish_list(_finish(kind.elementType, target.value_type), target)
+            return _finish_list(_finish_type(kind.elementType, target.value_type), target)
         case types.DateType():
             return lambda column: _not_before_christ(column.cast(target))
         case types.TimestampType() | types.TimestampNTZType():
             return lambda column: _finish_time(column, target)
         case types.DecimalType():
             return _checked_decimal
+        case types.FloatType():
+            return _finite
     return _same
 
 
@@ -163,10 +169,20 @@ def _checked_decimal(column: pa.Array) -> pa.Array:
     return column
 
 
+def _finite(column: pa.Array) -> pa.Array:
+    if pc.any(pc.is_inf(column)).as_py():
+        raise Refused("too large for 32 bits, or meant to be infinite")
+    return column
+
+
 def _finish_struct(kind: types.StructType, target: pa.StructType) -> Finish:
-    inner = [_finish(field.dataType, each.type) for field, each in zip(kind, target, strict=True)]
+    inner = [_finish_type(field.dataType, each.type) for field, each in zip(kind, target, strict=True)]
+    required = [index for index, each in enumerate(kind) if not each.nullable]
 
     def finish(column: pa.StructArray) -> pa.StructArray:
+        for index in required:
+            child = column.field(index)
+            _complete(child, pc.and_(child.is_null(), column.is_valid()))
         columns = [each(column.field(index)) for index, each in enumerate(inner)]
         return pa.StructArray.from_arrays(columns, fields=list(target), mask=column.is_null())
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
@@ -17,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql import types
 
-from millpond.spark.parsing.errors import Fault, shown
+from millpond.spark.parsing.errors import BeyondReader, Fault, shown
 
 Reader: TypeAlias = Callable[[Any], Any]
 """From a value as Python reads JSON to one that Arrow takes; Fault for one that does not fit."""
@@ -56,12 +57,15 @@ def row_reader(kind: types.StructType) -> Callable[[bytes], dict[str, Any]]:
             where = "the value is empty" if not text.strip() else f"{fault.msg} at character {fault.pos + 1}"
             raise Fault(f"not JSON: {where}") from None
         except RecursionError:
-            raise Fault("not readable: nested too deep") from None
-        except ValueError as fault:
-            raise Fault(f"not readable: {fault}") from None
+            raise BeyondReader("not readable: nested too deep") from None
+        except ValueError:
+            raise BeyondReader("not readable: a number has thousands of digits") from None
         if not isinstance(found, dict):
-            raise Fault(f"an object was expected, not {shown(found)}")
-        row: dict[str, Any] = read(found)
+            raise Fault(f"an object was expected, not {_named(found)}")
+        try:
+            row: dict[str, Any] = read(found)
+        except ArithmeticError:
+            raise Fault("not readable: a number is beyond all measure") from None
         return row
 
     return read_row
@@ -86,8 +90,10 @@ def _reader(kind: types.DataType, path: str) -> Reader:
             return _string(path)
         case types.BooleanType():
             return _boolean(path)
-        case types.FloatType() | types.DoubleType():
+        case types.DoubleType():
             return _double(path)
+        case types.FloatType():
+            return _float(path)
         case types.DecimalType():
             return _decimal(kind, path)
         case types.BinaryType():
@@ -100,8 +106,24 @@ def _reader(kind: types.DataType, path: str) -> Reader:
 
 
 def _wrong(path: str, wanted: str, value: Any) -> Fault:
-    given = value if not isinstance(value, Decimal) else float(value)
-    return Fault(f"{path}: {wanted} was expected, not {shown(given)}")
+    return Fault(f"{path}: {wanted} was expected, not {_named(value)}")
+
+
+def _named(value: Any) -> str:
+    match value:
+        case dict():
+            return "an object"
+        case list():
+            return "an array"
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case int() if value.bit_length() > 1024:
+            return "a huge number"
+        case int() | float() | Decimal():
+            return shown(str(value))
+    return shown(json.dumps(value, ensure_ascii=False))
 
 
 def _struct(kind: types.StructType, path: str) -> Reader:
@@ -177,14 +199,10 @@ def _integer(path: str, bits: int) -> Reader:
         if type(value) is not int:
             raise _wrong(path, "a whole number", value)
         if not -end <= value < end:
-            raise Fault(f"{path}: {_digits(value)} does not fit into {bits} bits")
+            raise Fault(f"{path}: {_named(value)} does not fit into {bits} bits")
         return value
 
     return read
-
-
-def _digits(value: int) -> str:
-    return shown(value) if value.bit_length() < 1024 else "a huge number"
 
 
 _NOT_FINITE: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
@@ -209,6 +227,20 @@ def _double(path: str) -> Reader:
     return read
 
 
+def _float(path: str) -> Reader:
+    read_double = _double(path)
+
+    def read(value: Any) -> float:
+        found: float = read_double(value)
+        try:
+            struct.pack("<f", found)
+        except OverflowError:
+            raise Fault(f"{path}: {found} does not fit into 32 bits") from None
+        return found
+
+    return read
+
+
 def _decimal(kind: types.DecimalType, path: str) -> Reader:
     step = Decimal(1).scaleb(-kind.scale)
     limit = Decimal(10) ** (kind.precision - kind.scale)
@@ -218,11 +250,12 @@ def _decimal(kind: types.DecimalType, path: str) -> Reader:
         if number is None:
             raise _wrong(path, f"a {kind.simpleString()}", value)
         try:
-            if abs(number) < limit and (found := number.quantize(step, context=_WIDE)) == number:
+            # Arithmetic would round to 28 digits; copying and comparing does not.
+            if number.copy_abs() < limit and (found := number.quantize(step, context=_WIDE)) == number:
                 return found
         except InvalidOperation:
             pass
-        raise Fault(f"{path}: {shown(str(number))} does not fit into {kind.simpleString()}")
+        raise Fault(f"{path}: {_named(number)} does not fit into {kind.simpleString()}")
 
     return read
 
@@ -269,7 +302,7 @@ def _timestamp(path: str) -> Reader:
                 return iso_microseconds(value)
             if type(value) is int:
                 return epoch_microseconds(value)
-            if isinstance(value, Decimal) and abs(value) < MICROSECONDS_BELOW:
+            if isinstance(value, Decimal) and value.copy_abs() < MICROSECONDS_BELOW:
                 return _fraction_microseconds(value)
         except (ValueError, OverflowError):
             pass
@@ -303,7 +336,7 @@ def epoch_microseconds(number: int) -> int:
 
 
 def _fraction_microseconds(number: Decimal) -> int:
-    size = abs(number)
+    size = number.copy_abs()
     if size < SECONDS_BELOW:
         return int(number * 1_000_000)
     if size < MILLISECONDS_BELOW:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types
 
 from millpond.spark.parsing import avro_rows, json_rows
-from millpond.spark.parsing.errors import Fault, SchemaError
+from millpond.spark.parsing.errors import BeyondReader, Fault, SchemaError
 from millpond.spark.parsing.json_columns import VALUE_BYTES_MAX, ColumnReader, Refused, has_times
 from millpond.spark.parsing.schemas import arrow_struct, inlined, nullable, read_json, read_schema
 
@@ -124,7 +124,15 @@ class Parser:
     def _checked(self, value: bytes) -> dict[str, Any]:
         if len(value) > VALUE_BYTES_MAX:
             raise Fault(f"the value has {len(value):,} bytes; at most {VALUE_BYTES_MAX:,} are read")
-        return self._read_row(value)
+        try:
+            return self._read_row(value)
+        except BeyondReader:
+            # Together with others it may be read, so it must be alone.
+            found = self._read_together(pa.array([value], pa.binary()))
+            if not isinstance(found, pa.StructArray):
+                raise
+            row: dict[str, Any] = found[0].as_py()
+            return row
 
     def _as_column(self, rows: list[dict[str, Any] | None]) -> pa.StructArray:
         column = pa.array(rows, self._written)

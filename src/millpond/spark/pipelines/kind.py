@@ -6,7 +6,7 @@ and ends in one value, `KIND = Kind(...)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -105,6 +105,16 @@ class Context(Protocol):
         """A figure of this job for the live table, the status and the metrics (numbers only). From any thread."""
 
 
+class Findings(Protocol):
+    """What a job found out, for people: tables, and what to do about it."""
+
+    @property
+    def advice(self) -> str: ...
+
+    def tables(self) -> Sequence[tuple[str, Sequence[str], Sequence[Sequence[str | int]], int]]:
+        """Of each the title, the columns, the rows, and how many columns hold words."""
+
+
 J = TypeVar("J", bound=Job)
 
 
@@ -131,3 +141,5 @@ class Kind(Generic[J]):
     """The lines of a small table in TOML, for `millpond pipeline init` and the docs."""
     outputs: Callable[[J], Mapping[str, str]] | None = None
     """What it writes, for people: {"table": "…"} or {"topic": "…"}."""
+    findings: Callable[[Pipeline, J], Sequence[Findings]] | None = None
+    """What a job that looks rather than writes has found, told after a run."""

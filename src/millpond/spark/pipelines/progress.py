@@ -46,6 +46,8 @@ class JobFigures:
     watermark: str | None = None
     figures: Mapping[str, int | float | str] = field(default_factory=dict)
     """What the job tells about itself."""
+    writes: Mapping[str, str] = field(default_factory=dict)
+    """Where its rows go: {"table": "…"} or {"topic": "…"}."""
     error: str | None = None
 
 

@@ -8,14 +8,14 @@ from typing import Final
 LENGTH_MAX: Final = 2000
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
-_RAISED: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*): ?(?P<text>.*)$")
+_RAISED: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:$|: ?(?P<text>.*)$)")
 _STACK: Final = re.compile(r"\n\s*(?:at \S+\(|\.\.\. \d+ more|Caused by: |JVM stacktrace:|== |'?[A-Z]\w+ .*\n\+- )")
 _STATE: Final = re.compile(r"[.;]?\s*SQLSTATE: \w{5}")
 _CLASS: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _WRAPPERS: Final = (
     re.compile(r"^Query (?:\S+ )?\[id = [^\]]*\] terminated with exception: "),
-    re.compile(r"^(?:Writing )?[Jj]ob aborted\.? ?"),
     re.compile(r"^Job aborted due to stage failure: .*?: (?=[a-z]+\.[\w.]*(?:Exception|Error))", re.DOTALL),
+    re.compile(r"^(?:Writing )?[Jj]ob aborted\.? ?(?!due)"),
     re.compile(r"^Failed when Python \w+ data source [^:]*: "),
     re.compile(r"^(?:[a-z]\w*\.)+[\w$]*(?:Exception|Error): "),
 )
@@ -48,7 +48,7 @@ def _raised(text: str) -> str | None:
             if not following.strip() or following.startswith(("\t", "    at ", "  File ")):
                 break
             rest.append(following)
-        message = _STATE.split("\n".join([found["text"], *rest]))[0].strip()
+        message = _STATE.split("\n".join([found["text"] or "", *rest]))[0].strip()
         name = found["type"].rpartition(".")[2]
         if not message:
             return name

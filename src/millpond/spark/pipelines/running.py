@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -34,6 +35,15 @@ TELL_SECONDS: Final = 1.0
 
 GRACE_SECONDS: Final = 10.0
 """How long a batch may go on after a stop, before it is left for the next run to do again."""
+
+BEGIN_SECONDS: Final = 15.0
+BEGINNING: Final = ("Initializing", "Getting offsets")
+"""What Spark says of a query whose sources are not open yet."""
+
+LATE_PROCESS: Final = "Python worker failed to connect back"
+TRIES_MAX: Final = 4
+
+LOG = logging.getLogger("millpond.spark")
 
 Show = Callable[[Snapshot], None]
 
@@ -83,7 +93,7 @@ def run(
         pid=os.getpid(),
         started_ms=_now_ms(),
         at_ms=_now_ms(),
-        jobs=tuple(JobFigures(each.name, each.kind) for each in pipeline.jobs),
+        jobs=tuple(first_figures(each) for each in pipeline.jobs),
         master=remote or ("of its caller" if spark is not None else master),
         source=", ".join(pipeline.source.topic) or pipeline.source.pattern if pipeline.source else "",
         folder=str(folder),
@@ -96,6 +106,7 @@ def run(
         teller = Teller(folder, start, show, served)
         stack.enter_context(stopping.listening(lambda: teller.tell(replace(teller.last, state="stopped"))))
         teller.tell(start)
+        stack.enter_context(logging_to(folder))
         try:
             if spark is None:
                 spark = make_session(
@@ -116,6 +127,20 @@ def run(
     if last.state == "failed":
         raise PipelineFailed(last)
     return Outcome(last)
+
+
+@contextmanager
+def logging_to(folder: Path) -> Iterator[None]:
+    """Our own warnings go where Spark's are: on the terminal they would tear the table."""
+    handler = logging.FileHandler(log_file(folder))
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("millpond")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
 
 
 class Teller:
@@ -141,9 +166,13 @@ class _Running:
     """A job that has been started."""
 
     job: Job
+    context: JobContext
     watch: JobWatch
     query: Query
     figures: JobFigures
+    tries: int = 1
+    is_stopped: bool = False
+    """It would have gone on by itself."""
 
 
 class Run:
@@ -186,16 +215,37 @@ class Run:
             except Exception as fault:
                 # Whatever a kind, a transform or Spark says of it, the user is told which job it was.
                 return f"{job.name} did not start: {reason_of(fault)}"
-            self._jobs.append(_Running(job, watch, query, JobFigures(job.name, job.kind)))
-            self._teller.tell(self._look("starting"))
+            self._jobs.append(_Running(job, context, watch, query, first_figures(job)))
+            self._teller.tell(self._look("running"))
+            self._let_begin(query)
         return None
+
+    def _let_begin(self, query: Query) -> None:
+        """Wait until a query has its source open, so that a busy machine does not have to start all of them at once:
+        Spark gives a source's process ten seconds to come up."""
+        deadline = time.monotonic() + BEGIN_SECONDS
+        while time.monotonic() < deadline and not self._stopping.is_asked and query.isActive:
+            told = getattr(query, "status", None) or {}
+            if query.lastProgress is not None or not str(told.get("message", "")).startswith(BEGINNING):
+                break
+            self._stopping.wait(LOOK_SECONDS / 2)
+
+    def _again(self, failed: _Running) -> bool:
+        """Start a query again that may be; False if it may not."""
+        if not _is_only_late(failed):
+            return False
+        LOG.warning("%s: its Python process did not come up in time; starting it again", failed.job.name)
+        failed.query.stop()
+        failed.tries += 1
+        failed.query = kind_of(failed.job).start(failed.context, failed.job)
+        return True
 
     def _watch(self) -> str | None:
         """Until all have ended or a stop is asked for; the reason if one failed."""
         told_at = 0.0
         while not self._stopping.is_asked:
             failed = next((each for each in self._jobs if each.query.exception() is not None), None)
-            if failed is not None:
+            if failed is not None and not self._again(failed):
                 return f"{failed.job.name} failed: {reason_of(failed.query.exception())}"
             if not any(each.query.isActive for each in self._jobs):
                 return None
@@ -207,10 +257,12 @@ class Run:
 
     def _stop(self) -> None:
         """Let each batch that is under way come to its end for a while, then stop. Together they are no slower."""
+        for each in self._jobs:
+            each.is_stopped = each.query.isActive
         threads = [
             threading.Thread(target=_stop_after_batch, args=(each.query,), daemon=True)
             for each in self._jobs
-            if each.query.isActive
+            if each.is_stopped
         ]
         for thread in threads:
             thread.start()
@@ -226,25 +278,22 @@ class Run:
             figures = each.watch.look(each.query, self._ends.ends)
             if figures.bad is None:
                 figures = replace(figures, bad=self._bad_of(each.job, letters))
-            if figures.state == "failed":
+            if figures.state == "failed" and _is_only_late(each):
+                figures = replace(figures, state="starting")
+            elif figures.state == "failed":
                 figures = replace(figures, error=reason_of(each.query.exception()))
-            elif state == "stopping" and each.query.isActive:
-                figures = replace(figures, state="stopping")
-            elif self._stopping.is_asked or (state == "failed" and not self._ended_by_itself(each)):
-                figures = replace(figures, state="stopped")
-            each.figures = figures
+            elif each.is_stopped:
+                figures = replace(figures, state="stopping" if each.query.isActive else "stopped")
+            each.figures = replace(figures, writes=writes_of(each.job))
         started = {each.job.name: each.figures for each in self._jobs}
         self._ends.topics = frozenset(self._topics())
         return replace(
             self._teller.last,
             state=state,
-            jobs=tuple(started.get(job.name, JobFigures(job.name, job.kind)) for job in self._pipeline.jobs),
+            jobs=tuple(started.get(job.name) or first_figures(job) for job in self._pipeline.jobs),
             dead_letters=letters,
             error=error,
         )
-
-    def _ended_by_itself(self, running: _Running) -> bool:
-        return running.figures.state == "finished"
 
     def _topics(self) -> set[str]:
         """What is really read, patterns resolved."""
@@ -269,6 +318,22 @@ class Run:
         topics |= {own} if own else set()
         known = [letters[topic] for topic in topics if topic in letters]
         return sum(known) if known else 0 if topics else None
+
+
+def _is_only_late(failed: _Running) -> bool:
+    """Its Python process did not come up in time, as on a busy machine, and nothing has been done yet."""
+    has_begun = failed.figures.batch is not None
+    return not has_begun and failed.tries < TRIES_MAX and LATE_PROCESS in str(failed.query.exception())
+
+
+def first_figures(job: Job) -> JobFigures:
+    """A job that has not begun."""
+    return JobFigures(job.name, job.kind, writes=writes_of(job))
+
+
+def writes_of(job: Job) -> Mapping[str, str]:
+    ask = kind_of(job).outputs
+    return dict(ask(job)) if ask is not None else {}
 
 
 def _stop_after_batch(query: Query) -> None:

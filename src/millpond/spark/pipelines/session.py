@@ -137,9 +137,6 @@ def default_settings(master: str) -> dict[str, str]:
         # Rates and lag of a stream that rests are told every second too, not every ten.
         "spark.sql.streaming.noDataProgressEventInterval": "1000",
     }
-    if is_here(master):
-        # Otherwise the first python3 on the PATH would run the workers, without our packages.
-        settings["spark.pyspark.python"] = sys.executable
     if master.startswith("local"):
         settings |= {
             "spark.driver.host": "127.0.0.1",
@@ -153,6 +150,17 @@ def default_settings(master: str) -> dict[str, str]:
 def is_here(master: str) -> bool:
     """Whether the workers run on this machine."""
     return master.startswith("local") or re.match(r"spark://(127\.|localhost[:/]|\[::1\])", master) is not None
+
+
+def choose_python(settings: Mapping[str, str]) -> None:
+    """Say which Python runs the workers and looks for data sources. Spark looks only into the environment, whatever
+    its settings say; without a word it takes the first python3 on the PATH, which may not have our packages."""
+    wanted = settings.get("spark.pyspark.python")
+    if wanted:
+        os.environ["PYSPARK_PYTHON"] = wanted
+    elif is_here(settings["spark.master"]):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def _cores(master: str) -> int:
@@ -226,13 +234,7 @@ def _session(settings: Mapping[str, str], log_level: str, log: IO[bytes] | None 
     conf = SparkConf(loadDefaults=False)
     conf.setAll(list(settings.items()))
     told = {} if log is None else {"stdout": log, "stderr": log}
-    if "spark.pyspark.python" in settings:
-        # A session that is made in Python looks only here.
-        os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
-    if is_here(settings["spark.master"]):
-        # Spark looks for data sources with the Python of the environment, whatever its settings say.
-        for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-            os.environ.setdefault(variable, sys.executable)
+    choose_python(settings)
     gateway: Any = SparkContext._gateway
     try:
         if SparkContext._active_spark_context is None:
@@ -274,7 +276,7 @@ def open_log(folder: Path) -> IO[bytes]:
 
 
 def quiet_python() -> None:
-    """pyspark tells every failed query on standard error too, as JSON with Java's whole stack; we tell it in words."""
+    """pyspark tells every failed query on standard error, as JSON with Java's whole stack; we tell it in words."""
     from pyspark.logger import PySparkLogger
 
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)

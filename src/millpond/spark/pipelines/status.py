@@ -59,7 +59,8 @@ def read_status(folder: Path) -> Status | None:
 def _at_rest(snapshot: Snapshot) -> Snapshot:
     """Nothing runs any more: states and rates of the last moment would tell otherwise."""
     jobs = tuple(
-        replace(each, state=_rested(each.state), input_per_second=None, done_per_second=None) for each in snapshot.jobs
+        replace(each, state=_rested(each.state), input_per_second=None, done_per_second=None)
+        for each in snapshot.jobs
     )
     return replace(snapshot, jobs=jobs)
 

@@ -102,13 +102,13 @@ def commit(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
     decision = _decide(cluster, unit, reported, standing)
     if decision is not standing and decision.parts:
         kept = standing.parts if standing else ()
-        check_open(cluster, unit.number, [part for part in decision.parts if part not in kept])
+        check_open(cluster, f"batch {unit.number}", [part for part in decision.parts if part not in kept])
         steps.done(Step.CHECKED)
         log.record(decider, decision)
         steps.done(Step.DECIDED)
         lost = _lost(settle(cluster, decision))
         if lost:
-            raise BatchNotWritten(_told_lost(unit.number, lost, "were lost after they were decided"))
+            raise BatchNotWritten(_told_lost(f"batch {unit.number}", lost, "were lost after they were decided"))
     steps.done(Step.ENDED_ALL)
     sweep(cluster, unit.owner)
 
@@ -132,7 +132,7 @@ def abort(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
 def commit_unnumbered(cluster: Cluster, reported: Collection[Part]) -> None:
     """Commit the transactions of a job that will not be replayed: if the driver dies meanwhile, some are missing."""
     parts = [part for part in reported if part.identity is not None]
-    check_open(cluster, 0, parts)
+    check_open(cluster, "the job's output", parts)
     lost = [part for part in parts if end(cluster, _identity(part), commit=True) is not Outcome.COMMITTED]
     if lost:
         raise BatchTorn(
@@ -162,7 +162,7 @@ def settle(cluster: Cluster, decision: Decision) -> dict[Part, bool]:
     return settled
 
 
-def check_open(cluster: Cluster, batch: int, parts: Collection[Part]) -> None:
+def check_open(cluster: Cluster, what: str, parts: Collection[Part]) -> None:
     """BatchNotWritten unless each of the transactions waits to be ended."""
     found = describe(cluster, [_identity(part).transactional_id for part in parts])
     gone = []
@@ -171,7 +171,7 @@ def check_open(cluster: Cluster, batch: int, parts: Collection[Part]) -> None:
         if known is None or known.outcome(_identity(part)) is not None:
             gone.append(part)
     if gone:
-        raise BatchNotWritten(_told_lost(batch, gone, "are not open any more"))
+        raise BatchNotWritten(_told_lost(what, gone, "are not open any more"))
 
 
 def sweep(cluster: Cluster, owner: str) -> None:
@@ -220,7 +220,9 @@ def _decide(cluster: Cluster, unit: Unit, reported: Collection[Part], standing: 
     again = {part.partition: part for part in written}
     missing = [part for part in lost if part.partition not in again]
     if missing:
-        raise BatchNotWritten(_told_lost(unit.number, missing, "were lost, and their tasks did not know that yet"))
+        raise BatchNotWritten(
+            _told_lost(f"batch {unit.number}", missing, "were lost, and their tasks did not know that yet")
+        )
     return replace(standing, parts=tuple(part if seen else again[part.partition] for part, seen in settled.items()))
 
 
@@ -274,11 +276,10 @@ def _lost(settled: Mapping[Part, bool]) -> list[Part]:
     return [part for part, seen in settled.items() if not seen]
 
 
-def _told_lost(batch: int, parts: Collection[Part], what: str) -> str:
+def _told_lost(what: str, parts: Collection[Part], fault: str) -> str:
     return (
-        f"batch {batch} is not written yet: the transactions of tasks {_numbers(part.partition for part in parts)} "
-        f"{what}. They timed out (transactionTimeout) or another attempt took their place; the batch is written "
-        "again when the query is restarted"
+        f"{what} is not written: the transactions of tasks {_numbers(part.partition for part in parts)} {fault}. "
+        "They timed out (transactionTimeout), or another attempt took their place. Start it again: nothing is doubled"
     )
 
 

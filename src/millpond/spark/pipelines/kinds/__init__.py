@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from millpond.spark.pipelines.kind import Context, Job, Kind, Query, Report
-from millpond.spark.pipelines.kinds import aggregate, archive, latest, quality, replay, sessions
+from millpond.spark.pipelines.kinds import aggregate, archive, latest, quality, replay, sessions, skew
 
 __all__ = ["KINDS", "Context", "Job", "Kind", "Query", "Report"]
 
@@ -17,6 +17,7 @@ _ALL: Final[tuple[Kind[Any], ...]] = (
     sessions.KIND,
     quality.KIND,
     replay.KIND,
+    skew.KIND,
 )
 
 KINDS: Final[Mapping[str, Kind[Any]]] = {kind.name: kind for kind in _ALL}

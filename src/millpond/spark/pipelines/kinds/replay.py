@@ -88,9 +88,7 @@ class Replay(Job):
         if self.bootstrap:
             return {"kafka.bootstrap.servers": self.bootstrap}
         if not context.cluster():
-            raise DeclarationError(
-                '[replay] bootstrap is missing: where is the topic? As bootstrap = "127.0.0.1:9092"'
-            )
+            raise DeclarationError('[replay] bootstrap is missing: write where the topic is, as "127.0.0.1:9092"')
         return context.cluster()
 
 

@@ -11,16 +11,15 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from millpond.spark.pipelines.declaration import is_local
 from millpond.spark.pipelines.kind import Context, Report
-from millpond.spark.pipelines.kinds.archive import raw_columns
 from millpond.spark.pipelines.kinds.columns import OFFSET, PARTITION, TOPIC, moment
 from millpond.spark.pipelines.kinds.flows import TABLES, TOPICS
+from millpond.spark.pipelines.kinds.ranges import range_options, read_batch
 from millpond.spark.pipelines.kinds.replay import Replay, chosen, order_columns, restored
 from millpond.spark.pipelines.values import DeclarationError
 
@@ -161,26 +160,14 @@ class Replaying:
         starts, ends = (
             {topic: {at: span[end] for at, span in each.items()} for topic, each in pinned.items()} for end in (0, 1)
         )
-        options = {"startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}
-        return self._topic(assign=json.dumps(places), **options)
-
-    def _topic(self, **options: str) -> DataFrame:
-        source = self.context.pipeline.source
-        assert source is not None
-        given = {**self.context.cluster(), "includeHeaders": "true", **options}
-        return raw_columns(self.context.spark.read.format(TOPICS).options(**given).load())
+        offsets = {"startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}
+        return read_batch(self.context, {"assign": json.dumps(places), **offsets})
 
     def _offsets(self) -> dict[str, dict[str, tuple[int, int]]]:
         """What is in the time range now. What is written while it is replayed, and be it by us, is not."""
-        source = self.context.pipeline.source
-        assert source is not None
-        what = {"subscribe": ",".join(source.topic)} if source.topic else {"subscribePattern": source.pattern}
-        if self.job.from_ is not None:
-            what |= {"startingTimestamp": _ms(self.job.from_), "startingOffsetsByTimestampStrategy": "latest"}
-        if self.job.to is not None:
-            what["endingTimestamp"] = _ms(self.job.to)
         found: dict[str, dict[str, tuple[int, int]]] = {}
-        for row in _spans(self._topic(**what)):
+        whole = read_batch(self.context, range_options(self.context, self.job.from_, self.job.to))
+        for row in _spans(whole):
             found.setdefault(row[TOPIC], {})[str(row[PARTITION])] = (row["first"], row["last"] + 1)
         return found
 
@@ -295,7 +282,3 @@ def _spans(frame: DataFrame) -> list[Any]:
 
     spans = frame.groupBy(TOPIC, PARTITION).agg(f.min(OFFSET).alias("first"), f.max(OFFSET).alias("last"))
     return spans.collect()
-
-
-def _ms(moment: datetime) -> str:
-    return str(round(moment.timestamp() * 1000))

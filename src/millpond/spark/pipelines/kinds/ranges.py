@@ -1,0 +1,35 @@
+"""A time range of the source's topics as a batch: for the kinds that look at what is there, and do not go on."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from millpond.spark.pipelines.kind import Context
+from millpond.spark.pipelines.kinds.archive import raw_columns
+from millpond.spark.pipelines.kinds.flows import TOPICS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def range_options(context: Context, begin: datetime | None, end: datetime | None) -> dict[str, str]:
+    """What a batch reader of the source is told to read of this time."""
+    source = context.pipeline.source
+    assert source is not None
+    told = {"subscribe": ",".join(source.topic)} if source.topic else {"subscribePattern": source.pattern}
+    if begin is not None:
+        told |= {"startingTimestamp": _ms(begin), "startingOffsetsByTimestampStrategy": "latest"}
+    if end is not None:
+        told["endingTimestamp"] = _ms(end)
+    return told
+
+
+def read_batch(context: Context, options: dict[str, str]) -> DataFrame:
+    """The records, with the columns of a raw archive."""
+    given = {**context.cluster(), "includeHeaders": "true", **options}
+    return raw_columns(context.spark.read.format(TOPICS).options(**given).load())
+
+
+def _ms(moment: datetime) -> str:
+    return str(round(moment.timestamp() * 1000))

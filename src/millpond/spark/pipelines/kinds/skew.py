@@ -1,0 +1,279 @@
+"""skew: records and bytes by partition, the hottest keys, and how the load would lie with other keys and counts.
+
+Reads a range of the topics (a batch), and tells what it found: as figures of the job, and as `skew.json` beside its
+checkpoint. With a trigger other than "available_now" it looks again and again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from millpond.spark.pipelines.declaration import Pipeline, is_local
+from millpond.spark.pipelines.kind import Context, Job, Kind, Query
+from millpond.spark.pipelines.kind import Report as Telling
+from millpond.spark.pipelines.kinds.columns import KEY, PARTITION, TOPIC
+from millpond.spark.pipelines.kinds.ranges import range_options, read_batch
+from millpond.spark.pipelines.kinds.skew_report import AS_IT_IS, HotKey, PartitionLoad, Prediction, Report, judged
+from millpond.spark.pipelines.values import (
+    AVAILABLE_NOW,
+    DURATION,
+    MOMENT,
+    TEXTS,
+    DeclarationError,
+    Duration,
+    Reader,
+    number,
+    value,
+    whole,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+NO_KEY: Final = -1
+"""Where a record without a key would be."""
+
+COUNTS_MAX: Final = 32
+PARTITIONS_MAX: Final = 10_000
+
+
+def _counts(given: Any) -> tuple[int, ...]:
+    listed = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    if not all(isinstance(each, int) and not isinstance(each, bool) for each in listed):
+        raise ValueError("write whole numbers, as [6, 12]")
+    if len(listed) > COUNTS_MAX or any(not 1 <= each <= PARTITIONS_MAX for each in listed):
+        raise ValueError(f"at most {COUNTS_MAX} counts, each from 1 to {PARTITIONS_MAX:,}")
+    return tuple(sorted(set(listed)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skew(Job):
+    """How evenly the partitions of the source's topics are loaded, and why not."""
+
+    kind = "skew"
+
+    from_: datetime | None = value("Records from this moment on.", MOMENT, None)
+    to: datetime | None = value("Records until before this moment.", MOMENT, None)
+    last: Duration | None = value("Records of the last so long, instead of `from`.", DURATION, None)
+    partitions: tuple[int, ...] = value(
+        "Partition counts to try; up to four times the present one if not given.",
+        Reader("whole numbers", _counts),
+        (),
+    )
+    keys: dict[str, str] = value(
+        "Other keys to try, in SQL by name, made of _key, value, _offset and so on.", TEXTS, {}
+    )
+    top: int = value("How many of the hottest keys are told.", whole(1, 1000), 10)
+    balance: float = value("The busiest partition beside the average: up to this it is even.", number(1, 100), 1.25)
+    every: Duration = value("How often it looks, when it goes on.", DURATION, Duration(60_000))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.last is not None and self.from_ is not None:
+            raise DeclarationError("give from or last, not both")
+        if AS_IT_IS in self.keys:
+            raise DeclarationError(f"keys: {AS_IT_IS!r} is what the present key is called")
+
+
+def measure(frame: DataFrame, job: Skew, topic: str, partitions: int = 0) -> Report:
+    """The balance of one topic's records, of a frame with the columns of a raw archive. `partitions` is how many it
+    has; without it, as many as have been seen."""
+    from pyspark.sql import functions as f
+
+    size = f.coalesce(f.length("value"), f.lit(0)) + f.coalesce(f.length(KEY), f.lit(0))
+    rows = frame.withColumn("_bytes", size.cast("long"))
+    sums = (f.count(f.lit(1)).alias("records"), f.sum("_bytes").alias("bytes"))
+    by_partition = rows.groupBy(PARTITION).agg(*sums, f.count_if(f.col(KEY).isNull()).alias("keyless"))
+    seen = {row[PARTITION]: (row["records"], row["bytes"], row["keyless"]) for row in by_partition.collect()}
+    count = max(partitions, *[at + 1 for at in seen], 1)
+    loads = tuple(PartitionLoad(at, *seen.get(at, (0, 0))[:2]) for at in range(count))
+    counts = job.partitions or tuple(count * times for times in (2, 3, 4))
+    tried = tuple(dict.fromkeys((count, *counts)))
+    placed = with_places(rows.groupBy(KEY, PARTITION).agg(*sums), tried).persist()
+    try:
+        keys, followed = _followed(placed, count)
+        report = Report(
+            topic,
+            loads,
+            keys=keys,
+            keyless=sum(each[2] for each in seen.values()),
+            hottest=_hottest(placed, job.top),
+            followed=followed,
+            predictions=(*_predictions(AS_IT_IS, placed, tried), *_other_keys(rows, job, tried)),
+        )
+    finally:
+        placed.unpersist()
+    return judged(report, job.balance)
+
+
+def with_places(keyed: DataFrame, counts: Sequence[int]) -> DataFrame:
+    """Keys with the partition that each would be in, for each of these counts; -1 for no key."""
+    from pyspark.sql.types import ArrayType, IntegerType, StructType
+
+    schema = StructType([*keyed.schema.fields]).add("places", ArrayType(IntegerType()))
+    tried = tuple(counts)
+
+    def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield _placed(batch, tried)
+
+    return keyed.mapInArrow(place, schema)
+
+
+def _placed(batch: pa.RecordBatch, counts: Sequence[int]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    from millpond.wire.kernel import BinaryColumn, key_partitions
+
+    keys = batch.column(batch.schema.get_field_index(KEY)).cast(pa.binary())
+    validity, offsets, data = keys.buffers()
+    column = BinaryColumn(keys.offset, offsets, data, validity)
+    rows = batch.num_rows
+    answers = [pa.py_buffer(key_partitions(column, rows, count)) for count in counts]
+    by_count = [pa.Array.from_buffers(pa.int32(), rows, [None, answer]) for answer in answers]
+    # One list for each row: the answers for all counts side by side.
+    width = len(counts)
+    flat = pa.concat_arrays(by_count).take(pa.array([at * rows + row for row in range(rows) for at in range(width)]))
+    starts = pa.array(range(0, rows * width + 1, width), pa.int32())
+    places = pa.ListArray.from_arrays(starts, flat)
+    return pa.RecordBatch.from_arrays([*batch.columns, places], names=[*batch.schema.names, "places"])
+
+
+def _hottest(placed: DataFrame, top: int) -> tuple[HotKey, ...]:
+    from pyspark.sql import functions as f
+
+    keys = placed.where(f.col(KEY).isNotNull()).groupBy(KEY)
+    sums = (f.sum("records").alias("records"), f.sum("bytes").alias("bytes"))
+    most = keys.agg(*sums, f.max_by(PARTITION, "bytes").alias("at"))
+    rows = most.orderBy(f.desc("bytes"), KEY).limit(top).collect()
+    return tuple(HotKey(bytes(row[KEY]), row["at"], row["records"], row["bytes"]) for row in rows)
+
+
+def _followed(placed: DataFrame, count: int) -> tuple[int, dict[str, float]]:
+    """How many keys there are, and the share of their records that is where murmur2 (the default of Java's clients
+    and ours) or crc32 (that of librdkafka) puts them."""
+    from pyspark.sql import functions as f
+
+    here = f.col(PARTITION)
+    ways = {"murmur2": f.col("places")[0] == here, "crc32": f.pmod(f.crc32(KEY), f.lit(count)) == here}
+    sums = [f.sum(f.when(fits, f.col("records")).otherwise(0)).alias(name) for name, fits in ways.items()]
+    whole = (f.sum("records").alias("records"), f.count_distinct(KEY).alias("keys"))
+    row = placed.where(f.col(KEY).isNotNull()).select(*whole, *sums).collect()[0]
+    return row["keys"], {name: row[name] / row["records"] for name in ways} if row["records"] else {}
+
+
+def _predictions(name: str, placed: DataFrame, counts: Sequence[int]) -> Iterator[Prediction]:
+    from pyspark.sql import functions as f
+
+    exploded = placed.select("bytes", f.posexplode("places").alias("tried", "place"))
+    found = {
+        (row["tried"], row["place"]): row["bytes"]
+        for row in exploded.groupBy("tried", "place").agg(f.sum("bytes").alias("bytes")).collect()
+    }
+    for tried, count in enumerate(counts):
+        # Clients spread what has no key evenly.
+        keyless = found.get((tried, NO_KEY), 0) // count
+        yield Prediction(name, count, tuple(found.get((tried, at), 0) + keyless for at in range(count)))
+
+
+def _other_keys(rows: DataFrame, job: Skew, counts: Sequence[int]) -> Iterator[Prediction]:
+    from pyspark.sql import functions as f
+
+    for name, sql in job.keys.items():
+        key = f.encode(f.expr(sql).cast("string"), "UTF-8").alias(KEY)
+        sums = (f.sum("_bytes").alias("bytes"), f.count("*").alias("records"))
+        keyed = rows.select(key, "_bytes").groupBy(KEY).agg(*sums)
+        yield from _predictions(name, with_places(keyed, counts), counts)
+
+
+# As a job
+
+
+def start(context: Context, job: Skew) -> Query:
+    return context.in_background(lambda telling: _look_on(context, job, telling))
+
+
+def _look_on(context: Context, job: Skew, telling: Telling) -> None:
+    trigger = job.trigger or context.pipeline.trigger
+    is_once = context.is_once or trigger == AVAILABLE_NOW
+    due = 0.0
+    while not telling.is_stopping:
+        if time.monotonic() < due:
+            time.sleep(0.1)
+            continue
+        due = time.monotonic() + job.every.seconds
+        reports = [_told(context, report) for report in _reports(context, job)]
+        _save(report_file(context.checkpoint, context.pipeline.folder, job), reports)
+        telling.rows(sum(report.records for report in reports))
+        if is_once:
+            return
+
+
+def _reports(context: Context, job: Skew) -> Iterator[Report]:
+    from pyspark.sql import functions as f
+
+    begin = datetime.now(UTC) - timedelta(milliseconds=job.last.ms) if job.last is not None else job.from_
+    frame = read_batch(context, range_options(context, begin, job.to))
+    for topic, count in sorted(_partition_counts(context).items()):
+        yield measure(frame.where(f.col(TOPIC) == topic), job, topic, count)
+
+
+def _partition_counts(context: Context) -> dict[str, int]:
+    """The partitions of the topics that are read, by topic."""
+    from millpond.client.cluster.cluster import Cluster
+
+    source = context.pipeline.source
+    assert source is not None
+    with Cluster({name.removeprefix("kafka."): each for name, each in context.cluster().items()}) as cluster:
+        known = cluster.topics(source.topic or None)
+    wanted = [name for name in known if not source.pattern or re.fullmatch(source.pattern, name)]
+    return {name: len(known[name].partitions) for name in wanted}
+
+
+def _told(context: Context, report: Report) -> Report:
+    context.tell("imbalance", round(report.imbalance, 3))
+    context.tell("cause", report.cause)
+    if report.hottest:
+        context.tell("hottest", f"{report.hottest[0].text} {report.share(report.hottest[0]):.1%}")
+    return report
+
+
+def report_file(checkpoint: str, folder: Path, job: Skew) -> Path:
+    """Where the last report of a job is."""
+    home = Path(checkpoint) if is_local(checkpoint) else folder / "jobs" / job.name
+    return home / "skew.json"
+
+
+def last_reports(pipeline: Pipeline, job: Skew) -> list[Report]:
+    """What the last look of a job found, one report for each topic; nothing if it has not looked yet."""
+    path = report_file(f"{pipeline.checkpoint}/jobs/{job.name}", pipeline.folder, job)
+    return [Report.from_object(each) for each in json.loads(path.read_text())] if path.exists() else []
+
+
+def _save(path: Path, reports: Sequence[Report]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps([report.as_object() for report in reports], indent=2))
+    fresh.replace(path)
+
+
+KIND = Kind(
+    name="skew",
+    doc="Hot keys and the balance of partitions, with a better key or partition count.",
+    job=Skew,
+    start=start,
+    example="""\
+[skew]
+last = "1 hour"
+partitions = [12, 24]
+keys = { by_customer = "get_json_object(cast(value as string), '$.customer')" }
+""",
+)

@@ -1,0 +1,247 @@
+"""What is known about the balance of a topic, what causes it, and what would help. Pure: numbers in, words out.
+
+Predictions are no estimates: the keys that were seen are hashed again, as clients do it, for every partition count
+and every key that is considered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from millpond.wire.partitioner import partition_for_key
+
+Cause: TypeAlias = Literal["balanced", "hot_key", "few_keys", "other_partitioner", "unlucky_hash", "empty"]
+
+Cells: TypeAlias = Sequence[str | int]
+
+FOLLOWED_LEAST: Final = 0.95
+"""A partitioner that explains fewer of the records than this is not the one in use."""
+
+FEW_KEYS: Final = 3
+"""With fewer keys for each partition than this, chance decides."""
+
+SALTS: Final = (2, 4, 8, 16, 32, 64)
+AS_IT_IS: Final = "as it is"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLoad:
+    partition: int
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HotKey:
+    key: bytes
+    partition: int
+    records: int
+    bytes: int
+
+    @property
+    def text(self) -> str:
+        return self.key.decode(errors="backslashreplace")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """How the load would lie with this key and so many partitions."""
+
+    key: str
+    partitions: int
+    loads: tuple[int, ...]
+    """Bytes by partition."""
+
+    @property
+    def imbalance(self) -> float:
+        return imbalance(self.loads)
+
+
+class Table(NamedTuple):
+    """For people: the first `words` columns are words, the others numbers."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Cells]
+    words: int = 1
+
+
+@dataclass(frozen=True)
+class Report:
+    """The balance of one topic."""
+
+    topic: str
+    loads: tuple[PartitionLoad, ...]
+    """Of every partition, also of those without records."""
+    keys: int = 0
+    """Different keys."""
+    keyless: int = 0
+    """Records without a key."""
+    hottest: tuple[HotKey, ...] = ()
+    followed: Mapping[str, float] = field(default_factory=dict)
+    """The share of the records with a key that lie where a partitioner would have put them, by its name."""
+    predictions: tuple[Prediction, ...] = ()
+    cause: Cause = "empty"
+    advice: str = ""
+
+    @property
+    def records(self) -> int:
+        return sum(each.records for each in self.loads)
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self.loads)
+
+    @property
+    def imbalance(self) -> float:
+        """The busiest partition beside the average, by bytes: 1 is even."""
+        return imbalance([each.bytes for each in self.loads])
+
+    def share(self, hot: HotKey) -> float:
+        return hot.bytes / self.bytes if self.bytes else 0.0
+
+    def as_object(self) -> dict[str, Any]:
+        """For JSON."""
+        told = asdict(self) | {"records": self.records, "bytes": self.bytes, "imbalance": round(self.imbalance, 4)}
+        told["hottest"] = [
+            asdict(each) | {"key": each.text, "key_hex": each.key.hex(), "share": round(self.share(each), 4)}
+            for each in self.hottest
+        ]
+        told["predictions"] = [asdict(each) | {"imbalance": round(each.imbalance, 4)} for each in self.predictions]
+        return told
+
+    @classmethod
+    def from_object(cls, given: Mapping[str, Any]) -> Report:
+        """What `as_object` gave."""
+        hottest = [
+            HotKey(bytes.fromhex(each["key_hex"]), each["partition"], each["records"], each["bytes"])
+            for each in given["hottest"]
+        ]
+        return cls(
+            topic=given["topic"],
+            loads=tuple(PartitionLoad(**each) for each in given["loads"]),
+            keys=given["keys"],
+            keyless=given["keyless"],
+            hottest=tuple(hottest),
+            followed=given["followed"],
+            predictions=tuple(
+                Prediction(each["key"], each["partitions"], tuple(each["loads"])) for each in given["predictions"]
+            ),
+            cause=given["cause"],
+            advice=given["advice"],
+        )
+
+    def tables(self) -> list[Table]:
+        loads: list[Cells] = [
+            [str(each.partition), each.records, each.bytes, _percent(each.bytes, self.bytes)] for each in self.loads
+        ]
+        hottest: list[Cells] = [
+            [each.text, str(each.partition), each.records, each.bytes, _percent(each.bytes, self.bytes)]
+            for each in self.hottest
+        ]
+        predictions: list[Cells] = [
+            [each.key, each.partitions, f"{each.imbalance:.2f}", _percent(max(each.loads), sum(each.loads))]
+            for each in self.predictions
+            if each.loads
+        ]
+        return [
+            Table(f"Partitions of {self.topic}", ("PARTITION", "RECORDS", "BYTES", "SHARE"), loads),
+            Table("Hottest keys", ("KEY", "PARTITION", "RECORDS", "BYTES", "SHARE"), hottest),
+            Table("Predicted", ("KEY", "PARTITIONS", "IMBALANCE", "BUSIEST"), predictions),
+        ]
+
+
+def imbalance(loads: Sequence[int]) -> float:
+    whole = sum(loads)
+    return max(loads) * len(loads) / whole if whole else 1.0
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "–"
+
+
+def judged(report: Report, balance: float) -> Report:
+    """The report with the cause of its imbalance, what would help, and the salts that were tried for hot keys."""
+    if not report.bytes:
+        return replace(report, cause="empty", advice="There are no records in the range.")
+    salted = tuple(_salted(report)) if _is_too_hot(report, balance) else ()
+    report = replace(report, predictions=(*report.predictions, *salted))
+    cause = _cause(report, balance)
+    return replace(report, cause=cause, advice=_advice(report, cause, balance))
+
+
+def _is_too_hot(report: Report, balance: float) -> bool:
+    """One key alone is more than a partition should have: no partition count can divide it."""
+    return bool(report.hottest) and report.share(report.hottest[0]) * len(report.loads) > balance
+
+
+def _cause(report: Report, balance: float) -> Cause:
+    if report.imbalance <= balance:
+        return "balanced"
+    if _is_too_hot(report, balance):
+        return "hot_key"
+    if report.keys and max(report.followed.values(), default=1.0) < FOLLOWED_LEAST:
+        return "other_partitioner"
+    if report.keys and report.keys < FEW_KEYS * len(report.loads):
+        return "few_keys"
+    return "unlucky_hash" if report.keys else "other_partitioner"
+
+
+def _salted(report: Report) -> Iterable[Prediction]:
+    """The present key, but each hot key in several parts: `key-0`, `key-1`, …"""
+    now = next((each for each in report.predictions if each.partitions == len(report.loads)), None)
+    if now is None:
+        return
+    fair = report.bytes / len(report.loads)
+    hot = [each for each in report.hottest if each.bytes > fair / 2]
+    for salt in SALTS:
+        loads = list(now.loads)
+        for each in hot:
+            loads[partition_for_key(each.key, len(loads))] -= each.bytes
+            for part in range(salt):
+                loads[partition_for_key(each.key + b"-%d" % part, len(loads))] += each.bytes // salt
+        yield Prediction(f"hot keys in {salt} parts", len(loads), tuple(loads))
+
+
+def best(predictions: Iterable[Prediction], balance: float) -> Prediction | None:
+    """The first that is balanced, as they are given in the order of how little they change; else the most even."""
+    known = [each for each in predictions if sum(each.loads)]
+    fine = next((each for each in known if each.imbalance <= balance), None)
+    return fine or min(known, key=lambda each: each.imbalance, default=None)
+
+
+def _advice(report: Report, cause: Cause, balance: float) -> str:
+    now = f"The busiest partition has {report.imbalance:.2f} times the average"
+    others = [each for each in report.predictions if (each.key, each.partitions) != (AS_IT_IS, len(report.loads))]
+    # Partitions can be added, never taken away.
+    helps = best([each for each in others if each.partitions >= len(report.loads)], balance)
+    better = helps if helps is not None and helps.imbalance < report.imbalance * 0.95 else None
+    what = _spoken(better, report) if better is not None else "None of the keys and counts that were tried is better."
+    match cause:
+        case "balanced":
+            return f"{now}: that is even enough."
+        case "hot_key":
+            hot = report.hottest[0]
+            share = f"{report.share(hot):.1%}"
+            return f"{now}. The key {hot.text!r} alone has {share}, which no partition count can divide. {what}"
+        case "few_keys":
+            return f"{now}. There are only {report.keys} keys for {len(report.loads)} partitions. {what}"
+        case "other_partitioner":
+            return (
+                f"{now}. The records are not where murmur2, the default of Java clients and ours, puts their keys: "
+                "the producers choose partitions by themselves or by another hash, or the count has changed. What is "
+                "predicted holds when they use murmur2."
+            )
+        case _:
+            return f"{now}. No key is too hot; the keys fall unevenly on {len(report.loads)} partitions. {what}"
+
+
+def _spoken(found: Prediction, report: Report) -> str:
+    change = []
+    if found.key != AS_IT_IS:
+        change.append("the key " + repr(found.key) if not found.key.startswith("hot keys") else found.key)
+    if found.partitions != len(report.loads):
+        change.append(f"{found.partitions} partitions")
+    return f"With {' and '.join(change)} it would be {found.imbalance:.2f}."

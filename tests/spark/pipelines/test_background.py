@@ -1,0 +1,54 @@
+"""Work in the background looks like a query to whoever watches it."""
+
+from __future__ import annotations
+
+import threading
+
+from millpond.spark.pipelines.background import Background
+from millpond.spark.pipelines.kind import Report
+from millpond.spark.pipelines.progress import JobWatch
+
+
+def test_rows_are_told_and_added_up() -> None:
+    go = threading.Event()
+
+    def work(report: Report) -> None:
+        for _ in range(4):
+            report.rows(25)
+        go.wait(10)
+        report.rows(11)
+
+    query, watch = Background("replay", work), JobWatch("replay", "replay")
+    assert query.isActive
+    assert watch.look(query).state in ("starting", "running")
+    go.set()
+    query._thread.join(10)
+    figures = watch.look(query)
+    assert (figures.rows_in, figures.rows_out, figures.state) == (111, 111, "finished")
+    assert (figures.input_per_second or 0) > 0
+    assert query.exception() is None
+
+
+def test_a_failure_is_kept() -> None:
+    def work(report: Report) -> None:
+        raise ValueError("no such table")
+
+    query = Background("replay", work)
+    query._thread.join(10)
+    assert not query.isActive
+    assert str(query.exception()) == "no such table"
+    assert JobWatch("replay", "replay").look(query).state == "failed"
+
+
+def test_it_ends_when_it_is_asked_to() -> None:
+    rounds = []
+
+    def work(report: Report) -> None:
+        while not report.is_stopping:
+            rounds.append(1)
+            threading.Event().wait(0.01)
+
+    query = Background("replay", work)
+    query.stop()
+    assert not query.isActive
+    assert query.exception() is None

@@ -1,0 +1,184 @@
+"""Runs with queries that do what a test wants: states, failures, stops, and what is told of them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from millpond.spark.pipelines import kinds, running
+from millpond.spark.pipelines.declaration import Pipeline
+from millpond.spark.pipelines.kind import Context, Job, Kind, Report
+from millpond.spark.pipelines.lock import AlreadyRunning, locked
+from millpond.spark.pipelines.progress import Snapshot
+from millpond.spark.pipelines.running import Outcome, PipelineFailed
+from millpond.spark.pipelines.status import read_status
+from millpond.spark.pipelines.stopping import Stopping
+
+
+class Play:
+    """A query that follows a script."""
+
+    def __init__(self, batches: int, error: str = "", error_at: int = 0, is_stuck: bool = False) -> None:
+        self._left = batches
+        self._error, self._error_at, self._done = error, error_at, 0
+        self._is_stuck = is_stuck
+        self.isActive = True
+        self.stops = 0
+        self.status = {"message": "Processing new data", "isTriggerActive": is_stuck}
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
+        if self._done:
+            return {"batchId": self._done - 1, "numInputRows": 10, "sink": {"numOutputRows": 10}}
+        return None
+
+    def exception(self) -> Exception | None:
+        if self._error and self._done >= self._error_at:
+            self.isActive = False
+            return RuntimeError(self._error)
+        if self.isActive and not self._is_stuck:
+            self._done += 1
+            self.isActive = self._done < self._left
+        return None
+
+    def stop(self) -> None:
+        self.stops += 1
+        self.isActive = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act(Job):
+    kind: ClassVar[str] = "act"
+
+
+Start = Callable[[Context, Act], Any]
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs jobs by name, each with what its start gives."""
+    monkeypatch.setattr(running, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(running, "TELL_SECONDS", 0.01)
+
+    def go(starts: dict[str, Start], **how: Any) -> Outcome:
+        kind = Kind(
+            name="act",
+            doc="As scripted.",
+            job=Act,
+            start=lambda context, job: starts[job.name](context, job),
+            reads_source=False,
+            outputs=lambda job: {"table": f"lake/{job.name}"},
+        )
+        monkeypatch.setattr(kinds, "KINDS", {"act": kind})
+        jobs = tuple(Act(name=name) for name in starts)
+        return Pipeline(name="orders", jobs=jobs, checkpoint=str(tmp_path)).run(spark=object(), **how)
+
+    return go
+
+
+def test_a_run_ends_when_all_its_jobs_have(run: Run, tmp_path: Path) -> None:
+    told: list[Snapshot] = []
+    outcome = run({"short": lambda *_: Play(2), "long": lambda *_: Play(5)}, show=told.append)
+    assert outcome.state == "finished"
+    assert [(job.name, job.state, job.batch) for job in outcome.snapshot.jobs] == [
+        ("short", "finished", 1),
+        ("long", "finished", 4),
+    ]
+    assert outcome.snapshot.jobs[1].writes == {"table": "lake/long"}
+    assert (told[0].state, told[-1].state) == ("starting", "finished")
+    status = read_status(tmp_path)
+    assert status is not None
+    assert (status.condition, len(status.snapshot.jobs)) == ("finished", 2)
+
+
+def test_one_job_that_fails_stops_all_and_says_why(run: Run, tmp_path: Path) -> None:
+    healthy = Play(1_000_000)
+    error = "[PYTHON_EXCEPTION] Traceback (most recent call last):\n  File x\nmillpond.errors.X: no such topic\n\n"
+    with pytest.raises(PipelineFailed) as caught:
+        run({"good": lambda *_: healthy, "bad": lambda *_: Play(9, error, error_at=2)})
+    assert str(caught.value) == "bad failed: no such topic"
+    assert healthy.stops == 1
+    good, bad = caught.value.snapshot.jobs
+    assert (good.state, bad.state, bad.error, bad.batch) == ("stopped", "failed", "no such topic", 1)
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["state"], status["error"]) == ("failed", "bad failed: no such topic")
+
+
+def test_a_job_that_does_not_start(run: Run) -> None:
+    healthy = Play(1_000_000)
+
+    def refuse(*_: Any) -> Any:
+        raise ValueError("there is no column `valeu`")
+
+    with pytest.raises(PipelineFailed, match="bad did not start: there is no column `valeu`") as caught:
+        run({"good": lambda *_: healthy, "bad": refuse, "never": lambda *_: Play(1)})
+    assert healthy.stops == 1
+    assert [job.state for job in caught.value.snapshot.jobs] == ["stopped", "starting", "starting"]
+
+
+def test_a_stop_waits_for_the_batch_but_not_for_ever(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "GRACE_SECONDS", 0.3)
+    stopping, stuck, quick = Stopping(), Play(1, is_stuck=True), Play(1_000_000)
+    threading.Timer(0.2, stopping.ask).start()
+    began = time.monotonic()
+    outcome = run({"stuck": lambda *_: stuck, "quick": lambda *_: quick}, stopping=stopping)
+    assert 0.4 < time.monotonic() - began < 5
+    assert outcome.state == "stopped"
+    assert (stuck.stops, quick.stops) == (1, 1)
+    assert {job.state for job in outcome.snapshot.jobs} == {"stopped"}
+
+
+def test_a_source_that_came_up_too_late_is_tried_again(run: Run, tmp_path: Path) -> None:
+    late = [Play(1, running.LATE_PROCESS), Play(1, running.LATE_PROCESS), Play(3)]
+    assert run({"a": lambda *_: late.pop(0)}).state == "finished"
+    assert (tmp_path / "spark.log").read_text().count("a: its Python process did not come up in time") == 2
+    always: list[Play] = []
+
+    def never(*_: Any) -> Play:
+        always.append(Play(1, running.LATE_PROCESS))
+        return always[-1]
+
+    with pytest.raises(PipelineFailed, match="a failed: Python worker failed to connect back"):
+        run({"a": never})
+    assert len(always) == running.TRIES_MAX
+    with pytest.raises(PipelineFailed):
+        run({"a": lambda *_: Play(9, running.LATE_PROCESS, error_at=2)})
+
+
+def test_work_in_the_background_is_a_job_too(run: Run) -> None:
+    def work(report: Report) -> None:
+        report.rows(33)
+
+    def start(context: Context, job: Act) -> Any:
+        context.tell("speed", "slow")
+        return context.in_background(work)
+
+    (job,) = run({"replay": start}).snapshot.jobs
+    assert (job.rows_out, job.state, job.figures) == (33, "finished", {"speed": "slow"})
+
+
+def test_a_second_run_of_a_pipeline_is_refused(run: Run, tmp_path: Path) -> None:
+    with locked(tmp_path, "orders"), pytest.raises(AlreadyRunning):
+        run({"a": lambda *_: Play(1)})
+    assert run({"a": lambda *_: Play(1)}).state == "finished"
+
+
+def test_metrics_follow_the_run(run: Run) -> None:
+    import urllib.request
+
+    seen: list[str] = []
+
+    def show(snapshot: Snapshot) -> None:
+        if snapshot.state == "running" and not seen:
+            seen.append(urllib.request.urlopen(snapshot.metrics, timeout=5).read().decode())
+
+    run({"a": lambda *_: Play(50)}, show=show, metrics="127.0.0.1:0")
+    assert 'millpond_pipeline_rows_out_total{pipeline="orders",job="a",kind="act"}' in seen[0]

@@ -1,0 +1,151 @@
+"""What Spark needs is checked before it is started, and told in one line that can be typed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millpond.spark.pipelines import session as s
+from millpond.spark.pipelines.session import SessionError, check_python, default_settings, find_java, make_session
+
+Versions = dict[str, str]
+GOOD: Versions = {"pyspark": "4.3.0", "pyarrow": "26.0.1", "pandas": "2.3.3"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"pyspark": None}, "pyspark is not installed: pip install 'millpond[spark]'"),
+        ({"pyspark": "4.1.9"}, "pyspark 4.1.9 is too old, it must be 4.2 or newer: pip install 'pyspark>=4.2'"),
+        ({"pyarrow": None}, "pyarrow is not installed: pip install 'millpond[spark]'"),
+        ({"pandas": None}, "pandas is not installed: pip install 'millpond[spark]'"),
+        ({"pandas": "3.0.0"}, "pandas 3.0.0 is too new for Spark: pip install 'pandas>=2.2,<3'"),
+    ],
+)
+def test_packages_that_are_missing_or_do_not_fit(changes: dict[str, str | None], told: str) -> None:
+    with pytest.raises(SessionError) as caught:
+        check_python((GOOD | changes).get)
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize("pyspark", ["4.2.0", "4.3.0.dev1", "5.0.0", "10.0"])
+def test_packages_that_fit(pyspark: str) -> None:
+    check_python((GOOD | {"pyspark": pyspark}).get)
+    check_python({"pyspark-client": pyspark, "pyarrow": "18", "pandas": "2.2"}.get)
+
+
+MakeJava = Callable[..., Path]
+
+
+@pytest.fixture
+def make_java(tmp_path: Path) -> MakeJava:
+    """A Java of which only the version can be asked."""
+
+    def made(name: str, says: str = "", release: str | None = None) -> Path:
+        home = tmp_path / name
+        (home / "bin").mkdir(parents=True)
+        program = home / "bin" / "java"
+        program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+        program.chmod(0o755)
+        if release is not None:
+            (home / "release").write_text(release)
+        return home
+
+    return made
+
+
+def test_java_home_goes_before_the_path(make_java: MakeJava) -> None:
+    old = make_java("old", 'openjdk version "11.0.2" 2019-01-15')
+    new = make_java("new", release='IMPLEMENTOR="Debian"\nJAVA_VERSION="21.0.1"\n')
+    found = find_java({"JAVA_HOME": str(new), "PATH": str(old / "bin")})
+    assert (found.version, found.path) == (21, str(new / "bin/java"))
+    assert find_java({"PATH": f"/nowhere:{new / 'bin'}"}).version == 21
+
+
+def test_java_is_asked_where_no_file_says_its_version(make_java: MakeJava) -> None:
+    assert find_java({"PATH": str(make_java("a", 'openjdk version "17.0.15" 2025-04-15') / "bin")}).version == 17
+
+
+def test_java_that_is_too_old(make_java: MakeJava) -> None:
+    for name, says, version in (("eleven", 'java version "11.0.2"', 11), ("eight", 'java version "1.8.0_292"', 8)):
+        home = make_java(name, says)
+        with pytest.raises(
+            SessionError, match=rf"Java 17 or newer, and {home}/bin/java is Java {version}: .*install"
+        ):
+            find_java({"JAVA_HOME": str(home), "PATH": ""})
+
+
+def test_no_java_at_all(make_java: MakeJava, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s.platform, "system", lambda: "Linux")
+    with pytest.raises(SessionError, match=r"there is none: .*apt-get install openjdk-17-jre-headless$"):
+        find_java({"PATH": ""})
+    monkeypatch.setattr(s.platform, "system", lambda: "Darwin")
+    with pytest.raises(SessionError, match=r"there is none: brew install openjdk@17$"):
+        # macOS has a program of that name that only says that there is no Java.
+        find_java({"PATH": str(make_java("stub", "No Java runtime present") / "bin")})
+
+
+def test_a_java_home_without_java(tmp_path: Path) -> None:
+    with pytest.raises(SessionError, match=f"JAVA_HOME is {tmp_path}, but there is no bin/java in it"):
+        find_java({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
+
+
+def test_make_session_checks_before_it_starts_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SessionError, match="there is no bin/java in it"):
+        make_session("a", folder=tmp_path / "state")
+    assert not (tmp_path / "state").exists()
+
+
+def test_here_everything_stays_on_loopback() -> None:
+    settings = default_settings("local[3]")
+    assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "127.0.0.1"
+    assert settings["spark.sql.shuffle.partitions"] == "3"
+    assert settings["spark.sql.session.timeZone"] == "UTC"
+    assert settings["spark.ui.enabled"] == "false"
+    assert int(default_settings("local[*]")["spark.sql.shuffle.partitions"]) >= 1
+
+
+def test_a_cluster_elsewhere_has_its_own_sizes() -> None:
+    for master in ("spark://10.0.0.5:7077", "yarn", "k8s://https://cluster"):
+        assert not {"spark.driver.host", "spark.sql.shuffle.partitions"} & default_settings(master).keys()
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "before", "python"),
+    [
+        ("local[*]", {}, {}, sys.executable),
+        ("spark://127.0.0.1:7077", {}, {}, sys.executable),
+        ("local[*]", {}, {"PYSPARK_PYTHON": "/mine"}, "/mine"),
+        ("local[*]", {"spark.pyspark.python": "/theirs"}, {"PYSPARK_PYTHON": "/mine"}, "/theirs"),
+        ("spark://10.0.0.5:7077", {}, {}, None),
+    ],
+)
+def test_workers_here_run_in_this_python(
+    master: str, conf: dict[str, str], before: dict[str, str], python: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = dict(before)
+    monkeypatch.setattr(s.os, "environ", environment)
+    s.choose_python({"spark.master": master} | conf)
+    assert environment.get("PYSPARK_PYTHON") == python
+    assert environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
+
+
+def test_a_large_log_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s, "LOG_BYTES_MAX", 10)
+    for text in (b"the first run\n", b"the second\n"):
+        with s.open_log(tmp_path) as log:
+            log.write(text)
+    assert s.log_file(tmp_path).read_bytes() == b"the second\n"
+    assert (tmp_path / "spark.log.1").read_bytes() == b"the first run\n"
+
+
+def test_javas_own_options_stay_beside_ours(tmp_path: Path) -> None:
+    settings = {"spark.driver.extraJavaOptions": "-Xss4m"}
+    s._log_to_stderr(settings, tmp_path, "ERROR")
+    assert settings["spark.driver.extraJavaOptions"].startswith("-Xss4m -Dlog4j2.configurationFile=file:///")
+    assert "rootLogger.level = error" in (tmp_path / "log4j2.properties").read_text()

@@ -1,0 +1,124 @@
+"""The topic of decisions: written once, found again, by processes that have read it before or never."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+from millpond.base.ids import TopicPartition
+from millpond.client.cluster.cluster import Cluster
+from millpond.client.cluster.errors import ClusterError
+from millpond.client.cluster.transacting import ProducerIdentity, add_partitions, end, init_producer
+from millpond.client.cluster.writing import BatchWriter
+from millpond.client.errors import Fenced
+from millpond.spark.sink import decisions
+from millpond.spark.sink.decisions import PARTITIONS, TOPIC, Decision, DecisionLog, Part
+from millpond.wire.batch import HEADER_BYTES
+from millpond.wire.records import Record, encode_batch
+from support.node import Node
+from support.topics import delete_topic
+
+PART = Part(3, 12, "abc", ProducerIdentity("spark.q.3", 7, 2), (("t", 0, 40), ("t", 1, 0)))
+
+
+@pytest.fixture
+def cluster(node: Node) -> Iterator[Cluster]:
+    with Cluster({"bootstrap.servers": node.bootstrap}) as made:
+        yield made
+
+
+def decide(log: DecisionLog, owner: str, batch: int) -> Decision:
+    made = Decision(owner, batch, (PART,))
+    log.record(log.take_over(owner), made)
+    return made
+
+
+def test_a_decision_reads_back_as_it_was_written() -> None:
+    made = Decision("q", 5, (PART, Part(4, 0, "")))
+    assert Decision.from_json("q", made.to_json()) == Decision("q", 5, (PART,)), "without those that have none"
+    with pytest.raises(ClusterError, match="in format 9, this Millpond reads 1"):
+        Decision.from_json("q", b'{"format":9}')
+
+
+def test_the_newest_is_found_by_all(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = DecisionLog(cluster)
+    owners = [str(uuid4()) for _ in range(2 * PARTITIONS)]
+    assert log.find(owners[0]) is None
+    for batch in range(3):
+        expected = {owner: decide(log, owner, batch) for owner in owners}
+        assert {owner: log.find(owner) for owner in owners} == expected
+    assert set(cluster.topic(TOPIC).partitions) == set(range(PARTITIONS))
+    # A process that has read nothing yet.
+    monkeypatch.setattr(decisions, "_known", {})
+    assert {owner: log.find(owner) for owner in owners} == expected
+
+
+def test_only_what_is_new_is_read(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = DecisionLog(cluster)
+    owner = str(uuid4())
+    decide(log, owner, 0)
+    log.find(owner)
+    starts: list[int] = []
+    read_range = decisions.read_range
+
+    def noted(cluster: Cluster, place: TopicPartition, start: int, end: int, **options: object) -> object:
+        starts.append(start)
+        return read_range(cluster, place, start, end, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(decisions, "read_range", noted)
+    newest = decide(log, owner, 1)
+    assert log.find(owner) == newest
+    assert starts[-1] > 0
+
+
+def test_who_took_over_first_cannot_record(cluster: Cluster) -> None:
+    log = DecisionLog(cluster)
+    owner = str(uuid4())
+    older = log.take_over(owner)
+    newest = decide(log, owner, 8)
+    with pytest.raises(Fenced):
+        log.record(older, Decision(owner, 9, (PART,)))
+    assert log.find(owner) == newest
+
+
+def test_a_decision_behind_somebody_elses_open_one_is_waited_for(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = DecisionLog(cluster)
+    owner = str(uuid4())
+    decide(log, owner, 0)
+    place, _ = log._place(owner)
+    stranger = init_producer(cluster, f"stranger-{owner}", 60_000)
+    with BatchWriter(cluster, transactional=stranger) as writer:
+        writer.append(place, encode_batch([Record(0, 1, b"x", b"y")])[HEADER_BYTES:], 1, 1, 1)
+        writer.flush()
+    newest = decide(log, owner, 1)
+    monkeypatch.setattr(decisions, "SETTLED_SECONDS", 0.1)
+    with pytest.raises(ClusterError, match=r"a transaction in __millpond_spark\[\d\] has been open"):
+        log.find(owner)
+    end(cluster, stranger, commit=False)
+    assert log.find(owner) == newest
+
+
+def test_a_topic_that_was_made_anew_is_read_from_its_start(make_node: Callable[..., Node]) -> None:
+    node = make_node({"transaction.state.log.num.partitions": "4"})
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        log = DecisionLog(cluster)
+        for batch in range(3):
+            decide(log, "q", batch)
+        assert log.find("q") == Decision("q", 2, (PART,))
+        delete_topic(node.bootstrap, TOPIC)
+        assert log.find("q") is None
+        assert decide(log, "q", 0) == log.find("q")
+
+
+def test_partitions_can_be_added_by_hand(cluster: Cluster) -> None:
+    """A transaction that only added the topic, and wrote nothing, holds nobody back."""
+    log = DecisionLog(cluster)
+    owner = str(uuid4())
+    identity = log.take_over(owner)
+    place, _ = log._place(owner)
+    add_partitions(cluster, identity, [place])
+    assert log.find(owner) is None

@@ -1,0 +1,297 @@
+"""The protocol of exactly-once writes, with a failure after every step, against a real node and without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from millpond.client.cluster.transacting import ProducerIdentity, end, init_producer
+from millpond.client.errors import Fenced
+from millpond.spark.sink import decisions, exactly_once
+from millpond.spark.sink.decisions import DECIDING_TIMEOUT_MS, DecisionLog, Part, name_of
+from millpond.spark.sink.errors import BatchNotWritten, BatchTorn, SinkError
+from millpond.spark.sink.exactly_once import Duty, Unit, duty_of
+from millpond.spark.sink.steps import Step
+from support.node import eventually
+from support.spark_sink_play import Play, Struck
+
+ROWS = (["a", "b"], ["c"], ["d", "e", "f"])
+ALL = ["a", "b", "c", "d", "e", "f"]
+
+
+def test_a_batch_shows_when_it_is_committed(play: Play) -> None:
+    parts = play.tasks(0, *ROWS)
+    assert [part.rows for part in parts] == [2, 1, 3]
+    assert play.seen() == []
+    assert play.open() == ["0", "1", "2"]
+    play.commit(0, parts)
+    assert play.seen() == ALL
+    play.write(1, ["g"])
+    assert play.seen() == [*ALL, "g"]
+
+
+def test_a_task_without_rows_costs_no_transaction(play: Play) -> None:
+    parts = play.tasks(0, [], ["a"], [])
+    assert [part.identity is None for part in parts] == [True, False, True]
+    play.commit(0, parts)
+    assert play.seen() == ["a"]
+    play.write(1, [], [])
+    assert DecisionLog(play.cluster).find(play.query).batch == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("step", "nth"),
+    [(Step.CHECKED, 1), (Step.DECIDED, 1), (Step.ENDED_ONE, 1), (Step.ENDED_ONE, 3), (Step.ENDED_ALL, 1)],
+)
+@pytest.mark.parametrize("aborted", [True, False])
+def test_a_driver_that_fails_after_any_step_leaves_each_row_once(
+    play: Play, step: Step, nth: int, aborted: bool
+) -> None:
+    play.write(0, ["first"])
+    parts = play.tasks(1, *ROWS)
+    play.fail_after(step, nth)
+    with pytest.raises(Struck):
+        play.commit(1, parts)
+    if aborted:
+        # Spark calls it after a commit that raised; a driver that was killed does not.
+        play.abort(1, parts)
+    again = play.tasks(1, *ROWS)
+    written = step is Step.CHECKED
+    assert [part.identity is not None for part in again] == [written] * 3
+    assert [(part.rows, part.checksum) for part in again] == [(part.rows, part.checksum) for part in parts]
+    play.commit(1, again)
+    play.commit(1, again)
+    assert play.seen() == [*ALL, "first"]
+    assert play.open() == []
+
+
+@pytest.mark.parametrize("step", [Step.OPENED, Step.FLUSHED])
+def test_a_task_that_fails_is_tried_again(play: Play, step: Step) -> None:
+    parts = play.tasks(0, *ROWS[:2])
+    play.fail_after(step)
+    with pytest.raises(Struck):
+        play.task(0, 2, ROWS[2])
+    play.commit(0, [*parts, play.task(0, 2, ROWS[2])])
+    assert play.seen() == ALL
+
+
+def test_a_newer_attempt_of_a_task_takes_the_place_of_the_older(play: Play) -> None:
+    older = play.tasks(0, *ROWS)
+    newer = play.task(0, 1, ROWS[1])
+    with pytest.raises(BatchNotWritten, match="tasks 1 are not open any more"):
+        play.commit(0, older)
+    play.commit(0, [older[0], newer, older[2]])
+    assert play.seen() == ALL
+
+
+def test_what_is_given_up_is_aborted_and_holds_nobody_back(play: Play) -> None:
+    parts = play.tasks(0, *ROWS)
+    play.abort(0, parts[:2])
+    assert play.open() == ["2"], "the task that did not report"
+    # The replay has fewer tasks, so nobody fences the third; it is swept up.
+    play.write(0, ["a", "b", "c"], ["d", "e", "f"])
+    assert play.seen() == ALL
+    assert play.open() == []
+
+
+def test_a_decided_batch_is_never_undone(play: Play) -> None:
+    parts = play.tasks(0, *ROWS)
+    play.fail_after(Step.DECIDED)
+    with pytest.raises(Struck):
+        play.commit(0, parts)
+    play.abort(0, parts)
+    assert play.open() == ["0", "1", "2"]
+    # The first task of the replay finishes it, for all.
+    assert duty_of(play.cluster, play.unit(0), 1) is Duty.COUNT
+    assert play.seen() == ALL
+    # Another layout changes nothing: it is all there.
+    play.commit(0, play.tasks(0, ["a", "b", "c", "d", "e", "f"]))
+    assert play.seen() == ALL
+
+
+def test_tasks_that_did_not_know_of_the_decision_write_in_vain(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = play.tasks(0, *ROWS)
+    play.commit(0, parts)
+    monkeypatch.setattr(exactly_once, "duty_of", lambda *_: Duty.WRITE)
+    again = play.tasks(0, *ROWS)
+    assert all(part.identity for part in again)
+    # The coordinator cannot say any more how the first ones ended; the log can.
+    play.commit(0, again)
+    assert play.seen() == ALL
+    assert play.open() == []
+
+
+def decided_and_lost(play: Play, lost: list[int]) -> None:
+    """Decide a batch, commit some of its transactions, and let the others be aborted as by their timeouts."""
+    parts = play.tasks(0, *ROWS)
+    play.fail_after(Step.DECIDED)
+    with pytest.raises(Struck):
+        play.commit(0, parts)
+    for part in parts:
+        assert part.identity is not None
+        if part.partition in lost:
+            init_producer(play.cluster, part.identity.transactional_id, 60_000)
+        else:
+            end(play.cluster, part.identity, commit=True)
+
+
+def test_a_decision_of_which_nothing_is_left_is_made_anew(play: Play) -> None:
+    decided_and_lost(play, [0, 1, 2])
+    # Other rows in another layout: nobody has seen the first ones.
+    play.write(0, ["a", "b", "c", "d"], ["e", "f"])
+    assert play.seen() == ALL
+
+
+@pytest.mark.parametrize("lost", [[0], [2], [0, 1]])
+def test_the_lost_part_of_a_decision_is_written_again(play: Play, lost: list[int]) -> None:
+    decided_and_lost(play, lost)
+    again = play.tasks(0, *ROWS)
+    assert [part.partition for part in again if part.identity] == lost
+    # And again a failure at the worst moment.
+    play.fail_after(Step.DECIDED)
+    with pytest.raises(Struck):
+        play.commit(0, again)
+    play.commit(0, play.tasks(0, *ROWS))
+    assert play.seen() == ALL
+    assert play.open() == []
+
+
+@pytest.mark.parametrize(
+    "rows", [(["a", "x"], ["c"], ["d", "e", "f"]), (["a"], ["b", "c"], ["d", "e", "f"]), (["a", "b", "c"],)]
+)
+def test_a_torn_batch_is_not_mended_with_other_rows(play: Play, rows: tuple[list[str], ...]) -> None:
+    decided_and_lost(play, [1])
+    again = play.tasks(0, *rows)
+    with pytest.raises(BatchTorn, match=r"tasks 1 timed out before.*other rows to tasks.*transactionTimeout"):
+        play.commit(0, again)
+    assert play.seen() == ["a", "b", "d", "e", "f"]
+
+
+def test_a_lost_task_that_only_counted_is_asked_to_write(play: Play) -> None:
+    decided_and_lost(play, [1])
+    counted = [replace(part, identity=None, begins=()) for part in play.tasks(0, *ROWS)]
+    with pytest.raises(BatchNotWritten, match="tasks 1 were lost, and their tasks did not know"):
+        play.commit(0, counted)
+    play.write(0, *ROWS)
+    assert play.seen() == ALL
+
+
+def test_transactions_that_time_out_are_noticed_before_the_decision(make_play: Callable[..., Play]) -> None:
+    play = make_play(transactionTimeout="300ms")
+    parts = play.tasks(0, *ROWS)
+    assert eventually(lambda: not play.open())
+    with pytest.raises(BatchNotWritten, match=r"tasks 0, 1, 2 are not open any more.*transactionTimeout"):
+        play.commit(0, parts)
+    play.write(0, *ROWS)
+    assert play.seen() == ALL
+
+
+def test_transactions_that_time_out_after_the_decision_are_replaced(make_play: Callable[..., Play]) -> None:
+    play = make_play(transactionTimeout="1500ms")
+    parts = play.tasks(0, *ROWS)
+    play.fail_after(Step.ENDED_ONE)
+    with pytest.raises(Struck):
+        play.commit(0, parts)
+    time.sleep(1.5)
+    assert eventually(lambda: not play.open())
+    assert play.seen() == ["a", "b"]
+    play.write(0, *ROWS)
+    assert play.seen() == ALL
+
+
+def test_a_node_that_crashes_while_the_driver_decides(make_play: Callable[..., Play]) -> None:
+    play = make_play()
+    for batch, step in enumerate((Step.CHECKED, Step.DECIDED, Step.ENDED_ONE)):
+        parts = play.tasks(batch, [f"{batch}a"], [f"{batch}b"])
+        play.fail_after(step)
+        with pytest.raises(Struck):
+            play.commit(batch, parts)
+        play.node.restart(crash=True)
+        play.commit(batch, play.tasks(batch, [f"{batch}a"], [f"{batch}b"]))
+    assert play.seen() == ["0a", "0b", "1a", "1b", "2a", "2b"]
+
+
+def test_an_older_driver_cannot_decide_any_more(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was held up between looking and deciding; meanwhile a newer one has written the batch."""
+    stale = play.tasks(0, ["a"])
+
+    def meanwhile(*_: object) -> None:
+        monkeypatch.undo()
+        play.write(0, ["a"])
+
+    # It found all of its transactions open, then lost the race.
+    monkeypatch.setattr(exactly_once, "check_open", meanwhile)
+    with pytest.raises((Fenced, BatchNotWritten)):
+        play.commit(0, stale)
+    play.write(0, ["a"])
+    assert play.seen() == ["a"]
+
+
+def test_what_was_decided_before_taking_over_is_seen(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two drivers with tasks of different numbers, so that neither fences the other's: only the decision tells."""
+    monkeypatch.setattr(exactly_once, "sweep", lambda *_: None)
+    parts = [play.task(0, 5, ["a"])]
+    take_over = DecisionLog.take_over
+
+    def meanwhile(log: DecisionLog, owner: str) -> ProducerIdentity:
+        monkeypatch.setattr(DecisionLog, "take_over", take_over)
+        play.commit(0, [play.task(0, 6, ["a"])])
+        return take_over(log, owner)
+
+    monkeypatch.setattr(DecisionLog, "take_over", meanwhile)
+    play.commit(0, parts)
+    assert play.seen() == ["a"]
+    assert play.open() == ["5"]
+
+
+def test_a_decision_that_was_cut_short_is_settled_at_once(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is in the topic, but its transaction was never ended."""
+    parts = play.tasks(0, *ROWS)
+
+    def cut_short(*_: object, **__: object) -> None:
+        raise Struck
+
+    with monkeypatch.context() as patched:
+        patched.setattr(decisions, "end", cut_short)
+        with pytest.raises(Struck):
+            play.commit(0, parts)
+    began = time.monotonic()
+    play.abort(0, parts)
+    assert time.monotonic() - began < DECIDING_TIMEOUT_MS / 2000
+    assert play.open() == []
+    play.write(0, *ROWS)
+    assert play.seen() == ALL
+
+
+def test_a_checkpoint_from_the_past_is_refused(play: Play) -> None:
+    play.write(3, ["a"])
+    with pytest.raises(BatchTorn, match="wants to write batch 2, but has already written batch 3"):
+        play.task(2, 0, ["b"])
+    with pytest.raises(BatchTorn, match="already written batch 3"):
+        play.commit(2, [Part(0, 1, "x")])
+
+
+def test_a_job_that_counts_its_writes_may_start_again_from_the_first(play: Play) -> None:
+    for _ in range(2):
+        for number, value in enumerate("abc"):
+            unit = Unit(play.query, number, older_are_done=True)
+            duty = duty_of(play.cluster, unit, 0)
+            parts = play.tasks(number, [value]) if duty is Duty.WRITE else [Part(0, 1, "x")]
+            exactly_once.commit(play.cluster, unit, parts)
+    assert play.seen() == ["a", "b", "c"]
+
+
+def test_a_timeout_that_the_cluster_does_not_allow_is_said(make_play: Callable[..., Play]) -> None:
+    play = make_play(transactionTimeout="24h")
+    with pytest.raises(
+        SinkError, match=r"transactions of 86400000 ms.*transactionTimeout.*transaction\.max\.timeout"
+    ):
+        play.task(0, 0, ["a"])
+
+
+def test_names_of_one_owner_are_no_prefix_of_anothers() -> None:
+    assert not name_of("a.b").startswith(name_of("a"))
+    assert name_of("a b/c").isascii()

@@ -1,0 +1,80 @@
+"""The same jobs where Spark is more than one process: a standalone cluster, executors apart, and Connect.
+
+Executors share nothing with the driver but the network, so whatever a task needs must travel with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from support.node import Node
+from support.raw import Raw
+from support.raw_transactions import committed_values
+from support.spark_child import SparkChild
+from support.spark_cluster import EXECUTORS, SparkCluster
+from support.topics import create_topic
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        shutil.which("java") is None, reason="Spark needs Java: apt-get install openjdk-17-jre-headless"
+    ),
+]
+with_time = pytest.mark.skipif(os.environ.get("MILLPOND_ALL") != "1", reason="takes a while: set MILLPOND_ALL=1")
+RECORDS = 200
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
+    with SparkCluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+def copy_twice(child: SparkChild, node: Node, topic: str, checkpoint: Path) -> None:
+    """Two runs of one exactly-once job, which together copy every record once."""
+    source, target = f"{topic}-in", f"{topic}-out"
+    create_topic(node.bootstrap, source, 3)
+    create_topic(node.bootstrap, target, 2)
+    place = {"kafka__bootstrap__servers": node.bootstrap}
+    taken = {**place, "subscribe": source, "startingOffsets": "earliest", "minPartitions": 4}
+    given = {**place, "topic": target, "delivery": "exactly_once"}
+    producer = Producer({"bootstrap.servers": node.bootstrap})
+    for run in range(2):
+        for number in range(run * RECORDS, (run + 1) * RECORDS):
+            producer.produce(source, str(number), key=str(number % 7))
+        assert producer.flush(10) == 0
+        assert child.copy("millpond", taken, "millpond", given, checkpoint) == RECORDS
+    with Raw(node.port) as raw:
+        values = [int(value) for partition in range(2) for value in committed_values(raw, target, partition)]
+    assert sorted(values) == list(range(2 * RECORDS))
+    found = child.read("millpond", **place, subscribe=source)
+    assert len(found["rows"]) == 2 * RECORDS
+
+
+def test_a_standalone_cluster_runs_a_job_exactly_once(
+    cluster: SparkCluster, node: Node, topic: str, tmp_path: Path
+) -> None:
+    with SparkChild(tmp_path, EXECUTORS, cluster.master) as child:
+        copy_twice(child, node, topic, tmp_path / "checkpoint")
+    assert cluster.executors() == 2
+
+
+@with_time
+def test_executors_of_their_own_run_a_job_exactly_once(node: Node, topic: str, tmp_path: Path) -> None:
+    with SparkChild(tmp_path, {"spark.executor.memory": "512m"}, "local-cluster[2,1,600]") as child:
+        copy_twice(child, node, topic, tmp_path / "checkpoint")
+
+
+@with_time
+def test_connect_runs_a_job_exactly_once(node: Node, topic: str, tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="pip install 'pyspark[connect]'")
+    with SparkChild(tmp_path, master="connect:local[2]") as child:
+        copy_twice(child, node, topic, tmp_path / "checkpoint")

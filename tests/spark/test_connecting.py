@@ -1,0 +1,26 @@
+"""The first contact of a reader."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from millpond.client.cluster.errors import ClusterError
+from millpond.spark import connecting
+from millpond.spark.options import read_options
+from support.node import Node, free_port
+
+
+def test_a_cluster_that_answers(node: Node) -> None:
+    with connecting.connect(read_options({"kafka.bootstrap.servers": node.bootstrap}, "read")) as cluster:
+        assert cluster.topics([]) == {}
+
+
+def test_nobody_there_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "FIRST_CONTACT_SECONDS", 0.3)
+    address = f"127.0.0.1:{free_port()}"
+    began = time.monotonic()
+    with pytest.raises(ClusterError, match=f"reach the cluster at {address}"):
+        connecting.connect(read_options({"kafka.bootstrap.servers": address}, "read"))
+    assert time.monotonic() - began < 5

@@ -1,0 +1,104 @@
+"""What a task reads: ranges as Arrow batches, connections kept, and losses told."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from millpond.base.ids import TopicPartition
+from millpond.client.cluster.cluster import Cluster
+from millpond.client.errors import ClientError
+from millpond.spark import reading
+from millpond.spark.data_loss import DataLost
+from millpond.spark.options import OptionError, Options, read_options
+from millpond.spark.planning import Range
+from millpond.spark.reading import pooled_cluster, read_rows
+from support.node import Node
+from support.spark_source import send
+from support.topics import create_topic, delete_records
+
+
+def options(node: Node, **given: str) -> Options:
+    return read_options({"kafka.bootstrap.servers": node.bootstrap, **given}, "read")
+
+
+def values(node: Node, work: Range, **given: str) -> list[str]:
+    batches = read_rows(options(node, **given), work)
+    return [value.decode() for batch in batches for value in batch.column("value").to_pylist()]
+
+
+@pytest.fixture
+def place(node: Node, topic: str) -> TopicPartition:
+    """A hundred numbers in batches of ten."""
+    create_topic(node.bootstrap, topic)
+    for first in range(0, 100, 10):
+        send(node, topic, map(str, range(first, first + 10)))
+    return TopicPartition(topic, 0)
+
+
+def numbers(first: int, last: int) -> list[str]:
+    return [str(number) for number in range(first, last)]
+
+
+def test_a_range_is_cut_where_it_was_asked_for(node: Node, place: TopicPartition) -> None:
+    assert values(node, Range(place, 0, 100)) == numbers(0, 100)
+    assert values(node, Range(place, 33, 47)) == numbers(33, 47)
+    assert values(node, Range(place, 5, 5)) == []
+
+
+def test_spark_gives_none_where_nothing_was_planned(node: Node) -> None:
+    assert list(read_rows(options(node), None)) == []
+
+
+@pytest.mark.parametrize("work", [5, (TopicPartition("t", 0), 0, 5), Range(TopicPartition("t", 0), 9, 5), "t"])
+def test_what_is_no_range_is_refused(node: Node, work: Any) -> None:
+    with pytest.raises(ClientError, match="instead of a range of offsets"):
+        list(read_rows(options(node), work))
+
+
+def test_batches_go_to_spark_when_they_are_large_enough(
+    node: Node, place: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "ROWS_PER_BATCH", 25)
+    by_rows = [batch.num_rows for batch in read_rows(options(node), Range(place, 0, 100))]
+    assert by_rows == [30, 30, 30, 10]
+    monkeypatch.setattr(reading, "BYTES_PER_BATCH", 1)
+    assert len(list(read_rows(options(node), Range(place, 0, 100)))) == 10
+
+
+def test_connections_are_kept_for_the_next_task_but_not_after_an_error(node: Node, place: TopicPartition) -> None:
+    settings = options(node, **{"kafka.client.id": place.topic}).kafka
+    with pooled_cluster(settings) as first:
+        assert isinstance(first, Cluster)
+        with pooled_cluster(settings) as beside:
+            assert beside is not first
+    with pooled_cluster(settings) as again:
+        assert again is first
+        again.topics([place.topic])
+    with suppress(ZeroDivisionError), pooled_cluster(settings) as failing:
+        assert failing is first
+        raise ZeroDivisionError
+    with pooled_cluster(settings) as fresh:
+        assert fresh is beside
+        with pooled_cluster(settings) as fresher:
+            assert fresher is not first
+
+
+def test_what_retention_took_is_lost(node: Node, place: TopicPartition, caplog: pytest.LogCaptureFixture) -> None:
+    delete_records(node.bootstrap, place.topic, 0, 42)
+    with pytest.raises(DataLost) as raised:
+        values(node, Range(place, 30, 60))
+    assert f"{place.topic}[0]: offsets 30 to 60 were to be read, the log has 42 to 100" in str(raised.value)
+    with caplog.at_level(logging.WARNING):
+        assert values(node, Range(place, 30, 60), failOnDataLoss="false") == numbers(42, 60)
+    assert "the log has 42 to 100" in caplog.text
+    assert values(node, Range(place, 10, 20), failOnDataLoss="false") == []
+
+
+def test_small_fetches_and_what_is_no_size(node: Node, place: TopicPartition) -> None:
+    assert values(node, Range(place, 0, 100), **{"kafka.max.partition.fetch.bytes": "200"}) == numbers(0, 100)
+    with pytest.raises(OptionError, match=r"max\.partition\.fetch\.bytes cannot be 'all'"):
+        values(node, Range(place, 0, 100), **{"kafka.max.partition.fetch.bytes": "all"})

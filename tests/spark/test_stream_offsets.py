@@ -1,0 +1,148 @@
+"""Partitions that come and go under a running query, and what of them is lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from millpond.base.ids import TopicPartition
+from millpond.client.cluster.cluster import Cluster
+from millpond.spark import stream_offsets
+from millpond.spark.data_loss import DataLost
+from millpond.spark.planning import Range
+from millpond.spark.stream_offsets import Span, StreamOffsets
+from millpond.spark.subscription import Named
+from support.node import Node
+from support.spark_source import send
+from support.topics import add_partitions, create_topic, delete_records, delete_topic
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_offsets, "LOSS_PAUSE_SECONDS", 0.01)
+
+
+@pytest.fixture
+def cluster(node: Node) -> Iterator[Cluster]:
+    with Cluster({"bootstrap.servers": node.bootstrap}) as opened:
+        yield opened
+
+
+@pytest.fixture
+def filled(node: Node, topic: str) -> str:
+    """Ten records in each of two partitions."""
+    create_topic(node.bootstrap, topic, 2)
+    for partition in range(2):
+        send(node, topic, map(str, range(10)), partition)
+    return topic
+
+
+def strict(*topics: str) -> StreamOffsets:
+    return StreamOffsets(Named(topics), "read_uncommitted", fails=True)
+
+
+def lenient(*topics: str) -> StreamOffsets:
+    return StreamOffsets(Named(topics), "read_uncommitted", fails=False)
+
+
+def test_from_where_the_query_is_to_the_end(node: Node, cluster: Cluster, filled: str) -> None:
+    first, second = TopicPartition(filled, 0), TopicPartition(filled, 1)
+    offsets = strict(filled)
+    span = offsets.available(cluster, {first: 4, second: 10})
+    assert span == Span({first: 4, second: 10}, {first: 10, second: 10})
+    send(node, filled, ["one more"], 1)
+    assert offsets.latest(cluster, span) == {first: 10, second: 11}
+    assert offsets.ranges(cluster, span.starts, span.ends) == [Range(first, 4, 10)]
+
+
+def test_a_new_partition_is_read_from_its_first_record(node: Node, cluster: Cluster, filled: str) -> None:
+    begun = {TopicPartition(filled, 0): 10, TopicPartition(filled, 1): 10}
+    added = TopicPartition(filled, 2)
+    offsets = strict(filled)
+    add_partitions(node.bootstrap, filled, 3)
+    send(node, filled, ["a", "b"], 2)
+    span = offsets.available(cluster, begun)
+    assert (span.starts[added], span.ends[added]) == (0, 2)
+    assert offsets.ranges(cluster, begun, span.ends) == [Range(added, 0, 2)]
+    delete_records(node.bootstrap, filled, 2, 1)
+    with pytest.raises(DataLost, match=r"\[2\] is new to the query, and its log begins with offset 1, not 0"):
+        offsets.ranges(cluster, begun, span.ends)
+    assert lenient(filled).ranges(cluster, begun, span.ends) == [Range(added, 1, 2)]
+
+
+def test_what_retention_took(node: Node, cluster: Cluster, filled: str) -> None:
+    first, second = TopicPartition(filled, 0), TopicPartition(filled, 1)
+    delete_records(node.bootstrap, filled, 0, 6)
+    begun, ends = {first: 4, second: 10}, {first: 10, second: 10}
+    with pytest.raises(DataLost) as raised:
+        strict(filled).ranges(cluster, begun, ends)
+    assert f"{filled}[0]: offsets 4 to 10 were to be read, the log begins with 6" in str(raised.value)
+    assert lenient(filled).ranges(cluster, begun, ends) == [Range(first, 6, 10)]
+    assert strict(filled).ranges(cluster, {first: 10, second: 3}, ends) == [Range(second, 3, 10)], (
+        "not the query's loss"
+    )
+
+
+def test_a_topic_that_is_gone(node: Node, cluster: Cluster, filled: str, caplog: pytest.LogCaptureFixture) -> None:
+    other = f"{filled}-other"
+    create_topic(node.bootstrap, other)
+    gone, kept = TopicPartition(filled, 0), TopicPartition(other, 0)
+    begun = {gone: 4, TopicPartition(filled, 1): 5, kept: 0}
+    delete_topic(node.bootstrap, filled)
+    with pytest.raises(DataLost, match=rf"partitions are gone: {filled}\[0\] at offset 4, {filled}\[1\] at offset 5"):
+        strict(filled, other).available(cluster, begun)
+    with caplog.at_level(logging.WARNING):
+        assert lenient(filled, other).available(cluster, begun) == Span({kept: 0}, {kept: 0})
+    assert f"{filled}[0] at offset 4" in caplog.text
+    with pytest.raises(DataLost, match=rf"{filled}\[0\] is gone, its offsets 4 to 7 were to be read"):
+        strict(filled, other).ranges(cluster, {gone: 4, kept: 0}, {gone: 7, kept: 0})
+    assert lenient(filled, other).ranges(cluster, {gone: 4, kept: 0}, {gone: 7, kept: 0}) == []
+
+
+@pytest.mark.parametrize("records", [3, 4, 9], ids=["fewer", "as many", "more"])
+def test_a_topic_made_anew_is_read_from_its_first_record(
+    node: Node, cluster: Cluster, filled: str, records: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = TopicPartition(filled, 0)
+    begun = {place: 4}
+    careful, easy = strict(filled), lenient(filled)
+    for offsets in (careful, easy):
+        offsets.available(cluster, {place: 4, TopicPartition(filled, 1): 10})
+    delete_topic(node.bootstrap, filled)
+    create_topic(node.bootstrap, filled)
+    send(node, filled, map(str, range(records)))
+    with pytest.raises(DataLost, match=rf"topic {filled} was made anew; the old one was read up to 0: 4"):
+        careful.available(cluster, begun)
+    for _ in range(2):
+        with caplog.at_level(logging.WARNING):
+            assert easy.available(cluster, begun) == Span({place: 0}, {place: records})
+    assert caplog.text.count("was made anew") == 1
+    assert easy.begins_again(place)
+    assert easy.ranges(cluster, begun, {place: records}) == [Range(place, 0, records)]
+    # The batch is done: from here on the offset is the new topic's.
+    assert easy.available(cluster, {place: records - 1}) == Span({place: records - 1}, {place: records})
+    assert not easy.begins_again(place)
+
+
+def test_a_start_after_the_end_means_another_topic_even_after_a_restart(cluster: Cluster, filled: str) -> None:
+    first, second = TopicPartition(filled, 0), TopicPartition(filled, 1)
+    begun = {first: 25, second: 10}
+    with pytest.raises(DataLost, match=r"\[0\] was read up to offset 25, and now ends at 10"):
+        strict(filled).available(cluster, begun)
+    offsets = lenient(filled)
+    assert offsets.available(cluster, begun) == Span({first: 0, second: 10}, {first: 10, second: 10})
+    assert offsets.ranges(cluster, begun, {first: 10, second: 10}) == [Range(first, 0, 10)]
+    assert lenient(filled).ranges(cluster, begun, {first: 10, second: 10}) == [Range(first, 0, 10)], "a replay"
+    with pytest.raises(DataLost):
+        strict(filled).ranges(cluster, begun, {first: 10, second: 10})
+
+
+def test_what_only_seems_lost_is_asked_for_again(
+    cluster: Cluster, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = TopicPartition(filled, 0)
+    answers = [{place: 2}, {place: 2}, {place: 10}]
+    monkeypatch.setattr(stream_offsets.cluster_offsets, "latest", lambda *_: answers.pop(0))
+    assert strict(filled).available(cluster, {place: 4}).ends == {place: 10}
