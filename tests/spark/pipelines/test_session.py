@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,26 +112,6 @@ def test_here_everything_stays_on_loopback() -> None:
 def test_a_cluster_elsewhere_has_its_own_sizes() -> None:
     for master in ("spark://10.0.0.5:7077", "yarn", "k8s://https://cluster"):
         assert not {"spark.driver.host", "spark.sql.shuffle.partitions"} & default_settings(master).keys()
-
-
-@pytest.mark.parametrize(
-    ("master", "conf", "before", "python"),
-    [
-        ("local[*]", {}, {}, sys.executable),
-        ("spark://127.0.0.1:7077", {}, {}, sys.executable),
-        ("local[*]", {}, {"PYSPARK_PYTHON": "/mine"}, "/mine"),
-        ("local[*]", {"spark.pyspark.python": "/theirs"}, {"PYSPARK_PYTHON": "/mine"}, "/theirs"),
-        ("spark://10.0.0.5:7077", {}, {}, None),
-    ],
-)
-def test_workers_here_run_in_this_python(
-    master: str, conf: dict[str, str], before: dict[str, str], python: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    environment = dict(before)
-    monkeypatch.setattr(s.os, "environ", environment)
-    s.choose_python({"spark.master": master} | conf)
-    assert environment.get("PYSPARK_PYTHON") == python
-    assert environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
 
 
 def test_a_large_log_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,12 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
+
+from millpond.spark.pipelines.worker_python import choose_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,22 +148,6 @@ def default_settings(master: str) -> dict[str, str]:
     return settings
 
 
-def is_here(master: str) -> bool:
-    """Whether the workers run on this machine."""
-    return master.startswith("local") or re.match(r"spark://(127\.|localhost[:/]|\[::1\])", master) is not None
-
-
-def choose_python(settings: Mapping[str, str]) -> None:
-    """Say which Python runs the workers and looks for data sources. Spark looks only into the environment, whatever
-    its settings say; without a word it takes the first python3 on the PATH, which may not have our packages."""
-    wanted = settings.get("spark.pyspark.python")
-    if wanted:
-        os.environ["PYSPARK_PYTHON"] = wanted
-    elif is_here(settings["spark.master"]):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-
-
 def _cores(master: str) -> int:
     asked = re.search(r"\[(\d+)", master)
     if asked is not None:
@@ -195,6 +180,7 @@ def make_session(
     master = master or LOCAL
     settings = {"spark.master": master, "spark.app.name": name} | default_settings(master) | dict(conf or {})
     settings = {key: each for key, each in settings.items() if each}
+    choose_python(settings, None if folder is None else Path(folder))
     if folder is None:
         return _session(settings, log_level)
     quiet_python()
@@ -234,7 +220,6 @@ def _session(settings: Mapping[str, str], log_level: str, log: IO[bytes] | None 
     conf = SparkConf(loadDefaults=False)
     conf.setAll(list(settings.items()))
     told = {} if log is None else {"stdout": log, "stderr": log}
-    choose_python(settings)
     gateway: Any = SparkContext._gateway
     try:
         if SparkContext._active_spark_context is None:

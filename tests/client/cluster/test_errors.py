@@ -1,0 +1,39 @@
+"""What a broker's answer means: in words, with advice, and whether it passes."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.base.ids import TopicPartition
+from millpond.client.cluster.errors import PASSING, Answered, OffsetsGone, check
+
+
+def test_an_answer_is_told_in_words_with_advice() -> None:
+    fault = Answered("topic 'x'", ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no")
+    assert str(fault).startswith("topic 'x': TOPIC_AUTHORIZATION_FAILED (no); this user may not use the topic")
+    assert fault.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert not fault.retriable
+
+
+def test_a_code_that_nobody_knows_is_a_number() -> None:
+    assert str(Answered("it", 9999)) == "it: error 9999"
+
+
+@pytest.mark.parametrize("code", sorted(PASSING))
+def test_what_passes_is_worth_another_try(code: int) -> None:
+    assert Answered("it", code).retriable
+
+
+def test_all_is_well_is_no_error() -> None:
+    check(ErrorCode.NONE, "it")
+    with pytest.raises(Answered):
+        check(ErrorCode.INVALID_REQUEST, "it")
+
+
+def test_lost_offsets_travel_from_an_executor_to_the_driver() -> None:
+    fault = pickle.loads(pickle.dumps(OffsetsGone(TopicPartition("t", 3), 5, 40, 100)))
+    assert str(fault) == "t[3]: offset 5 was asked for, the log has 40 to 100"
+    assert (fault.place, fault.wanted, fault.earliest, fault.latest) == (("t", 3), 5, 40, 100)

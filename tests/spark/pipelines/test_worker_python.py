@@ -1,0 +1,57 @@
+"""Which Python runs the workers, and that its launcher leaves only pyspark's zip out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millpond.spark.pipelines.worker_python import choose_python, launcher
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "before", "python"),
+    [
+        ("local[*]", {}, {}, sys.executable),
+        ("spark://127.0.0.1:7077", {}, {}, sys.executable),
+        ("spark://localhost:7077", {}, {}, sys.executable),
+        ("local[*]", {}, {"PYSPARK_PYTHON": "/mine"}, "/mine"),
+        ("local[*]", {"spark.pyspark.python": "/theirs"}, {"PYSPARK_PYTHON": "/mine"}, "/theirs"),
+        ("spark://10.0.0.5:7077", {}, {}, None),
+        ("yarn", {"spark.pyspark.python": "/theirs"}, {}, "/theirs"),
+    ],
+)
+def test_workers_here_run_in_this_python(
+    master: str, conf: dict[str, str], before: dict[str, str], python: str | None
+) -> None:
+    environment = dict(before)
+    choose_python({"spark.master": master} | conf, environment=environment)
+    assert environment.get("PYSPARK_PYTHON") == python
+    assert environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
+
+
+def test_the_launcher_starts_this_python_without_the_zip(tmp_path: Path) -> None:
+    environment: dict[str, str] = {}
+    choose_python({"spark.master": "local[2]"}, tmp_path / "a folder", environment)
+    code = "import sys; print(sys.executable, sys.argv[1:], sys.path[:4], sep='\\n')"
+    ran = subprocess.run(
+        [environment["PYSPARK_PYTHON"], "-c", code, "an argument"],
+        env={
+            "PYTHONPATH": "/first:/spark/python/lib/pyspark.zip:/spark/python/lib/py4j.zip:/last",
+            "PATH": "/usr/bin:/bin",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert ran.stdout.splitlines() == [
+        sys.executable,
+        "['an argument']",
+        str(["", "/first", "/spark/python/lib/py4j.zip", "/last"]),
+    ], ran.stderr
+
+
+def test_where_no_program_can_be_written_it_is_python_itself(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert launcher(tmp_path / "file") == sys.executable
