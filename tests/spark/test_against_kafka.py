@@ -215,9 +215,7 @@ def test_a_stream_is_copied_exactly_once_behind_a_login(
     assert committed_by(kafka, f"{topic}-lag") == {(source, 0): 100, (source, 1): 100}
 
 
-def test_a_batch_is_written_at_least_once(
-    spark: SparkSession, kafka: KafkaBroker, topic: str, tmp_path: Path
-) -> None:
+def test_a_batch_is_written_at_least_once(spark: SparkSession, kafka: KafkaBroker, topic: str) -> None:
     create_topic(kafka.bootstrap, topic, 2)
     rows = spark.range(500).selectExpr("cast(id as string) as value")
     rows.write.format("millpond").option("kafka.bootstrap.servers", kafka.bootstrap).option("topic", topic).mode(

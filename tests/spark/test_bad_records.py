@@ -272,6 +272,7 @@ def order(number: int) -> bytes:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_stream_of_spark_with_poison_in_it(
     spark: SparkSession, node: Node, topic: str, checkpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -317,7 +318,8 @@ def test_a_stream_of_spark_with_poison_in_it(
 
 EVERY_TYPE = (
     "a byte, b short, c int, d long, e float, f double, g decimal(20,3), h string, i boolean, j date, k timestamp, "
-    "l timestamp_ntz, m binary, n map<string,array<int>>, o array<struct<p:string not null,q:timestamp>>, r struct<s:int>"
+    "l timestamp_ntz, m binary, n map<string,array<int>>, o array<struct<p:string not null,q:timestamp>>, "
+    "r struct<s:int>"
 )
 EVERY_VALUE: dict[str, Any] = {
     "a": -1,

@@ -18,7 +18,7 @@ from millpond.spark.planning import Range
 from millpond.spark.reading import pooled_cluster, read_rows
 from support.node import Node
 from support.spark_source import send
-from support.topics import create_topic, delete_records
+from support.topics import add_partitions, create_topic, delete_records
 
 
 def options(node: Node, **given: str) -> Options:
@@ -85,6 +85,13 @@ def test_connections_are_kept_for_the_next_task_but_not_after_an_error(node: Nod
         assert fresh is beside
         with pooled_cluster(settings) as fresher:
             assert fresher is not first
+
+
+def test_a_partition_that_an_earlier_task_did_not_know(node: Node, place: TopicPartition) -> None:
+    assert values(node, Range(place, 0, 5)) == numbers(0, 5)
+    add_partitions(node.bootstrap, place.topic, 2)
+    send(node, place.topic, ["new"], 1)
+    assert values(node, Range(TopicPartition(place.topic, 1), 0, 1)) == ["new"]
 
 
 def test_what_retention_took_is_lost(node: Node, place: TopicPartition, caplog: pytest.LogCaptureFixture) -> None:

@@ -182,9 +182,11 @@ def test_a_running_query_outlives_a_topic_made_anew(
         rows = stream(spark, node, subscribe=topic, startingOffsets="earliest", failOnDataLoss=fails)
         return started(rows, str(tmp_path / name), take, available_now=False)
 
-    easy, careful = query("easy", "false"), query("careful", "true")
+    easy = query("easy", "false")
+    assert eventually(lambda: len(got["easy"]) == 5, 60), easy.exception()
+    careful = query("careful", "true")
     try:
-        assert eventually(lambda: all(len(found) == 5 for found in got.values()), 60)
+        assert eventually(lambda: len(got["careful"]) == 5, 60), careful.exception()
         delete_topic(node.bootstrap, topic)
         create_topic(node.bootstrap, topic)
         send(node, topic, numbers(100, 105))

@@ -59,6 +59,8 @@ def read_rows(options: Options, work: object) -> Iterator[pa.RecordBatch]:
     _check(work)
     assert isinstance(work, Range)
     with pooled_cluster(options.kafka) as cluster:
+        # What an earlier task knew of the topic: since then it may have got this partition, or other leaders.
+        cluster.forget(work.place.topic)
         if options[VALUE_FORMAT] == "raw":
             yield from _batches(cluster, options, work, with_headers=options[INCLUDE_HEADERS])
             return

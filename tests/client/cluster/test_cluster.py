@@ -13,7 +13,7 @@ from millpond.client.cluster.errors import Answered, ClusterError, Unreachable
 from millpond.client.errors import ConfigError, UnknownTopic
 from millpond.wire import messages as m
 from support.node import Node, free_port
-from support.topics import create_topic
+from support.topics import add_partitions, create_topic
 
 
 def test_topics_are_described_and_missing_ones_left_out(node: Node, topic: str) -> None:
@@ -37,6 +37,14 @@ def test_a_missing_topic_or_partition_says_what_to_do(node: Node, topic: str) ->
             cluster.leader("gone", 0)
         with pytest.raises(UnknownTopic, match="no partition 7"):
             cluster.leader(topic, 7)
+
+
+def test_a_partition_that_was_added_is_found(node: Node, topic: str) -> None:
+    create_topic(node.bootstrap, topic)
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        assert cluster.leader(topic, 0).port == node.port
+        add_partitions(node.bootstrap, topic, 3)
+        assert cluster.leader(topic, 2).port == node.port
 
 
 def test_the_first_address_that_answers_is_enough(node: Node) -> None:

@@ -98,7 +98,7 @@ def test_what_timed_out_is_lost(make_node: Callable[..., Node], topic: str) -> N
     node = make_node(NODE_SETTINGS)
     create_topic(node.bootstrap, topic)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
-        identity = init_producer(cluster, f"{topic}-t", 300)
+        identity = init_producer(cluster, f"{topic}-t", 1_500)
         first = fill(cluster, identity, topic, b"a")
         assert list_open(cluster, topic) == [identity.transactional_id]
         assert eventually(lambda: not list_open(cluster, topic))

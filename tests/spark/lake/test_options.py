@@ -53,6 +53,13 @@ def test_what_cannot_be_is_told_with_what_to_do(given: dict[str, str], told: str
         write_options(given)
 
 
+def test_upserts_rewrite_files_so_theirs_are_small() -> None:
+    upsert = {"path": "t", "mode": "upsert", "keys": "id"}
+    assert write_options({"path": "t"}).target_file_bytes == 128 << 20
+    assert write_options(upsert).target_file_bytes == 16 << 20
+    assert write_options({**upsert, "targetFileBytes": str(128 << 20)}).target_file_bytes == 128 << 20
+
+
 def test_reading_takes_one_version() -> None:
     assert read_options({"path": "/t", "versionAsOf": "0"}).version == 0
     with pytest.raises(LakeOptionError, match="only one"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import string
 import struct
+import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -90,7 +91,10 @@ def test_other_columns_older_files_and_tables_of_other_writers(tmp_path: Path) -
 def test_versions_and_times(tmp_path: Path) -> None:
     stream = Stream(tmp_path, pa.schema([("id", pa.int64())]))
     stream.run(0, [[{"id": 0}]])
+    # The log counts in milliseconds.
+    time.sleep(0.01)
     between = datetime.now(UTC).isoformat()
+    time.sleep(0.01)
     stream.run(1, [[{"id": 1}]])
     assert [one["id"] for one in read(tmp_path)] == [0, 1]
     assert [one["id"] for one in read(tmp_path, versionAsOf="0")] == [0]

@@ -55,8 +55,9 @@ def test_a_vacuum_takes_old_files_only(table: Path) -> None:
     compact(str(table))
     stray, fresh = table / "day=d0" / "stray.parquet", table / "day=d1" / "fresh.parquet"
     staged = table / "_millpond_staging" / "q" / "1" / "part.parquet"
+    just_staged = staged.with_name("now.parquet")
     staged.parent.mkdir(parents=True)
-    for file in (stray, fresh, staged):
+    for file in (stray, fresh, staged, just_staged):
         file.write_bytes(b"left by a task")
     make_old(stray, 200)
     make_old(staged, 200)
@@ -68,6 +69,7 @@ def test_a_vacuum_takes_old_files_only(table: Path) -> None:
     assert not stray.exists()
     assert not staged.exists()
     assert fresh.exists()
+    assert just_staged.exists()
     assert ids_of(table) == list(range(40))
     assert ids_of(table, version=0) == list(range(10))
 

@@ -127,6 +127,18 @@ def test_a_batch_that_is_too_large_for_the_driver_is_refused(tmp_path: Path) -> 
         stream.run(0, [[{"id": number, "text": "x" * 2_000} for number in range(1_000)]])
 
 
+def test_a_small_change_rewrites_a_small_part_of_the_table(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    stream = Stream(tmp_path, schema, mode="upsert", keys="id", targetFileBytes=str(1 << 17))
+    stream.run(0, [[{"id": number, "text": f"{number * 7919:040d}"} for number in range(60_000)]])
+    files = len(DeltaTable(tmp_path).file_uris())
+    assert files > 3
+    stream.run(1, [[{"id": 50, "text": "new"}]])
+    told = DeltaTable(tmp_path).history(1)[0]["operationMetrics"]
+    assert told["num_target_files_removed"] < files / 2
+    assert told["num_target_rows_copied"] < 30_000
+
+
 def test_partitioned_tables_and_new_columns(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("text", pa.string())])
     stream = Stream(tmp_path, schema, mode="upsert", keys="id", partitionBy="day")

@@ -121,6 +121,10 @@ def test_what_python_cannot_read_is_read_alone_as_it_is_among_others(unknown: by
     wanted = {**parse([order(7)], parser).rows[0].as_py()}
     assert parse([value], parser).rows.to_pylist() == [wanted]
     assert parse([order(1)] * 100 + [value], parser).rows[100].as_py() == wanted
+    late = order(7, at="9999-12-31T23:59:59-01:00")[:-1] + b',"unknown":' + unknown + b"}"
+    found = parse([order(1), late, order(2), b"", value], parser)
+    assert [row for row, _ in found.faults] == [3]
+    assert found.rows.flatten()[0].to_pylist() == [1, 7, 2, None, 7]
     mapped = Parser("json", "id long, m map<string,int>")
     assert parse([value], mapped).faults[0][1].startswith("not readable: ")
 

@@ -18,6 +18,7 @@ class Query:
         self.isActive = True
         self.recentProgress: list[dict[str, Any]] = []
         self.error: Exception | None = None
+        self.status: dict[str, Any] = {"message": "Initializing sources", "isDataAvailable": False}
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
@@ -51,6 +52,12 @@ def batch(number: int, rows: int, *, at: int = 0, end: int = 0, latest: int = 0,
 
 def test_a_job_before_its_first_batch() -> None:
     assert JobWatch("a", "drip").look(Query()) == JobFigures("a", "drip")
+
+
+def test_a_job_in_its_first_batch_runs() -> None:
+    query = Query()
+    query.status = {"message": "Processing new data", "isDataAvailable": True, "isTriggerActive": True}
+    assert JobWatch("a", "drip").look(query).state == "running"
 
 
 def test_rates_are_of_the_last_batch_and_totals_of_all() -> None:

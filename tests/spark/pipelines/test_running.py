@@ -177,7 +177,7 @@ def test_metrics_follow_the_run(run: Run) -> None:
     seen: list[str] = []
 
     def show(snapshot: Snapshot) -> None:
-        if snapshot.state == "running" and not seen:
+        if snapshot.state == "running" and snapshot.jobs[0].batch and not seen:
             seen.append(urllib.request.urlopen(snapshot.metrics, timeout=5).read().decode())
 
     run({"a": lambda *_: Play(50)}, show=show, metrics="127.0.0.1:0")

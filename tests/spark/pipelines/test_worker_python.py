@@ -52,6 +52,13 @@ def test_the_launcher_starts_this_python_without_the_zip(tmp_path: Path) -> None
     ], ran.stderr
 
 
+def test_the_next_session_has_a_launcher_of_its_own(tmp_path: Path) -> None:
+    environment: dict[str, str] = {}
+    for name in ("one", "two"):
+        choose_python({"spark.master": "local[2]"}, tmp_path / name, environment)
+    assert environment["PYSPARK_PYTHON"] == str(tmp_path / "two" / "python")
+
+
 def test_where_no_program_can_be_written_it_is_python_itself(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert launcher(tmp_path / "file") == sys.executable

@@ -11,7 +11,7 @@ import pytest
 from millpond.client.cluster.transacting import ProducerIdentity, end, init_producer
 from millpond.client.errors import Fenced
 from millpond.spark.sink import decisions, exactly_once
-from millpond.spark.sink.decisions import DECIDING_TIMEOUT_MS, DecisionLog, Part, name_of
+from millpond.spark.sink.decisions import DECIDING_TIMEOUT_MS, Decision, DecisionLog, Part, name_of
 from millpond.spark.sink.errors import BatchNotWritten, BatchTorn, SinkError
 from millpond.spark.sink.exactly_once import Duty, Unit, duty_of
 from millpond.spark.sink.steps import Step
@@ -180,7 +180,7 @@ def test_a_lost_task_that_only_counted_is_asked_to_write(play: Play) -> None:
 
 
 def test_transactions_that_time_out_are_noticed_before_the_decision(make_play: Callable[..., Play]) -> None:
-    play = make_play(transactionTimeout="300ms")
+    play = make_play(transactionTimeout="2s")
     parts = play.tasks(0, *ROWS)
     assert eventually(lambda: not play.open())
     with pytest.raises(BatchNotWritten, match=r"tasks 0, 1, 2 are not open any more.*transactionTimeout"):
@@ -190,14 +190,30 @@ def test_transactions_that_time_out_are_noticed_before_the_decision(make_play: C
 
 
 def test_transactions_that_time_out_after_the_decision_are_replaced(make_play: Callable[..., Play]) -> None:
-    play = make_play(transactionTimeout="1500ms")
+    play = make_play(transactionTimeout="3s")
     parts = play.tasks(0, *ROWS)
     play.fail_after(Step.ENDED_ONE)
     with pytest.raises(Struck):
         play.commit(0, parts)
-    time.sleep(1.5)
     assert eventually(lambda: not play.open())
     assert play.seen() == ["a", "b"]
+    play.write(0, *ROWS)
+    assert play.seen() == ALL
+
+
+def test_a_transaction_that_is_lost_while_the_driver_decides_is_noticed(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = DecisionLog.record
+
+    def too_late(log: DecisionLog, identity: ProducerIdentity, decision: Decision) -> None:
+        record(log, identity, decision)
+        init_producer(play.cluster, f"{name_of(play.query)}1", 60_000)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DecisionLog, "record", too_late)
+        with pytest.raises(BatchNotWritten, match="tasks 1 were lost after they were decided"):
+            play.write(0, *ROWS)
     play.write(0, *ROWS)
     assert play.seen() == ALL
 

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as f
+from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
+from millpond.client.errors import ClientError
+from millpond.spark.sink.writer import batch_writer
 from support.node import Node
 from support.raw import Raw
 from support.raw_transactions import committed_records
@@ -111,28 +114,34 @@ def test_a_numbered_write_is_done_once(spark: SparkSession, node: Node, topic: s
 
 
 @pytest.mark.parametrize(
-    ("select", "given", "told"),
+    ("columns", "given", "told"),
     [
-        ("id", {}, "a row needs a column value"),
-        ("id as value", {}, "column value is bigint, and must be string or binary"),
-        ("'v' as value", {"topic": ""}, "option topic cannot be ''"),
-        ("'v' as value", {"acks": "all"}, "there is no option acks"),
-        ("'v' as value", {"kafka.key.serializer": "x"}, "option kafka.key.serializer cannot be set"),
-        ("'v' as value", {"txnAppId": "a"}, "txnAppId and txnVersion belong together"),
-        ("'v' as value", {"txnAppId": "a", "txnVersion": "1"}, "need delivery=exactly_once"),
-        ("'v' as value, cast(null as string) as topic", {"topic": None}, "null in the column topic"),
-        ("'v' as value, 7 as partition", {}, "has partitions 0 to 0; a row asks for 7"),
+        ({"id": LongType()}, {}, "a row needs a column value"),
+        ({"value": LongType()}, {}, "column value is bigint, and must be string or binary"),
+        ({"value": StringType()}, {"topic": ""}, "option topic cannot be ''"),
+        ({"value": StringType()}, {"acks": "all"}, "there is no option acks"),
+        ({"value": StringType()}, {"kafka.key.serializer": "x"}, r"option kafka\.key\.serializer cannot be set"),
+        ({"value": StringType()}, {"txnAppId": "a"}, "txnAppId and txnVersion belong together"),
+        ({"value": StringType()}, {"txnAppId": "a", "txnVersion": "1"}, "need delivery=exactly_once"),
     ],
 )
-def test_what_cannot_be_written_is_said(
-    spark: SparkSession, node: Node, topic: str, select: str, given: dict[str, str | None], told: str
+def test_what_cannot_be_written_is_said_before_anything_runs(
+    columns: dict[str, DataType], given: dict[str, str], told: str
 ) -> None:
+    schema = StructType([StructField(name, kind) for name, kind in columns.items()])
+    with pytest.raises(ClientError, match=told):
+        batch_writer({"topic": "t", **given}, schema, False)
+
+
+def test_rows_that_cannot_be_written_are_said(spark: SparkSession, node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic, 1)
-    merged = {name: value for name, value in {**options(node, topic), **given}.items() if value is not None}
-    columns = [each.strip() for each in select.split(", ")]
-    writer = spark.range(3).selectExpr(*columns).write.format("millpond").options(**merged)
-    with pytest.raises(Exception, match=told):
-        writer.mode("append").save()
+    given = options(node, topic)
+    frame = spark.range(3).selectExpr("'v' as value", "7 as partition", "cast(null as string) as topic")
+    with pytest.raises(Exception, match="has partitions 0 to 0; a row asks for 7"):
+        frame.write.format("millpond").options(**given).mode("append").save()
+    del given["topic"]
+    with pytest.raises(Exception, match="null in the column topic"):
+        frame.write.format("millpond").options(**given).mode("append").save()
 
 
 def test_a_topic_cannot_be_overwritten(spark: SparkSession, node: Node, topic: str, tmp_path: Path) -> None:

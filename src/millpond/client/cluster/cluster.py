@@ -105,6 +105,10 @@ class Cluster:
         """The connection to the partition's leader, to be used at once and not kept."""
         info = self.topic(topic).partitions.get(partition)
         if info is None:
+            # What is remembered may be older than the partition.
+            self.forget(topic)
+            info = self.topic(topic).partitions.get(partition)
+        if info is None:
             raise UnknownTopic(f"topic {topic!r} has no partition {partition}")
         address = self._brokers.get(info.leader)
         if address is None:

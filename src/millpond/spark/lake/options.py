@@ -44,9 +44,10 @@ PARTITION_BY: Final[Setting[tuple[str, ...]]] = Setting(
 TARGET_FILE_BYTES: Final = Setting(
     "targetFileBytes",
     128 << 20,
-    "A file that has this size is closed; compaction aims at it.",
+    "A file that has this size is closed; compaction aims at it. 16 MiB for `upsert`, which rewrites whole files.",
     check=at_least(1 << 16),
 )
+UPSERT_FILE_BYTES: Final = 16 << 20
 COMPACT_EVERY: Final = Setting(
     "compactEvery", 0, "Join small files after every so many batches of the stream; 0 is never.", check=at_least(0)
 )
@@ -139,15 +140,17 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     settings, place = _parse(given, WRITE, "write")
+    is_upsert = settings[MODE] == "upsert"
+    own_size = not is_upsert or TARGET_FILE_BYTES.name in settings.overrides
     options = WriteOptions(
         place=place,
-        is_upsert=settings[MODE] == "upsert",
+        is_upsert=is_upsert,
         keys=settings[KEYS],
         order_by=settings[ORDER_BY],
         ignore_late=settings[IGNORE_LATE],
         delete_when=settings[DELETE_WHEN] or None,
         partition_by=settings[PARTITION_BY],
-        target_file_bytes=settings[TARGET_FILE_BYTES],
+        target_file_bytes=settings[TARGET_FILE_BYTES] if own_size else UPSERT_FILE_BYTES,
         compact_every=settings[COMPACT_EVERY],
         vacuum_hours=settings[VACUUM_HOURS],
         vacuum_short=settings[VACUUM_SHORT],

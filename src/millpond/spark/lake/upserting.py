@@ -13,7 +13,6 @@ from deltalake.exceptions import DeltaError
 from millpond.spark.lake.changes import last_rows, newer, quoted, same_keys
 from millpond.spark.lake.errors import LakeError
 from millpond.spark.lake.options import WriteOptions
-from millpond.spark.lake.place import Place
 from millpond.spark.lake.publishing import Turn, add_columns, contend, properties
 from millpond.spark.lake.schemas import check_partitions, check_writable, delta_schema
 from millpond.spark.lake.staging import StagedFile
@@ -29,7 +28,7 @@ def upsert(files: Sequence[StagedFile], schema: pa.Schema, options: WriteOptions
     stored = stored_schema(schema, options)
 
     def once(table: DeltaTable | None) -> None:
-        table = table or _make(options.place, stored, options.partition_by)
+        table = table or _make(options, stored)
         check_writable(table)
         if options.partition_by:
             check_partitions(table, options.partition_by)
@@ -106,17 +105,19 @@ def _with_plain_deletes(rows: pa.Table, column: str) -> pa.Table:
     return rows.set_column(rows.schema.get_field_index(column), column, pc.fill_null(rows.column(column), False))
 
 
-def _make(place: Place, stored: pa.Schema, partition_by: tuple[str, ...]) -> DeltaTable:
+def _make(options: WriteOptions, stored: pa.Schema) -> DeltaTable:
     """The empty table, in a commit of its own: a crash after it leaves only an empty table."""
     try:
         return DeltaTable.create(
-            place.uri,
+            options.place.uri,
             delta_schema(stored),
-            partition_by=list(partition_by),
-            storage_options=dict(place.storage) or None,
+            partition_by=list(options.partition_by),
+            # Merges read the size of the files that they write from here.
+            configuration={"delta.targetFileSize": str(options.target_file_bytes)},
+            storage_options=dict(options.place.storage) or None,
         )
     except DeltaError:
-        table = place.table()
+        table = options.place.table()
         if table is None:
             raise
         return table

@@ -20,6 +20,8 @@ SINGLE_ROWS: Final = 32
 """So few rows are read one by one as quickly as together."""
 SINGLE_ROWS_MAX: Final = 4096
 """So many at a time where only that way is open; what is read in between takes many times the space."""
+MISFITS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
+"""What Arrow raises for a value that its column cannot hold."""
 PARTS: Final = 16
 """A run of rows that has a bad one is read again in so many parts: the cost stays linear, however many are bad."""
 
@@ -103,36 +105,39 @@ class Parser:
                 # Something was read, so times are written in the way that was tried.
                 return bad
             # What worked comes first the next time: a topic's times are mostly written in one way.
-            self._readers.remove(reader)
-            self._readers.insert(0, reader)
+            self._readers = [reader, *(each for each in self._readers if each is not reader)]
             return found
         return bad
 
     def _read_single(self, values: pa.BinaryArray, first: int, faults: list[tuple[int, str]]) -> pa.StructArray:
         rows: list[dict[str, Any] | None] = []
+        apart: dict[int, pa.StructArray] = {}
         for row, value in enumerate(values.to_pylist()):
             try:
                 rows.append(self._checked(value))
+                continue
+            except BeyondReader as fault:
+                # Among many others it would be read, so it is when it is alone.
+                found = self._read_together(values.slice(row, 1))
+                if isinstance(found, pa.StructArray):
+                    apart[row] = found
+                else:
+                    faults.append((first + row, str(fault)))
             except Fault as fault:
-                rows.append(None)
                 faults.append((first + row, str(fault)))
+            rows.append(None)
         try:
-            return self._as_column(rows)
-        except (pa.ArrowException, OverflowError, ValueError, TypeError):
-            return self._without_misfits(rows, first, faults)
+            column = self._as_column(rows)
+        except MISFITS:
+            column = self._without_misfits(rows, first, faults)
+        for row, found in apart.items():
+            column = pa.concat_arrays([column.slice(0, row), found, column.slice(row + 1)])
+        return column
 
     def _checked(self, value: bytes) -> dict[str, Any]:
         if len(value) > VALUE_BYTES_MAX:
             raise Fault(f"the value has {len(value):,} bytes; at most {VALUE_BYTES_MAX:,} are read")
-        try:
-            return self._read_row(value)
-        except BeyondReader:
-            # Together with others it may be read, so it must be alone.
-            found = self._read_together(pa.array([value], pa.binary()))
-            if not isinstance(found, pa.StructArray):
-                raise
-            row: dict[str, Any] = found[0].as_py()
-            return row
+        return self._read_row(value)
 
     def _as_column(self, rows: list[dict[str, Any] | None]) -> pa.StructArray:
         column = pa.array(rows, self._written)
@@ -145,7 +150,7 @@ class Parser:
         for number, row in enumerate(rows):
             try:
                 self._as_column([row])
-            except (pa.ArrowException, OverflowError, ValueError, TypeError) as fault:
+            except MISFITS as fault:
                 rows[number] = None
                 faults.append((first + number, f"does not fit: {str(fault).splitlines()[0][:200]}"))
         faults.sort()

@@ -192,7 +192,9 @@ def _state(query: Query, last: Mapping[str, Any], lag: int | None, has_failed: b
     if not query.isActive:
         return "finished"
     if not last:
-        return "starting"
+        # The first batch may take long, and there is no progress before its end.
+        told = getattr(query, "status", None) or {}
+        return "running" if told.get("isDataAvailable") else "starting"
     return "waiting" if not last.get("numInputRows") and not lag else "running"
 
 

@@ -41,7 +41,7 @@ BEGINNING: Final = ("Initializing", "Getting offsets")
 """What Spark says of a query whose sources are not open yet."""
 
 LATE_PROCESS: Final = "Python worker failed to connect back"
-TRIES_MAX: Final = 4
+TRIES_MAX: Final = 8
 
 LOG = logging.getLogger("millpond.spark")
 
@@ -238,6 +238,7 @@ class Run:
         failed.query.stop()
         failed.tries += 1
         failed.query = kind_of(failed.job).start(failed.context, failed.job)
+        self._let_begin(failed.query)
         return True
 
     def _watch(self) -> str | None:

@@ -26,6 +26,9 @@ export PYTHONPATH
 exec {python} "$@"
 """
 
+_ours: Final[set[str]] = set()
+"""What was chosen here, not by a user."""
+
 
 def choose_python(
     settings: Mapping[str, str],
@@ -39,10 +42,14 @@ def choose_python(
     """
     environment = os.environ if environment is None else environment
     wanted = settings.get("spark.pyspark.python")
+    if environment.get(WORKERS) in _ours:
+        # Of a session before this one; its folder may be gone.
+        del environment[WORKERS]
     if wanted:
         environment[WORKERS] = wanted
     elif WORKERS not in environment and is_here(settings["spark.master"]):
         environment[WORKERS] = launcher(folder) if folder is not None else sys.executable
+        _ours.add(environment[WORKERS])
     environment.setdefault(DRIVER, sys.executable)
 
 

@@ -1,0 +1,217 @@
+"""`millpond pipeline` without Spark: what it understands, what it refuses, and what it says of runs that were."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond.spark.pipelines.lock import locked
+from millpond.spark.pipelines.progress import JobFigures, Snapshot
+from millpond.spark.pipelines.status import write_status
+
+Command = Callable[..., Any]
+
+ORDERS = """
+name = "orders"
+
+[source]
+topic = "orders"
+start = "2026-01-31T08:30:00Z"
+group = "billing"
+options = { "kafka.sasl.password" = "${PASSWORD:-hush}", maxOffsetsPerTrigger = 500 }
+
+[parse]
+format = "json"
+schema = "id long, at timestamp, total double"
+bad_records = "dead_letters"
+
+[[transform]]
+sql = "select * from input where total > 0"
+
+[archive]
+table = "lake/orders"
+
+[latest]
+table = "lake/now"
+key = "id"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "orders.toml"
+    path.write_text(ORDERS)
+    return path
+
+
+def test_check_says_what_it_understood_and_hides_passwords(lonely: Command, file: Path) -> None:
+    done = lonely("pipeline", "check", str(file))
+    assert done.code == 0, done.err
+    for text in (
+        f"{file.parent}/.millpond/pipelines/orders",
+        "orders at 127.0.0.1:9092, first from 2026-01-31T08:30:00Z",
+        "kafka.sasl.password = (hidden)",
+        "maxOffsetsPerTrigger = 500",
+        "json: id long, at timestamp, total double",
+        "dead_letters to orders.dead",
+        "select * from input where total > 0",
+        f"{file.parent}/lake/orders",
+        "The declaration is in order",
+    ):
+        assert text in done.out
+    assert "hush" not in done.out
+
+
+def test_check_as_json(lonely: Command, file: Path) -> None:
+    done = lonely("pipeline", "check", str(file), "--json")
+    told = json.loads(done.out)
+    assert [job["kind"] for job in told["jobs"]] == ["archive", "latest"]
+    assert told["jobs"][0]["table"] == f"{file.parent}/lake/orders"
+    assert told["source"]["options"]["kafka.sasl.password"] == "(hidden)"
+    assert "hush" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("[archive]", "[archvie]", "there is no table 'archvie'; did you mean archive?"),
+        ("table = ", "tabel = ", "[archive]: there is no key 'tabel'; did you mean table?"),
+        ("maxOffsetsPerTrigger", "maxOffsetPerTrigger", "; did you mean maxOffsetsPerTrigger?"),
+        ("${PASSWORD:-hush}", "${PASSWORD}", "[source] options.kafka.sasl.password: the environment has no PASSWORD"),
+        ("name = ", "nmae = ", "did you mean name?"),
+    ],
+)  # fmt: skip
+def test_a_wrong_declaration_is_told_with_its_place(
+    lonely: Command, file: Path, old: str, new: str, told: str
+) -> None:
+    file.write_text(ORDERS.replace(old, new, 1))
+    for verb in ("check", "run") if old == "[archive]" else ("check",):
+        done = lonely("pipeline", verb, str(file))
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("millpond: ")
+        assert told in done.err
+
+
+def test_run_says_what_spark_lacks_before_it_starts(lonely: Command, file: Path, tmp_path: Path) -> None:
+    lonely.environment["JAVA_HOME"] = str(tmp_path)  # type: ignore[attr-defined]
+    done = lonely("pipeline", "run", str(file))
+    assert (done.code, done.out.splitlines()[:1]) == (1, [done.out.splitlines()[0]])
+    assert f"JAVA_HOME is {tmp_path}, but there is no bin/java in it" in done.err
+    assert "Traceback" not in done.err
+    status = lonely("pipeline", "status", str(file), "--json").out
+    assert json.loads(status)[0]["condition"] == "failed"
+    assert "Spark cannot run here: JAVA_HOME is" in lonely("pipeline", "check", str(file)).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--master", "local", "--remote", "sc://a"), "two ways to reach Spark"),
+        (("--conf", "spark.x"), "write it as KEY=VALUE"),
+        (("--metrics", "nowhere"), "'nowhere' is no address for metrics"),
+        (("--every", "0"), "0"),
+    ],
+)
+def test_run_asked_for_in_a_wrong_way(lonely: Command, file: Path, arguments: tuple[str, ...], told: str) -> None:
+    done = lonely("pipeline", "run", str(file), *arguments)
+    assert done.code == 2
+    assert told in done.err
+
+
+def test_init_writes_an_example_that_is_in_order(lonely: Command, tmp_path: Path) -> None:
+    assert lonely("pipeline", "init", cwd=tmp_path).code == 0
+    assert lonely("pipeline", "check", "pipeline.toml", cwd=tmp_path).code == 0
+    kinds = ("archive", "aggregate", "latest", "sessions", "quality", "replay", "skew")
+    options = [part for kind in kinds for part in ("--kind", kind)]
+    done = lonely("pipeline", "init", "all.toml", "--topic", "sales", *options, cwd=tmp_path)
+    assert done.out == "Wrote all.toml. Next: millpond pipeline check all.toml\n"
+    checked = lonely("pipeline", "check", "all.toml", "--json", cwd=tmp_path)
+    assert checked.code == 0, checked.err
+    told = json.loads(checked.out)
+    assert [job["kind"] for job in told["jobs"]] == list(kinds)
+    assert (told["name"], told["source"]["topic"]) == ("all", ["sales"])
+
+
+def test_init_does_not_overwrite_and_knows_its_kinds(lonely: Command, file: Path) -> None:
+    done = lonely("pipeline", "init", str(file))
+    assert (done.code, file.read_text()) == (1, ORDERS)
+    assert "is there already" in done.err
+    assert lonely("pipeline", "init", str(file), "--force").code == 0
+    done = lonely("pipeline", "init", "--kind", "achive")
+    assert done.code == 2
+    assert "There is no kind achive; did you mean archive?" in done.err
+
+
+# Runs that were
+
+
+NOW_MS = time.time_ns() // 1_000_000
+JOB = JobFigures("archive", "archive", "running", 12, 1204.4, 15300.2, 320, 1234, 120_000, 119_988, 12)
+RUN = Snapshot(
+    "orders", "running", 17, NOW_MS - 90_000, NOW_MS, (JOB, replace(JOB, name="latest", late=7, figures={"hot": 5}))
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = tmp_path / ".millpond" / "pipelines"
+    for name in ("orders", "refunds"):
+        (home / name).mkdir(parents=True)
+    write_status(home / "orders", replace(RUN, state="stopped"))
+    failed = replace(RUN, name="refunds", state="failed", error="archive failed: no topic")
+    write_status(home / "refunds", failed)
+    return home
+
+
+def test_status_of_all_pipelines_here(lonely: Command, home: Path, tmp_path: Path) -> None:
+    done = lonely("pipeline", "status", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert done.lines[0].split() == [
+        "Pipeline", "Condition", "Job", "State", "Batch", "In/s", "Done/s", "Lag", "Took", "Rows", "out", "Bad",
+    ]  # fmt: skip
+    assert done.lines[1].split() == [
+        "orders", "stopped", "archive", "stopped", "12", "–", "–", "320", "1.2s", "119,988", "12",
+    ]  # fmt: skip
+    assert "orders, latest: late 7  hot 5" in done.lines
+    assert done.lines[-1] == "refunds: archive failed: no topic"
+
+
+def test_a_run_is_alive_only_with_its_process(lonely: Command, home: Path, tmp_path: Path) -> None:
+    write_status(home / "orders", RUN)
+
+    def conditions(*what: str) -> list[str]:
+        return [
+            each["condition"] for each in json.loads(lonely("pipeline", "status", "--json", *what, cwd=tmp_path).out)
+        ]
+
+    assert conditions() == ["dead", "failed"]
+    with locked(home / "orders", "orders"):
+        assert conditions() == ["running", "failed"]
+        assert conditions("orders") == conditions(str(home / "orders")) == ["running"]
+        done = lonely("pipeline", "status", "orders", cwd=tmp_path)
+        assert "1,204" in done.out
+
+
+def test_status_of_what_is_not_there(lonely: Command, home: Path, file: Path, tmp_path: Path) -> None:
+    for what, told in (
+        ("ordres", "There is no pipeline ordres in .millpond/pipelines; did you mean orders?"),
+        (str(tmp_path / "no.toml"), "there is no such file"),
+        (str(home.parent.parent / "lake"), "There is no pipeline"),
+    ):
+        done = lonely("pipeline", "status", what, cwd=tmp_path)
+        assert done.code in (1, 2)
+        assert told in done.err
+    (home / "orders" / "status.json").unlink()
+    assert "orders has not run yet: start it with" in lonely("pipeline", "status", str(file)).err
+    assert "No pipeline has run here" in lonely("pipeline", "status", cwd=home).err
+
+
+def test_the_overview_knows_it_and_loads_nothing_of_it(lonely: Command) -> None:
+    assert "pipeline  " in lonely("--help").out
+    assert "Examples:" in lonely("pipeline", "run", "--help").out
