@@ -22,14 +22,14 @@ class DefaultSource(DataSource):
         return "millpond_delta"
 
     def schema(self) -> StructType:
-        from millpond.spark.lake import source
+        from millpond.spark.lake import reading
 
-        return source.schema_of(self.options)
+        return reading.schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from millpond.spark.lake import source
+        from millpond.spark.lake import reading
 
-        return source.reader(self.options, schema)
+        return reading.reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from millpond.spark.lake import source

@@ -42,7 +42,7 @@ def waiting(folder: Path) -> list[str]:
 def strike(step: str) -> None:
     folder = Path(os.environ[FOLDER])
     with (folder / "steps.txt").open("a") as told:
-        told.write(f"{os.getpid()} {step}\n")
+        told.write(f"{time.strftime('%X')} {os.getpid()} {step}\n")
     for first in sorted(folder.glob("*.fault"))[:1]:
         try:
             wanted, way = first.read_text().split("\n")

@@ -43,7 +43,8 @@ GROUP_DEFAULT: Final = "spark"
 HEADERS: Final = "headers"
 UNACKNOWLEDGED_MAX: Final = 10_000
 """Letters on their way; more wait until some of these have arrived."""
-ANSWER_SECONDS: Final = 120.0
+ANSWER_SECONDS: Final = 150.0
+"""Longer than the producer tries, so that it is the one to say what was wrong."""
 RECORD_BYTES_MAX: Final = 128 << 20
 """What could be read can be sent: the cluster's own limit is the one that counts."""
 

@@ -187,6 +187,14 @@ def test_batch_writes_and_reads(spark: SparkSession, tmp_path: Path) -> None:
         frame.write.format("millpond_delta").mode("append").option("ofStream", "true").save(path + "2")
 
 
+def test_looking_for_formats_loads_nothing_heavy() -> None:
+    """Every session imports the module; the command line imports the options and the upkeep."""
+    asked = "import sys, pyspark_millpond_delta, millpond.spark.lake.upkeep, millpond.spark.lake.options"
+    told = "print([name for name in ('pyarrow', 'deltalake', 'pandas') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", f"{asked}; {told}"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 DRIVER = """
 import sys
 from pyspark.sql import SparkSession

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millpond.spark.lake.errors import LakeError, LakeOptionError
 
@@ -27,6 +26,8 @@ def check_no_null_keys(rows: pa.RecordBatch | pa.Table, keys: Sequence[str]) -> 
 
 def last_rows(rows: pa.Table, keys: Sequence[str], order_by: Sequence[str]) -> pa.Table:
     """One row per key, the highest by `order_by` (null is lowest), the last one among equals."""
+    import pyarrow.compute as pc
+
     if order_by:
         # The sort is stable, so rows that are equal by it keep the order in which they came.
         order = [(name, "ascending", "at_start") for name in order_by]

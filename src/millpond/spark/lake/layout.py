@@ -10,7 +10,6 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millpond.spark.lake.errors import LakeOptionError
 
@@ -49,6 +48,9 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[Value
         if batch.num_rows:
             yield _values(keys, 0), rest
         return
+    # Loaded where it is used: it takes longer than all else, and most tasks and commits never need it.
+    import pyarrow.compute as pc
+
     order = pc.sort_indices(codes)
     runs = pc.run_end_encode(codes.take(order))
     gathered = rest.take(order)
@@ -61,6 +63,10 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[Value
 def _codes(keys: Sequence[pa.Array]) -> pa.Array:
     """One number per row, equal where all keys are."""
     codes = keys[0].dictionary_encode(null_encoding="encode").indices.cast(pa.int64())
+    if len(keys) == 1:
+        return codes
+    import pyarrow.compute as pc
+
     for key in keys[1:]:
         encoded = key.dictionary_encode(null_encoding="encode")
         joined = pc.add(pc.multiply(codes, len(encoded.dictionary)), encoded.indices.cast(pa.int64()))

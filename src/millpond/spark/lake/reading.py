@@ -6,7 +6,7 @@ The version is fixed when the query is planned, so a table that changes meanwhil
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from millpond.spark.lake.errors import LakeError, UnsupportedTable
-from millpond.spark.lake.options import ReadOptions
+from millpond.spark.lake.options import ReadOptions, read_options
 from millpond.spark.lake.place import path_in_log
 
 PART_BYTES: Final = 64 << 20
@@ -126,3 +127,32 @@ class LakeReading:
             return pa.nulls(batch.num_rows, field.type)
         column = batch.column(field.name)
         return column if column.type == field.type else column.cast(field.type)
+
+
+@dataclass
+class Part(InputPartition):
+    files: FilesPart
+
+    def __init__(self, files: FilesPart) -> None:
+        super().__init__(None)
+        self.files = files
+
+
+class TableReader(DataSourceReader):
+    def __init__(self, reading: LakeReading) -> None:
+        self.reading = reading
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [Part(each) for each in self.reading.parts()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, Part):
+            yield from self.reading.read(partition.files)
+
+
+def schema_of(options: Mapping[str, str]) -> StructType:
+    return table_schema(read_options(options))
+
+
+def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    return TableReader(LakeReading(read_options(options), schema))

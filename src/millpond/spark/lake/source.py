@@ -1,4 +1,4 @@
-"""`format("millpond_delta")` as Spark sees it: readers and writers around the sink and the reading of files."""
+"""Writing with `format("millpond_delta")` as Spark sees it: what it asks of writers, handed on to the sink."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
-    DataSourceReader,
     DataSourceStreamArrowWriter,
-    InputPartition,
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
 
 from millpond.spark.lake.errors import LakeError
-from millpond.spark.lake.options import read_options, write_options
-from millpond.spark.lake.reading import FilesPart, LakeReading, table_schema
+from millpond.spark.lake.options import write_options
 from millpond.spark.lake.schemas import arrow_schema
 from millpond.spark.lake.writing import LakeSink, TaskIdentity, TaskResult
 
@@ -79,34 +76,5 @@ class BatchWriter(DataSourceArrowWriter):
         self.sink.abort(results_of(messages))
 
 
-@dataclass
-class Part(InputPartition):
-    files: FilesPart
-
-    def __init__(self, files: FilesPart) -> None:
-        super().__init__(None)
-        self.files = files
-
-
-class TableReader(DataSourceReader):
-    def __init__(self, reading: LakeReading) -> None:
-        self.reading = reading
-
-    def partitions(self) -> Sequence[InputPartition]:
-        return [Part(each) for each in self.reading.parts()]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, Part):
-            yield from self.reading.read(partition.files)
-
-
 def sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> LakeSink:
     return LakeSink(write_options(options), arrow_schema(schema), overwrite)
-
-
-def schema_of(options: Mapping[str, str]) -> StructType:
-    return table_schema(read_options(options))
-
-
-def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    return TableReader(LakeReading(read_options(options), schema))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import DeltaError
@@ -102,7 +101,7 @@ def merge(table: DeltaTable, rows: pa.Table, stored: pa.Schema, options: WriteOp
 
 def _with_plain_deletes(rows: pa.Table, column: str) -> pa.Table:
     """Null means no: SQL would let a null neither delete nor insert."""
-    return rows.set_column(rows.schema.get_field_index(column), column, pc.fill_null(rows.column(column), False))
+    return rows.set_column(rows.schema.get_field_index(column), column, rows.column(column).fill_null(False))
 
 
 def _make(options: WriteOptions, stored: pa.Schema) -> DeltaTable:

@@ -119,6 +119,9 @@ class Replaying:
         return home / "replay.json"
 
     def run(self, report: Report) -> None:
+        # A thread of its own has no active session in the JVM, and without one Spark does not find our sink by its
+        # name. Making a frame from Python makes its session the active one.
+        self.context.spark.createDataFrame([], "nothing int")
         progress = self.begin()
         if progress.sent and progress.sent == progress.slices:
             self.context.tell("slices", f"{progress.sent} of {progress.slices}")
