@@ -70,7 +70,11 @@ class SparkProcess:
                 env={**os.environ, **python, "SPARK_LOCAL_IP": "127.0.0.1"},
             )
         self._facts = psutil.Process(self._process.pid)
-        self._answer()
+        try:
+            self._answer()
+        except BaseException:
+            self.close()
+            raise
 
     def do(self, way: Way, rows: int) -> Measured:
         """Seconds and processor seconds of one job."""

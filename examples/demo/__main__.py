@@ -44,10 +44,10 @@ def main() -> int:
         output=folder / "node.log",
     )
     pipeline: Program | None = None
+    watch = Watch(bootstrap, PARTITIONS)
     try:
         wait_until_it_listens(bootstrap, node)
         create_topics(environment)
-        watch = Watch(bootstrap, PARTITIONS)
         watch.start()
         declaration = Path(__file__).parent / "orders.toml"
         pipeline = Program("pipeline", "run", str(declaration), environment=environment)
@@ -55,8 +55,8 @@ def main() -> int:
         send(shop, bootstrap, arguments.seconds)
         is_done = wait_until_done(watch, pipeline, folder / "lake", shop)
         code = pipeline.stop()
-        watch.stop()
     finally:
+        watch.stop()
         if pipeline is not None:
             pipeline.stop()
         node.stop()
@@ -104,7 +104,7 @@ def wait_until_done(watch: Watch, pipeline: Program, lake: Path, shop: Shop) -> 
     deadline = time.monotonic() + PATIENCE_SECONDS
     while pipeline.is_running() and time.monotonic() < deadline:
         lag = watch.lag()
-        is_read = bool(lag) and not any(lag.values()) and (lake / "revenue").exists()
+        is_read = bool(lag) and not any(lag.values())
         if is_read and len(revenue_of(lake)) >= len(shop.truth.revenue):
             # One more look at the cluster, so that the picture ends at zero.
             time.sleep(1.5)

@@ -27,6 +27,9 @@ class Line:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
+    """All rows of a table; none before its first commit."""
+    if not DeltaTable.is_deltatable(str(path)):
+        return []
     found: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
     return found
 

@@ -21,7 +21,7 @@ from millpond.spark.sink.steps import Step
 from support.spark_faults import KILL_DRIVER, KILL_NODE, KILL_PYTHON, RAISE
 from support.spark_sink import Copy
 
-STEPS = [Step.OPENED, Step.FLUSHED, Step.CHECKED, Step.DECIDED, Step.ENDED_ONE, Step.ENDED_ALL]
+STEPS = [Step.OPENED, Step.FLUSHED, Step.CHECKED, Step.DECIDED, Step.ENDED_SOME, Step.ENDED_ALL]
 WAYS = [RAISE, KILL_PYTHON, KILL_NODE, KILL_DRIVER]
 SECONDS_PER_FAULT = 90.0
 LATE_TIMEOUT_SECONDS = 5
@@ -30,14 +30,18 @@ LATE_TIMEOUT_SECONDS = 5
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=20_000, help="in each job")
-    parser.add_argument("--rounds", type=int, default=1, help="how often every way follows every step")
+    parser.add_argument("--faults", type=int, default=len(STEPS) * len(WAYS), help="24: every way after every step")
     parser.add_argument("--late", type=int, default=6, help="kills of the driver that outlast the transactions")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30), help="the same seed, the same faults")
     wanted = parser.parse_args(arguments)
     chance = random.Random(wanted.seed)
     print(f"Spark, exactly once: {wanted.records:,} records in each job, seed {wanted.seed}", flush=True)
-    every = [(step.value, way) for step in STEPS for way in WAYS] * wanted.rounds
-    chance.shuffle(every)
+    every: list[tuple[str, str]] = []
+    while len(every) < wanted.faults:
+        pairs = [(step.value, way) for step in STEPS for way in WAYS]
+        chance.shuffle(pairs)
+        every += pairs
+    del every[wanted.faults :]
     half = len(every) // 2
     late = [(chance.choice(STEPS[1:]).value, KILL_DRIVER) for _ in range(wanted.late)]
     jobs = [

@@ -25,13 +25,17 @@ PATIENCE_SECONDS = 150.0
 """Spark starts in five seconds; on a machine that is busy with other tests it takes its time."""
 
 
+QUICK = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+"""Java that is to run for seconds need not make its code fast first."""
+
+
 class Running:
     """`millpond pipeline …` in a process of its own, with the kind `drip`, and without our Python on the PATH."""
 
     def __init__(self, *arguments: str, cwd: Path, **environment: str) -> None:
         kept = {name: each for name, each in os.environ.items() if not name.startswith(("MILLPOND", "PYSPARK"))}
         self.process = subprocess.Popen(
-            [sys.executable, spark_drip.__file__, "pipeline", *arguments],
+            [sys.executable, spark_drip.__file__, "pipeline", *arguments, *(QUICK if arguments[0] == "run" else ())],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=cwd,

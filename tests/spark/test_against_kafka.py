@@ -28,7 +28,7 @@ from support.topics import create_topic, delete_records
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 WAIT_SECONDS = 20
 
 

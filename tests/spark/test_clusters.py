@@ -5,8 +5,11 @@ Executors share nothing with the driver but the network, so whatever a task need
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,19 +19,20 @@ from confluent_kafka import Producer
 from support.node import Node
 from support.raw import Raw
 from support.raw_transactions import committed_values
-from support.spark_child import SparkChild
-from support.spark_cluster import EXECUTORS, SparkCluster
+from support.spark_child import LOOPBACK, QUICK_START, SparkChild
+from support.spark_cluster import EXECUTOR, SparkCluster
 from support.topics import create_topic
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(
         shutil.which("java") is None, reason="Spark needs Java: apt-get install openjdk-17-jre-headless"
     ),
 ]
 with_time = pytest.mark.skipif(os.environ.get("MILLPOND_ALL") != "1", reason="takes a while: set MILLPOND_ALL=1")
 RECORDS = 200
+PROGRAM = Path(sys.executable).parent / "millpond"
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +66,47 @@ def copy_twice(child: SparkChild, node: Node, topic: str, checkpoint: Path) -> N
 def test_a_standalone_cluster_runs_a_job_exactly_once(
     cluster: SparkCluster, node: Node, topic: str, tmp_path: Path
 ) -> None:
-    with SparkChild(tmp_path, EXECUTORS, cluster.master) as child:
+    with SparkChild(tmp_path, EXECUTOR, cluster.master) as child:
         copy_twice(child, node, topic, tmp_path / "checkpoint")
-    assert cluster.executors() == 2
+    assert cluster.executors() == 1
+
+
+def test_a_pipeline_runs_there_by_the_command_line(
+    cluster: SparkCluster, node: Node, topic: str, tmp_path: Path
+) -> None:
+    create_topic(node.bootstrap, topic, 2)
+    declared = tmp_path / "orders.toml"
+    declared.write_text(f"""
+        name = "orders"
+        checkpoint = "{tmp_path}/state"
+        [source]
+        topic = "{topic}"
+        bootstrap = "{node.bootstrap}"
+        [parse]
+        format = "json"
+        schema = "id long, total double"
+        [archive]
+        table = "{tmp_path}/orders"
+    """)
+    producer = Producer({"bootstrap.servers": node.bootstrap})
+    for number in range(RECORDS):
+        producer.produce(topic, json.dumps({"id": number, "total": number / 4}))
+    assert producer.flush(10) == 0
+    settings = {**LOOPBACK, **EXECUTOR, "spark.local.dir": str(tmp_path / "local")}
+    words = [word for name, text in settings.items() for word in ("--conf", f"{name}={text}")]
+    done = subprocess.run(
+        [str(PROGRAM), "pipeline", "run", str(declared), "--once", "--quiet", "--master", cluster.master, *words],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+        env={**os.environ, **QUICK_START, "SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    deltalake = pytest.importorskip("deltalake")
+    rows = deltalake.DeltaTable(tmp_path / "orders").to_pyarrow_table().to_pydict()
+    assert sorted(zip(rows["id"], rows["total"], strict=True)) == [(n, n / 4) for n in range(RECORDS)]
 
 
 @with_time

@@ -112,6 +112,14 @@ def test_what_spark_adds_for_itself_is_left_alone() -> None:
     assert read_options({"checkpointLocation": "x", "queryName": "q", "owner": "me"}, "writeStream").values == {}
 
 
+def test_the_options_of_a_table_come_with_a_prefix() -> None:
+    given = {"provider": "millpond", "option.subscribe": "t", "option.kafka.bootstrap.servers": "h:1"}
+    options = read_options(given, "read")
+    assert options[o.SUBSCRIBE] == "t"
+    assert options.bootstrap == "h:1"
+    assert read_options({**given, "subscribe": "u"}, "read")[o.SUBSCRIBE] == "u"
+
+
 def test_options_travel_to_tasks() -> None:
     options = read_options({"subscribe": "t", "includeHeaders": "true"}, "read")
     assert pickle.loads(pickle.dumps(options)) == options

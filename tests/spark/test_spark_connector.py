@@ -22,7 +22,7 @@ from support.raw import Raw
 from support.spark_child import Failed, SparkChild
 from support.topics import create_topic, delete_records
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 MOMENT_MS = 1_750_000_000_123
 HEADERS = (("a", b"1"), ("a", None), ("", b""), ("né", b"\xff"))

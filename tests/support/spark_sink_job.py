@@ -22,10 +22,12 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str, faults: str,
     from pyspark.sql.utils import StreamingQueryException
 
     session = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master("local[2,3]")
         .appName("copy exactly once")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "512m")
+        # It lives for a minute: a quick start is worth more than fast code.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")

@@ -17,6 +17,7 @@ from millpond.client.cluster.transacting import (
     add_partitions,
     describe,
     end,
+    end_all,
     fate,
     init_producer,
     list_open,
@@ -122,6 +123,32 @@ def test_open_ones_are_found_by_their_prefix(cluster: Cluster, node: Node, topic
     assert found[names[2]].outcome(identities[2]) is Outcome.EMPTY
     assert end(cluster, identities[0], commit=False) is Outcome.ABORTED
     assert list_open(cluster, f"{topic}.") == names[1:2]
+
+
+def test_many_end_together(cluster: Cluster, node: Node, topic: str) -> None:
+    create_topic(node.bootstrap, topic)
+    identities = [init_producer(cluster, f"{topic}.{number:03}", TIMEOUT_MS) for number in range(70)]
+    for identity in identities:
+        add_partitions(cluster, identity, [Place(topic, 0)])
+    fenced = identities[3]
+    init_producer(cluster, fenced.transactional_id, TIMEOUT_MS)
+    expected = {each: Outcome.FENCED if each is fenced else Outcome.COMMITTED for each in identities}
+    assert end_all(cluster, identities, commit=True) == expected
+    assert end_all(cluster, identities, commit=True) == expected
+    assert list_open(cluster, f"{topic}.") == []
+    # Each has ended, so none can end the other way; all are asked again alone.
+    assert end_all(cluster, identities[:2], commit=False) == dict.fromkeys(identities[:2], Outcome.COMMITTED)
+
+
+def test_many_end_although_the_connection_breaks(make_node: Callable[..., Node], topic: str) -> None:
+    node = make_node(NODE_SETTINGS)
+    create_topic(node.bootstrap, topic)
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        identities = [init_producer(cluster, f"{topic}.{number}", TIMEOUT_MS) for number in range(5)]
+        for identity in identities:
+            add_partitions(cluster, identity, [Place(topic, 0)])
+        node.restart(crash=True)
+        assert end_all(cluster, identities, commit=False) == dict.fromkeys(identities, Outcome.ABORTED)
 
 
 def test_what_the_cluster_refuses_is_said(cluster: Cluster, topic: str) -> None:

@@ -38,7 +38,7 @@ def batch(number: int, rows: int, *, at: int = 0, end: int = 0, latest: int = 0,
         "numInputRows": rows,
         "inputRowsPerSecond": rows / 2,
         "processedRowsPerSecond": float(rows),
-        "durationMs": {"triggerExecution": 1200},
+        "durationMs": {"triggerExecution": 1200, "addBatch": 900},
         "sources": [
             {
                 "endOffset": json.dumps({"orders": {"0": end}}),
@@ -77,9 +77,25 @@ def test_a_stream_that_rests_waits_and_counts_nothing_twice() -> None:
     query.recentProgress = [batch(4, 100, end=100, latest=100, **counted)]
     watch.look(query)
     for second in range(1, 4):
-        query.recentProgress.append(batch(4, 0, at=second, end=100, latest=100, **counted))
+        idle = batch(5, 0, at=second, end=100, latest=100, **counted, durationMs={"triggerExecution": 3})
+        query.recentProgress.append(idle)
         figures = watch.look(query)
     assert (figures.state, figures.rows_in, figures.bad, figures.late, figures.lag) == ("waiting", 100, 3, 2, 0)
+    assert (figures.batch, figures.batch_ms) == (4, 1200)
+
+
+def test_a_batch_and_the_rest_after_it_between_two_looks() -> None:
+    query, watch = Query(), JobWatch("a", "archive")
+    query.recentProgress = [batch(0, 100), batch(1, 0, at=1, durationMs={"triggerExecution": 3})]
+    assert (watch.look(query).rows_in, watch.look(query).batch) == (100, 0)
+    query.recentProgress = [batch(number, 10, at=number) for number in range(3, 40)]
+    assert watch.look(query).rows_in == 470, "those that Spark has forgotten cannot be counted"
+
+
+def test_a_batch_that_only_closes_windows_counts() -> None:
+    query, watch = Query(), JobWatch("a", "aggregate")
+    query.recentProgress = [batch(0, 100, sink={"numOutputRows": 0}), batch(1, 0, at=1, sink={"numOutputRows": 12})]
+    assert (watch.look(query).rows_out, watch.look(query).batch) == (12, 1)
 
 
 def test_what_a_query_observes_is_added_up() -> None:

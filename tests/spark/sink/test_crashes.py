@@ -23,7 +23,7 @@ def test_each_record_arrives_once_through_crashes_of_everything(tmp_path: Path) 
         (Step.FLUSHED.value, KILL_PYTHON),
         (Step.CHECKED.value, RAISE),
         (Step.FLUSHED.value, KILL_NODE),
-        (Step.ENDED_ONE.value, KILL_PYTHON),
+        (Step.ENDED_SOME.value, KILL_PYTHON),
         (Step.ENDED_ALL.value, RAISE),
         (Step.DECIDED.value, KILL_DRIVER),
     ]

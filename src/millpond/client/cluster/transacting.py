@@ -28,6 +28,8 @@ ADD_NEWEST: Final = 3
 END_NEWEST: Final = 4
 """The last versions in which an end leaves the epoch as it is."""
 
+ENDS_AT_ONCE: Final = 64
+
 _FETCH_NEWEST: Final = 12
 """The last version in which topics go by their names."""
 
@@ -148,12 +150,7 @@ def add_partitions(cluster: Cluster, identity: ProducerIdentity, places: Collect
 
 def end(cluster: Cluster, identity: ProducerIdentity, *, commit: bool) -> Outcome:
     """End the transaction, whoever filled it; if it has ended already, how."""
-    request = m.EndTxnRequest(
-        transactional_id=identity.transactional_id,
-        producer_id=identity.producer_id,
-        producer_epoch=identity.epoch,
-        committed=commit,
-    )
+    request = _end_request(identity, commit)
     what = f"end transaction {identity.transactional_id!r}"
 
     def attempt() -> Outcome:
@@ -168,6 +165,25 @@ def end(cluster: Cluster, identity: ProducerIdentity, *, commit: bool) -> Outcom
         raise Answered(f"cannot {what}", told.error_code)
 
     return cluster.retrying(what, attempt)
+
+
+def end_all(
+    cluster: Cluster, identities: Collection[ProducerIdentity], *, commit: bool
+) -> dict[ProducerIdentity, Outcome]:
+    """End many: what goes to one coordinator goes together, so that it can make them durable together."""
+    by_coordinator: dict[Link, list[ProducerIdentity]] = defaultdict(list)
+    ended: set[ProducerIdentity] = set()
+    try:
+        for identity in identities:
+            by_coordinator[cluster.coordinator("transaction", identity.transactional_id)].append(identity)
+        for link, asked in by_coordinator.items():
+            for start in range(0, len(asked), ENDS_AT_ONCE):
+                ended |= _end_together(link, asked[start : start + ENDS_AT_ONCE], commit)
+    except ClusterError:
+        # Whoever has no answer is asked again, alone and with patience; asking twice does no harm.
+        pass
+    outcome = Outcome.COMMITTED if commit else Outcome.ABORTED
+    return {each: outcome if each in ended else end(cluster, each, commit=commit) for each in identities}
 
 
 def describe(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, Described]:
@@ -280,6 +296,26 @@ def _fate_of(fetched: m.FetchResponse.PartitionData, identity: ProducerIdentity,
         return Fate.GONE
     aborted = {(each.first_offset, each.producer_id) for each in fetched.aborted_transactions or ()}
     return Fate.HIDDEN if (first_offset, identity.producer_id) in aborted else Fate.SEEN
+
+
+def _end_request(identity: ProducerIdentity, commit: bool) -> m.EndTxnRequest:
+    return m.EndTxnRequest(
+        transactional_id=identity.transactional_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        committed=commit,
+    )
+
+
+def _end_together(link: Link, identities: list[ProducerIdentity], commit: bool) -> set[ProducerIdentity]:
+    """Those that ended as asked."""
+    try:
+        for identity in identities:
+            link.send(_end_request(identity, commit), m.EndTxnResponse, newest=END_NEWEST)
+        return {each for each in identities if link.receive(m.EndTxnResponse).error_code == ErrorCode.NONE}
+    finally:
+        if link.waiting_count:
+            link.close()
 
 
 def _ended_before(cluster: Cluster, identity: ProducerIdentity) -> Outcome:

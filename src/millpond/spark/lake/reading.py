@@ -118,6 +118,7 @@ class LakeReading:
         wanted = [name for name in self.schema.names if name in inside and name not in values]
         for batch in file.iter_batches(BATCH_ROWS, columns=wanted):
             columns = [self._column(field, batch, values) for field in self.schema]
+            # This casts where an older file has fewer fields in a struct, or names the elements of lists otherwise.
             yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _column(self, field: pa.Field, batch: pa.RecordBatch, values: dict[str, Any]) -> pa.Array:
@@ -125,8 +126,7 @@ class LakeReading:
             return pa.repeat(pa.scalar(values[field.name], field.type), batch.num_rows)
         if field.name not in batch.schema.names:
             return pa.nulls(batch.num_rows, field.type)
-        column = batch.column(field.name)
-        return column if column.type == field.type else column.cast(field.type)
+        return batch.column(field.name)
 
 
 @dataclass

@@ -94,6 +94,8 @@ class JobWatch:
         self.name, self.kind = name, kind
         self.figures: dict[str, int | float | str] = {}
         self._last: dict[str, Any] = {}
+        self._done: dict[str, Any] = {}
+        """The last progress of a batch that was done; there is progress without one, when there is nothing to do."""
         self._last_seen_seconds = 0.0
         self._seen: tuple[Any, ...] = ()
         self._rows_in = 0
@@ -111,22 +113,19 @@ class JobWatch:
         last = as_dict(query.lastProgress)
         if last is None or _mark(last) == self._seen:
             return
-        found = [last]
-        before = self._last.get("batchId", -1)
-        if last.get("batchId", 0) - before > 1:
-            # Batches that came and went between two looks are still in the recent ones.
-            recent = [as_dict(each) for each in getattr(query, "recentProgress", None) or ()]
-            found = [each for each in recent if each is not None and each["batchId"] > before] or found
+        # What came and went between two looks is still among the recent ones.
+        recent = [each for each in map(as_dict, getattr(query, "recentProgress", None) or ()) if each is not None]
+        marks = [_mark(each) for each in recent]
+        start = marks.index(self._seen) + 1 if self._seen in marks else 0
         self._seen = _mark(last)
         self._last_seen_seconds = time.monotonic()
-        yield from found
+        yield from recent[start:] or [last]
 
     def _take(self, progress: dict[str, Any]) -> None:
-        is_repeated = progress.get("batchId") == self._last.get("batchId") and not progress.get("numInputRows")
         self._last = progress
-        if is_repeated:
-            # A stream that rests repeats its last batch's number, and its counts with it.
+        if is_idle(progress):
             return
+        self._done = progress
         self._rows_in += progress.get("numInputRows") or 0
         out = (progress.get("sink") or {}).get("numOutputRows")
         if out is not None and out >= 0:
@@ -139,7 +138,7 @@ class JobWatch:
                     self._observed[name] = self._observed.get(name, 0) + number
 
     def _told(self, query: Query, ends: Ends | None) -> JobFigures:
-        last = self._last
+        last, done = self._last, self._done
         operators = last.get("stateOperators") or ()
         is_fresh = time.monotonic() - self._last_seen_seconds < IDLE_SECONDS + _seconds(last)
         lag = lag_of(last, ends)
@@ -150,11 +149,11 @@ class JobWatch:
             name=self.name,
             kind=self.kind,
             state=_state(query, last, lag, error is not None),
-            batch=last.get("batchId"),
+            batch=done.get("batchId"),
             input_per_second=_rate(last.get("inputRowsPerSecond")) if is_fresh else 0.0 if last else None,
             done_per_second=_rate(last.get("processedRowsPerSecond")) if is_fresh else 0.0 if last else None,
             lag=lag,
-            batch_ms=(last.get("durationMs") or {}).get("triggerExecution", last.get("batchDuration")),
+            batch_ms=(done.get("durationMs") or {}).get("triggerExecution"),
             rows_in=self._rows_in,
             rows_out=told_out if told_out is not None else self._rows_out,
             bad=observed.pop("bad", None),
@@ -172,6 +171,13 @@ def as_dict(progress: Any) -> dict[str, Any] | None:
     text = getattr(progress, "json", None)
     found: dict[str, Any] = json.loads(text) if isinstance(text, str) else dict(progress)
     return found
+
+
+def is_idle(progress: Mapping[str, Any]) -> bool:
+    """Whether it is told of a moment in which nothing was done. A batch that only closes windows reads no rows, but
+    it is a batch."""
+    spent = progress.get("durationMs")
+    return spent is not None and "addBatch" not in spent
 
 
 def _mark(progress: Mapping[str, Any]) -> tuple[Any, ...]:

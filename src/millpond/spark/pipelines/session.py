@@ -137,6 +137,8 @@ def default_settings(master: str) -> dict[str, str]:
         ),
         # Rates and lag of a stream that rests are told every second too, not every ten.
         "spark.sql.streaming.noDataProgressEventInterval": "1000",
+        # All of them are fetched at every look.
+        "spark.sql.streaming.numRecentProgressUpdates": "30",
     }
     if master.startswith("local"):
         settings |= {

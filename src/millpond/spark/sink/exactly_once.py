@@ -21,7 +21,7 @@ from millpond.client.cluster.transacting import (
     Outcome,
     ProducerIdentity,
     describe,
-    end,
+    end_all,
     fate,
     init_producer,
     list_open,
@@ -123,9 +123,7 @@ def abort(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
     log.take_over(unit.owner)
     standing = log.find(unit.owner)
     decided = {part.identity for part in standing.parts} if standing else set()
-    for identity in identities:
-        if identity not in decided:
-            end(cluster, identity, commit=False)
+    end_all(cluster, [identity for identity in identities if identity not in decided], commit=False)
     steps.done(Step.ABORTED)
 
 
@@ -133,7 +131,8 @@ def commit_unnumbered(cluster: Cluster, reported: Collection[Part]) -> None:
     """Commit the transactions of a job that will not be replayed: if the driver dies meanwhile, some are missing."""
     parts = [part for part in reported if part.identity is not None]
     check_open(cluster, "the job's output", parts)
-    lost = [part for part in parts if end(cluster, _identity(part), commit=True) is not Outcome.COMMITTED]
+    outcomes = end_all(cluster, [_identity(part) for part in parts], commit=True)
+    lost = [part for part in parts if outcomes[_identity(part)] is not Outcome.COMMITTED]
     if lost:
         raise BatchTorn(
             f"{len(parts) - len(lost)} of {len(parts)} transactions were committed, the others timed out meanwhile: "
@@ -142,24 +141,26 @@ def commit_unnumbered(cluster: Cluster, reported: Collection[Part]) -> None:
 
 
 def abort_unnumbered(cluster: Cluster, reported: Collection[Part]) -> None:
-    for part in reported:
-        if part.identity is not None:
-            end(cluster, part.identity, commit=False)
+    end_all(cluster, [part.identity for part in reported if part.identity is not None], commit=False)
 
 
 def settle(cluster: Cluster, decision: Decision) -> dict[Part, bool]:
     """Commit whatever of the decision is open; for each part whether readers see it."""
     found = describe(cluster, [_identity(part).transactional_id for part in decision.parts])
-    settled: dict[Part, bool] = {}
-    for part in decision.parts:
-        identity = _identity(part)
+    outcomes: dict[ProducerIdentity, Outcome | None] = {}
+    for identity in map(_identity, decision.parts):
         known = found.get(identity.transactional_id)
-        outcome = known.outcome(identity) if known else Outcome.FENCED
-        if outcome is None:
-            outcome = end(cluster, identity, commit=True)
-            steps.done(Step.ENDED_ONE)
-        settled[part] = _seen_in_log(cluster, part) if outcome is Outcome.FENCED else outcome is Outcome.COMMITTED
-    return settled
+        outcomes[identity] = known.outcome(identity) if known else Outcome.FENCED
+    waiting = [identity for identity, outcome in outcomes.items() if outcome is None]
+    # The first goes alone: a cluster that is out of reach is better noticed before the batch is half committed.
+    for together in filter(None, (waiting[:1], waiting[1:])):
+        outcomes.update(end_all(cluster, together, commit=True))
+        steps.done(Step.ENDED_SOME)
+    return {part: _is_seen(cluster, part, outcomes[_identity(part)]) for part in decision.parts}
+
+
+def _is_seen(cluster: Cluster, part: Part, outcome: Outcome | None) -> bool:
+    return _seen_in_log(cluster, part) if outcome is Outcome.FENCED else outcome is Outcome.COMMITTED
 
 
 def check_open(cluster: Cluster, what: str, parts: Collection[Part]) -> None:
@@ -183,9 +184,7 @@ def sweep(cluster: Cluster, owner: str) -> None:
         left = list_open(cluster, name_of(owner))
     except Unsupported:
         return
-    for known in describe(cluster, left).values():
-        if known.is_open:
-            end(cluster, known.identity, commit=False)
+    end_all(cluster, [known.identity for known in describe(cluster, left).values() if known.is_open], commit=False)
 
 
 def _standing(log: DecisionLog, unit: Unit) -> Decision | None:

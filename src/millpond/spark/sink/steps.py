@@ -20,7 +20,7 @@ class Step(Enum):
     FLUSHED = "task: rows flushed"
     CHECKED = "driver: transactions checked"
     DECIDED = "driver: decision recorded"
-    ENDED_ONE = "driver: one transaction ended"
+    ENDED_SOME = "driver: some transactions ended"
     ENDED_ALL = "driver: all transactions ended"
     ABORTED = "driver: batch given up"
 

@@ -1,0 +1,104 @@
+"""The same declaration as a Spark Declarative Pipelines project: every job becomes a sink and a flow into it.
+
+In a file of the project's transformations:
+
+    from millpond.spark.pipelines.declarative import define
+
+    define("orders.toml")
+
+`spark-pipelines run` then does what `millpond pipeline run` would do with trigger = "available_now", with checkpoints
+in the project's own storage.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millpond.spark.pipelines.context import JobContext, kafka_options
+from millpond.spark.pipelines.declaration import Pipeline, kind_of
+from millpond.spark.pipelines.kind import Job
+from millpond.spark.pipelines.kinds.flows import Flow
+from millpond.spark.pipelines.kinds.quality import Quality
+from millpond.spark.pipelines.progress import JobWatch
+from millpond.spark.pipelines.values import DeclarationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def define(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> Pipeline:
+    """Register the jobs of a declaration with the project that is being loaded. Gives back the declaration."""
+    pipeline = Pipeline.load(Path(path), environment)
+    for job in pipeline.jobs:
+        define_job(pipeline, flow_of(job))
+    return pipeline
+
+
+def flow_of(job: Job) -> Flow:
+    """The job, if it is one that only adds rows to one sink: no other can be a flow here."""
+    kind = kind_of(job).name
+    if not isinstance(job, Flow):
+        raise DeclarationError(f"{job.name}: {kind} is no flow of rows; run it with `millpond pipeline run`")
+    if isinstance(job, Quality) and job.splits:
+        raise DeclarationError(
+            f'{job.name}: good rows and dead letters are two sinks; give [quality] to = {{ topic = "…" }} here, '
+            "or run it with `millpond pipeline run`"
+        )
+    if job.sink({}).mode != "append":
+        raise DeclarationError(
+            f'{job.name}: mode = "update" changes rows that were written; declare it with mode = "append" here, '
+            "or run it with `millpond pipeline run`"
+        )
+    return job
+
+
+def define_job(pipeline: Pipeline, job: Flow) -> None:
+    from pyspark import pipelines as dp
+    from pyspark.sql import SparkSession
+
+    assert pipeline.source is not None, "a flow has a source"
+    name = f"{_word(pipeline.name)}_{_word(job.name)}"
+    sink = job.sink(kafka_options(pipeline.source))
+    dp.create_sink(name, sink.format, dict(sink.options))
+
+    # Made here and not in the flow: what asks for the columns of a frame is not allowed there.
+    context = FlowContext(SparkSession.active(), pipeline, job, JobWatch(job.name, job.kind))
+    rows = job.shape(job.source(context))
+
+    @dp.append_flow(target=name, name=f"{name}_flow")
+    def flow() -> Any:
+        return rows
+
+
+@dataclass(frozen=True)
+class FlowContext(JobContext):
+    """Frames as a project may make them: without views in the session, which belong to all of its flows."""
+
+    def frame(self) -> DataFrame:
+        frame = self.parsed()
+        if self.job.input == "input":
+            return frame
+        known: dict[str, DataFrame] = {}
+        for step in self.pipeline.transforms:
+            frame = transformed(self.spark, step.sql, known | {"input": frame})
+            if step.name:
+                known[step.name] = frame
+            if step.name and step.name == self.job.input:
+                break
+        return frame
+
+
+def transformed(spark: SparkSession, sql: str, frames: Mapping[str, DataFrame]) -> DataFrame:
+    """A query over frames that it knows by name."""
+    views = ", ".join(f"{name} AS (SELECT * FROM {{{name}}})" for name in frames)
+    plain = sql.replace("{", "{{").replace("}", "}}")
+    named: dict[str, Any] = dict(frames)
+    return spark.sql(f"WITH {views} SELECT * FROM ({plain})", **named)
+
+
+def _word(name: str) -> str:
+    return "".join(sign if sign.isalnum() else "_" for sign in name)

@@ -1,0 +1,95 @@
+"""A declaration as a Spark Declarative Pipelines project: which jobs can be flows, and the example as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from millpond import Producer
+from millpond.spark import Aggregate, Archive, Quality, Replay, Skew
+from millpond.spark.pipelines.declarative import flow_of
+from millpond.spark.pipelines.values import DeclarationError
+from support.node import Node
+from support.spark_kinds import at, records_of
+from support.topics import create_topic
+
+if TYPE_CHECKING:
+    from millpond.spark.pipelines.kind import Job
+
+PROJECT = Path(__file__).parents[3] / "examples" / "declarative"
+WINDOWS: dict[str, Any] = {"time": "at", "window": "1 m", "measures": {"n": "count(*)"}, "to": {"table": "t"}}
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (Replay(topic="t"), "replay is no flow of rows"),
+        (Skew(), "skew is no flow of rows"),
+        (Quality(rules={"a": "true"}, to={"table": "t"}), "two sinks"),
+        (Aggregate(mode="update", **WINDOWS), 'declare it with mode = "append"'),
+    ],
+)
+def test_a_job_that_is_no_flow_is_told_so(job: Job, told: str) -> None:
+    with pytest.raises(DeclarationError, match=told):
+        flow_of(job)
+    assert flow_of(Archive(table="t")) == Archive(table="t")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_example_project_runs_and_runs_again(node: Node, tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="pip install 'pyspark[pipelines]'")
+    pytest.importorskip("yaml", reason="pip install 'pyspark[pipelines]'")
+    deltalake = pytest.importorskip("deltalake")
+    project = tmp_path / "project"
+    shutil.copytree(PROJECT, project)
+    create_topic(node.bootstrap, "orders", 2)
+
+    def send(*seconds: float) -> None:
+        with Producer(node.bootstrap) as producer:
+            for number, second in enumerate(seconds):
+                order = {"id": number, "customer": "ann", "region": "eu", "total": 10, "at": at(second).isoformat()}
+                producer.send("orders", order, "ann")
+
+    def rows() -> int:
+        return len(deltalake.DeltaTable(tmp_path / "lake" / "orders").to_pyarrow_table())
+
+    send(0, 1, 59, 60, 600)
+    with Producer(node.bootstrap) as producer:
+        producer.send("orders", b"no JSON", "ann")
+    run_project(project, node.bootstrap, tmp_path / "lake")
+    assert rows() == 5
+    assert len(records_of(node.bootstrap, "orders.dead")) == 1
+    send(1200)
+    run_project(project, node.bootstrap, tmp_path / "lake")
+    assert rows() == 6, "what was read is not read again"
+    windows = [json.loads(each.value or b"") for each in records_of(node.bootstrap, "orders.per-minute")]
+    assert [(each["window_start"][11:16], each["orders"], each["revenue"]) for each in windows] == [
+        ("12:00", 3, 36.0),
+        ("12:01", 1, 12.0),
+        ("12:10", 1, 12.0),
+    ]
+
+
+def run_project(project: Path, bootstrap: str, lake: Path) -> None:
+    environment = {
+        **os.environ,
+        "MILLPOND_BOOTSTRAP": bootstrap,
+        "LAKE": str(lake),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    tool = Path(sys.executable).with_name("spark-pipelines")
+    ran = subprocess.run(
+        [tool, "run", "--conf", "spark.driver.memory=1g", "--conf", "spark.ui.enabled=false"],
+        cwd=project, env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert ran.returncode == 0, (ran.stdout + ran.stderr)[-4000:]
