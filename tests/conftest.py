@@ -22,6 +22,9 @@ hypothesis.settings.register_profile("house", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
 
+# Tests are short: compiling Java less well, and on one thread, halves what a session of Spark costs.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 _numbers = count(1)
 
 

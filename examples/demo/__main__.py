@@ -15,7 +15,7 @@ from typing import Final
 # The parts of the demo lie beside this file, as those of a user's program would.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from orders import Event, Shop
+from morning import Event, Shop
 from pond import Program, Watch, free_address, wait_until_it_listens
 from summary import check, revenue_of, show
 

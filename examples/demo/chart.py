@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 
 from matplotlib import dates
 from matplotlib import pyplot as plt
-from orders import REGIONS
+from morning import REGIONS
 from pond import GROUPS, Sample
 
 COLOURS = ("#1b6ca8", "#3fa796", "#f2a65a", "#b56576")
@@ -23,14 +23,14 @@ def draw(path: Path, revenue: dict[tuple[datetime, str], float], samples: list[S
         3, 1, figsize=(10, 10), gridspec_kw={"height_ratios": [3, 2, 1]}, constrained_layout=True
     )
     minutes = sorted({minute for minute, _ in revenue})
-    base = defaultdict(float)
+    base: dict[datetime, float] = defaultdict(float)
     for region, colour in zip(REGIONS, COLOURS, strict=True):
         heights = [revenue.get((minute, region), 0.0) for minute in minutes]
         top.bar(minutes, heights, 0.8 / 1440, [base[minute] for minute in minutes], label=region, color=colour)
         for minute, height in zip(minutes, heights, strict=True):
             base[minute] += height
     top.set_title("Revenue per minute, by the time of the order", loc="left")
-    top.xaxis.set_major_formatter(dates.DateFormatter("%H:%M"))
+    top.xaxis.set_major_formatter(dates.DateFormatter("%H:%M"))  # type: ignore[no-untyped-call]
     top.legend(frameon=False, ncols=4, loc="upper left")
     top.set_ylim(0, max(base.values(), default=1.0) * 1.15)
     times = [each.seconds for each in samples]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
-from orders import Truth
+from morning import Truth
 from rich.console import Console
 from rich.table import Table
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from millpond.spark.pipelines.worker_python import launcher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,8 +22,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("Spark needs Java: apt-get install openjdk-17-jre-headless")
     session_class = pytest.importorskip("pyspark.sql", reason="pip install 'millpond[spark]'").SparkSession
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     folder = tmp_path_factory.mktemp("spark")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = launcher(folder)
     session = (
         session_class.builder.master("local[2]")
         .appName("millpond tests")

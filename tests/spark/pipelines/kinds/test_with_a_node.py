@@ -69,44 +69,26 @@ def rows(spark: SparkSession, table: Path) -> list[Row]:
     return spark.read.format("millpond_delta").load(str(table)).collect()
 
 
-def test_one_topic_into_tables_topics_and_dead_letters(
-    spark: SparkSession, node: Node, orders: str, tmp_path: Path
-) -> None:
-    windows = {"time": "at", "window": "1 minute", "watermark": "10 s", "measures": {"n": "count(*)"}}
-    declared: dict[str, Any] = {
-        "source": Source(bootstrap=node.bootstrap, topic=orders),
-        "parse": Parse(format="json", schema=ORDER, bad_records="dead_letters"),
-        "jobs": [
-            Archive(table=tmp_path / "archive", partition_by=["region", "date"], time="at"),
-            Aggregate(name="closed", group_by=["region"], to={"topic": "per-minute"}, **windows),
-            Aggregate(name="open", mode="update", to={"table": tmp_path / "windows"}, **windows),
-            Sessions(key=["user"], time="at", gap="10 s", watermark="10 s", to={"table": tmp_path / "sessions"}),
-            Quality(
-                rules={"positive": "total >= 0", "known": "region is not null"},
-                to={"table": tmp_path / "good"},
-                dead_letters="refused",
-            ),
-        ],
-    }
-    figures = run(spark, tmp_path, "orders", **declared)
-    again = run(spark, tmp_path, "orders", **declared)
-    assert {job.rows_in for job in again.values()} == {0}, "what was read is not read again"
+def declared(node: Node, *jobs: Any) -> dict[str, Any]:
+    parse = Parse(format="json", schema=ORDER, bad_records="dead_letters")
+    return {"source": Source(bootstrap=node.bootstrap, topic="orders"), "parse": parse, "jobs": jobs}
 
+
+@pytest.mark.usefixtures("orders")
+def test_a_topic_is_archived_and_checked(spark: SparkSession, node: Node, tmp_path: Path) -> None:
+    jobs = (
+        Archive(table=tmp_path / "archive", partition_by=["region", "date"], time="at"),
+        Quality(
+            rules={"positive": "total >= 0", "known": "region is not null"},
+            to={"table": tmp_path / "good"},
+            dead_letters="refused",
+        ),
+    )
+    figures = run(spark, tmp_path, "checked", **declared(node, *jobs))
     archived = rows(spark, tmp_path / "archive")
     assert sorted(row.id for row in archived) == list(range(ORDERS + 1))
     assert {(row._topic, str(row.date)) for row in archived} == {("orders", "2026-01-31")}
     assert (tmp_path / "archive" / "region=eu" / "date=2026-01-31").is_dir()
-
-    closed = [json.loads(record.value or b"") for record in records_of(node.bootstrap, "per-minute")]
-    counted = {(each["window_start"][11:19], each["region"]): each["n"] for each in closed}
-    assert counted == {(f"12:0{m}:00", region): n for m in (0, 1) for region, n in (("eu", 40), ("us", 20))}
-    assert len(closed) == 4
-
-    opened = {seconds_of(row.window_start): row.n for row in rows(spark, tmp_path / "windows")}
-    assert opened == {0: 60, 60: 60, 3600: 1}, "the last window is still open"
-
-    sessions = rows(spark, tmp_path / "sessions")
-    assert {(row.user, row.events) for row in sessions} == {(f"u{u}-{m}", 15) for u in range(4) for m in (0, 1)}
 
     good = rows(spark, tmp_path / "good")
     assert sorted(row.id for row in good) == [n for n in range(ORDERS + 1) if n % 40 != 7]
@@ -121,6 +103,27 @@ def test_one_topic_into_tables_topics_and_dead_letters(
     assert figures["quality"].figures["breaks_positive"] == 3
     assert figures["quality"].figures["breaks_known"] == 0
     assert len(records_of(node.bootstrap, "orders.dead")) == 2, "of every poison one, however many jobs read it"
+
+
+@pytest.mark.usefixtures("orders")
+def test_windows_and_sessions_of_a_topic(spark: SparkSession, node: Node, tmp_path: Path) -> None:
+    windows: dict[str, Any] = {"time": "at", "window": "1 m", "watermark": "10 s", "measures": {"n": "count(*)"}}
+    jobs = (
+        Aggregate(name="closed", group_by=["region"], to={"topic": "per-minute"}, **windows),
+        Aggregate(name="open", mode="update", to={"table": tmp_path / "windows"}, **windows),
+        Sessions(key=["user"], time="at", gap="10 s", watermark="10 s", to={"table": tmp_path / "sessions"}),
+    )
+    run(spark, tmp_path, "windows", **declared(node, *jobs))
+    closed = [json.loads(record.value or b"") for record in records_of(node.bootstrap, "per-minute")]
+    counted = {(each["window_start"][11:19], each["region"]): each["n"] for each in closed}
+    assert counted == {(f"12:0{m}:00", region): n for m in (0, 1) for region, n in (("eu", 40), ("us", 20))}
+    assert len(closed) == 4
+
+    opened = {seconds_of(row.window_start): row.n for row in rows(spark, tmp_path / "windows")}
+    assert opened == {0: 60, 60: 60, 3600: 1}, "the last window is still open"
+
+    sessions = rows(spark, tmp_path / "sessions")
+    assert {(row.user, row.events) for row in sessions} == {(f"u{u}-{m}", 15) for u in range(4) for m in (0, 1)}
 
 
 def test_the_last_of_every_key_is_what_holds(spark: SparkSession, node: Node, tmp_path: Path) -> None:
@@ -170,9 +173,8 @@ def test_what_is_archived_comes_back_as_it_was(spark: SparkSession, node: Node, 
     assert back == whole, "partition by partition, in the same order, each once"
 
     create_topic(node.bootstrap, "some", 1)
-    some = Replay(
-        topic="some", from_=at(0.010), to=at(0.020), rate=1000, order="time", where="cast(_key as string) <> 'u1-0'"
-    )
+    part: dict[str, Any] = {"from_": at(0.010), "to": at(0.020), "where": "cast(_key as string) <> 'u1-0'"}
+    some = Replay(topic="some", rate=1000, order="time", **part)
     figures = run(spark, tmp_path, "some", source=source, jobs=[some])
     found = [json.loads(each.value or b"")["id"] for each in records_of(node.bootstrap, "some")]
     assert found == [n for n in range(10, 20) if n % 4 != 1]
