@@ -265,13 +265,15 @@ def spark(plan: Plan) -> list[Line]:
         found = list(measure_ways(plan))
     except LeftOut as reason:
         return [Line("Spark", {}, note=f"left out: {reason}")]
-    speeds = {way.title: figures["messages_per_s"] for way, figures in found}
+    by_title = {way.title: figures for way, figures in found}
     lines = []
     for way, figures in found:
-        ratio = figures["messages_per_s"] / speeds[way.ceiling]
-        note = "the ceiling" if way.title == way.ceiling else f"x{ratio:.2f} of the ceiling"
+        ceiling = by_title[way.ceiling]
+        speed = figures["messages_per_s"] / ceiling["messages_per_s"]
+        thrift = figures["cpu_s_per_million"] / ceiling["cpu_s_per_million"]
+        note = "the ceiling" if figures is ceiling else f"x{speed:.2f} of the ceiling, x{thrift:.2f} of its CPU"
         known: Measured = {} if way.known is None else {"messages_per_s": way.known}
-        lines.append(Line(way.title, {**figures, "ceiling_ratio": ratio}, known, note))
+        lines.append(Line(way.title, {**figures, "ceiling_ratio": speed, "ceiling_cpu_ratio": thrift}, known, note))
     return lines
 
 

@@ -109,15 +109,9 @@ def test_an_option_that_has_no_effect_here_is_only_warned_about(caplog: pytest.L
 
 
 def test_what_spark_adds_for_itself_is_left_alone() -> None:
-    assert read_options({"checkpointLocation": "x", "queryName": "q", "owner": "me"}, "writeStream").values == {}
-
-
-def test_the_options_of_a_table_come_with_a_prefix() -> None:
-    given = {"provider": "millpond", "option.subscribe": "t", "option.kafka.bootstrap.servers": "h:1"}
-    options = read_options(given, "read")
-    assert options[o.SUBSCRIBE] == "t"
-    assert options.bootstrap == "h:1"
-    assert read_options({**given, "subscribe": "u"}, "read")[o.SUBSCRIBE] == "u"
+    assert (
+        read_options({"checkpointLocation": "x", "queryName": "q", "option.topic": "t"}, "writeStream").values == {}
+    )
 
 
 def test_options_travel_to_tasks() -> None:

@@ -16,9 +16,11 @@ from millpond.spark.data_loss import DataLost
 from millpond.spark.options import OptionError, Options, read_options
 from millpond.spark.planning import Range
 from millpond.spark.reading import pooled_cluster, read_rows
+from millpond.wire.records import Record, encode_batch
 from support.node import Node
+from support.raw import Raw
 from support.spark_source import send
-from support.topics import add_partitions, create_topic, delete_records
+from support.topics import add_partitions, create_topic, delete_records, delete_topic
 
 
 def options(node: Node, **given: str) -> Options:
@@ -34,8 +36,10 @@ def values(node: Node, work: Range, **given: str) -> list[str]:
 def place(node: Node, topic: str) -> TopicPartition:
     """A hundred numbers in batches of ten."""
     create_topic(node.bootstrap, topic)
-    for first in range(0, 100, 10):
-        send(node, topic, map(str, range(first, first + 10)))
+    with Raw(node.port) as raw:
+        for first in range(0, 100, 10):
+            records = [Record(at, 1_700_000_000_000, None, str(first + at).encode(), ()) for at in range(10)]
+            assert not raw.produce(topic, 0, encode_batch(records)).error_code
     return TopicPartition(topic, 0)
 
 
@@ -105,7 +109,29 @@ def test_what_retention_took_is_lost(node: Node, place: TopicPartition, caplog: 
     assert values(node, Range(place, 10, 20), failOnDataLoss="false") == []
 
 
+def test_a_topic_that_went_before_its_task_came(node: Node, place: TopicPartition) -> None:
+    delete_topic(node.bootstrap, place.topic)
+    with pytest.raises(DataLost, match=r"\[0\] is gone, its offsets 30 to 60 were to be read"):
+        values(node, Range(place, 30, 60))
+    assert values(node, Range(place, 30, 60), failOnDataLoss="false") == []
+
+
 def test_small_fetches_and_what_is_no_size(node: Node, place: TopicPartition) -> None:
     assert values(node, Range(place, 0, 100), **{"kafka.max.partition.fetch.bytes": "200"}) == numbers(0, 100)
     with pytest.raises(OptionError, match=r"max\.partition\.fetch\.bytes cannot be 'all'"):
         values(node, Range(place, 0, 100), **{"kafka.max.partition.fetch.bytes": "all"})
+
+
+def test_values_are_parsed_where_that_was_asked_for(node: Node, place: TopicPartition) -> None:
+    send(node, place.topic, ['{"id": 7}', "poison"])
+    given = {"subscribe": place.topic, "valueFormat": "json", "valueSchema": "id long", "badRecords": "null"}
+    (batch,) = read_rows(options(node, **given), Range(place, 100, 102))
+    assert batch.column("parsed").to_pylist() == [{"id": 7}, None]
+    assert batch.column("fault").to_pylist()[0] is None
+    dead = {**given, "badRecords": "dead_letters", "deadLetterTopic": f"{place.topic}-dead"}
+    create_topic(node.bootstrap, f"{place.topic}-dead")
+    (batch,) = read_rows(options(node, **dead), Range(place, 100, 102))
+    assert batch.column("parsed").to_pylist() == [{"id": 7}]
+    assert "headers" not in batch.schema.names
+    assert list(read_rows(options(node, **dead), Range(place, 101, 102))) == [], "a batch without rows is none"
+    assert values(node, Range(TopicPartition(f"{place.topic}-dead", 0), 0, 1)) == ["poison"]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
 BASE_MS = 1_700_000_000_000
 
 

@@ -75,6 +75,8 @@ def extras(job: JobFigures) -> Iterator[tuple[str, str]]:
     if job.state_rows is not None:
         yield "state", count(job.state_rows)
     for name, figure in job.figures.items():
+        if figure == 0:
+            continue
         yield name.replace("_", " "), count(figure) if isinstance(figure, int) else str(figure)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from millpond.client.errors import ClientError
+from millpond.base.errors import ErrorCode
+from millpond.client.errors import ClientError, UnknownTopic
 
 LOG = logging.getLogger("millpond.spark")
 
@@ -16,6 +17,11 @@ _ADVICE = (
 
 class DataLost(ClientError):
     """Some records of the query are gone. The text names topic, partition and offsets."""
+
+
+def is_topic_gone(fault: ClientError) -> bool:
+    """Whether the cluster does not know the topic or partition."""
+    return isinstance(fault, UnknownTopic) or fault.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def report_loss(what: str, *, fails: bool) -> None:

@@ -3,38 +3,53 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Final
 
 from millpond.base.ids import TopicPartition
 from millpond.client.cluster import offsets as cluster_offsets
+from millpond.client.cluster.cluster import Cluster
 from millpond.client.errors import ClientError
 
-if TYPE_CHECKING:
-    from millpond.client.cluster.cluster import Cluster
-
 LOG = logging.getLogger("millpond.spark")
+
+COMMIT_MS_MAX: Final = 5_000
+"""A query should not wait long for what is only shown."""
+PAUSE_SECONDS: Final = 10.0
+"""After a commit that failed, before the next is tried."""
 
 
 class GroupProgress:
     """Commits what changed since the last time. The checkpoint is the truth: a failing commit is only warned of."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, settings: Mapping[str, str]) -> None:
         self.group = group
+        patience_ms = min(COMMIT_MS_MAX, int(settings.get("default.api.timeout.ms", COMMIT_MS_MAX)))
+        self._settings = {**settings, "default.api.timeout.ms": str(patience_ms)}
+        self._connected: Cluster | None = None
         self._committed: dict[TopicPartition, int] = {}
         self._warned = ""
+        self._not_before = 0.0
 
-    def finished(self, cluster: Cluster, offsets: Mapping[TopicPartition, int]) -> None:
+    def finished(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Every record before `offsets` has been through the query."""
         changed = {place: offset for place, offset in offsets.items() if self._committed.get(place) != offset}
-        if not changed:
+        if not changed or time.monotonic() < self._not_before:
             return
         try:
-            cluster_offsets.commit_group(cluster, self.group, changed)
+            # Connections of its own: a coordinator that is away must not hold up the reading.
+            self._connected = self._connected or Cluster(self._settings)
+            cluster_offsets.commit_group(self._connected, self.group, changed)
         except ClientError as fault:
+            self._not_before = time.monotonic() + PAUSE_SECONDS
             if str(fault) != self._warned:
                 self._warned = str(fault)
                 LOG.warning("the progress of the query is not shown as group %s: %s", self.group, fault)
             return
         self._warned = ""
         self._committed |= changed
+
+    def close(self) -> None:
+        if self._connected is not None:
+            self._connected.close()

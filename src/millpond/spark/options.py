@@ -190,7 +190,7 @@ _OF_SPARK: Final = frozenset(
 )
 """What Spark puts among the options for itself."""
 _OF_SPARKS_TABLES: Final = "option."
-"""The prefix under which a table of Spark's catalog has its options."""
+"""The prefix under which a table of Spark's catalog has every option a second time."""
 
 _BYTES_ONLY = "keys and values are bytes here: read or write them with Spark's functions, or see valueFormat"
 
@@ -246,9 +246,9 @@ def read_options(given: Mapping[str, str], where: Where) -> Options:
     """What a user gave, checked one by one. OptionError says what is wrong and what was probably meant."""
     kafka: dict[str, str] = {}
     values: dict[str, Any] = {}
-    for name, value in _named(given).items():
+    for name, value in given.items():
         lower = name.lower()
-        if lower in _OF_SPARK:
+        if lower in _OF_SPARK or lower.startswith(_OF_SPARKS_TABLES):
             continue
         if lower.startswith(KAFKA_PREFIX):
             setting = lower.removeprefix(KAFKA_PREFIX)
@@ -263,13 +263,6 @@ def read_options(given: Mapping[str, str], where: Where) -> Options:
         values[option.name] = _parsed(option, str(value))
     kafka["bootstrap.servers"] = bootstrap_servers(kafka.get("bootstrap.servers"))
     return Options(where, kafka, values)
-
-
-def _named(given: Mapping[str, str]) -> dict[str, str]:
-    """What was given, that of a table by the names that it was written with."""
-    of_table = {name: value for name, value in given.items() if name.lower().startswith(_OF_SPARKS_TABLES)}
-    own = {name: value for name, value in given.items() if name not in of_table}
-    return {name[len(_OF_SPARKS_TABLES) :]: value for name, value in of_table.items()} | own
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:

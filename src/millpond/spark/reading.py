@@ -13,7 +13,7 @@ from millpond.client.cluster.errors import OffsetsGone
 from millpond.client.cluster.reading import FETCH_BYTES, PATIENCE_SECONDS, RawBatch, read_range
 from millpond.client.errors import ClientError
 from millpond.spark.arrow import BatchMaker
-from millpond.spark.data_loss import report_loss
+from millpond.spark.data_loss import is_topic_gone, report_loss
 from millpond.spark.options import (
     FAIL_ON_DATA_LOSS,
     INCLUDE_HEADERS,
@@ -69,7 +69,9 @@ def read_rows(options: Options, work: object) -> Iterator[pa.RecordBatch]:
         sieve = Sieve(options)
         with_headers = options[INCLUDE_HEADERS] or sieve.needs_headers
         for batch in _batches(cluster, options, work, with_headers=with_headers):
-            yield sieve.sift(batch, work.place.topic, work.place.partition)
+            sifted = sieve.sift(batch, work.place.topic, work.place.partition)
+            if sifted.num_rows:
+                yield sifted
         sieve.flush()
 
 
@@ -122,6 +124,14 @@ def _raw_batches(cluster: Cluster, options: Options, work: Range) -> Iterator[tu
             if gone.earliest <= at and end <= gone.latest:
                 return
             at, end = max(at, gone.earliest), min(end, gone.latest)
+        except ClientError as fault:
+            if not is_topic_gone(fault):
+                raise
+            report_loss(
+                f"{_named(work.place)} is gone, its offsets {at} to {end} were to be read",
+                fails=options[FAIL_ON_DATA_LOSS],
+            )
+            return
 
 
 def _check(work: object) -> None:

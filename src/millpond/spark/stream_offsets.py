@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.client.cluster import offsets as cluster_offsets
-from millpond.client.cluster.errors import Answered
 from millpond.client.cluster.offsets import Isolation
-from millpond.client.errors import UnknownTopic
-from millpond.spark.data_loss import report_loss
+from millpond.client.errors import ClientError
+from millpond.spark.data_loss import is_topic_gone, report_loss
 from millpond.spark.offset_spec import Offsets
 from millpond.spark.planning import Range
 from millpond.spark.subscription import Found, Subscription, look
@@ -60,8 +58,8 @@ class StreamOffsets:
         """The ends of the same partitions a moment later; those that were, if a topic has just gone."""
         try:
             return cluster_offsets.latest(cluster, span.ends, self._isolation)
-        except (UnknownTopic, Answered) as fault:
-            if not _is_unknown(fault):
+        except ClientError as fault:
+            if not is_topic_gone(fault):
                 raise
             return span.ends
 
@@ -109,8 +107,8 @@ class StreamOffsets:
             try:
                 found = look(cluster, self._subscription)
                 ends = cluster_offsets.latest(cluster, found.places, self._isolation)
-            except (UnknownTopic, Answered) as fault:
-                if is_last or not _is_unknown(fault):
+            except ClientError as fault:
+                if is_last or not is_topic_gone(fault):
                     raise
             else:
                 missing = [place for place, offset in begun.items() if ends.get(place, -1) < offset]
@@ -146,10 +144,6 @@ class StreamOffsets:
 
     def _lost(self, what: str) -> None:
         report_loss(what, fails=self._fails)
-
-
-def _is_unknown(fault: UnknownTopic | Answered) -> bool:
-    return isinstance(fault, UnknownTopic) or fault.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def named(place: TopicPartition) -> str:

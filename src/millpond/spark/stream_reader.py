@@ -55,7 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._start = starting(options)
         self._offsets = StreamOffsets(self._subscription, options.isolation, fails=options[FAIL_ON_DATA_LOSS])
         group = options[COMMIT_GROUP]
-        self._group = None if group is None else GroupProgress(group)
+        self._group = None if group is None else GroupProgress(group, options.kafka)
         offsets_min = options[MIN_OFFSETS_PER_TRIGGER]
         self._gate = None if offsets_min is None else Gate(offsets_min, options[MAX_TRIGGER_DELAY_MS], _now_ms)
         self._connected: Cluster | None = None
@@ -88,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         begun = from_json(start)
         if self._group is not None:
-            self._group.finished(self._cluster, begun)
+            self._group.finished(begun)
         if self._must_note_initial(begun):
             return start
         span = self._offsets.available(self._cluster, begun)
@@ -122,11 +122,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._group is not None:
-            self._group.finished(self._cluster, from_json(end))
+            self._group.finished(from_json(end))
 
     def stop(self) -> None:
         if self._connected is not None:
             self._connected.close()
+        if self._group is not None:
+            self._group.close()
 
     @property
     def _cluster(self) -> Cluster:

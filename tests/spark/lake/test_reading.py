@@ -88,6 +88,18 @@ def test_other_columns_older_files_and_tables_of_other_writers(tmp_path: Path) -
     assert read(tmp_path, StructType([StructField("id", LongType())])) == [{"id": 1}, {"id": 2}, {"id": 3}]
 
 
+def test_lists_and_maps_of_other_writers(tmp_path: Path) -> None:
+    """Arrow's own names for what is in a list or a map are not Spark's."""
+    rows = {
+        "id": [1],
+        "many": pa.array([[{"x": [1, 2]}]], pa.list_(pa.field("item", pa.struct([("x", pa.list_(pa.int64()))])))),
+        "named": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32())),
+        "big": pa.array(["x"], pa.large_string()),
+    }
+    write_deltalake(tmp_path, pa.table(rows), partition_by=["id"])
+    assert read(tmp_path) == [{"id": 1, "many": [{"x": [1, 2]}], "named": [("a", 1)], "big": "x"}]
+
+
 def test_versions_and_times(tmp_path: Path) -> None:
     stream = Stream(tmp_path, pa.schema([("id", pa.int64())]))
     stream.run(0, [[{"id": 0}]])

@@ -124,6 +124,19 @@ def test_a_job_that_does_not_start(run: Run) -> None:
     assert [job.state for job in caught.value.snapshot.jobs] == ["stopped", "starting", "starting"]
 
 
+def test_spark_that_is_gone(run: Run, tmp_path: Path) -> None:
+    class Gone(Play):
+        def exception(self) -> Exception | None:
+            raise ConnectionRefusedError("nobody listens")
+
+    with pytest.raises(PipelineFailed, match="Spark does not answer any more: nobody listens"):
+        run({"a": lambda *_: Gone(3)})
+    assert "the run broke off" in (tmp_path / "spark.log").read_text()
+    status = read_status(tmp_path)
+    assert status is not None
+    assert status.condition == "failed"
+
+
 def test_a_stop_waits_for_the_batch_but_not_for_ever(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "GRACE_SECONDS", 0.3)
     stopping, stuck, quick = Stopping(), Play(1, is_stuck=True), Play(1_000_000)

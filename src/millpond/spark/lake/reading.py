@@ -25,7 +25,7 @@ from millpond.spark.lake.place import path_in_log
 PART_BYTES: Final = 64 << 20
 """Small files are read together, up to this size."""
 BATCH_ROWS: Final = 16_384
-_READABLE: Final = frozenset({"timestampNtz", "deletionVectors", "vacuumProtocolCheck"})
+_READABLE: Final = frozenset({"timestampNtz", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck"})
 
 
 @dataclass(frozen=True)

@@ -117,10 +117,10 @@ def run(
                     folder=folder,
                     log_level=log_level,
                 )
-                stack.callback(spark.stop)
+                stack.callback(_close, spark)
                 # Spark sets a handler of its own for Ctrl-C.
                 stopping.listen()
-            last = Run(pipeline, spark, teller, stopping, is_once=once).through()
+            last = _through(Run(pipeline, spark, teller, stopping, is_once=once), teller)
         except BaseException as fault:
             teller.tell(replace(teller.last, state="failed", error=str(fault) or type(fault).__name__))
             raise
@@ -129,17 +129,38 @@ def run(
     return Outcome(last)
 
 
+def _through(jobs: Run, teller: Teller) -> Snapshot:
+    """Through the run. Whatever goes wrong between us and Spark is told as a failure of the pipeline."""
+    try:
+        return jobs.through()
+    except Exception as fault:
+        LOG.exception("the run broke off")
+        last = replace(teller.last, state="failed", error=f"Spark does not answer any more: {reason_of(fault)}")
+        teller.tell(last)
+        return last
+
+
+def _close(spark: SparkSession) -> None:
+    try:
+        spark.stop()
+    except Exception:
+        # It is gone already, and why has been told.
+        LOG.exception("Spark did not stop")
+
+
 @contextmanager
 def logging_to(folder: Path) -> Iterator[None]:
     """Our own warnings go where Spark's are: on the terminal they would tear the table."""
     handler = logging.FileHandler(log_file(folder))
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("millpond")
-    logger.addHandler(handler)
+    loggers = [logging.getLogger(name) for name in ("millpond", "py4j", "pyspark")]
+    for logger in loggers:
+        logger.addHandler(handler)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
+        for logger in loggers:
+            logger.removeHandler(handler)
         handler.close()
 
 

@@ -270,6 +270,7 @@ KIND = Kind(
     doc="Hot keys and the balance of partitions, with a better key or partition count.",
     job=Skew,
     start=start,
+    findings=last_reports,
     example="""\
 [skew]
 last = "1 hour"
