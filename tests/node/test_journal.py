@@ -19,3 +19,18 @@ def test_an_event_without_facts_has_no_trailing_space() -> None:
     out = io.StringIO()
     LineJournal(out)("ready")
     assert out.getvalue().endswith("  ready\n")
+
+
+def test_an_event_that_floods_is_counted_instead() -> None:
+    out = io.StringIO()
+    now = 100.0
+    journal = LineJournal(out, lambda: now)
+    for number in range(50):
+        journal("connection closed", peer=number)
+    journal("ready")
+    assert len(out.getvalue().splitlines()) == 11
+    now = 101.5
+    journal("connection closed", peer=50)
+    last, newest = out.getvalue().splitlines()[-2:]
+    assert last.endswith("connection closed  more of these=40")
+    assert newest.endswith("connection closed  peer=50")

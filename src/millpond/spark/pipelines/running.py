@@ -135,7 +135,9 @@ def _through(jobs: Run, teller: Teller) -> Snapshot:
         return jobs.through()
     except Exception as fault:
         LOG.exception("the run broke off")
-        last = replace(teller.last, state="failed", error=f"Spark does not answer any more: {reason_of(fault)}")
+        is_gone = isinstance(fault, ConnectionError) or type(fault).__module__.startswith("py4j")
+        told = "Spark's own process ended" if is_gone else f"the run broke off: {reason_of(fault)}"
+        last = replace(teller.last, state="failed", error=told)
         teller.tell(last)
         return last
 
@@ -150,17 +152,19 @@ def _close(spark: SparkSession) -> None:
 
 @contextmanager
 def logging_to(folder: Path) -> Iterator[None]:
-    """Our own warnings go where Spark's are: on the terminal they would tear the table."""
+    """Warnings in Python go where Spark's are, unless somebody wants them elsewhere: on the terminal they would tear
+    the table."""
+    root = logging.getLogger()
+    if root.handlers:
+        yield
+        return
     handler = logging.FileHandler(log_file(folder))
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    loggers = [logging.getLogger(name) for name in ("millpond", "py4j", "pyspark")]
-    for logger in loggers:
-        logger.addHandler(handler)
+    root.addHandler(handler)
     try:
         yield
     finally:
-        for logger in loggers:
-            logger.removeHandler(handler)
+        root.removeHandler(handler)
         handler.close()
 
 
