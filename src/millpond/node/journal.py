@@ -1,7 +1,8 @@
 """What an operator should know, one line an event on standard error: the time, the event, its facts.
 
-An event that comes again and again (a client that speaks another protocol knocks twenty times a second) is told a few
-times a second and then counted: a journal that nobody reads must not fill up and hold the node.
+An event that comes again and again (a client that speaks another protocol knocks many times a second) is told in full
+for a while, and then once a second with the number of those left out: a journal that nobody reads must not fill up
+and hold the node.
 """
 
 from __future__ import annotations
@@ -12,36 +13,36 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-LINES_A_SECOND_MAX: Final = 10
-"""Of one event."""
+LINES_AT_ONCE_MAX: Final = 200
+"""Of one event; after these, one line a second."""
 
 
 @dataclass(slots=True)
-class _Flood:
-    second: int
-    told: int = 0
-    held_back: int = 0
+class _Allowance:
+    """Lines that may still be told of one event. It grows by one a second."""
+
+    lines: float
+    since: float
+    left_out: int = 0
 
 
 class LineJournal:
     def __init__(self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out or sys.stderr
         self._clock = clock
-        self._floods: dict[str, _Flood] = {}
+        self._allowances: dict[str, _Allowance] = {}
 
     def __call__(self, event: str, **facts: object) -> None:
-        second = int(self._clock())
-        flood = self._floods.setdefault(event, _Flood(second))
-        if flood.second != second:
-            if flood.held_back:
-                self._tell(event, {"more of these": flood.held_back})
-            self._floods[event] = flood = _Flood(second)
-        if flood.told >= LINES_A_SECOND_MAX:
-            flood.held_back += 1
+        now = self._clock()
+        allowance = self._allowances.setdefault(event, _Allowance(LINES_AT_ONCE_MAX, now))
+        allowance.lines = min(LINES_AT_ONCE_MAX, allowance.lines + now - allowance.since)
+        allowance.since = now
+        if allowance.lines < 1:
+            allowance.left_out += 1
             return
-        flood.told += 1
-        self._tell(event, facts)
-
-    def _tell(self, event: str, facts: dict[str, object]) -> None:
+        allowance.lines -= 1
+        if allowance.left_out:
+            facts["left_out_before"] = allowance.left_out
+            allowance.left_out = 0
         told = "  ".join(f"{name}={value}" for name, value in facts.items())
         print(f"{time.strftime('%H:%M:%S')}  {event}  {told}".rstrip(), file=self._out, flush=True)
