@@ -24,7 +24,7 @@ from support.spark_sink import Copy
 STEPS = [Step.OPENED, Step.FLUSHED, Step.CHECKED, Step.DECIDED, Step.ENDED_SOME, Step.ENDED_ALL]
 WAYS = [RAISE, KILL_PYTHON, KILL_NODE, KILL_DRIVER]
 SECONDS_PER_FAULT = 90.0
-LATE_TIMEOUT_SECONDS = 5
+LATE_TIMEOUT_SECONDS = 12
 
 
 def main(arguments: list[str] | None = None) -> int:

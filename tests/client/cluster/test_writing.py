@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import pytest
 
@@ -16,6 +17,8 @@ from millpond.client.cluster.transacting import Fate, end, fate, init_producer
 from millpond.client.cluster.writing import BatchWriter
 from millpond.client.errors import Fenced, SendFailed
 from millpond.wire import kernel
+from millpond.wire import messages as m
+from millpond.wire.batch import read_header
 from millpond.wire.compression import ZSTD
 from support.node import Node
 from support.raw import Raw
@@ -157,3 +160,99 @@ def test_a_batch_that_is_too_large_is_refused_with_advice(node: Node, topic: str
 def test_what_cannot_be_flushed_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="acks"):
         BatchWriter(Cluster({}), **wrong)  # type: ignore[arg-type]
+
+
+class Script:
+    """A broker by the book: what it was sent, and what it answers. It is its own cluster and its own connection."""
+
+    def __init__(self, *answers: ErrorCode) -> None:
+        self.answers = list(answers)
+        self.sequences: list[int] = []
+        self.waiting: list[list[tuple[str, int]]] = []
+        self.waiting_when_sent: list[int] = []
+
+    def any(self) -> Script:
+        return self
+
+    def leader(self, topic: str, partition: int) -> Script:
+        return self
+
+    def forget(self, topic: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def retrying(self, what: str, action: Callable[[], object]) -> object:
+        return action()
+
+    def ask(self, request: m.Message, answer: type[m.Message]) -> m.Message:
+        return m.InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=7, producer_epoch=0)
+
+    def send(self, request: m.ProduceRequest, answer: type[m.Message], *, newest: int) -> None:
+        assert newest == 11
+        self.waiting_when_sent.append(len(self.waiting))
+        asked = []
+        for topic in request.topic_data:
+            for each in topic.partition_data:
+                self.sequences.append(read_header(each.records).base_sequence)  # type: ignore[arg-type]
+                asked.append((topic.name, each.index))
+        self.waiting.append(asked)
+
+    def receive(self, answer: type[m.Message]) -> m.ProduceResponse:
+        topic, index = self.waiting.pop(0)[0]
+        code = self.answers.pop(0) if self.answers else ErrorCode.NONE
+        kind = m.ProduceResponse
+        told = kind.PartitionProduceResponse(index=index, error_code=code, base_offset=0)
+        return kind(responses=[kind.TopicProduceResponse(name=topic, partition_responses=[told])], throttle_time_ms=0)
+
+
+def scripted(script: Script, batches: int) -> None:
+    with BatchWriter(cast(Cluster, script), request_bytes=1) as writer:
+        for number in range(batches):
+            append(writer, Place("t", 0), [b"%d" % number])
+        writer.flush()
+
+
+def test_batches_behind_a_failed_one_are_sent_again_after_it() -> None:
+    gap = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    script = Script(ErrorCode.NOT_LEADER_OR_FOLLOWER, gap, gap)
+    scripted(script, 3)
+    assert script.sequences == [0, 1, 2, 0, 1, 2]
+    # Nothing is sent again while an answer is outstanding: it could overtake, or be overtaken.
+    assert script.waiting_when_sent[3] == 0
+
+
+def test_what_was_stored_before_is_not_sent_again() -> None:
+    script = Script(ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    scripted(script, 3)
+    assert script.sequences == [0, 1, 2, 1, 2]
+
+
+def test_a_batch_that_is_there_already_counts_as_stored() -> None:
+    script = Script(ErrorCode.REQUEST_TIMED_OUT, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+    scripted(script, 1)
+    assert script.sequences == [0, 0]
+
+
+def test_no_more_are_on_their_way_than_a_broker_remembers() -> None:
+    script = Script()
+    scripted(script, 20)
+    assert script.sequences == list(range(20))
+    assert max(script.waiting_when_sent) == 4
+
+
+def test_a_gap_at_the_oldest_batch_is_an_error() -> None:
+    with pytest.raises(SendFailed, match="lost track of this producer"):
+        scripted(Script(ErrorCode.NONE, ErrorCode.UNKNOWN_PRODUCER_ID), 2)
+
+
+def test_a_new_leader_is_sent_to_when_the_old_one_has_answered() -> None:
+    older, newer = Script(), Script()
+    with BatchWriter(cast(Cluster, older), request_bytes=1) as writer:
+        append(writer, Place("t", 0), [b"0"])
+        older.leader = lambda *_: newer  # type: ignore[method-assign]
+        append(writer, Place("t", 0), [b"1"])
+        assert newer.sequences == []
+        writer.flush()
+    assert (older.sequences, newer.sequences) == ([0], [1])

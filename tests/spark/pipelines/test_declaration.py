@@ -228,6 +228,15 @@ def test_a_schema_may_have_a_file_beside_the_declaration(load: Load, tmp_path: P
         load(text).parse.schema_text()
 
 
+def test_every_name_that_the_room_offers_is_there() -> None:
+    import millpond.spark as room
+
+    assert {"Archive", "Pipeline", "Skew", "make_session"} <= set(room.__all__)
+    assert all(getattr(room, name) is not None for name in room.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Pipe'"):
+        _ = room.Pipe
+
+
 def test_reading_a_declaration_needs_no_spark() -> None:
     import subprocess
     import sys

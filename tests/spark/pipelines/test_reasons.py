@@ -72,6 +72,12 @@ selec
 ^^^
 """
 
+CALL = """\
+An error occurred while calling o128.save.
+: org.apache.spark.SparkException: [DATA_SOURCE_NOT_FOUND] Data source millpond not found. SQLSTATE: 42K02
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.dataSourceNotFoundError(QueryExecutionErrors.scala:722)
+"""
+
 JAVA = """\
 Query p.read [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure: Task 0 in stage 1.0 \
 failed 1 times, most recent failure: Lost task 0.0 in stage 1.0 (TID 1) (127.0.0.1 executor driver): \
@@ -95,6 +101,7 @@ Caused by: java.lang.Exception
         (VIEW, "The table or view `imput` cannot be found. Verify the spelling."),
         (SYNTAX, "Syntax error at or near 'selec'"),
         (JAVA, "No space left on device"),
+        (CALL, "Data source millpond not found"),
         ("plain words", "plain words"),
         ("Traceback (most recent call last):\n  File x\nMemoryError\n", "MemoryError"),
     ],

@@ -13,6 +13,7 @@ _STACK: Final = re.compile(r"\n\s*(?:at \S+\(|\.\.\. \d+ more|Caused by: |JVM st
 _STATE: Final = re.compile(r"[.;]?\s*SQLSTATE: \w{5}")
 _CLASS: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _WRAPPERS: Final = (
+    re.compile(r"^An error occurred while calling [\w$.]+?\.\s*:\s*"),
     re.compile(r"^Query (?:\S+ )?\[id = [^\]]*\] terminated with exception: "),
     re.compile(r"^Job aborted due to stage failure: .*?: (?=[a-z]+\.[\w.]*(?:Exception|Error))", re.DOTALL),
     re.compile(r"^(?:Writing )?[Jj]ob aborted\.? ?(?!due)"),
