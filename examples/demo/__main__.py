@@ -23,6 +23,7 @@ from millpond import Producer
 
 PARTITIONS: Final = 4
 PATIENCE_SECONDS: Final = 240.0
+STARTING_SECONDS: Final = 120.0
 
 
 def main() -> int:
@@ -52,7 +53,7 @@ def main() -> int:
         declaration = Path(__file__).parent / "orders.toml"
         pipeline = Program("pipeline", "run", str(declaration), environment=environment)
         shop = Shop(arguments.orders)
-        send(shop, bootstrap, arguments.seconds)
+        send(shop, bootstrap, arguments.seconds, watch)
         is_done = wait_until_done(watch, pipeline, folder / "lake", shop)
         code = pipeline.stop()
     finally:
@@ -81,13 +82,18 @@ def create_topics(environment: dict[str, str]) -> None:
             raise SystemExit(f"topic {name} could not be created")
 
 
-def send(shop: Shop, bootstrap: str, seconds: float) -> None:
-    """All events, evenly over the time given."""
+def send(shop: Shop, bootstrap: str, seconds: float, watch: Watch) -> None:
+    """A tenth of the events while Spark starts; the others, evenly over the time given, when it keeps up."""
     with Producer(bootstrap=bootstrap) as producer:
         events = list(shop.events())
+        early = len(events) // 10
+        for event in events[:early]:
+            send_one(producer, event)
+        producer.flush()
+        watch.wait_until_read(STARTING_SECONDS)
         begun = time.monotonic()
-        for number, event in enumerate(events):
-            ahead = begun + seconds * number / len(events) - time.monotonic()
+        for number, event in enumerate(events[early:]):
+            ahead = begun + seconds * number / (len(events) - early) - time.monotonic()
             if ahead > 0.01:
                 time.sleep(ahead)
             send_one(producer, event)
@@ -103,9 +109,7 @@ def wait_until_done(watch: Watch, pipeline: Program, lake: Path, shop: Shop) -> 
     """Until no job has anything left, and the windows that the last events closed are written."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while pipeline.is_running() and time.monotonic() < deadline:
-        lag = watch.lag()
-        is_read = bool(lag) and not any(lag.values())
-        if is_read and len(revenue_of(lake)) >= len(shop.truth.revenue):
+        if watch.is_read() and len(revenue_of(lake)) >= len(shop.truth.revenue):
             # One more look at the cluster, so that the picture ends at zero.
             time.sleep(1.5)
             return True

@@ -37,7 +37,7 @@ def draw(path: Path, revenue: dict[tuple[datetime, str], float], samples: list[S
     for job, colour in zip(GROUPS, COLOURS, strict=False):
         middle.plot(times, [each.lag[job] for each in samples], label=job, color=colour)
     middle.set_title("Lag: records that a job has not finished", loc="left")
-    middle.legend(frameon=False, loc="upper right")
+    middle.legend(frameon=False, ncols=3, loc="upper left")
     bottom.step(times, [each.dead_letters for each in samples], where="post", color=COLOURS[3])
     bottom.set_title("Dead letters", loc="left")
     bottom.set_xlabel("seconds since the start")

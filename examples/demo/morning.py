@@ -22,7 +22,7 @@ DUPLICATE_SHARE: Final = 0.01
 LATE_SHARE: Final = 0.03
 POISON_SHARE: Final = 0.002
 ERASED_SHARE: Final = 0.01
-POISON: Final = (b"{broken", b'{"event_id": 7}', b"\xff\xfe\x00", b"[1, 2, 3]", b'{"total": "a lot"}')
+POISON: Final = (b"{broken", b'{"at": "yesterday"}', b"\xff\xfe\x00", b"[1, 2, 3]", b'{"total": "a lot"}')
 
 
 @dataclass(slots=True)

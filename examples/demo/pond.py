@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, TopicPartition
 MILLPOND: Final = (sys.executable, "-c", "import sys; from millpond.cli import main; sys.exit(main())")
 READY_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 60.0
+SAMPLE_SECONDS: Final = 0.5
 GROUPS: Final = {"archive": "demo", "aggregate": "demo.aggregate", "latest": "demo.latest"}
 """The first job has the group's own name."""
 
@@ -95,8 +96,16 @@ class Watch:
         if self._thread:
             self._thread.join()
 
-    def lag(self) -> dict[str, int]:
-        return self.samples[-1].lag if self.samples else {}
+    def is_read(self) -> bool:
+        """Whether every job has finished all that was sent, a moment ago."""
+        return bool(self.samples) and not any(self.samples[-1].lag.values())
+
+    def wait_until_read(self, seconds: float) -> None:
+        """Return when every job has; or when the time is over, because the rest can go on without."""
+        time.sleep(2 * SAMPLE_SECONDS)
+        deadline = time.monotonic() + seconds
+        while not self.is_read() and time.monotonic() < deadline:
+            time.sleep(SAMPLE_SECONDS)
 
     def _run(self) -> None:
         begun = time.monotonic()
@@ -104,7 +113,7 @@ class Watch:
             job: Consumer({"bootstrap.servers": self.bootstrap, "group.id": group, "log_level": 0})
             for job, group in GROUPS.items()
         }
-        while not self._stopped.wait(0.5):
+        while not self._stopped.wait(SAMPLE_SECONDS):
             any_consumer = next(iter(consumers.values()))
             ends = [self._end(any_consumer, "orders", number) for number in range(self.partitions)]
             lag = {job: self._behind(consumer, ends) for job, consumer in consumers.items()}

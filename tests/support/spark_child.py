@@ -194,7 +194,7 @@ def _copy(
     if not query.awaitTermination(QUERY_SECONDS_MAX):
         query.stop()
         raise TimeoutError(f"the query has not ended after {QUERY_SECONDS_MAX} s")
-    return {"rows": sum(each["numInputRows"] for each in query.recentProgress)}
+    return {"rows": sum(each.numInputRows for each in query.recentProgress)}
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from millpond import Producer
 from millpond.spark import Aggregate, Archive, Quality, Replay, Skew
 from millpond.spark.pipelines.declarative import flow_of
 from millpond.spark.pipelines.values import DeclarationError
+from millpond.spark.pipelines.worker_python import launcher
 from support.node import Node
 from support.spark_kinds import at, records_of
 from support.topics import create_topic
@@ -74,12 +75,13 @@ def test_the_example_project_runs(node: Node, tmp_path: Path) -> None:
 
 
 def run_project(project: Path, bootstrap: str, lake: Path) -> None:
+    python = launcher(project)
     environment = {
         **os.environ,
         "MILLPOND_BOOTSTRAP": bootstrap,
         "LAKE": str(lake),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": python,
         "SPARK_LOCAL_IP": "127.0.0.1",
         # Short jobs are not worth compiling well.
         "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

@@ -81,7 +81,7 @@ def test_a_stream_writes_and_reads_the_same(
     stream = (
         spark.readStream.format("millpond")
         .options(**{"kafka.bootstrap.servers": node.bootstrap, "subscribe": topic, "startingOffsets": "earliest"})
-        .options(includeHeaders="true", maxOffsetsPerTrigger="2000")
+        .options(includeHeaders="true", maxOffsetsPerTrigger="3000")
         .load()
         # What was read goes on as it is: the column topic is replaced, the partition kept.
         .withColumn("topic", f.lit(f"{topic}-copy"))

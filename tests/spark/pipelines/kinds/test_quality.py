@@ -106,6 +106,7 @@ def test_good_rows_in_a_topic_may_have_a_key_of_their_own(spark: SparkSession) -
         ({"rules": {"a b": "true"}}, r"rules\.a b: a rule's name"),
         ({"rules": {"parses": "true"}}, "this name is taken"),
         ({"rules": RULES, "delivery": "once"}, "no such choice"),
+        ({"rules": RULES, "delivery": "at_least_once", "to": {"topic": "t"}}, "say the same here and in `to`"),
     ],
 )
 def test_what_cannot_be(settings: dict[str, Any], told: str) -> None:

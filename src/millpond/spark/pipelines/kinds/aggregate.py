@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from millpond.spark.pipelines.kind import Kind
-from millpond.spark.pipelines.kinds.columns import COLUMNS, as_json, moment, named, need_columns, quoted
+from millpond.spark.pipelines.kinds.columns import COLUMNS, EVENT_TIME, as_json, moment, named, need_columns, quoted
 from millpond.spark.pipelines.kinds.flows import Flow, Sink, To, as_records, start
 from millpond.spark.pipelines.values import (
     DURATION,
@@ -33,8 +33,6 @@ START: Final = "window_start"
 END: Final = "window_end"
 ROW: Final = "_row"
 """Names a window and its group in a table that is updated: a key must not be null, a group may be."""
-
-_TIME: Final = "_event_time"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +91,7 @@ def windows(frame: DataFrame, job: Aggregate) -> DataFrame:
         # A batch frame knows no watermark; there all of it is at hand at once.
         once = timed.dropDuplicatesWithinWatermark if frame.isStreaming else timed.dropDuplicates
         timed = once(list(job.distinct_by))
-    window = f.window(_TIME, str(job.window), slide)
+    window = f.window(EVENT_TIME, str(job.window), slide)
     return (
         timed.groupBy(window.alias("window"), *named(job.group_by))
         .agg(*named(job.measures))
@@ -109,9 +107,9 @@ def with_time(frame: DataFrame, time: str, watermark: Duration, name: str) -> Da
     """The rows that have a time, with `_event_time` and its watermark. Others are in no window, and are counted."""
     from pyspark.sql import functions as f
 
-    timed = frame.withColumn(_TIME, moment(time))
-    counted = timed.observe(name, f.count_if(f.col(_TIME).isNull()).alias("without_time"))
-    return counted.where(f.col(_TIME).isNotNull()).withWatermark(_TIME, str(watermark))
+    timed = frame.withColumn(EVENT_TIME, moment(time))
+    counted = timed.observe(name, f.count_if(f.col(EVENT_TIME).isNull()).alias("without_time"))
+    return counted.where(f.col(EVENT_TIME).isNotNull()).withWatermark(EVENT_TIME, str(watermark))
 
 
 def output(rows: DataFrame, job: Aggregate) -> DataFrame:

@@ -22,6 +22,11 @@ TIMESTAMP: Final = "_timestamp"
 HEADERS: Final = "_headers"
 FAULT: Final = "_fault"
 
+EVENT_TIME: Final = "_event_time"
+"""When it happened, in the kinds that go by that time."""
+
+HEADER_TYPE: Final = "array<struct<key:string,value:binary>>"
+
 RAW_VALUE: Final = "value"
 """The one column of a record's content when nothing is parsed."""
 

@@ -30,7 +30,7 @@ from millpond.spark.pipelines.values import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Mode: TypeAlias = Literal["append", "update"]
@@ -140,12 +140,23 @@ def write_batch(batch: DataFrame, number: int, sink: Sink) -> None:
 
     Sinks written in Python take only appended rows from a stream (as of Spark 4.3), so what updates comes this way.
     """
-    query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-    assert query is not None, "a batch of a stream runs under the id of its query"
-    # Rows that may arrive twice anyway are sent without a transaction, and then nobody remembers the number.
-    is_once = sink.format == TABLES or sink.options.get("delivery") == "exactly_once"
-    once = {"txnAppId": query, "txnVersion": str(number)} if is_once else {}
+    once = _once(batch.sparkSession, number, sink)
     batch.write.format(sink.format).options(**sink.options, **once).mode("append").save()
+
+
+def _once(session: SparkSession, number: int, sink: Sink) -> dict[str, str]:
+    """What tells the sink which write this is."""
+    context = getattr(session, "sparkContext", None)
+    if context is None:
+        # Over Connect only the tasks know their query; the lake asks them.
+        if sink.format == TABLES:
+            return {"ofStream": "true"}
+        raise DeclarationError("over Spark Connect, rows that update can go to a table only; run it with --master")
+    if sink.format == TOPICS and sink.options.get("delivery") != "exactly_once":
+        return {}
+    query = context.getLocalProperty("sql.streaming.queryId")
+    assert query is not None, "a batch of a stream runs under the id of its query"
+    return {"txnAppId": query, "txnVersion": str(number)}
 
 
 def as_records(frame: DataFrame, key: Column) -> DataFrame:

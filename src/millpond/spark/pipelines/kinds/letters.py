@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from millpond.client import dead_letters as names
-from millpond.spark.pipelines.kinds.columns import HEADERS, OFFSET, PARTITION, TIMESTAMP, TOPIC
+from millpond.spark.pipelines.kinds.columns import HEADER_TYPE, HEADERS, OFFSET, PARTITION, TIMESTAMP, TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 NEEDED: Final = (TOPIC, PARTITION, OFFSET, TIMESTAMP)
 """The columns of a row that say where its record was."""
-
-HEADER_TYPE: Final = "array<struct<key:string,value:binary>>"
 
 
 def letter_headers(frame: DataFrame, error_type: str, message: Column, group: str) -> Column:

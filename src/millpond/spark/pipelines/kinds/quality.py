@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from millpond.spark.pipelines.kind import Context, Kind, Query
-from millpond.spark.pipelines.kinds.columns import FAULT, HEADERS, KEY, TOPIC, VALUE, need_columns, value_bytes
+from millpond.spark.pipelines.kinds.columns import (
+    FAULT,
+    HEADER_TYPE,
+    HEADERS,
+    KEY,
+    TOPIC,
+    VALUE,
+    need_columns,
+    value_bytes,
+)
 from millpond.spark.pipelines.kinds.flows import TOPICS, Flow, Sink, To, topic_options, write_batch, writer
 from millpond.spark.pipelines.kinds.letters import NEEDED, letter_headers
 from millpond.spark.pipelines.values import NAME, TEXTS, DeclarationError, one_of, table_of, value
@@ -37,7 +46,7 @@ class Quality(Flow):
     to: To | None = value("Where good rows go; nowhere if not given.", table_of(To), None)
     dead_letters: str = value('The topic for bad rows; "<topic>.dead" if not given.', NAME, "")
     delivery: str = value(
-        "How often a dead letter may arrive.", one_of("exactly_once", "at_least_once"), "exactly_once"
+        "How often a record may arrive, good or bad.", one_of("exactly_once", "at_least_once"), "exactly_once"
     )
 
     def __post_init__(self) -> None:
@@ -45,10 +54,14 @@ class Quality(Flow):
         if not self.rules:
             raise DeclarationError('rules is empty: write what must be true, as { positive = "total > 0" }')
         for name in self.rules:
-            if not _RULE.fullmatch(name) or name == PARSES:
-                taken = name == PARSES
-                why = "this name is taken" if taken else "a rule's name is made of letters, digits and '_'"
-                raise DeclarationError(f"rules.{name}: {why}")
+            if name == PARSES:
+                raise DeclarationError(f"rules.{name}: this name is taken")
+            if not _RULE.fullmatch(name):
+                raise DeclarationError(f"rules.{name}: a rule's name is made of letters, digits and '_'")
+        if self.to is not None and self.to.topic and self.to.delivery != self.delivery:
+            raise DeclarationError(
+                "delivery: good rows and dead letters go out together; say the same here and in `to`"
+            )
 
     @property
     def splits(self) -> bool:
@@ -117,7 +130,7 @@ def routed(rows: DataFrame, job: Quality) -> DataFrame:
         f.when(is_bad, dead).otherwise(f.lit(to or None)).alias("topic"),
         _key(rows, job, is_bad).alias("key"),
         value_bytes(rows.drop(BROKEN)).alias("value"),
-        f.when(is_bad, letter).otherwise(own_headers.cast("array<struct<key:string,value:binary>>")).alias("headers"),
+        f.when(is_bad, letter).otherwise(own_headers.cast(HEADER_TYPE)).alias("headers"),
     )
 
 

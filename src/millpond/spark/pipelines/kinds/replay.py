@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from millpond.spark.pipelines.kind import Context, Job, Kind, Query
 from millpond.spark.pipelines.kinds.archive import CALENDAR
 from millpond.spark.pipelines.kinds.columns import (
+    HEADER_TYPE,
     HEADERS,
     KEY,
     OFFSET,
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 
 SLICE_SECONDS: Final = 1.0
 """A slice is what may go out in so long; then comes the next."""
-
-HEADER_TYPE: Final = "array<struct<key:string,value:binary>>"
 
 
 @dataclass(frozen=True, kw_only=True)

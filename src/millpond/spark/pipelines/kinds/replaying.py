@@ -30,7 +30,7 @@ SLICES_MAX: Final = 10_000
 """More would cost more to remember than they spread the load; slices grow instead."""
 
 ONE_TASK_ROWS: Final = 20_000
-"""A slice of so few rows is sent by one task."""
+"""A task sends about so many; a slice of fewer rows is sent by one."""
 
 STEPS_PER_SLICE: Final = 8
 """The time is looked at so much finer than it is cut."""
@@ -199,7 +199,7 @@ class Replaying:
             options["includeTimestamps"] = "true"
         if self.job.delivery == "exactly_once":
             options |= {"txnAppId": progress.app_id, "txnVersion": str(progress.sent)}
-        tasks = 1 if size <= ONE_TASK_ROWS else self.context.spark.sparkContext.defaultParallelism
+        tasks = 1 if size <= ONE_TASK_ROWS else -(-size // ONE_TASK_ROWS)
         ordered = in_order(rows, self.job, tasks)
         ordered.write.format(TOPICS).options(**options).mode("append").save()
 

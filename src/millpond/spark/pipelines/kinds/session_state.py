@@ -14,8 +14,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import DecimalType, IntegralType, LongType, StructField, StructType
 
-from millpond.spark.pipelines.kinds.columns import named, quoted
-from millpond.spark.pipelines.kinds.sessions import _TIME, END, EVENTS, START, Fold, Sessions
+from millpond.spark.pipelines.kinds.columns import EVENT_TIME, named, quoted
+from millpond.spark.pipelines.kinds.sessions import END, EVENTS, START, Fold, Sessions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -150,8 +150,8 @@ def keep_sessions(timed: DataFrame, job: Sessions, folds: tuple[Fold, ...]) -> D
     ends = f.coalesce(f.expr(job.ends_when), f.lit(False)) if job.ends_when else f.lit(False)
     events = timed.select(
         *named(job.key),
-        f.col(_TIME),
-        f.unix_micros(_TIME).alias("_at"),
+        f.col(EVENT_TIME),
+        f.unix_micros(EVENT_TIME).alias("_at"),
         ends.alias("_ends"),
         *[f.expr(fold.sql).alias(part) for fold, part in zip(folds, parts, strict=True)],
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from millpond.spark.pipelines.kind import Kind
 from millpond.spark.pipelines.kinds.aggregate import with_time
-from millpond.spark.pipelines.kinds.columns import COLUMNS, named, quoted
+from millpond.spark.pipelines.kinds.columns import COLUMNS, EVENT_TIME, named, quoted
 from millpond.spark.pipelines.kinds.flows import Flow, Sink, To, as_records, start
 from millpond.spark.pipelines.values import (
     DURATION,
@@ -34,8 +34,6 @@ START: Final = "session_start"
 END: Final = "session_end"
 EVENTS: Final = "events"
 FOLDS: Final = ("count", "sum", "min", "max", "first", "last")
-
-_TIME: Final = "_event_time"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +118,8 @@ def sessions(frame: DataFrame, job: Sessions) -> DataFrame:
 
     timed = with_time(frame, job.time, job.watermark, "sessions")
     return (
-        timed.groupBy(f.session_window(_TIME, str(job.gap)).alias("window"), *named(job.key))
-        .agg(f.max(_TIME).alias(END), f.count("*").alias(EVENTS), *named(job.measures))
+        timed.groupBy(f.session_window(EVENT_TIME, str(job.gap)).alias("window"), *named(job.key))
+        .agg(f.max(EVENT_TIME).alias(END), f.count("*").alias(EVENTS), *named(job.measures))
         .select(
             *[f.col(quoted(name)) for name in job.key],
             f.col("window.start").alias(START),
