@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from millpond.cli.errors import Failed
-
-if TYPE_CHECKING:
-    from millpond.spark.pipelines.declaration import Pipeline
-
-
-class Wrong(Failed):
-    """A declaration that cannot be: the file must be changed. Exit code 2."""
-
-    exit_code = 2
+from millpond.cli.pipeline_file import load
 
 
 @click.group("pipeline")
@@ -159,15 +150,6 @@ def status_command(what: str | None, as_json: bool, watch: bool) -> None:
     show_statuses(what, as_json=as_json, watch=watch)
 
 
-def load(file: Path) -> Pipeline:
-    from millpond.spark.pipelines.declaration import DeclarationError, Pipeline
-
-    try:
-        return Pipeline.load(file)
-    except DeclarationError as fault:
-        raise Wrong(sentence(str(fault))) from None
-
-
 def read_conf(given: tuple[str, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in given:
@@ -176,8 +158,3 @@ def read_conf(given: tuple[str, ...]) -> dict[str, str]:
             raise click.UsageError(f"--conf {each}: write it as KEY=VALUE, as spark.executor.memory=4g.")
         found[key.strip()] = text.strip()
     return found
-
-
-def sentence(text: str) -> str:
-    """With a full stop, unless it ends in a sign or in something to copy."""
-    return text if text.endswith((".", "?", "!", "'", "`")) or "\n" in text else f"{text}."

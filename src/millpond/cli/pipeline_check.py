@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from millpond.cli.panel import Row, panel
-from millpond.cli.pipeline import Wrong, sentence
+from millpond.cli.pipeline_file import Wrong, sentence
 from millpond.spark.pipelines.context import dead_letter_topics, parse_options, source_options
 from millpond.spark.pipelines.declaration import DeclarationError, Pipeline, kind_of
 from millpond.spark.pipelines.kind import Job

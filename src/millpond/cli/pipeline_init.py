@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from millpond.cli.errors import nearest
-from millpond.cli.pipeline import Wrong
+from millpond.cli.pipeline_file import Wrong
 from millpond.spark.pipelines.kinds import KINDS
 
 HEAD: Final = """\

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from millpond.cli.errors import Failed
-from millpond.cli.pipeline import Wrong, sentence
+from millpond.cli.pipeline_file import Wrong, sentence
 from millpond.cli.pipeline_show import drawn, line, utc_clock
 from millpond.cli.table import print_table
 from millpond.cli.times import show_span

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from millpond.cli.errors import Failed, nearest
-from millpond.cli.pipeline import load
+from millpond.cli.pipeline_file import load
 from millpond.cli.pipeline_show import COLUMNS, WORDS, cells, drawn, extras
 from millpond.cli.table import print_table
 from millpond.cli.times import show_span
