@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +208,9 @@ def measure_ways(plan: Plan) -> Iterator[tuple[Way, Measured]]:
         rows = fill(node, ROWS_QUICK if plan.quick else ROWS)
         ways = ways_of(node, rows, Path(folder) / "table", bool(archives))
         slices: list[list[Measured]] = [[] for _ in ways]
+        for way in ways:
+            if way.verb == "read":
+                process.do(replace(way, verb="count"), way.rows)
         # The virtual machine compiles what it has seen often enough.
         for way in ways * (1 if plan.quick else 2):
             process.do(way, way.rows)

@@ -37,6 +37,13 @@ def read(session: Any, kind: str, options: dict[str, str], rows: int) -> None:
     session.read.format(kind).options(**options).load().write.format("noop").mode("overwrite").save()
 
 
+def count(session: Any, kind: str, options: dict[str, str], rows: int) -> None:
+    """The source must have every row: one that leaves some out would look fast."""
+    found = session.read.format(kind).options(**options).load().selectExpr("count(value)").first()[0]
+    if found != rows:
+        raise ValueError(f"{kind} has {found:,} of {rows:,} rows")
+
+
 def write(session: Any, kind: str, options: dict[str, str], rows: int) -> None:
     """So many rows that cost next to nothing to make."""
     if kind == "millpond_delta":
@@ -48,7 +55,7 @@ def write(session: Any, kind: str, options: dict[str, str], rows: int) -> None:
 def main() -> None:
     session = session_of(json.loads(sys.argv[1]))
     print(json.dumps({"ready": session.version}), flush=True)
-    verbs = {"read": read, "write": write}
+    verbs = {"read": read, "count": count, "write": write}
     for line in sys.stdin:
         words = json.loads(line)
         began = time.perf_counter()
