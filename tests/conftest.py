@@ -33,11 +33,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever starts Spark runs in one process, so that its machines of Java do not starve each other."""
+    """The tests of one file about Spark run in one process: what they share is dear to start."""
     for item in items:
-        if item.get_closest_marker("spark") or "/spark/" in item.path.as_posix():
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        path = item.path.as_posix()
+        if "/tests/spark/" in path:
+            item.add_marker(pytest.mark.xdist_group(path.rpartition("/tests/")[2]))
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,15 @@ python tests/campaigns/chaos.py --loops 200 --records 100000 --minutes 6 --seeds
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+SPARK = FOLDER.parent / "spark"
+LONG_TESTS = [sys.executable, "-m", "pytest", str(SPARK / "test_clusters.py"), str(SPARK / "test_spark_connector.py")]
+"""Tests that take too long for every change; MILLPOND_ALL=1 lets them run."""
 
 
 def main() -> int:
@@ -33,6 +37,7 @@ def main() -> int:
     ):
         print(f"\n{' '.join(words)}", flush=True)
         failed += subprocess.run([sys.executable, str(FOLDER / words[0]), *words[1:]], check=False).returncode != 0
+    failed += subprocess.run(LONG_TESTS, env={**os.environ, "MILLPOND_ALL": "1"}, check=False).returncode != 0
     return 1 if failed else 0
 
 

@@ -14,7 +14,6 @@ pytest.importorskip("pyspark", reason="pip install 'millpond[spark,demo]'")
 pytest.importorskip("matplotlib", reason="pip install 'millpond[spark,demo]'")
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_demo_ends_with_every_check_and_a_chart(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ pytestmark = [
         shutil.which("java") is None, reason="Spark needs Java: apt-get install openjdk-17-jre-headless"
     ),
 ]
-with_time = pytest.mark.skipif(os.environ.get("MILLPOND_ALL") != "1", reason="takes a while: set MILLPOND_ALL=1")
+with_time = pytest.mark.skipif(os.environ.get("MILLPOND_ALL") != "1", reason="takes a while: make chaos runs it")
 RECORDS = 200
 PROGRAM = Path(sys.executable).parent / "millpond"
 
@@ -63,6 +63,7 @@ def copy_twice(child: SparkChild, node: Node, topic: str, checkpoint: Path) -> N
     assert len(found["rows"]) == 2 * RECORDS
 
 
+@with_time
 def test_a_standalone_cluster_runs_a_job_exactly_once(
     cluster: SparkCluster, node: Node, topic: str, tmp_path: Path
 ) -> None:

@@ -274,13 +274,12 @@ def _sent(node: Node) -> int:
 
 
 def _finish(declaration: Path) -> None:
-    """What is left, in a run that ends by itself; once more for the windows that the first closed."""
-    for _ in range(2):
-        last = Driver(declaration, once=True)
-        try:
-            assert last.wait(JOBS_SECONDS_MAX) == 0, last.said()
-        finally:
-            last.kill()
+    """What is left, in a run that ends by itself."""
+    last = Driver(declaration, once=True)
+    try:
+        assert last.wait(JOBS_SECONDS_MAX) == 0, last.said()
+    finally:
+        last.kill()
 
 
 def _check(node: Node, folder: Path, sender: Sender, tally: Tally) -> None:
