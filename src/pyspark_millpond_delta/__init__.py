@@ -5,6 +5,7 @@ Spark imports every module named `pyspark_*` when a session looks for formats, s
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -17,6 +18,12 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        from millpond.spark.versions import check_packages
+
+        check_packages()
+        super().__init__(options)
+
     @classmethod
     def name(cls) -> str:
         return "millpond_delta"

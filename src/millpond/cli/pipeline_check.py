@@ -16,8 +16,9 @@ from millpond.cli.pipeline_file import Wrong, sentence
 from millpond.spark.pipelines.context import dead_letter_topics, parse_options, source_options
 from millpond.spark.pipelines.declaration import DeclarationError, Pipeline, kind_of
 from millpond.spark.pipelines.kind import Job
-from millpond.spark.pipelines.session import SessionError, check_python, find_java, installed_version
+from millpond.spark.pipelines.session import SessionError, check_python, find_java
 from millpond.spark.pipelines.values import Duration, key_of
+from millpond.spark.versions import installed_version
 
 SECRET: Final = re.compile(r"password|secret|jaas|token|private|keystore\.key|credential", re.IGNORECASE)
 HIDDEN: Final = "(hidden)"

@@ -11,30 +11,10 @@ import pytest
 from millpond.spark.pipelines import session as s
 from millpond.spark.pipelines.session import SessionError, check_python, default_settings, find_java, make_session
 
-Versions = dict[str, str]
-GOOD: Versions = {"pyspark": "4.3.0", "pyarrow": "26.0.1", "pandas": "2.3.3"}
 
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"pyspark": None}, "pyspark is not installed: pip install 'millpond[spark]'"),
-        ({"pyspark": "4.1.9"}, "pyspark 4.1.9 is too old, it must be 4.2 or newer: pip install 'pyspark>=4.2'"),
-        ({"pyarrow": None}, "pyarrow is not installed: pip install 'millpond[spark]'"),
-        ({"pandas": None}, "pandas is not installed: pip install 'millpond[spark]'"),
-        ({"pandas": "3.0.0"}, "pandas 3.0.0 is too new for Spark: pip install 'pandas>=2.2,<3'"),
-    ],
-)
-def test_packages_that_are_missing_or_do_not_fit(changes: dict[str, str | None], told: str) -> None:
-    with pytest.raises(SessionError) as caught:
-        check_python((GOOD | changes).get)
-    assert str(caught.value) == told
-
-
-@pytest.mark.parametrize("pyspark", ["4.2.0", "4.3.0.dev1", "5.0.0", "10.0"])
-def test_packages_that_fit(pyspark: str) -> None:
-    check_python((GOOD | {"pyspark": pyspark}).get)
-    check_python({"pyspark-client": pyspark, "pyarrow": "18", "pandas": "2.2"}.get)
+def test_packages_that_do_not_fit_are_told_as_what_keeps_spark_from_starting() -> None:
+    with pytest.raises(SessionError, match=r"pyspark 4\.1\.9 is too old"):
+        check_python({"pyspark": "4.1.9"}.get)
 
 
 MakeJava = Callable[..., Path]

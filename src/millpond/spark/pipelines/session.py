@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from millpond.spark.pipelines.worker_python import choose_python
+from millpond.spark.versions import PYSPARK_LEAST, WrongVersion, check_packages, installed_version, numbers_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PYSPARK_LEAST: Final = (4, 2)
-PANDAS_BELOW: Final = (3,)
 JAVA_LEAST: Final = 17
 LOG_BYTES_MAX: Final = 20_000_000
 """A log larger than this is set aside before the next run."""
@@ -39,32 +38,10 @@ class SessionError(Exception):
 
 def check_python(version_of: Callable[[str], str | None] | None = None) -> None:
     """pyspark, new enough, and the packages that it needs for Arrow."""
-    version_of = version_of or installed_version
-    found = version_of("pyspark") or version_of("pyspark-client")
-    if found is None:
-        raise SessionError("pyspark is not installed: pip install 'millpond[spark]'")
-    if _numbers(found) < PYSPARK_LEAST:
-        least = ".".join(map(str, PYSPARK_LEAST))
-        raise SessionError(f"pyspark {found} is too old, it must be {least} or newer: pip install 'pyspark>={least}'")
-    for package in ("pyarrow", "pandas"):
-        if version_of(package) is None:
-            raise SessionError(f"{package} is not installed: pip install 'millpond[spark]'")
-    pandas = version_of("pandas")
-    if pandas is not None and _numbers(pandas) >= PANDAS_BELOW:
-        raise SessionError(f"pandas {pandas} is too new for Spark: pip install 'pandas>=2.2,<3'")
-
-
-def installed_version(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+        check_packages(version_of)
+    except WrongVersion as fault:
+        raise SessionError(str(fault)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +183,7 @@ def _connect(name: str, remote: str, conf: Mapping[str, str]) -> SparkSession:
         _ = session.version
     except PySparkException as fault:
         raise SessionError(f"{remote} does not answer as a Spark Connect server: {_first_line(fault)}") from fault
-    if _numbers(session.version) < PYSPARK_LEAST:
+    if numbers_of(session.version) < PYSPARK_LEAST:
         least = ".".join(map(str, PYSPARK_LEAST))
         raise SessionError(f"{remote} is Spark {session.version}; pipelines need {least} or newer")
     return session

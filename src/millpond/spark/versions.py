@@ -1,0 +1,51 @@
+"""Which packages Spark and we need, in which versions; each error is one line that says what to type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+PYSPARK_LEAST: Final = (4, 2)
+PANDAS_BELOW: Final = (3,)
+NEEDED: Final = ("pyarrow", "pandas")
+
+INSTALL: Final = "pip install 'millpond[spark]'"
+
+
+class WrongVersion(Exception):
+    """A package is missing, too old or too new. The message says what to do."""
+
+
+def check_packages(version_of: Callable[[str], str | None] | None = None) -> None:
+    """WrongVersion unless pyspark, and what it needs for Arrow, are here and fit."""
+    version_of = version_of or installed_version
+    found = version_of("pyspark") or version_of("pyspark-client")
+    if found is None:
+        raise WrongVersion(f"pyspark is not installed: {INSTALL}")
+    check_pyspark(found)
+    for package in NEEDED:
+        if version_of(package) is None:
+            raise WrongVersion(f"{package} is not installed: {INSTALL}")
+    pandas = version_of("pandas")
+    if pandas is not None and numbers_of(pandas) >= PANDAS_BELOW:
+        raise WrongVersion(f"pandas {pandas} is too new for Spark: pip install 'pandas>=2.2,<3'")
+
+
+def check_pyspark(found: str) -> None:
+    if numbers_of(found) < PYSPARK_LEAST:
+        least = ".".join(map(str, PYSPARK_LEAST))
+        raise WrongVersion(f"pyspark {found} is too old, it must be {least} or newer: pip install 'pyspark>={least}'")
+
+
+def installed_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def numbers_of(text: str) -> tuple[int, ...]:
+    """The first three numbers of a version."""
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
