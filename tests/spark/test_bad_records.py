@@ -20,9 +20,9 @@ from millpond.client.dead_letters import REDRIVEN, read_dead_letter
 from millpond.client.errors import SendFailed
 from millpond.client.message import Message, from_raw
 from millpond.spark import bad_records
-from millpond.spark.arrow import SCHEMA, SCHEMA_WITH_HEADERS, schema_of
 from millpond.spark.bad_records import BadRecord, Sieve
 from millpond.spark.options import Options, read_options
+from millpond.spark.source.arrow import SCHEMA, SCHEMA_WITH_HEADERS, schema_of
 from support.node import Node
 from support.topics import create_topic
 

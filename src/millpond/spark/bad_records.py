@@ -30,7 +30,7 @@ from millpond.spark.options import (
     Options,
 )
 from millpond.spark.parsing import FAULT, PARSED, Parser, parser_of
-from millpond.spark.subscription import Assigned, Matching, Named, subscription_of
+from millpond.spark.source.subscription import Assigned, Matching, Named, subscription_of
 
 if TYPE_CHECKING:
     from millpond.client.producer import Producer

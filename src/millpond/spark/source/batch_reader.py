@@ -10,9 +10,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from millpond.base.ids import TopicPartition
 from millpond.client.cluster import offsets as cluster_offsets
 from millpond.client.cluster.cluster import Cluster
-from millpond.spark.connecting import connect
-from millpond.spark.data_loss import report_loss
-from millpond.spark.offset_spec import check_order, ending, starting
 from millpond.spark.options import (
     FAIL_ON_DATA_LOSS,
     MAX_RECORDS_PER_PARTITION,
@@ -20,9 +17,12 @@ from millpond.spark.options import (
     OptionError,
     Options,
 )
-from millpond.spark.planning import Range, split
-from millpond.spark.positions import resolve
-from millpond.spark.subscription import look, subscription_of
+from millpond.spark.source.connecting import connect
+from millpond.spark.source.data_loss import report_loss
+from millpond.spark.source.offset_spec import check_order, ending, starting
+from millpond.spark.source.planning import Range, split
+from millpond.spark.source.positions import resolve
+from millpond.spark.source.subscription import look, subscription_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,7 @@ class BatchReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from millpond.spark.reading import read_rows
+        from millpond.spark.source.reading import read_rows
 
         return read_rows(self._options, partition.value)
 

@@ -7,9 +7,9 @@ import pickle
 import pytest
 
 from millpond.client.errors import UnknownTopic
-from millpond.spark.batch_reader import BatchReader
-from millpond.spark.data_loss import DataLost
 from millpond.spark.options import OptionError, read_options
+from millpond.spark.source.batch_reader import BatchReader
+from millpond.spark.source.data_loss import DataLost
 from support.node import Node
 from support.spark_source import send
 from support.topics import create_topic, delete_records

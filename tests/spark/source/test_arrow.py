@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from millpond.spark.arrow import BatchMaker, schema_of
 from millpond.spark.options import read_options
+from millpond.spark.source.arrow import BatchMaker, schema_of
 from millpond.wire.batch import read_header
 from millpond.wire.kernel import ColumnBuilder
 from millpond.wire.records import Record, encode_batch, records_section

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.base.ids import TopicPartition
-from millpond.spark.admission import Gate, capped, waiting
+from millpond.spark.source.admission import Gate, capped, waiting
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 

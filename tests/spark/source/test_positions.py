@@ -8,9 +8,9 @@ import pytest
 
 from millpond.base.ids import TopicPartition
 from millpond.client.cluster.cluster import Cluster
-from millpond.spark.offset_spec import AtOffsets, AtTimes, Edge
 from millpond.spark.options import OptionError
-from millpond.spark.positions import resolve
+from millpond.spark.source.offset_spec import AtOffsets, AtTimes, Edge
+from millpond.spark.source.positions import resolve
 from support.clients import Confluent, Sent
 from support.node import Node
 from support.topics import create_topic, delete_records

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.base.ids import TopicPartition
-from millpond.spark.planning import Range, split
+from millpond.spark.source.planning import Range, split
 
 P = [TopicPartition("t", number) for number in range(8)]
 

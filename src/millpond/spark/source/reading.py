@@ -12,8 +12,6 @@ from millpond.client.cluster.cluster import Cluster
 from millpond.client.cluster.errors import OffsetsGone
 from millpond.client.cluster.reading import FETCH_BYTES, PATIENCE_SECONDS, RawBatch, read_range
 from millpond.client.errors import ClientError
-from millpond.spark.arrow import BatchMaker
-from millpond.spark.data_loss import is_topic_gone, report_loss
 from millpond.spark.options import (
     FAIL_ON_DATA_LOSS,
     INCLUDE_HEADERS,
@@ -22,7 +20,9 @@ from millpond.spark.options import (
     OptionError,
     Options,
 )
-from millpond.spark.planning import Range
+from millpond.spark.source.arrow import BatchMaker
+from millpond.spark.source.data_loss import is_topic_gone, report_loss
+from millpond.spark.source.planning import Range
 from millpond.wire.kernel import ColumnBuilder
 
 if TYPE_CHECKING:

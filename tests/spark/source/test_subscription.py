@@ -11,7 +11,7 @@ from millpond.base.ids import TopicPartition
 from millpond.client.cluster.cluster import Cluster, PartitionInfo, TopicInfo
 from millpond.client.errors import UnknownTopic
 from millpond.spark.options import OptionError, read_options
-from millpond.spark.subscription import Assigned, Matching, Named, found_in, look, subscription_of
+from millpond.spark.source.subscription import Assigned, Matching, Named, found_in, look, subscription_of
 from support.node import Node
 from support.topics import create_topic
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, assert_never
 from millpond.base.ids import TopicPartition
 from millpond.client.cluster import offsets as cluster_offsets
 from millpond.client.cluster.offsets import Isolation
-from millpond.spark.offset_spec import EARLIEST, LATEST, AtOffsets, AtTimes, Bound, Edge, Offsets
 from millpond.spark.options import OptionError
+from millpond.spark.source.offset_spec import EARLIEST, LATEST, AtOffsets, AtTimes, Bound, Edge, Offsets
 
 if TYPE_CHECKING:
     from millpond.client.cluster.cluster import Cluster

@@ -11,10 +11,10 @@ from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.client.cluster import offsets as cluster_offsets
 from millpond.client.cluster.offsets import Isolation
 from millpond.client.errors import ClientError
-from millpond.spark.data_loss import is_topic_gone, report_loss
-from millpond.spark.offset_spec import Offsets
-from millpond.spark.planning import Range
-from millpond.spark.subscription import Found, Subscription, look
+from millpond.spark.source.data_loss import is_topic_gone, report_loss
+from millpond.spark.source.offset_spec import Offsets
+from millpond.spark.source.planning import Range
+from millpond.spark.source.subscription import Found, Subscription, look
 
 if TYPE_CHECKING:
     from millpond.client.cluster.cluster import Cluster

@@ -11,11 +11,11 @@ import pytest
 from millpond.base.ids import TopicPartition
 from millpond.client.cluster.cluster import Cluster
 from millpond.client.errors import ClientError
-from millpond.spark import reading
-from millpond.spark.data_loss import DataLost
 from millpond.spark.options import OptionError, Options, read_options
-from millpond.spark.planning import Range
-from millpond.spark.reading import pooled_cluster, read_rows
+from millpond.spark.source import reading
+from millpond.spark.source.data_loss import DataLost
+from millpond.spark.source.planning import Range
+from millpond.spark.source.reading import pooled_cluster, read_rows
 from millpond.wire.records import Record, encode_batch
 from support.node import Node
 from support.raw import Raw

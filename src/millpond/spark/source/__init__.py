@@ -11,13 +11,13 @@ from millpond.spark.options import VALUE_FORMAT, VALUE_SCHEMA, OptionError, Opti
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from millpond.spark.batch_reader import BatchReader
-    from millpond.spark.stream_reader import StreamReader
+    from millpond.spark.source.batch_reader import BatchReader
+    from millpond.spark.source.stream_reader import StreamReader
 
 
 def schema_of(given: Mapping[str, str]) -> StructType:
     """The columns. Spark asks before it says whether the read is a batch or a stream: the options may fit either."""
-    from millpond.spark import arrow
+    from millpond.spark.source import arrow
 
     try:
         options = read_options(given, "read")
@@ -30,19 +30,19 @@ def schema_of(given: Mapping[str, str]) -> StructType:
 
 
 def batch_reader(given: Mapping[str, str], schema: StructType) -> BatchReader:
-    from millpond.spark.batch_reader import BatchReader
+    from millpond.spark.source.batch_reader import BatchReader
 
     return BatchReader(_checked(given, schema, "read"))
 
 
 def stream_reader(given: Mapping[str, str], schema: StructType) -> StreamReader:
-    from millpond.spark.stream_reader import StreamReader
+    from millpond.spark.source.stream_reader import StreamReader
 
     return StreamReader(_checked(given, schema, "readStream"))
 
 
 def _checked(given: Mapping[str, str], schema: StructType, where: Where) -> Options:
-    from millpond.spark import arrow
+    from millpond.spark.source import arrow
 
     options = read_options(given, where)
     if schema != arrow.schema_of(options):

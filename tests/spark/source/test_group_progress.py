@@ -11,7 +11,7 @@ import pytest
 from millpond.base.ids import TopicPartition
 from millpond.client.cluster import offsets as cluster_offsets
 from millpond.client.errors import CommitFailed
-from millpond.spark.group_progress import GroupProgress
+from millpond.spark.source.group_progress import GroupProgress
 from support.node import Node
 from support.spark_source import committed
 from support.topics import create_topic

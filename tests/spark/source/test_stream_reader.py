@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
 
-from millpond.spark import stream_offsets, stream_reader
-from millpond.spark.data_loss import DataLost
 from millpond.spark.options import OptionError, read_options
-from millpond.spark.stream_reader import StreamReader
+from millpond.spark.source import stream_offsets, stream_reader
+from millpond.spark.source.data_loss import DataLost
+from millpond.spark.source.stream_reader import StreamReader
 from support.node import Node
 from support.spark_source import committed, send
 from support.topics import add_partitions, create_topic, delete_topic

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from millpond.spark.data_loss import DataLost, report_loss
+from millpond.spark.source.data_loss import DataLost, report_loss
 
 
 def test_an_error_says_what_to_do() -> None:

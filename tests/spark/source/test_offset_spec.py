@@ -7,7 +7,8 @@ import json
 import pytest
 
 from millpond.base.ids import TopicPartition
-from millpond.spark.offset_spec import (
+from millpond.spark.options import OptionError, Where, read_options
+from millpond.spark.source.offset_spec import (
     AtOffsets,
     AtTimes,
     Bound,
@@ -19,7 +20,6 @@ from millpond.spark.offset_spec import (
     starting,
     to_json,
 )
-from millpond.spark.options import OptionError, Where, read_options
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 

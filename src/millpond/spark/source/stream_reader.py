@@ -20,11 +20,6 @@ from pyspark.sql.streaming.datasource import (
 
 from millpond.client.cluster import offsets as cluster_offsets
 from millpond.client.cluster.cluster import Cluster
-from millpond.spark.admission import Gate, capped, waiting
-from millpond.spark.connecting import connect
-from millpond.spark.data_loss import report_loss
-from millpond.spark.group_progress import GroupProgress
-from millpond.spark.offset_spec import Offsets, from_json, moves_with_time, starting, to_json
 from millpond.spark.options import (
     COMMIT_GROUP,
     FAIL_ON_DATA_LOSS,
@@ -35,10 +30,15 @@ from millpond.spark.options import (
     MIN_PARTITIONS,
     Options,
 )
-from millpond.spark.planning import split
-from millpond.spark.positions import resolve
-from millpond.spark.stream_offsets import Span, StreamOffsets, named
-from millpond.spark.subscription import look, subscription_of
+from millpond.spark.source.admission import Gate, capped, waiting
+from millpond.spark.source.connecting import connect
+from millpond.spark.source.data_loss import report_loss
+from millpond.spark.source.group_progress import GroupProgress
+from millpond.spark.source.offset_spec import Offsets, from_json, moves_with_time, starting, to_json
+from millpond.spark.source.planning import split
+from millpond.spark.source.positions import resolve
+from millpond.spark.source.stream_offsets import Span, StreamOffsets, named
+from millpond.spark.source.subscription import look, subscription_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,7 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(each) for each in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from millpond.spark.reading import read_rows
+        from millpond.spark.source.reading import read_rows
 
         return read_rows(self._options, partition.value)
 

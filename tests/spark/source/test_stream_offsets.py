@@ -9,11 +9,11 @@ import pytest
 
 from millpond.base.ids import TopicPartition
 from millpond.client.cluster.cluster import Cluster
-from millpond.spark import stream_offsets
-from millpond.spark.data_loss import DataLost
-from millpond.spark.planning import Range
-from millpond.spark.stream_offsets import Span, StreamOffsets
-from millpond.spark.subscription import Named
+from millpond.spark.source import stream_offsets
+from millpond.spark.source.data_loss import DataLost
+from millpond.spark.source.planning import Range
+from millpond.spark.source.stream_offsets import Span, StreamOffsets
+from millpond.spark.source.subscription import Named
 from support.node import Node
 from support.spark_source import send
 from support.topics import add_partitions, create_topic, delete_records, delete_topic

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from millpond.client.cluster.errors import ClusterError
-from millpond.spark import connecting
 from millpond.spark.options import read_options
+from millpond.spark.source import connecting
 from support.node import Node, free_port
 
 
