@@ -41,12 +41,12 @@ class DefaultSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from millpond.spark import source
 
-        return source.batch_reader(self.options, schema)
+        return source.reader_of(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from millpond.spark import source
 
-        return source.stream_reader(self.options, schema)
+        return source.stream_reader_of(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from millpond.spark.sink.writer import batch_writer

@@ -29,13 +29,13 @@ def schema_of(given: Mapping[str, str]) -> StructType:
     return arrow.schema_of(options)
 
 
-def batch_reader(given: Mapping[str, str], schema: StructType) -> BatchReader:
+def reader_of(given: Mapping[str, str], schema: StructType) -> BatchReader:
     from millpond.spark.source.batch_reader import BatchReader
 
     return BatchReader(_checked(given, schema, "read"))
 
 
-def stream_reader(given: Mapping[str, str], schema: StructType) -> StreamReader:
+def stream_reader_of(given: Mapping[str, str], schema: StructType) -> StreamReader:
     from millpond.spark.source.stream_reader import StreamReader
 
     return StreamReader(_checked(given, schema, "readStream"))
