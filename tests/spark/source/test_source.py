@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millpond.spark.options import OptionError
-from millpond.spark.source import batch_reader, schema_of, stream_reader
+from millpond.spark.source import reader_of, schema_of, stream_reader_of
 from support.clients import CODECS, Confluent, Sent
 from support.node import Node, eventually
 from support.spark_source import committed, send
@@ -275,8 +275,8 @@ def test_the_columns_do_not_depend_on_batch_or_stream() -> None:
     with pytest.raises(OptionError, match="did you mean includeHeaders"):
         schema_of({"subscribe": "t", "includeHeader": "true"})
     with pytest.raises(OptionError, match="not for a streaming read"):
-        stream_reader({"subscribe": "t", "endingOffsets": "latest"}, schema_of({}))
+        stream_reader_of({"subscribe": "t", "endingOffsets": "latest"}, schema_of({}))
     with pytest.raises(OptionError, match="not for a batch read"):
-        batch_reader({"subscribe": "t", "commitGroup": "g"}, schema_of({}))
+        reader_of({"subscribe": "t", "commitGroup": "g"}, schema_of({}))
     with pytest.raises(OptionError, match="leave out schema"):
-        batch_reader(both, schema_of({"subscribe": "t"}))
+        reader_of(both, schema_of({"subscribe": "t"}))
