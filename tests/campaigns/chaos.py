@@ -13,8 +13,22 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-SPARK = FOLDER.parent / "spark"
-LONG_TESTS = [sys.executable, "-m", "pytest", str(SPARK / "test_clusters.py"), str(SPARK / "test_spark_connector.py")]
+TESTS = FOLDER.parent
+LONG_TESTS = [
+    sys.executable,
+    "-m",
+    "pytest",
+    *(
+        str(TESTS / each)
+        for each in (
+            "spark/test_clusters.py",
+            "spark/test_spark_connector.py",
+            "spark/sink/test_crashes.py",
+            "spark/pipelines/test_declarative.py",
+            "cli/test_pipeline_run.py",
+        )
+    ),
+]
 """Tests that take too long for every change; MILLPOND_ALL=1 lets them run."""
 
 

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from support import spark_drip
+from support.patience import with_time
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 PATIENCE_SECONDS = 150.0
 """Spark starts in five seconds; on a machine that is busy with other tests it takes its time."""
@@ -165,6 +166,7 @@ partition_by = []
 """
 
 
+@with_time
 def test_a_topic_with_a_bad_record_into_two_tables_once(start: Any, start_node: Any, tmp_path: Path) -> None:
     from confluent_kafka import Producer
     from deltalake import DeltaTable

@@ -30,6 +30,9 @@ def test_the_total_is_conserved_under_kills(millpond: Pond, stage: Any) -> None:
     chance = random.Random(3)
     for _ in range(3):
         before = written(millpond)
+        if before >= 2 * TRANSFERS:
+            # The worker was quicker than the one that looks on: nothing is left to be interrupted.
+            break
         worker = stage.start("transfer_worker.py")
         deadline = time.monotonic() + 20
         while written(millpond) < before + 50 and time.monotonic() < deadline:

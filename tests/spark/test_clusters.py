@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import Producer
 
 from support.node import Node
+from support.patience import with_time
 from support.raw import Raw
 from support.raw_transactions import committed_values
 from support.spark_child import LOOPBACK, QUICK_START, SparkChild
@@ -30,7 +31,6 @@ pytestmark = [
         shutil.which("java") is None, reason="Spark needs Java: apt-get install openjdk-17-jre-headless"
     ),
 ]
-with_time = pytest.mark.skipif(os.environ.get("MILLPOND_ALL") != "1", reason="takes a while: make chaos runs it")
 RECORDS = 200
 PROGRAM = Path(sys.executable).parent / "millpond"
 

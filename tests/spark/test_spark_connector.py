@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,12 @@ from confluent_kafka import Producer
 from millpond.wire.records import Record, encode_batch
 from support.jars import jars
 from support.node import Node
+from support.patience import with_time
 from support.raw import Raw
 from support.spark_child import Failed, SparkChild
 from support.topics import create_topic, delete_records
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-with_time = pytest.mark.skipif(os.environ.get("MILLPOND_ALL") != "1", reason="takes a while: make chaos runs it")
 
 MOMENT_MS = 1_750_000_000_123
 HEADERS = (("a", b"1"), ("a", None), ("", b""), ("né", b"\xff"))

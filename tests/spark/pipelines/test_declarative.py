@@ -19,6 +19,7 @@ from millpond.spark.pipelines.declarative import flow_of
 from millpond.spark.pipelines.values import DeclarationError
 from millpond.spark.pipelines.worker_python import launcher
 from support.node import Node
+from support.patience import with_time
 from support.spark_kinds import at, records_of
 from support.topics import create_topic
 
@@ -46,6 +47,7 @@ def test_a_job_that_is_no_flow_is_told_so(job: Job, told: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
+@with_time
 def test_the_example_project_runs(node: Node, tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="pip install 'pyspark[pipelines]'")
     pytest.importorskip("yaml", reason="pip install 'pyspark[pipelines]'")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from millpond.spark.sink.steps import Step
+from support.patience import with_time
 from support.spark_faults import KILL_DRIVER, KILL_NODE, KILL_PYTHON, RAISE
 from support.spark_sink import Copy
 
@@ -18,6 +19,7 @@ from support.spark_sink import Copy
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java: apt-get install openjdk-17-jre-headless")
+@with_time
 def test_each_record_arrives_once_through_crashes_of_everything(tmp_path: Path) -> None:
     faults = [
         (Step.FLUSHED.value, KILL_PYTHON),
