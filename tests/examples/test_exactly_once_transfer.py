@@ -43,10 +43,11 @@ def test_the_total_is_conserved_under_kills(millpond: Pond, stage: Any) -> None:
     found = json.loads("".join(stage.run("audit.py")))
     assert (found["total_cents"], found["not_two_entries"]) == (0, 0)
 
-    last = stage.start("transfer_worker.py")
-    deadline = time.monotonic() + 40
-    while found["transfers"] < TRANSFERS and time.monotonic() < deadline:
-        found = json.loads("".join(stage.run("audit.py")))
-    assert last.stop() == 0
+    if found["transfers"] < TRANSFERS:
+        last = stage.start("transfer_worker.py")
+        deadline = time.monotonic() + 40
+        while found["transfers"] < TRANSFERS and time.monotonic() < deadline:
+            found = json.loads("".join(stage.run("audit.py")))
+        assert last.stop() == 0
     assert found["transfers"] == TRANSFERS
     assert (found["total_cents"], found["not_two_entries"]) == (0, 0)

@@ -162,8 +162,8 @@ class Link:
             raise Unreachable(f"{self.address} closed the connection during the TLS handshake: {fault}") from fault
 
     def _ask_versions(self) -> dict[int, tuple[int, int]]:
-        self._send(_API_VERSIONS_KEY, 0, m.ApiVersionsRequest(), m.ApiVersionsResponse)
         try:
+            self._send(_API_VERSIONS_KEY, 0, m.ApiVersionsRequest(), m.ApiVersionsResponse)
             told = self.receive(m.ApiVersionsResponse)
         except Unreachable as fault:
             if isinstance(fault.__cause__, TimeoutError):

@@ -18,7 +18,7 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.client.cluster import offsets
-from millpond.client.cluster.cluster import Cluster
+from millpond.client.cluster.cluster import Cluster, TopicInfo
 from millpond.client.cluster.errors import Answered, ClusterError, OffsetsGone
 from millpond.client.cluster.reading import read_range
 from millpond.client.cluster.transacting import Outcome, ProducerIdentity, end, init_producer
@@ -141,8 +141,23 @@ class DecisionLog:
         found = self._cluster.topics([TOPIC]).get(TOPIC)
         if found is None:
             _create(self._cluster)
-            found = self._cluster.topic(TOPIC)
+            found = self._made()
         return TopicPartition(TOPIC, partition_for_key(owner.encode(), len(found.partitions))), found.topic_id
+
+    def _made(self) -> TopicInfo:
+        """The topic that was just created: brokers learn of it one after another, and its leaders after that."""
+        deadline = time.monotonic() + SETTLED_SECONDS
+        while True:
+            found = self._cluster.topics([TOPIC]).get(TOPIC)
+            if (
+                found is not None
+                and len(found.partitions)
+                and all(each.leader >= 0 for each in found.partitions.values())
+            ):
+                return found
+            if time.monotonic() > deadline:
+                raise ClusterError(f"topic {TOPIC} was created, but has no leaders after {SETTLED_SECONDS:g} s")
+            time.sleep(_STEP_SECONDS)
 
     def _catch_up(self, place: TopicPartition, topic_id: UUID) -> _Known:
         end_offset = self._settled_end(place)
