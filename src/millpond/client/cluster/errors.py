@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from millpond.base.errors import ErrorCode
@@ -48,7 +49,7 @@ PASSING: Final = frozenset(
 )
 """Worth asking again after a moment."""
 
-ADVICE: Final = {
+ADVICE: Final[Mapping[int, str]] = {
     _E.UNKNOWN_TOPIC_OR_PARTITION: "create the topic first: millpond topic create NAME",
     _E.TOPIC_AUTHORIZATION_FAILED: "this user may not use the topic: ask for the right to",
     _E.GROUP_AUTHORIZATION_FAILED: "this user may not use the group: ask for the right to",
@@ -85,7 +86,7 @@ class Answered(ClusterError):
     def __init__(self, what: str, code: int, told: str | None = None) -> None:
         known = {each.value for each in ErrorCode}
         name = ErrorCode(code).name if code in known else f"error {code}"
-        advice = ADVICE.get(code)  # type: ignore[call-overload]
+        advice = ADVICE.get(code)
         text = f"{what}: {name}" + (f" ({told})" if told else "") + (f"; {advice}" if advice else "")
         super().__init__(text, code=code, retriable=code in PASSING)
 

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.client.cluster.cluster import Cluster
-from millpond.client.cluster.errors import STALE_COORDINATOR, STALE_LEADER, Answered
+from millpond.client.cluster.errors import STALE_COORDINATOR, STALE_LEADER, Answered, ClusterError
 from millpond.client.cluster.link import Link
 from millpond.client.errors import UnknownTopic
 from millpond.wire import messages as m
@@ -82,7 +82,7 @@ def _ask_leader(
     )
     try:
         told = link.ask(request, m.ListOffsetsResponse)
-    except Exception:
+    except ClusterError:
         for name in by_topic:
             cluster.forget(name)
         raise
@@ -119,7 +119,7 @@ def _commit_group(cluster: Cluster, group: str, offsets: Mapping[TopicPartition,
     # From version 10 on topics go by their ids.
     try:
         told = cluster.coordinator("group", group).ask(request, m.OffsetCommitResponse, newest=9)
-    except Exception:
+    except ClusterError:
         cluster.forget_coordinator("group", group)
         raise
     for topic in told.topics:
