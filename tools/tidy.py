@@ -10,36 +10,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "millpond"
-TESTS = ROOT / "tests"
 
-FILE_LINES_MAX = 520
-FUNCTION_LINES_MAX = 60
-
-TESTED_ELSEWHERE = {
-    "broker/apis": "tests/clients and tests/broker/test_apis.py drive every API over the wire",
-    "cli": "tests/cli drives the commands as a user would",
-}
-"""Folders whose files have no test file of their own, and why."""
-
-UNTESTED_FILES = {
-    "base/ports.py": "protocols only; tests/ports holds both worlds to them",
-    "log/names.py": "names of files, used by every test of the log",
-    "log/limits.py": "a plain value",
-    "node/entropy.py": "two calls of the system",
-    "sim/entropy.py": "two calls of a seeded generator",
-    "broker/api.py": "plain values, used by every API",
-    "spark/lake/errors.py": "names of what can go wrong",
-    "spark/parsing/errors.py": "names of what can go wrong",
-    "spark/sink/errors.py": "names of what can go wrong",
-    "coordinators/shard.py": "the seam that every coordinator's test goes through",
-    "coordinators/groups/settings.py": "a plain value",
-}
+FILE_LINES_LONG = 600
+FUNCTION_LINES_LONG = 60
 
 GENERATED = ("tools/config_docs.py", "tools/wire_stub.py", "tools/api_docs.py", "tools/spark_docs.py")
 
 
 def main() -> int:
-    faults = [*modules(), *test_files(), *generated(), *words()]
+    for warning in long_ones():
+        print(f"warning: {warning}")
+    faults = [*modules(), *generated(), *words()]
     for fault in faults:
         print(fault)
     print(f"tidy: {len(faults)} faults" if faults else "tidy: all in order")
@@ -53,35 +34,31 @@ def modules() -> Iterator[str]:
         tree = ast.parse(text)
         if not ast.get_docstring(tree):
             yield f"{where}: the head must say what the file is for"
-        lines = text.count("\n")
-        if lines > FILE_LINES_MAX:
-            yield f"{where}: {lines} lines; what is it trying to be? (at most {FILE_LINES_MAX})"
         below_node = where.parts[2] not in ("node", "client", "sim", "testing", "console", "spark", "cli")
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                length = (node.end_lineno or node.lineno) - node.lineno + 1
-                if length > FUNCTION_LINES_MAX:
-                    yield f"{where}:{node.lineno}: {node.name} has {length} lines (at most {FUNCTION_LINES_MAX})"
             if below_node and isinstance(node, ast.ExceptHandler) and _catches_all(node):
                 yield f"{where}:{node.lineno}: below node an error is named, not caught by the bunch"
+
+
+def long_ones() -> Iterator[str]:
+    """Only a warning: a file is cut where the thing is two things, never because it met a limit."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        text = path.read_text()
+        where = path.relative_to(ROOT)
+        lines = text.count("\n")
+        if lines > FILE_LINES_LONG:
+            yield f"{where} has {lines} lines; is it still one thing?"
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > FUNCTION_LINES_LONG:
+                    yield f"{where}:{node.lineno}: {node.name} has {length} lines; is it still one thing?"
 
 
 def _catches_all(handler: ast.ExceptHandler) -> bool:
     return handler.type is None or (
         isinstance(handler.type, ast.Name) and handler.type.id in ("Exception", "BaseException")
     )
-
-
-def test_files() -> Iterator[str]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        where = path.relative_to(SOURCE)
-        if path.name == "__init__.py" or str(where) in UNTESTED_FILES:
-            continue
-        if any(str(where).startswith(folder + "/") for folder in TESTED_ELSEWHERE):
-            continue
-        test = TESTS / where.parent / f"test_{where.name}"
-        if not test.exists():
-            yield f"src/millpond/{where}: has no {test.relative_to(ROOT)}"
 
 
 def generated() -> Iterator[str]:
