@@ -12,9 +12,9 @@ import pytest
 from millpond.base.ports import FileRange, LinkHandler, ReplyPart
 from millpond.broker.partitions import Partition
 from millpond.metadata.topics import NewTopic, TopicRef, decide_create_topics, decide_delete_topics
-from millpond.sim.loop import WALL_START_MS
 from millpond.sim.node import SimNode
-from millpond.sim.world import SimWorld
+from millpond.sim.world.clock import WALL_START_MS
+from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 from millpond.wire.header import decode_response_header, encode_request_header
 from millpond.wire.records import Record, encode_batch

@@ -13,7 +13,7 @@ from millpond.base.errors import RemoteError
 from millpond.broker.connection import Connection
 from millpond.broker.request_memory import RequestMemory
 from millpond.broker.wait import Wait
-from millpond.sim.loop import VirtualClock
+from millpond.sim.world.clock import VirtualClock
 from millpond.wire.frames import FrameReader
 
 LENGTH = Struct(">i")

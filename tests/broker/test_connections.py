@@ -11,7 +11,7 @@ import pytest
 from millpond.broker.connections import STUCK_REQUEST_MS, Connections
 from millpond.broker.wait import Wait
 from millpond.config.node import node_settings
-from millpond.sim.loop import VirtualClock
+from millpond.sim.world.clock import VirtualClock
 
 IDLE_MS = 100_000
 LENGTH = Struct(">i")

@@ -12,7 +12,7 @@ from millpond.metadata.decision import Decision
 from millpond.metadata.image import Image
 from millpond.metadata.records import NoOpRecord, Record
 from millpond.metadata.topics import NewTopic, TopicRef, decide_create_topics, decide_delete_topics
-from millpond.sim.world import SimWorld
+from millpond.sim.world.world import SimWorld
 from millpond.wire.records import Record as WireRecord
 from millpond.wire.records import encode_batch
 

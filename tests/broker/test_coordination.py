@@ -16,7 +16,7 @@ from millpond.broker.partitions import Partition
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
-from millpond.sim.world import SimWorld
+from millpond.sim.world.world import SimWorld
 
 
 class Listener:

@@ -13,7 +13,7 @@ from millpond.base.errors import ErrorCode, MalformedMessage
 from millpond.broker.api import Api
 from millpond.broker.dispatch import Dispatcher, UnservedRequest, _Entry
 from millpond.config.node import node_settings
-from millpond.sim.loop import VirtualClock
+from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.header import decode_response_header, encode_request_header
 

@@ -13,9 +13,9 @@ from millpond.broker.flusher import ROUNDS_MAX, Flusher
 from millpond.log.limits import LogLimits
 from millpond.log.partition_log import PartitionLog
 from millpond.log.store import LogStore
-from millpond.sim.disk import SimDisk
-from millpond.sim.entropy import SeededEntropy
-from millpond.sim.loop import WALL_START_MS
+from millpond.sim.world.clock import WALL_START_MS
+from millpond.sim.world.disk import SimDisk
+from millpond.sim.world.entropy import SeededEntropy
 
 
 class HandWorkers:

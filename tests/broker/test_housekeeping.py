@@ -15,7 +15,7 @@ from millpond.broker.partitions import Partition, Partitions
 from millpond.config.node import node_settings
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
-from millpond.sim.world import SimWorld
+from millpond.sim.world.world import SimWorld
 from millpond.wire.batch import walk
 from millpond.wire.records import decode_batch
 

@@ -15,9 +15,9 @@ from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
-from millpond.sim.disk import SimDisk
-from millpond.sim.entropy import SeededEntropy
-from millpond.sim.loop import VirtualClock
+from millpond.sim.world.clock import VirtualClock
+from millpond.sim.world.disk import SimDisk
+from millpond.sim.world.entropy import SeededEntropy
 from millpond.wire.batch import walk
 
 LAYERS = NodeLayers(node_settings({}))

@@ -26,9 +26,9 @@ from millpond.metadata.records import (
     TopicRecord,
 )
 from millpond.metadata.topics import METADATA_TOPIC
-from millpond.sim.disk import SimDisk
-from millpond.sim.entropy import SeededEntropy
-from millpond.sim.loop import WALL_START_MS, VirtualClock
+from millpond.sim.world.clock import WALL_START_MS, VirtualClock
+from millpond.sim.world.disk import SimDisk
+from millpond.sim.world.entropy import SeededEntropy
 
 ME, OTHER = 1, 2
 POND, WEIR = UUID(int=7), UUID(int=8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.broker.wait import Wait
-from millpond.sim.loop import VirtualClock
+from millpond.sim.world.clock import VirtualClock
 
 
 def test_a_reply_reaches_its_reader_whether_it_comes_before_or_after_him() -> None:

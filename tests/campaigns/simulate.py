@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterator
 from multiprocessing import Pool
 
-from millpond.sim.disk import PowerCut
-from millpond.sim.scenario import Outcome, Scenario, run_seed
+from millpond.sim.records.scenario import Outcome, Scenario, run_seed
+from millpond.sim.world.disk import PowerCut
 
 FINDINGS_SHOWN = 3
 

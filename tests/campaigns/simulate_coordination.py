@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterator
 from multiprocessing import Pool
 
-from millpond.sim.coordination_scenario import CoordinationOutcome, CoordinationScenario, run_coordination_seed
-from millpond.sim.disk import PowerCut
+from millpond.sim.coordination.scenario import CoordinationOutcome, CoordinationScenario, run_coordination_seed
+from millpond.sim.world.disk import PowerCut
 
 FINDINGS_SHOWN = 3
 TELL_EVERY_S = 30

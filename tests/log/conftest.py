@@ -14,7 +14,7 @@ from millpond.base.ports import Disk
 from millpond.log.limits import LogLimits
 from millpond.log.partition_log import PartitionLog
 from millpond.log.store import LogStore
-from millpond.sim.disk import SimDisk
+from millpond.sim.world.disk import SimDisk
 from millpond.wire.batch import walk
 from millpond.wire.records import Record, decode_batch, encode_batch
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.log.aborted import FLUSH_ENTRIES, Aborted, AbortedIndex, between
-from millpond.sim.disk import SimDisk
+from millpond.sim.world.disk import SimDisk
 
 PATH = "/data/00000000000000000000.txnindex"
 

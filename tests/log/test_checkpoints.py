@@ -17,7 +17,7 @@ from millpond.log.checkpoints import (
     read_offsets,
     write_offsets,
 )
-from millpond.sim.disk import SimDisk
+from millpond.sim.world.disk import SimDisk
 
 
 def test_the_text_is_kafkas_own():

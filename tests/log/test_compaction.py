@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millpond.base.errors import Refused
 from millpond.log.limits import LogLimits
-from millpond.sim.disk import PowerCut, SimDisk
+from millpond.sim.world.disk import PowerCut, SimDisk
 from millpond.wire.batch import walk
 from millpond.wire.records import Record, encode_batch
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.log.index import FLUSH_ENTRIES, offset_index, time_index
-from millpond.sim.disk import SimDisk
+from millpond.sim.world.disk import SimDisk
 
 entries = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5000)), max_size=60).map(
     lambda steps: list(zip(accumulate(key for key, _ in steps), accumulate(value for _, value in steps), strict=True))

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from millpond.log.leftovers import has_leftovers, settle
-from millpond.sim.disk import SimDisk
+from millpond.sim.world.disk import SimDisk
 from millpond.wire.records import Record, encode_batch
 
 

@@ -10,7 +10,7 @@ from kafka.record import MemoryRecordsBuilder
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.log.limits import LogLimits
-from millpond.sim.disk import SimDisk
+from millpond.sim.world.disk import SimDisk
 from millpond.wire.batch import check_batch, read_header
 
 

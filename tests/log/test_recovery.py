@@ -8,7 +8,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.log.limits import LogLimits
-from millpond.sim.disk import PowerCut, SimDisk
+from millpond.sim.world.disk import PowerCut, SimDisk
 
 SEEDS = (1, 2, 3)
 

@@ -12,7 +12,7 @@ from millpond.log.limits import LogLimits
 from millpond.log.markers import read_marker
 from millpond.log.producers import ProducerStates
 from millpond.log.replaying import ended_transactions
-from millpond.sim.disk import PowerCut, SimDisk
+from millpond.sim.world.disk import PowerCut, SimDisk
 from millpond.wire.batch import walk
 from millpond.wire.records import decode_batch
 

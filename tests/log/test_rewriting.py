@@ -9,7 +9,7 @@ import pytest
 from millpond.base.errors import Refused
 from millpond.log.limits import LogLimits
 from millpond.log.names import FAILED_SYNC_FILE
-from millpond.sim.disk import PowerCut, SimDisk
+from millpond.sim.world.disk import PowerCut, SimDisk
 
 SAFE, COUNT = 15, 40
 

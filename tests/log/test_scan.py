@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.log.scan import Damaged, batches, checked, headers
-from millpond.sim.disk import SimDisk
+from millpond.sim.world.disk import SimDisk
 from millpond.wire.records import Record, encode_batch
 
 SIZES = (0, 10, 500, 3, 9000, 1)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from millpond.log.scan import Damaged
 from millpond.log.segment import RELATIVE_OFFSET_MAX, Segment
-from millpond.sim.disk import SimDisk
+from millpond.sim.world.disk import SimDisk
 from millpond.wire.batch import read_header
 from millpond.wire.records import Record, encode_batch
 

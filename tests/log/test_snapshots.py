@@ -4,7 +4,7 @@ import pytest
 
 from millpond.log.producers import ProducerEntry, ProducerStates, Span
 from millpond.log.snapshots import DamagedSnapshot, Snapshots, decode_snapshot, encode_snapshot
-from millpond.sim.disk import SimDisk
+from millpond.sim.world.disk import SimDisk
 
 
 def states(*producer_ids):

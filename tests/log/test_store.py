@@ -9,7 +9,7 @@ from millpond.base.ids import TopicPartition
 from millpond.log.limits import LogLimits
 from millpond.log.store import FolderInUse
 from millpond.node.disk import RealDisk
-from millpond.sim.disk import PowerCut, SimDisk
+from millpond.sim.world.disk import PowerCut, SimDisk
 
 
 def test_only_one_process_uses_a_folder(pond):

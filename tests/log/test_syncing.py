@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from millpond.log.syncing import Debts, FolderRemovalJob, RemovalJob
-from millpond.sim.disk import SimDisk
+from millpond.sim.world.disk import SimDisk
 
 
 def test_files_are_synced_before_their_names_and_only_what_is_owed(pond, sim):

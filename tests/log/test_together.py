@@ -11,8 +11,8 @@ from millpond.log.limits import LogLimits
 from millpond.log.partition_log import PartitionLog
 from millpond.log.store import LogStore
 from millpond.log.together import TOGETHER_FROM, run_tickets
-from millpond.sim.disk import SimDisk
-from millpond.sim.entropy import SeededEntropy
+from millpond.sim.world.disk import SimDisk
+from millpond.sim.world.entropy import SeededEntropy
 from millpond.wire.records import Record, encode_batch
 
 

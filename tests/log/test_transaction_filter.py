@@ -8,7 +8,7 @@ from millpond.log.aborted import Aborted, AbortedIndex
 from millpond.log.limits import LogLimits
 from millpond.log.markers import Marker
 from millpond.log.transaction_filter import TransactionFilter
-from millpond.sim.disk import SimDisk
+from millpond.sim.world.disk import SimDisk
 from millpond.wire.batch import read_header
 from millpond.wire.records import Record, encode_batch
 

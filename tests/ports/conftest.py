@@ -16,9 +16,9 @@ from millpond.base.ports import Disk, Link, LinkHandler, Network
 from millpond.node.disk import RealDisk
 from millpond.node.link import SocketLink
 from millpond.node.network import SocketNetwork
-from millpond.sim.disk import SimDisk
-from millpond.sim.loop import VirtualClock
-from millpond.sim.network import SimNetwork
+from millpond.sim.world.clock import VirtualClock
+from millpond.sim.world.disk import SimDisk
+from millpond.sim.world.network import SimNetwork
 
 
 class Arena(Protocol):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from millpond.base.ports import Disk
 from millpond.node.disk import RealDisk
-from millpond.sim.disk import SimDisk
+from millpond.sim.world.disk import SimDisk
 
 
 @pytest.fixture(params=["real", "sim"])

@@ -10,11 +10,11 @@ import pytest
 from millpond.base.ports import Link
 from millpond.sim.admin import SimAdmin
 from millpond.sim.client import SimClient
-from millpond.sim.history import Content, History, Place
 from millpond.sim.node import SimNode
-from millpond.sim.producer import SimProducer
-from millpond.sim.reader import SimReader
-from millpond.sim.world import SimWorld
+from millpond.sim.records.history import Content, History, Place
+from millpond.sim.records.producer import SimProducer
+from millpond.sim.records.reader import SimReader
+from millpond.sim.world.world import SimWorld
 
 
 class Listening:

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from millpond.sim.faults import Trouble
-from millpond.sim.history import Promise
-from millpond.sim.plan import FaultPlan
+from millpond.sim.records.history import Promise
+from millpond.sim.records.plan import FaultPlan
 from millpond.wire import messages as m
 
 

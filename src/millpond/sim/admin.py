@@ -8,8 +8,8 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode
 from millpond.sim.client import SimClient
-from millpond.sim.history import History, Place, TopicFacts
-from millpond.sim.loop import VirtualClock
+from millpond.sim.records.history import History, Place, TopicFacts
+from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.messages import Message
 

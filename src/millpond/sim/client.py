@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Any
 
 from millpond.base.ports import Link, Timer
-from millpond.sim.network import SimNetwork
+from millpond.sim.world.network import SimNetwork
 from millpond.wire import messages
 from millpond.wire.frames import FrameReader
 from millpond.wire.header import decode_response_header, encode_request_header

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from millpond.sim.history import History
 from millpond.sim.node import SimNode
-from millpond.sim.plan import FaultPlan
-from millpond.sim.world import SimWorld
+from millpond.sim.records.history import History
+from millpond.sim.records.plan import FaultPlan
+from millpond.sim.world.world import SimWorld
 
 RESTART_MS_MAX = 1_500
 FULL_DISK_ROOM_BYTES_MAX = 20_000

@@ -8,9 +8,9 @@ from millpond.base.errors import Refused
 from millpond.broker.broker import Broker
 from millpond.broker.controller import CannotStart
 from millpond.config.node import node_settings
-from millpond.sim.disk import PowerCut, SimDisk
-from millpond.sim.workers import SimWorkers
-from millpond.sim.world import HostClock, SimWorld
+from millpond.sim.world.disk import PowerCut, SimDisk
+from millpond.sim.world.workers import SimWorkers
+from millpond.sim.world.world import HostClock, SimWorld
 
 PORT = 9092
 DATA_FOLDER = "/var/pond"

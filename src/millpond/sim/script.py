@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from millpond.sim.client import SimClient
-from millpond.sim.loop import VirtualClock
+from millpond.sim.world.clock import VirtualClock
 from millpond.wire.messages import Message
 
 T = TypeVar("T")

@@ -1,0 +1,68 @@
+"""What must hold at the end of a run of groups and transactions. Each check gives its findings as words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from millpond.sim.coordination.committed_reader import Shown
+from millpond.sim.coordination.history import CoordinationHistory, Fate
+
+
+def check_processed(history: CoordinationHistory, ends: Mapping[int, int]) -> Iterator[str]:
+    """Every record of the input was processed at least once."""
+    for partition, end in ends.items():
+        missing = [offset for offset in range(end) if (partition, offset) not in history.processed]
+        if missing:
+            yield f"input {partition}: offsets {missing[:10]} were never processed, {end} is committed"
+
+
+def check_copied(ends: Mapping[int, int], shown: Sequence[Shown], copies: int) -> Iterator[str]:
+    """Every record of the input is in the output exactly once."""
+    places: dict[str, list[Shown]] = {}
+    for each in shown:
+        places.setdefault(each.tag, []).append(each)
+    wanted = {
+        f"{partition}:{offset}/{copy}": None
+        for partition, end in ends.items()
+        for offset in range(end)
+        for copy in range(copies)
+    }
+    for tag in wanted:
+        found = places.pop(tag, [])
+        if not found:
+            yield f"the record {tag} was never copied"
+        elif len(found) > 1:
+            yield f"the record {tag} was copied by {[each.transaction for each in found]}"
+    for tag in places:
+        yield f"the output has {tag}, which the input has not"
+
+
+def check_transactions(history: CoordinationHistory, shown: Sequence[Shown]) -> Iterator[str]:
+    """A transaction counts in all its partitions or in none, and only if its commit was asked for and not refused."""
+    by_transaction: dict[str, dict[str, int]] = {}
+    for each in shown:
+        by_transaction.setdefault(each.transaction, {})[each.tag] = each.partition
+    for name, found in by_transaction.items():
+        if name not in history.transactions:
+            yield f"the output has records of {name}, which nobody began"
+        elif not history.transactions[name].may_count:
+            yield f"{name} was not committed, but {sorted(found)} are seen"
+    for transaction in history.transactions.values():
+        found = by_transaction.get(transaction.name, {})
+        if found and found != transaction.records:
+            missing = sorted(transaction.records.keys() - found.keys())
+            yield f"{transaction.name} counts in part: {missing} are not seen, {sorted(found)} are"
+        if not found and transaction.fate is Fate.DONE:
+            yield f"{transaction.name} was committed and is not seen"
+
+
+def check_sightings(history: CoordinationHistory, live: Sequence[Shown], final: Sequence[Shown]) -> Iterator[str]:
+    """Whatever a reader was shown along the way is still there at the end, and was not shown too early."""
+    there = {(each.partition, each.offset): each for each in final}
+    for each in live:
+        known = there.get((each.partition, each.offset))
+        if known is None or (known.tag, known.transaction) != (each.tag, each.transaction):
+            yield f"{each.tag} of {each.transaction} was seen at {each.seen_ms} ms, and is not committed"
+        transaction = history.transactions.get(each.transaction)
+        if transaction is not None and not 0 <= transaction.commit_asked_ms <= each.seen_ms:
+            yield f"{each.tag} of {each.transaction} was seen at {each.seen_ms} ms, before its commit was asked for"

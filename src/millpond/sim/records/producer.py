@@ -1,0 +1,287 @@
+"""A simulated producer: batches to several partitions, in flight together, retried in order, each settled once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from random import Random
+
+from millpond.base.errors import ErrorCode
+from millpond.sim.client import SimClient
+from millpond.sim.records.history import Content, History, Place, Promise, SentBatch, Status
+from millpond.sim.world.clock import VirtualClock
+from millpond.wire import messages as m
+from millpond.wire.records import encode_batch
+
+IN_FLIGHT_MAX = 5
+RETRY_MS = 100
+IDS_FROM = 13
+"""From this version on topics are named by their ids."""
+RETRY_LATER = (
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+)
+LEAVES_IT_OPEN = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT)
+"""Errors after which the bytes may have been kept all the same."""
+
+
+class _Lane:
+    """The batches for one partition, in order: those waiting, and those in flight."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.waiting: deque[SentBatch] = deque()
+        self.in_flight: list[SentBatch] = []
+        self.next_sequence = 0
+        self.is_retrying = False
+
+
+class SimProducer:
+    """Idempotent producers use acks=all, as clients do, and keep their order through every retry."""
+
+    def __init__(
+        self,
+        client: SimClient,
+        clock: VirtualClock,
+        history: History,
+        random: Random,
+        *,
+        acks: int = -1,
+        idempotent: bool = True,
+        version: int = 9,
+        codec: int = 0,
+        in_flight_max: int = IN_FLIGHT_MAX,
+    ) -> None:
+        assert acks == -1 or not idempotent
+        self.client = client
+        self.name = client.name
+        self.acks = acks
+        self.idempotent = idempotent
+        self.version = version
+        self.codec = codec
+        self.spurious_refusals = 0
+        self._in_flight_max = in_flight_max
+        self._clock = clock
+        self._history = history
+        self._random = random
+        self._lanes: dict[Place, _Lane] = {}
+        self._requests = 0
+        self._producer_id = -1
+        self._producer_epoch = -1
+        self._is_asking_for_id = False
+        self._is_renewing = False
+        self._pause_until_ms = -1
+        self._closed = False
+
+    # What a scenario does
+
+    def produce(self, place: Place, contents: Sequence[Content], promise: Promise) -> SentBatch:
+        """Queue one batch and send what may be sent."""
+        batch = SentBatch(
+            self.name,
+            place,
+            tuple(contents),
+            promise,
+            made_at_ms=self._clock.now_ms,
+            goes_by_name=not self.goes_by_id,
+        )
+        self._history.batches.append(batch)
+        self._lanes.setdefault(place, _Lane(place)).waiting.append(batch)
+        self._pump()
+        return batch
+
+    @property
+    def goes_by_id(self) -> bool:
+        """Whether its requests name topics by their ids."""
+        return self.version >= IDS_FROM
+
+    def is_idle(self) -> bool:
+        return not any(lane.waiting or lane.in_flight for lane in self._lanes.values())
+
+    def abandon(self, topic: str) -> None:
+        """The topic is about to go: settle its batches as they are."""
+        for lane in self._lanes.values():
+            if lane.place.topic == topic:
+                self._give_up(list(lane.waiting) + lane.in_flight)
+                lane.waiting.clear()
+                # A batch that arrives late must not pass for the first one of the next topic of this name.
+                self._is_renewing = self.idempotent
+
+    def close(self) -> None:
+        """Settle everything as it is and stop."""
+        self._closed = True
+        for lane in self._lanes.values():
+            self._give_up(list(lane.waiting) + lane.in_flight)
+            lane.waiting.clear()
+        self.client.disconnect()
+
+    # Sending
+
+    def _pump(self) -> None:
+        if self._closed or self._clock.now_ms < self._pause_until_ms:
+            return
+        if self.idempotent and (self._producer_id < 0 or self._is_renewing):
+            self._renew_id()
+            return
+        while self._requests < self._in_flight_max and (chosen := self._choose()):
+            self._send(chosen)
+
+    def _choose(self) -> list[SentBatch]:
+        """At most one batch of each lane; a lane that retries first waits until all that is in flight is back."""
+        ready = [lane for lane in self._lanes.values() if lane.waiting and not (lane.is_retrying and lane.in_flight)]
+        chosen: list[SentBatch] = []
+        for lane in ready:
+            if chosen and self._random.random() < 0.3:
+                continue
+            lane.is_retrying = False
+            batch = lane.waiting.popleft()
+            if self.idempotent and batch.sequence < 0:
+                batch.producer_id, batch.producer_epoch = self._producer_id, self._producer_epoch
+                batch.sequence = lane.next_sequence
+                lane.next_sequence += len(batch.contents)
+            lane.in_flight.append(batch)
+            chosen.append(batch)
+        return chosen
+
+    def _send(self, batches: list[SentBatch]) -> None:
+        by_topic: dict[tuple[str, object], m.ProduceRequest.TopicProduceData] = {}
+        for batch in batches:
+            batch.attempts += 1
+            topic = by_topic.setdefault(
+                (batch.place.topic, batch.place.topic_id),
+                m.ProduceRequest.TopicProduceData(
+                    name=batch.place.topic, topic_id=batch.place.topic_id, partition_data=[]
+                ),
+            )
+            topic.partition_data.append(
+                m.ProduceRequest.PartitionProduceData(index=batch.place.partition, records=self._encode(batch))
+            )
+        request = m.ProduceRequest(acks=self.acks, timeout_ms=3_000, topic_data=list(by_topic.values()))
+        if self.acks == 0:
+            self.client.send(request, self.version, _ignore, is_answered=False)
+            for batch in batches:
+                batch.maybe_written = True
+                self._leave_flight(batch)
+                self._settle(batch, Status.UNKNOWN)
+            return
+        self._requests += 1
+        self.client.send(request, self.version, lambda reply: self._on_reply(batches, reply))
+
+    def _encode(self, batch: SentBatch) -> bytes:
+        return encode_batch(
+            batch.records(),
+            codec=self.codec,
+            producer_id=batch.producer_id,
+            producer_epoch=batch.producer_epoch,
+            base_sequence=batch.sequence,
+        )
+
+    # Hearing
+
+    def _on_reply(self, batches: list[SentBatch], reply: m.ProduceResponse | None) -> None:
+        self._requests -= 1
+        if reply is None:
+            for batch in batches:
+                batch.maybe_written = True
+                self._retry(batch)
+            self._pause()
+            return
+        answers = {
+            (topic.topic_id if self.version >= IDS_FROM else topic.name, part.index): part
+            for topic in reply.responses
+            for part in topic.partition_responses
+        }
+        for batch in batches:
+            place = batch.place
+            answer = answers[place.topic_id if self.version >= IDS_FROM else place.topic, place.partition]
+            self._take_answer(batch, answer)
+        self._pump()
+
+    def _take_answer(self, batch: SentBatch, answer: m.ProduceResponse.PartitionProduceResponse) -> None:
+        code = answer.error_code
+        lane = self._lanes[batch.place]
+        if code == ErrorCode.NONE:
+            self._leave_flight(batch)
+            self._settle(batch, Status.ACKNOWLEDGED, answer.base_offset)
+        elif code in RETRY_LATER:
+            batch.maybe_written |= code in LEAVES_IT_OPEN
+            self._retry(batch)
+            self._pause()
+        elif code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and (lane.is_retrying or lane.in_flight[0] is not batch):
+            # A batch before it has not arrived yet.
+            self._retry(batch)
+        else:
+            self.spurious_refusals += code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            self._leave_flight(batch)
+            self._history.note(self._clock.now_ms, f"{self.name} {batch.place} {ErrorCode(code).name}")
+            self._settle(batch, Status.UNKNOWN if batch.maybe_written else Status.REFUSED)
+            if self.idempotent:
+                self._is_renewing = True
+
+    def _retry(self, batch: SentBatch) -> None:
+        lane = self._lanes[batch.place]
+        self._leave_flight(batch)
+        if batch.status is not Status.OPEN:
+            return
+        lane.is_retrying = True
+        if self.idempotent:
+            behind = [other for other in lane.waiting if other.sequence < 0 or other.sequence > batch.sequence]
+            ahead = [other for other in lane.waiting if 0 <= other.sequence < batch.sequence]
+            lane.waiting = deque([*ahead, batch, *behind])
+        else:
+            lane.waiting.appendleft(batch)
+
+    def _leave_flight(self, batch: SentBatch) -> None:
+        lane = self._lanes[batch.place]
+        if batch in lane.in_flight:
+            lane.in_flight.remove(batch)
+
+    def _pause(self) -> None:
+        if self._clock.now_ms >= self._pause_until_ms:
+            self._pause_until_ms = self._clock.now_ms + RETRY_MS
+            self._clock.call_later(RETRY_MS, self._pump)
+
+    # Settling
+
+    def _give_up(self, batches: list[SentBatch]) -> None:
+        for batch in batches:
+            in_doubt = batch.maybe_written or batch in self._lanes[batch.place].in_flight
+            self._settle(batch, Status.UNKNOWN if in_doubt else Status.REFUSED)
+
+    def _settle(self, batch: SentBatch, status: Status, base_offset: int = -1) -> None:
+        if batch.status is Status.OPEN:
+            self._history.settle(batch, status, self._clock.now_ms, base_offset)
+
+    # Producer ids
+
+    def _renew_id(self) -> None:
+        """Begin anew: whatever was sent under the old id and is not acknowledged is given up."""
+        if self._is_asking_for_id or any(lane.in_flight for lane in self._lanes.values()):
+            return
+        for lane in self._lanes.values():
+            self._give_up([batch for batch in lane.waiting if batch.attempts])
+            lane.waiting = deque(batch for batch in lane.waiting if batch.status is Status.OPEN)
+            lane.next_sequence = 0
+            lane.is_retrying = False
+        self._is_asking_for_id = True
+        self.client.send(
+            m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4, self._on_id
+        )
+
+    def _on_id(self, reply: m.InitProducerIdResponse | None) -> None:
+        self._is_asking_for_id = False
+        if reply is None or reply.error_code:
+            self._pause()
+            return
+        self._is_renewing = False
+        self._producer_id, self._producer_epoch = reply.producer_id, reply.producer_epoch
+        self._history.note(self._clock.now_ms, f"{self.name} has producer id {reply.producer_id}")
+        self._pump()
+
+
+def _ignore(_reply: object) -> None:
+    """Nobody answers a produce with acks=0."""

@@ -1,0 +1,218 @@
+"""A simulated consumer: fetches with sessions, checks every byte it gets, and tells the history what it saw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode
+from millpond.sim.client import SimClient
+from millpond.sim.records.history import History, Place
+from millpond.sim.world.clock import VirtualClock
+from millpond.wire import messages as m
+from millpond.wire.batch import BatchHeader, check_batch, walk
+from millpond.wire.records import Record, decode_batch
+
+RETRY_MS = 100
+SESSIONS_FROM = 7
+IDS_FROM = 13
+LOST_SESSION = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
+
+
+@dataclass(slots=True)
+class PartitionView:
+    """What one reader knows of one partition."""
+
+    place: Place
+    position: int = 0
+    start_offset: int = 0
+    high_watermark: int = -1
+    records: dict[int, Record] | None = None
+    batches: list[BatchHeader] | None = None
+    told_position: int | None = None
+    """What the session has heard; None when it must hear it (again)."""
+
+
+class SimReader:
+    """Follows partitions from their start. With `keep` it also holds on to everything it reads, for the checkers."""
+
+    def __init__(
+        self,
+        client: SimClient,
+        clock: VirtualClock,
+        history: History,
+        places: list[Place],
+        *,
+        version: int = 12,
+        max_bytes: int = 1 << 20,
+        keep: bool = False,
+    ) -> None:
+        self.client = client
+        self.name = client.name
+        self.version = version
+        self.views = {place: PartitionView(place) for place in places}
+        if keep:
+            for view in self.views.values():
+                view.records, view.batches = {}, []
+        self.records_read = 0
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._history = history
+        self._session_id = 0
+        self._session_epoch = 0
+        self._departures = 0
+        self._closed = False
+
+    def start(self) -> None:
+        self._fetch()
+
+    def close(self) -> None:
+        self._closed = True
+        self.client.disconnect()
+
+    def is_at_end(self) -> bool:
+        """Whether it has read all that it knows to be there."""
+        return all(view.position >= view.high_watermark >= 0 for view in self.views.values())
+
+    def follow(self, place: Place) -> None:
+        self.views.setdefault(place, PartitionView(place))
+
+    def leave(self, place: Place) -> None:
+        """Read it no more; the session is begun anew, as the simplest way to forget."""
+        if self.views.pop(place, None) is not None:
+            self._departures += 1
+            self._forget_session()
+
+    # Asking
+
+    def _fetch(self) -> None:
+        if self._closed:
+            return
+        if not self.views:
+            self._later()
+            return
+        request = m.FetchRequest(
+            max_wait_ms=200,
+            min_bytes=1,
+            max_bytes=self._max_bytes,
+            session_id=self._session_id if self.version >= SESSIONS_FROM else 0,
+            session_epoch=self._session_epoch if self.version >= SESSIONS_FROM else -1,
+            topics=self._topics(),
+            forgotten_topics_data=[],
+        )
+        made, departures = self.client.connections_made, self._departures
+        self.client.send(request, self.version, lambda reply: self._on_reply(reply, departures))
+        if self.client.connections_made != made:
+            # Within one life of the node the high watermark never falls; a new connection may reach a new life.
+            for view in self.views.values():
+                view.high_watermark = -1
+
+    def _topics(self) -> list[m.FetchRequest.FetchTopic]:
+        topics: dict[tuple[str, UUID], m.FetchRequest.FetchTopic] = {}
+        for view in self.views.values():
+            if self._session_id and view.told_position == view.position:
+                continue
+            view.told_position = view.position
+            name, topic_id, partition = view.place
+            topic = topics.setdefault(
+                (name, topic_id), m.FetchRequest.FetchTopic(topic=name, topic_id=topic_id, partitions=[])
+            )
+            topic.partitions.append(
+                m.FetchRequest.FetchPartition(
+                    partition=partition, fetch_offset=view.position, partition_max_bytes=self._max_bytes
+                )
+            )
+        return list(topics.values())
+
+    def _later(self) -> None:
+        self._clock.call_later(RETRY_MS, self._fetch)
+
+    def _forget_session(self) -> None:
+        self._session_id = self._session_epoch = 0
+        for view in self.views.values():
+            view.told_position = None
+
+    # Hearing
+
+    def _on_reply(self, reply: m.FetchResponse | None, departures: int) -> None:
+        if self._closed:
+            return
+        if reply is None or departures != self._departures:
+            # Lost, or about topics that may have been replaced by others of the same name since.
+            self._forget_session()
+            self._later()
+            return
+        if reply.error_code:
+            self._forget_session()
+            if reply.error_code not in (*LOST_SESSION, ErrorCode.KAFKA_STORAGE_ERROR):
+                self._history.violations.append(f"{self.name}: fetch answered {ErrorCode(reply.error_code).name}")
+            self._later()
+            return
+        self._go_on_with_session(reply.session_id)
+        troubled = False
+        for topic in reply.responses:
+            for part in topic.partitions:
+                view = self._view_of(topic, part.partition_index)
+                if view is not None:
+                    troubled |= not self._take(view, part)
+        if troubled:
+            self._later()
+        else:
+            self._fetch()
+
+    def _go_on_with_session(self, session_id: int) -> None:
+        if self.version < SESSIONS_FROM or not session_id:
+            self._forget_session()
+            return
+        self._session_id = session_id
+        self._session_epoch += 1
+
+    def _view_of(self, topic: m.FetchResponse.FetchableTopicResponse, partition: int) -> PartitionView | None:
+        for place, view in self.views.items():
+            same = place.topic_id == topic.topic_id if self.version >= IDS_FROM else place.topic == topic.topic
+            if same and place.partition == partition:
+                return view
+        return None
+
+    def _take(self, view: PartitionView, part: m.FetchResponse.PartitionData) -> bool:
+        """False when it is better to wait a moment."""
+        if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            # What was read and never acknowledged may be gone after a crash; what retention took is gone, too.
+            view.position = max(min(view.position, part.high_watermark), part.log_start_offset)
+            view.told_position = None
+            return True
+        if part.error_code:
+            view.told_position = None
+            return False
+        if part.high_watermark < view.high_watermark:
+            self._history.violations.append(
+                f"{self.name}: the high watermark of {view.place} fell from {view.high_watermark} to "
+                f"{part.high_watermark} within one life of the node"
+            )
+        view.high_watermark = part.high_watermark
+        view.start_offset = max(part.log_start_offset, 0)
+        self._take_records(view, part)
+        return True
+
+    def _take_records(self, view: PartitionView, part: m.FetchResponse.PartitionData) -> None:
+        assert isinstance(part.records, memoryview), "a decoded reply holds its records as a view"
+        data = bytes(part.records)
+        asked = view.position
+        for at, header in walk(data):
+            check_batch(data, at, compacted=True)
+            if header.next_offset <= view.position:
+                self._history.violations.append(
+                    f"{self.name}: {view.place} gave the batch {header.base_offset} to {header.last_offset} when "
+                    f"{asked} was asked for and {view.position} was due"
+                )
+            records = [record for record in decode_batch(data, at) if record.offset >= view.position]
+            self._history.see(view.place, records, self._clock.now_ms)
+            self.records_read += len(records)
+            if view.records is not None and view.batches is not None:
+                view.records.update({record.offset: record for record in records})
+                view.batches.append(header)
+            view.position = max(view.position, header.next_offset)

@@ -1,0 +1,341 @@
+"""One seeded run of a whole node: clients work while things go wrong, then all is healed, read back and judged."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from random import Random
+
+from millpond.sim.admin import SimAdmin
+from millpond.sim.client import SimClient
+from millpond.sim.faults import Trouble
+from millpond.sim.node import DATA_FOLDER, SimNode
+from millpond.sim.records.checkers import TopicRules, check_folder, check_metadata, check_partition
+from millpond.sim.records.history import Content, History, Place, Promise
+from millpond.sim.records.plan import WORK_MS, Plan, ProducerPlan, TopicPlan, make_plan
+from millpond.sim.records.producer import SimProducer
+from millpond.sim.records.reader import SimReader
+from millpond.sim.world.world import SimWorld
+from millpond.wire import messages as m
+
+SETTLE_MS = 240_000
+READ_MS = 60_000
+START_TRIES = 3
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one run came to."""
+
+    seed: int
+    violations: list[str] = field(default_factory=list)
+    faults: dict[str, int] = field(default_factory=dict)
+    records: dict[str, int] = field(default_factory=dict)
+    records_checked: int = 0
+    lives: int = 0
+    events: int = 0
+    disk_operations: int = 0
+    virtual_ms: int = 0
+    spurious_refusals: int = 0
+    syncs_together: int = 0
+    trace_hash: str = ""
+
+
+class Scenario:
+    """A world from a seed. `run` plays it to its end."""
+
+    def __init__(self, seed: int, plan: Plan | None = None) -> None:
+        self.seed = seed
+        self.plan = plan or make_plan(seed)
+        self.sim = SimWorld(seed)
+        self.node = SimNode(self.sim, texts=self.plan.node)
+        self.node.workers_delay_ms_usual = self.plan.disk_delay_ms
+        self.history = History()
+        self.random = Random(f"scenario {seed}")
+        self.trouble = Trouble(self.sim, self.node, self.history, Random(f"trouble {seed}"))
+        self.admin = SimAdmin(self._client("admin"), self.sim.clock, self.history)
+        self.topics: dict[str, TopicPlan] = {topic.name: topic for topic in self.plan.topics}
+        self.places: list[Place] = []
+        """Where records may be sent now."""
+        self.limited_topics: dict[str, None] = {}
+        """Where records may have been deleted on request, or by changed settings."""
+        self.producers: list[SimProducer] = []
+        self.readers: list[SimReader] = []
+        self._left_to_send = 0
+        self._admin_left = self.plan.admin_operations + self.plan.deletions
+        self._going: dict[str, None] = {}
+        """Topics that are being deleted."""
+        self._admin_busy = True
+        self._tags = 0
+        self._records_checked = 0
+
+    def run(self) -> Outcome:
+        self.node.start()
+        self.trouble.watch()
+        self.trouble.schedule(self.plan.faults)
+        self._create_topics(list(self.plan.topics))
+        self._start_clients()
+        self.sim.run_for(WORK_MS)
+        self._settle()
+        self._judge()
+        return self._outcome()
+
+    # Working
+
+    def _client(self, name: str) -> SimClient:
+        return SimClient(self.sim.network, "node", 9092, name)
+
+    def _create_topics(self, left: list[TopicPlan]) -> None:
+        if not left:
+            self._administer()
+            return
+        topic = left.pop(0)
+
+        def created() -> None:
+            self._adopt(topic)
+            self._create_topics(left)
+
+        self.admin.create(topic.name, topic.partitions, topic.configs, created)
+
+    def _adopt(self, topic: TopicPlan) -> None:
+        (topic_id,) = self.history.topics[topic.name].ids
+        assert topic_id is not None
+        places = [Place(topic.name, topic_id, number) for number in range(topic.partitions)]
+        self.places += places
+        for reader in self.readers:
+            for place in places:
+                reader.follow(place)
+
+    def _start_clients(self) -> None:
+        clock = self.sim.clock
+        for number, version in enumerate(self.plan.readers):
+            client = self._client(f"reader{number}")
+            reader = SimReader(
+                client, clock, self.history, [], version=version, max_bytes=self.random.choice((1, 5_000, 1 << 20))
+            )
+            self.readers.append(reader)
+            reader.start()
+        for number, plan in enumerate(self.plan.producers):
+            producer = SimProducer(
+                self._client(f"producer{number}"),
+                clock,
+                self.history,
+                Random(f"producer {number} {self.seed}"),
+                acks=plan.acks,
+                idempotent=plan.idempotent,
+                version=plan.version,
+                codec=plan.codec,
+                in_flight_max=plan.in_flight_max,
+            )
+            self.producers.append(producer)
+            self._left_to_send += plan.batches
+            self._produce(producer, plan, plan.batches)
+
+    def _produce(self, producer: SimProducer, plan: ProducerPlan, left: int) -> None:
+        if not left:
+            return
+        places = self.places
+        if self._going and not producer.goes_by_id:
+            # Who goes by names would write to the next topic of that name, and nobody could tell.
+            places = [place for place in places if place.topic not in self._going]
+        if places:
+            place = self.random.choice(places)
+            topic = self.topics[place.topic]
+            promise = Promise.SURVIVES if topic.survives else Promise.UNTIL_POWER_CUT
+            if plan.acks != -1:
+                promise = Promise.UNTIL_POWER_CUT if plan.acks else Promise.NOTHING
+            producer.produce(place, self._contents(producer.name, topic), promise)
+            left -= 1
+            self._left_to_send -= 1
+        self.sim.clock.call_later(self.random.randint(0, plan.pace_ms), lambda: self._produce(producer, plan, left))
+
+    def _contents(self, producer: str, topic: TopicPlan) -> list[Content]:
+        contents = []
+        for _ in range(self.random.choice((1, 1, 3, 10))):
+            self._tags += 1
+            key = b"k%d" % self.random.randrange(self.plan.keys)
+            value: bytes | None = self.random.randbytes(self.random.randint(0, self.plan.values_bytes_max))
+            if self.random.random() < 0.1:
+                value = None
+            contents.append(Content(f"{producer}:{self._tags}", key, value, self.sim.clock.wall_ms()))
+        return contents
+
+    def _administer(self) -> None:
+        """One change at a time, with pauses between."""
+        self._admin_busy = self._admin_left > 0
+        if not self._admin_busy:
+            return
+        self._admin_left -= 1
+        self.sim.clock.call_later(self.random.randint(0, 2_000), self._change_something)
+
+    def _change_something(self) -> None:
+        topic = self.random.choice(list(self.topics.values()))
+        mine = [place for place in self.places if place.topic == topic.name]
+        match 0 if self._admin_left < self.plan.deletions else self.random.randrange(4):
+            case 0:
+                self._delete_and_recreate(topic, mine)
+            case 1:
+                self.admin.add_partitions(topic.name, topic.partitions + 1, lambda: self._grown(topic, mine))
+            case 2:
+                self.limited_topics[topic.name] = None
+                name, value = self.random.choice(
+                    (("retention.ms", "1500"), ("segment.bytes", "20000"), ("max.message.bytes", "900"))
+                )
+                self.admin.set_config(topic.name, name, value, self._administer)
+            case _:
+                place = self.random.choice(mine)
+                self.limited_topics[topic.name] = None
+                known = [batch.base_offset for batch in self.history.batches if batch.place == place]
+                self.admin.delete_records(place, max(self.random.choice(known or [0]), 0), self._administer)
+
+    def _grown(self, topic: TopicPlan, mine: list[Place]) -> None:
+        if topic.partitions + 1 in self.history.topics[topic.name].partition_counts:
+            topic.partitions += 1
+            # It may not be there, if the reply was lost: producers are then told so.
+            if len(self.history.topics[topic.name].partition_counts) == 1:
+                self.places.append(mine[0]._replace(partition=topic.partitions - 1))
+        self._administer()
+
+    def _delete_and_recreate(self, topic: TopicPlan, mine: list[Place]) -> None:
+        self._going[topic.name] = None
+        for producer in self.producers:
+            if not producer.goes_by_id:
+                producer.abandon(topic.name)
+        for reader in self.readers:
+            for place in mine:
+                reader.leave(place)
+
+        def recreate() -> None:
+            self.places = [place for place in self.places if place not in mine]
+            del self._going[topic.name]
+            for producer in self.producers:
+                producer.abandon(topic.name)
+            self.admin.create(topic.name, topic.partitions, topic.configs, recreated)
+
+        def recreated() -> None:
+            self._adopt(topic)
+            self._administer()
+
+        self.admin.delete(topic.name, recreate)
+
+    # The end
+
+    def _settle(self) -> None:
+        """Heal the world, bring the node up, and let everybody finish."""
+        self.trouble.end()
+        if self.node.is_stopping:
+            self.sim.run_until(lambda: not self.node.is_up)
+        if self.node.is_up and (self._has_offline_logs() or self.random.random() < 0.3):
+            self.node.kill()
+        self._bring_up()
+        if not self._let_clients_finish():
+            self._blame(f"clients were still waiting {SETTLE_MS} ms after everything was healed")
+        for producer in self.producers:
+            producer.close()
+        for reader in self.readers:
+            reader.close()
+        self.sim.run_for(100)
+        if self.plan.ends_with_power_cut:
+            self.trouble.cut_power()
+            self._bring_up()
+
+    def _let_clients_finish(self) -> bool:
+        """What a sync of everything lost is told by the next sync of each file: then one more restart is due."""
+        for _ in range(START_TRIES):
+            self.sim.run_until(lambda: self._is_done() or self._has_offline_logs(), within_ms=SETTLE_MS)
+            if not self.node.is_up or not self._has_offline_logs():
+                break
+            self.node.kill()
+            self._bring_up()
+        return self._is_done()
+
+    def _has_offline_logs(self) -> bool:
+        """A log that could not be opened or synced stays offline until the node is started again."""
+        if not self.node.is_up:
+            return True
+        store = self.node.broker.store
+        return bool(store.failed) or any(log.failed for log in store.logs.values())
+
+    def _is_done(self) -> bool:
+        return not self._left_to_send and not self._admin_busy and all(each.is_idle() for each in self.producers)
+
+    def _bring_up(self) -> None:
+        for _ in range(START_TRIES):
+            if self.node.is_up or self.node.start():
+                return
+        self._blame(f"the node does not start on a healthy machine: {self.node.journal_lines[-1]}")
+
+    def _blame(self, sentence: str) -> None:
+        self.history.violations.append(sentence)
+
+    # Judging
+
+    def _judge(self) -> None:
+        if not self.node.is_up:
+            return
+        self._judge_metadata()
+        self._judge_records()
+        ends = self._ends()
+        self.node.stop()
+        if not self.sim.run_until(lambda: not self.node.is_up, within_ms=READ_MS):
+            self._blame("the node does not stop")
+            return
+        compacted = [topic.name for topic in self.topics.values() if topic.is_compacted]
+        self.history.violations += check_folder(self.node.disk.contents(), DATA_FOLDER, compacted)
+        self._bring_up()
+        if self.node.is_up and self._ends() != ends:
+            self._blame(f"after a clean stop logs end at {self._ends()}, not at {ends}")
+
+    def _judge_records(self) -> None:
+        auditor = SimReader(self._client("auditor"), self.sim.clock, self.history, self.places, version=16, keep=True)
+        auditor.start()
+        self.sim.run_until(auditor.is_at_end, within_ms=READ_MS)
+        auditor.close()
+        for place, view in auditor.views.items():
+            self.history.violations += check_partition(self.history, view, self._rules(place), self.sim.clock.now_ms)
+        self._records_checked = auditor.records_read
+
+    def _ends(self) -> dict[str, int]:
+        return {each.name.folder: each.log.end_offset for each in self.node.broker.partitions}
+
+    def _judge_metadata(self) -> None:
+        heard: list[tuple[m.MetadataResponse, m.DescribeConfigsResponse]] = []
+        self.admin.describe(list(self.topics), lambda *told: heard.append(told))
+        if not self.sim.run_until(lambda: bool(heard), within_ms=READ_MS):
+            self._blame("the node does not answer Metadata")
+            return
+        self.history.violations += check_metadata(self.history, *heard[0])
+
+    def _rules(self, place: Place) -> TopicRules:
+        topic = self.topics[place.topic]
+        rules = TopicRules(
+            is_compacted=topic.is_compacted,
+            stamps_append_time=topic.configs.get("message.timestamp.type") == "LogAppendTime",
+        )
+        may_go = "retention.bytes" in topic.configs or topic.name in self.limited_topics or self.trouble.clock_leapt
+        if not may_go:
+            rules.keeps_all_ms = int(topic.configs.get("retention.ms", str(1 << 40)))
+        return rules
+
+    def _outcome(self) -> Outcome:
+        disk = self.node.disk
+        evidence = [*self.history.lines, *disk.trace, str(self.sim.clock.events_run), *self.history.violations]
+        return Outcome(
+            seed=self.seed,
+            violations=self.history.violations,
+            faults=self.trouble.counts,
+            records=self.history.counts(),
+            records_checked=self._records_checked,
+            lives=self.node.lives,
+            events=self.sim.clock.events_run,
+            disk_operations=disk.operations,
+            virtual_ms=self.sim.clock.now_ms,
+            spurious_refusals=sum(producer.spurious_refusals for producer in self.producers),
+            syncs_together=sum(" sync_everything " in line for line in disk.trace),
+            trace_hash=hashlib.sha256("\n".join(evidence).encode()).hexdigest(),
+        )
+
+
+def run_seed(seed: int) -> Outcome:
+    """One run; an error of the broker itself (an assertion, an unexpected exception) goes through to the caller."""
+    return Scenario(seed).run()

@@ -1,0 +1,1 @@
+"""A world of memory: clock, disk, network, workers and entropy from one seed, with faults to order."""

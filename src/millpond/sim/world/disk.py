@@ -1,0 +1,395 @@
+"""A disk of memory that forgets what was not synced, and fails when asked to.
+
+Nothing random happens while it runs except what a seed decides at `crash`. Operations that change the disk are
+counted and traced, so that a test can cut the power at each of them in turn.
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from millpond.base.ports import Buffer
+from millpond.sim.world.file_tree import Blob, Folder, Tree, fault
+
+REPLACE_SUFFIX = ".tmp"
+TRACE_LINES_MAX = 100_000
+
+
+class PowerCut(BaseException):
+    """The machine stops here. Not an Exception: no handler in the broker may catch it and go on."""
+
+    def __init__(self, disk: SimDisk, where: str) -> None:
+        super().__init__(where)
+        self.disk = disk
+
+
+@dataclass(slots=True)
+class _Fault:
+    """Calls on paths that contain `part` fail, `times` times or (None) for ever."""
+
+    part: str
+    code: int
+    times: int | None
+
+    def strikes(self, path: str) -> bool:
+        if self.part not in path or self.times == 0:
+            return False
+        if self.times is not None:
+            self.times -= 1
+        return True
+
+
+class SimFile:
+    """One open file; it remembers its own end, as the real one does."""
+
+    __slots__ = ("_blob", "_closing", "_disk", "_end", "_holds", "_life", "_open", "path")
+
+    def __init__(self, disk: SimDisk, path: str, blob: Blob) -> None:
+        self.path = path
+        self._disk = disk
+        self._blob = blob
+        self._end = len(blob.live)
+        self._life = disk.lives
+        self._holds = 0
+        self._closing = False
+        self._open = True
+
+    def size(self) -> int:
+        return self._end
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        data = b"".join(parts)
+        self._check()
+        self._disk.operation("append", self.path, len(data))
+        room = self._disk.room_for(max(self._end + len(data) - len(self._blob.live), 0))
+        kept = len(data) if room is None else max(len(data) - room, 0)
+        if kept:
+            self._blob.write(self._end, data[:kept])
+        if kept < len(data):
+            self._end = len(self._blob.live)
+            raise fault(errno.ENOSPC, self.path)
+        self._end += kept
+
+    def read_at(self, position: int, length: int) -> bytes:
+        self._check()
+        self._disk.strike(self._disk.read_faults, self.path)
+        return bytes(self._blob.live[position : position + length])
+
+    def is_cached(self, position: int, length: int) -> bool:
+        return self._disk.seems_cached()
+
+    def truncate(self, size: int) -> None:
+        self._check()
+        self._disk.operation("truncate", self.path, size)
+        self._blob.truncate(size)
+        self._end = size
+
+    def sync(self) -> None:
+        self._check()
+        self._disk.operation("sync", self.path, len(self._blob.live))
+        try:
+            self._disk.strike(self._disk.sync_faults, self.path)
+            if self._blob.is_loss_untold:
+                raise fault(errno.EIO, self.path)
+        except OSError:
+            self._blob.forget_unsynced()
+            raise
+        self._blob.sync()
+
+    def descriptor(self) -> int | None:
+        return None
+
+    def retain(self) -> None:
+        self._holds += 1
+
+    def release(self) -> None:
+        assert self._holds > 0, f"{self.path} is released more often than retained"
+        self._holds -= 1
+        if self._closing and not self._holds:
+            self._close_now()
+
+    def close(self) -> None:
+        self._closing = True
+        if not self._holds:
+            self._close_now()
+
+    def _close_now(self) -> None:
+        if self._open:
+            self._open = False
+            self._disk.closed_one(self._life)
+
+    def _check(self) -> None:
+        if not self._open or self._life != self._disk.lives:
+            raise fault(errno.EBADF, self.path)
+
+
+class SimFileLock:
+    """Held until released or until the power goes."""
+
+    def __init__(self, disk: SimDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._life = disk.lives
+
+    def release(self) -> None:
+        if self._life == self._disk.lives:
+            self._disk.locks.pop(self._path, None)
+            self._life = -1
+
+
+class SimDisk:
+    """A tree of folders and files in memory, with faults to order.
+
+    `capacity_bytes`, `open_files_max` and `cold_share` (how often `is_cached` says no) may be set at any time.
+    """
+
+    def __init__(self, seed: int | str = 0, capacity_bytes: int = 1 << 40) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.open_files_max: int | None = None
+        self.cold_share = 0.0
+        self.operations = 0
+        self.trace: deque[str] = deque(maxlen=TRACE_LINES_MAX)
+        self.lives = 0
+        self.open_files = 0
+        self.locks: dict[str, SimFileLock] = {}
+        self.sync_faults: list[_Fault] = []
+        self.read_faults: list[_Fault] = []
+        self._random = Random(seed)
+        self._tree = Tree()
+        self._cut_at: int | None = None
+        self._dark = False
+        self._everything_failed = False
+
+    # The port
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        self._check_power()
+        if self.open_files_max is not None and self.open_files >= self.open_files_max:
+            raise fault(errno.EMFILE, path)
+        if create and not self.exists(path):
+            folder, name = self._tree.place(path)
+            self.operation("create", path)
+            self._tree.change((folder, name, Blob()))
+        file = SimFile(self, path, self._tree.blob(path))
+        self.open_files += 1
+        return file
+
+    def read(self, path: str) -> bytes:
+        self._check_power()
+        blob = self._tree.blob(path)
+        self.strike(self.read_faults, path)
+        return bytes(blob.live)
+
+    def replace(self, path: str, data: bytes) -> None:
+        temporary = path + REPLACE_SUFFIX
+        file = self.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.append((data,))
+            file.sync()
+        except OSError:
+            self.remove(temporary)
+            raise
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        self.sync_folder(posixpath.dirname(path))
+
+    def exists(self, path: str) -> bool:
+        try:
+            self._tree.find(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def size(self, path: str) -> int:
+        entry = self._tree.find(path)
+        return len(entry.live) if isinstance(entry, Blob) else 0
+
+    def list(self, folder: str) -> list[str]:
+        self._check_power()
+        return sorted(self._tree.folder(folder).live)
+
+    def make_folder(self, path: str) -> None:
+        parent = posixpath.dirname(posixpath.normpath(path))
+        if self.exists(path):
+            if isinstance(self._tree.find(path), Blob):
+                raise fault(errno.EEXIST, path)
+            return
+        self.make_folder(parent)
+        folder, name = self._tree.place(path)
+        self.operation("make_folder", path)
+        self._tree.change((folder, name, self._tree.new_folder()))
+
+    def rename(self, old: str, new: str) -> None:
+        entry = self._tree.find(old)
+        source, target = self._tree.place(old), self._tree.place(new)
+        self._refuse_rename(entry, target[0].live.get(target[1]), new)
+        self.operation("rename", f"{old} {new}")
+        if source != target:
+            self._tree.change((*source, None), (*target, entry))
+
+    @staticmethod
+    def _refuse_rename(entry: Blob | Folder, there: Blob | Folder | None, new: str) -> None:
+        if isinstance(there, Folder):
+            if isinstance(entry, Blob):
+                raise fault(errno.EISDIR, new)
+            if there.live and there is not entry:
+                raise fault(errno.ENOTEMPTY, new)
+        elif there is not None and isinstance(entry, Folder):
+            raise fault(errno.ENOTDIR, new)
+
+    def remove(self, path: str) -> None:
+        self._tree.blob(path)
+        folder, name = self._tree.place(path)
+        self.operation("remove", path)
+        self._tree.change((folder, name, None))
+
+    def remove_folder(self, path: str) -> None:
+        inside = self._tree.folder(path)
+        # One by one, as a real disk does it: the power may go in the middle.
+        for name in sorted(inside.live):
+            inner = posixpath.join(path, name)
+            if isinstance(inside.live[name], Folder):
+                self.remove_folder(inner)
+            else:
+                self.remove(inner)
+        folder, name = self._tree.place(path)
+        self.operation("remove_folder", path)
+        self._tree.change((folder, name, None))
+
+    def sync_folder(self, path: str) -> None:
+        folder = self._tree.folder(path)
+        self.operation("sync_folder", path)
+        self.strike(self.sync_faults, path)
+        self._tree.sync(folder)
+
+    def write_aside(self, path: str, data: bytes) -> str:
+        aside = path + REPLACE_SUFFIX
+        file = self.open(aside, create=True)
+        try:
+            file.truncate(0)
+            file.append((data,))
+        finally:
+            file.close()
+        return aside
+
+    def sync_everything(self, path: str) -> bool:
+        self._tree.find(path)
+        if self._everything_failed:
+            return False
+        self.operation("sync_everything", path)
+        blobs = list(self._tree.blobs())
+        try:
+            self.strike(self.sync_faults, path)
+        except OSError:
+            self._everything_failed = True
+            for _, blob in blobs:
+                blob.lose_untold()
+            raise
+        for _, blob in blobs:
+            blob.sync()
+        self._tree.sync_all()
+        return True
+
+    def free_bytes(self, path: str) -> int:
+        self._tree.find(path)
+        return max(self.capacity_bytes - self.used_bytes(), 0)
+
+    def total_bytes(self, path: str) -> int:
+        self._tree.find(path)
+        return self.capacity_bytes
+
+    def lock(self, path: str) -> SimFileLock:
+        key = posixpath.normpath("/" + path)
+        if key in self.locks:
+            raise fault(errno.EAGAIN, path)
+        self.open(path, create=True).close()
+        lock = self.locks[key] = SimFileLock(self, key)
+        return lock
+
+    # What a test can do to it
+
+    def crash(self) -> None:
+        """Cut the power and start again: unsynced bytes and names survive in part, open files and locks do not."""
+        self.drop_process()
+        self._dark = False
+        self._cut_at = None
+        self._tree.lose_power(self._random)
+        self.trace.append(f"{self.operations} crash")
+
+    def drop_process(self) -> None:
+        """Kill the process but not the machine: open files and locks are gone, every byte and name is still there."""
+        self.lives += 1
+        self.open_files = 0
+        self._everything_failed = False
+        self.locks.clear()
+
+    def crash_at_operation(self, number: int) -> None:
+        """Raise `PowerCut` instead of the operation that would be number `number` (as `operations` counts), and at
+        every one after it, until `crash`."""
+        self._cut_at = number
+
+    def fail_syncs(self, path_part: str = "", *, times: int | None = 1, code: int = errno.EIO) -> None:
+        """Fail syncs of files and folders. What a failed sync should have kept is never written by a later one."""
+        self.sync_faults.append(_Fault(path_part, code, times))
+
+    def fail_reads(self, path_part: str = "", *, times: int | None = 1, code: int = errno.EIO) -> None:
+        self.read_faults.append(_Fault(path_part, code, times))
+
+    def heal(self) -> None:
+        """Take back every ordered fault of syncs and reads."""
+        self.sync_faults.clear()
+        self.read_faults.clear()
+
+    def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
+        """Rot one bit, on the platter and in memory alike."""
+        self._tree.blob(path).flip_bit(position, bit)
+
+    def used_bytes(self) -> int:
+        return sum(len(blob.live) for _, blob in self._tree.blobs())
+
+    def contents(self) -> dict[str, bytes]:
+        """Every file with its bytes, as the running machine sees them."""
+        return {path: bytes(blob.live) for path, blob in self._tree.blobs()}
+
+    # For the files
+
+    def operation(self, kind: str, path: str, amount: int | None = None) -> None:
+        """Count and trace one change of the disk; the power may go here."""
+        self._check_power()
+        self.operations += 1
+        if self._cut_at is not None and self.operations >= self._cut_at:
+            self._dark = True
+            self.trace.append(f"{self.operations} power cut at {kind} {path}")
+            raise PowerCut(self, f"operation {self.operations}: {kind} {path}")
+        self.trace.append(f"{self.operations} {kind} {path}" + ("" if amount is None else f" {amount}"))
+
+    def room_for(self, growth: int) -> int | None:
+        """None if the disk can grow by so many bytes, else how many of them do not fit."""
+        # Adding up every file costs, so it is done only where it can matter.
+        if self.capacity_bytes >= 1 << 40:
+            return None
+        missing = growth - (self.capacity_bytes - self.used_bytes())
+        return missing if missing > 0 else None
+
+    def strike(self, faults: Sequence[_Fault], path: str) -> None:
+        for order in faults:
+            if order.strikes(path):
+                raise fault(order.code, path)
+
+    def seems_cached(self) -> bool:
+        return self.cold_share == 0.0 or self._random.random() >= self.cold_share
+
+    def closed_one(self, life: int) -> None:
+        if life == self.lives:
+            self.open_files -= 1
+
+    def _check_power(self) -> None:
+        if self._dark:
+            raise PowerCut(self, "the power is off")

@@ -1,0 +1,172 @@
+"""A network of memory between named hosts: seeded latency, streams cut into random pieces, ways that can be cut."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from random import Random
+
+from millpond.base.ports import Clock, Link, LinkHandler
+from millpond.sim.world.file_tree import fault
+from millpond.sim.world.link import SimLink
+
+CONNECT_RETRY_MS = 1_000
+CONNECT_ATTEMPTS = 30
+FIRST_FREE_PORT = 49_152
+
+Accept = Callable[[Link], LinkHandler | None]
+MakeHandler = Callable[[Link], LinkHandler]
+
+
+class SimListener:
+    def __init__(self, network: SimNetwork, host: str, port: int, accept: Accept) -> None:
+        self.host = host
+        self.port = port
+        self.accept = accept
+        self._network = network
+
+    def close(self) -> None:
+        if self._network.listeners.get((self.host, self.port)) is self:
+            del self._network.listeners[self.host, self.port]
+
+
+class SimNetwork:
+    """All links of a simulated world. `at(host)` is the port that one host gets.
+
+    A `RemoteError` of a handler, or a file range that cannot be read, closes the link and is kept in `faults`; any
+    other error goes through to the test.
+    """
+
+    def __init__(self, clock: Clock, seed: int | str = 0, *, latency_ms: tuple[int, int] = (0, 3)) -> None:
+        self.clock = clock
+        self.random = Random(seed)
+        self.latency_range_ms = latency_ms
+        self.chunk_bytes_max = 64 << 10
+        self.listeners: dict[tuple[str, int], SimListener] = {}
+        self.faults: list[tuple[Link, Exception]] = []
+        self._links: list[SimLink] = []
+        self._cuts: dict[tuple[str, str], None] = {}
+        self._down: dict[str, None] = {}
+        self._ports_given = 0
+
+    def at(self, host: str) -> HostNetwork:
+        return HostNetwork(self, host)
+
+    def listen(self, host: str, port: int, accept: Accept) -> SimListener:
+        """`host` is the name of the simulated machine; port 0 takes a free one."""
+        port = port or self._free_port()
+        if (host, port) in self.listeners:
+            raise fault(errno.EADDRINUSE, f"{host}:{port}")
+        listener = self.listeners[host, port] = SimListener(self, host, port, accept)
+        return listener
+
+    def connect(self, host: str, port: int, make_handler: MakeHandler, *, source: str = "client") -> SimLink:
+        """A link to a listener, usable at once; a peer that is not there shows as `closed`."""
+        link = self._new_link(source, host, f"{host}:{port}")
+        link.start(make_handler(link))
+        self.clock.call_later(self.latency_ms(), lambda: self._attempt(link, host, port, 1))
+        return link
+
+    def _attempt(self, link: SimLink, host: str, port: int, attempt: int) -> None:
+        if not link.alive:
+            return
+        if self.is_cut(link.host, host) or self.is_cut(host, link.host) or self.is_down(host):
+            if attempt == CONNECT_ATTEMPTS:
+                link.reset()
+            else:
+                self.clock.call_later(CONNECT_RETRY_MS, lambda: self._attempt(link, host, port, attempt + 1))
+            return
+        listener = self.listeners.get((host, port))
+        if listener is None:
+            link.reset()
+            return
+        server = self._new_link(host, link.host, f"{link.host}:{self._free_port()}")
+        handler = listener.accept(server)
+        if handler is None:
+            server.abort()
+            link.reset()
+            return
+        server.start(handler)
+        server.join(link)
+
+    def _new_link(self, host: str, peer_host: str, peer: str) -> SimLink:
+        link = SimLink(self, host, peer_host, peer)
+        self._links = [old for old in self._links if not old.is_done()]
+        self._links.append(link)
+        return link
+
+    def _free_port(self) -> int:
+        self._ports_given += 1
+        return FIRST_FREE_PORT + self._ports_given % 16_384
+
+    # What links ask
+
+    def latency_ms(self) -> int:
+        return self.random.randint(*self.latency_range_ms)
+
+    def is_cut(self, source: str, target: str) -> bool:
+        return (source, target) in self._cuts
+
+    def is_down(self, host: str) -> bool:
+        return host in self._down
+
+    def fault(self, link: Link, error: Exception) -> None:
+        self.faults.append((link, error))
+
+    # What a test can do to it
+
+    def links(self, host: str | None = None) -> list[SimLink]:
+        """The live ends of connections, of one host or of all, oldest first."""
+        return [link for link in self._links if link.alive and host in (None, link.host)]
+
+    def blackhole(self, source: str, target: str) -> None:
+        """Nothing from `source` reaches `target` until `heal`; nobody is told. The other way stays open."""
+        self._cuts[source, target] = None
+
+    def partition(self, one: str, other: str) -> None:
+        """Nothing passes between the two hosts until `heal`."""
+        self.blackhole(one, other)
+        self.blackhole(other, one)
+
+    def heal(self) -> None:
+        """Open every way again; what was held back arrives late."""
+        self._cuts.clear()
+        for link in self._links:
+            link.retry_held()
+
+    def reset(self, link: SimLink) -> None:
+        """Break one connection at both ends; what was under way is lost."""
+        other = link.other
+        link.reset()
+        if other is not None:
+            other.reset()
+
+    def stop_host(self, host: str, *, silently: bool) -> None:
+        """Take a host off the network: with its power (`silently`), or only its process, whose kernel tells peers."""
+        for listener in [entry for entry in self.listeners.values() if entry.host == host]:
+            listener.close()
+        for link in self.links(host):
+            other = link.other
+            link.vanish()
+            if not silently and other is not None:
+                self.clock.call_later(self.latency_ms(), other.reset)
+        if silently:
+            self._down[host] = None
+
+    def start_host(self, host: str) -> None:
+        self._down.pop(host, None)
+
+
+class HostNetwork:
+    """The network port of one simulated host."""
+
+    def __init__(self, network: SimNetwork, host: str) -> None:
+        self.host = host
+        self._network = network
+
+    def listen(self, host: str, port: int, accept: Accept) -> SimListener:
+        """Listens at this host, whatever address the broker was told to bind."""
+        return self._network.listen(self.host, port, accept)
+
+    def connect(self, host: str, port: int, make_handler: MakeHandler) -> SimLink:
+        return self._network.connect(host, port, make_handler, source=self.host)

@@ -1,0 +1,117 @@
+"""Simulated copy workers: both protocols, fencing, orphans and zombies, without any other trouble."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from millpond.sim.coordination.checkers import check_copied, check_sightings, check_transactions
+from millpond.sim.coordination.committed_reader import CommittedReader
+from millpond.sim.coordination.copy_worker import CopyWorker
+from millpond.sim.coordination.group_member import GroupTopic, Membership
+from millpond.sim.coordination.history import CoordinationHistory
+from millpond.sim.coordination.worker_style import WorkerStyle
+from millpond.sim.records.history import Promise
+
+CALM = WorkerStyle(pace_ms=10, abort_share=0.0, straggles=False)
+
+
+class Mill:
+    def __init__(self, pond) -> None:
+        self.pond = pond
+        self.clock = pond.sim.clock
+        self.history = CoordinationHistory()
+        self.source = GroupTopic("t", pond.places[0].topic_id, 2)
+        producer = pond.producer()
+        for place in pond.places:
+            for _ in range(6):
+                producer.produce(place, pond.contents(2), Promise.SURVIVES)
+        assert pond.sim.run_until(producer.is_idle)
+        pond.wait_for(lambda then: pond.admin.create("out", 2, {}, then))
+        (topic_id,) = pond.history.topics["out"].ids
+        self.target = GroupTopic("out", topic_id, 2)
+        self.reader = self.read("live")
+
+    def read(self, name: str) -> CommittedReader:
+        reader = CommittedReader(self.clock, self.pond.client(name), self.history, self.target)
+        reader.start()
+        return reader
+
+    def worker(self, name: str, style: WorkerStyle, transactional_id: str = "mill") -> CopyWorker:
+        worker = CopyWorker(
+            self.clock,
+            self.pond.client,
+            self.history,
+            transactional_id,
+            name,
+            self.source,
+            self.target,
+            Random(name),
+            style,
+        )
+        worker.start()
+        worker.begin(Membership("g", partitions=frozenset({0, 1})))
+        return worker
+
+    def is_done(self) -> bool:
+        return self.history.reached == {0: 12, 1: 12}
+
+    def findings(self) -> list[str]:
+        final = self.read("final")
+        assert self.pond.sim.run_until(final.is_at_end)
+        self.reader.close()
+        return [
+            *self.history.violations,
+            *check_copied({0: 12, 1: 12}, final.shown, 2),
+            *check_transactions(self.history, final.shown),
+            *check_sightings(self.history, self.reader.shown, final.shown),
+        ]
+
+
+@pytest.fixture
+def mill(pond) -> Mill:
+    return Mill(pond)
+
+
+@pytest.mark.parametrize("is_v2", [True, False])
+def test_everything_is_copied_exactly_once(mill: Mill, is_v2: bool) -> None:
+    mill.worker("one", replace(CALM, is_v2=is_v2, abort_share=0.3, straggles=True))
+    assert mill.pond.sim.run_until(mill.is_done)
+    mill.pond.sim.run_for(6_000)
+    assert mill.findings() == []
+    assert mill.history.counts["transactions aborted"] > 0
+
+
+@pytest.mark.parametrize("is_v2", [True, False])
+def test_a_zombie_is_fenced_when_it_wakes_up(mill: Mill, is_v2: bool) -> None:
+    style = replace(CALM, is_v2=is_v2, dawdles=True)
+    zombie = mill.worker("zombie", style)
+    mill.pond.sim.run_until(lambda: len(mill.history.transactions) == 3)
+    zombie.freeze()
+    heir = mill.worker("heir", style)
+    mill.pond.sim.run_until(lambda: len(mill.history.transactions) > 6)
+    zombie.thaw()
+    assert mill.pond.sim.run_until(mill.is_done)
+    assert (zombie.is_fenced, heir.is_fenced) == (True, False)
+    assert mill.findings() == []
+
+
+def test_everybody_waits_for_an_orphan_until_its_time_is_over(mill: Mill) -> None:
+    orphan = mill.worker("orphan", replace(CALM, is_orphan=True, timeout_ms=3_000), "orphan")
+    assert mill.pond.sim.run_until(lambda: orphan.is_over)
+    began_ms = mill.clock.now_ms
+    mill.worker("one", CALM)
+    assert mill.pond.sim.run_until(mill.is_done)
+    assert mill.clock.now_ms > began_ms + 2_500
+    assert mill.findings() == []
+
+
+def test_a_power_cut_is_lived_through(mill: Mill) -> None:
+    mill.worker("one", CALM)
+    mill.pond.sim.run_until(lambda: len(mill.history.transactions) == 4)
+    mill.pond.node.crash()
+    assert mill.pond.node.start()
+    assert mill.pond.sim.run_until(mill.is_done)
+    assert mill.findings() == []

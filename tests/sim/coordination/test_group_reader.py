@@ -1,0 +1,51 @@
+"""What a member reads and commits, and what it makes of the answers."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.sim.coordination.group_member import GroupTopic
+from millpond.sim.coordination.group_reader import ReadJob, fetch_records
+from millpond.sim.coordination.history import CoordinationHistory, Fate
+from millpond.sim.records.history import Promise
+from millpond.sim.script import Player, Script
+
+
+def test_a_fetch_gives_one_batch_from_where_it_was_asked(pond) -> None:
+    producer = pond.producer()
+    producer.produce(pond.places[1], pond.contents(3), Promise.SURVIVES)
+    producer.produce(pond.places[1], pond.contents(2), Promise.SURVIVES)
+    assert pond.sim.run_until(producer.is_idle)
+    topic = GroupTopic("t", pond.places[0].topic_id, 2)
+    got: list[tuple[int, list[int]]] = []
+
+    def read() -> Script[None]:
+        for position in (1, 3, 5):
+            partition, records = yield from fetch_records(pond.client(), topic, {0: 0, 1: position})
+            got.append((partition, [record.offset for record in records]))
+
+    player = Player(pond.sim.clock, read())
+    player.start()
+    assert pond.sim.run_until(lambda: player.is_over)
+    assert got == [(1, [1, 2]), (1, [3, 4]), (-1, [])]
+
+
+@pytest.mark.parametrize(
+    ("code", "fate"),
+    [
+        (ErrorCode.NONE, Fate.DONE),
+        (ErrorCode.ILLEGAL_GENERATION, Fate.REFUSED),
+        (ErrorCode.KAFKA_STORAGE_ERROR, Fate.OPEN),
+        (None, Fate.OPEN),
+    ],
+)
+def test_only_a_clear_answer_settles_a_commit(pond, code: ErrorCode | None, fate: Fate) -> None:
+    history = CoordinationHistory()
+    topic = GroupTopic("t", pond.places[0].topic_id, 2)
+    job = ReadJob(pond.sim.clock, pond.client(), history, topic, Random(1), pace_ms=10)
+    (commit,) = history.ask_commit("m", 1, {0: 5})
+    job._settle(commit, code)
+    assert commit.fate is fate

@@ -1,0 +1,248 @@
+"""Bugs of coordinators put in on purpose: the simulator must find each within a few seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from millpond.broker.coordination import Home
+from millpond.coordinators.groups import classic
+from millpond.coordinators.groups.consumer.group import ConsumerGroup
+from millpond.coordinators.groups.offsets import Offsets
+from millpond.coordinators.groups.shard import GroupShard
+from millpond.coordinators.shard import Effects
+from millpond.coordinators.transactions import ending, initialising
+from millpond.coordinators.transactions.shard import TransactionShard
+from millpond.coordinators.transactions.states import State
+from millpond.coordinators.transactions.transaction import Verdict
+from millpond.log.partition_log import PartitionLog
+from millpond.log.producers import ProducerStates
+from millpond.sim.coordination.plan import Churn, ChurnPlan, CoordinationPlan, Sharing, Work, make_coordination_plan
+from millpond.sim.coordination.scenario import CoordinationScenario
+from millpond.sim.world.disk import PowerCut
+
+SEEDS_MAX = 25
+
+Patch = pytest.MonkeyPatch
+
+
+# Coordinators in general
+
+
+def reply_before_the_sync(patch: Patch) -> None:
+    def settle_later(self: Home[Any], effects: Effects) -> None:
+        self._unsettled.append((self.partition.log.end_offset, effects))
+        self._settle(self.partition.log.end_offset)
+
+    patch.setattr(Home, "_settle_later", settle_later)
+
+
+# Groups
+
+
+def forget_pending_offsets_on_restart(patch: Patch) -> None:
+    real = GroupShard.on_loaded
+
+    def on_loaded(self: GroupShard, now_ms: int) -> Effects:
+        self.offsets.pending.clear()
+        self.offsets._producers.clear()
+        return real(self, now_ms)
+
+    patch.setattr(GroupShard, "on_loaded", on_loaded)
+
+
+def count_pending_offsets_at_once(patch: Patch) -> None:
+    real = Offsets.replay_pending
+
+    def replay_pending(self: Offsets, producer_id: int, epoch: int, key: Any, committed: Any) -> None:
+        real(self, producer_id, epoch, key, committed)
+        self.replay(key, committed)
+
+    patch.setattr(Offsets, "replay_pending", replay_pending)
+
+
+def take_commits_of_old_generations(patch: Patch) -> None:
+    patch.setattr(classic.ClassicGroup, "check_commit", lambda *_, **__: None)
+    patch.setattr(ConsumerGroup, "check_commit", lambda *_, **__: None)
+
+
+def tell_unstable_offsets(patch: Patch) -> None:
+    patch.setattr(Offsets, "is_pending", lambda *_: False)
+
+
+def forget_members_on_restart(patch: Patch) -> None:
+    real = GroupShard.on_loaded
+
+    def on_loaded(self: GroupShard, now_ms: int) -> Effects:
+        for group_id in list(self.groups):
+            del self.groups[group_id]
+        return real(self, now_ms)
+
+    patch.setattr(GroupShard, "on_loaded", on_loaded)
+
+
+def lose_offsets_on_restart(patch: Patch) -> None:
+    real = GroupShard.on_loaded
+
+    def on_loaded(self: GroupShard, now_ms: int) -> Effects:
+        self.offsets.by_group.clear()
+        return real(self, now_ms)
+
+    patch.setattr(GroupShard, "on_loaded", on_loaded)
+
+
+# Transactions
+
+
+def send_no_markers_after_a_restart(patch: Patch) -> None:
+    patch.setattr(TransactionShard, "on_loaded", lambda *_: Effects())
+
+
+def renew_without_a_higher_epoch(patch: Patch) -> None:
+    real = initialising.renew
+
+    def renew(current: Any, *given: Any) -> Verdict:
+        verdict = real(current, *given)
+        if verdict.steps and verdict.steps[-1].state is State.EMPTY:
+            return Verdict(verdict.error, (replace(verdict.steps[-1], producer_epoch=current.producer_epoch),))
+        return verdict
+
+    patch.setattr(initialising, "renew", renew)
+
+
+def fence_without_a_higher_epoch(patch: Patch) -> None:
+    """The older worker can go on with its epoch, as if nobody had come since."""
+    renew_without_a_higher_epoch(patch)
+    real = ending.fence
+
+    def fence(current: Any, *given: Any) -> Verdict:
+        verdict = real(current, *given)
+        steps = tuple(replace(step, producer_epoch=current.producer_epoch) for step in verdict.steps)
+        return Verdict(verdict.error, steps)
+
+    patch.setattr(initialising, "fence", fence)
+
+
+def skip_the_verification(patch: Patch) -> None:
+    """Whoever writes is believed to have an open transaction."""
+    patch.setattr(ProducerStates, "_check_transaction", lambda *_: None)
+    patch.setattr(PartitionLog, "verification", lambda *_: None)
+
+
+def let_a_late_end_decide_the_next_transaction(patch: Patch) -> None:
+    real = ending.end
+
+    def end(current: Any, producer_id: int, epoch: int, *given: Any) -> Verdict:
+        is_late = current is not None and current.state is State.ONGOING and epoch < current.producer_epoch
+        return real(current, producer_id, current.producer_epoch if is_late else epoch, *given)
+
+    patch.setattr(ending, "end", end)
+
+
+def forget_a_partition(patch: Patch) -> None:
+    """The last partition of a transaction gets no marker."""
+    real = TransactionShard._order
+
+    def order(self: TransactionShard, decided: Any) -> Any:
+        whole = real(self, decided)
+        return replace(whole, partitions=whole.partitions[:-1])
+
+    patch.setattr(TransactionShard, "_order", order)
+
+
+def let_transactions_last(patch: Patch) -> None:
+    patch.setattr(TransactionShard, "next_deadline_ms", lambda _: None)
+
+
+def commit_what_was_aborted_by_a_successor(patch: Patch) -> None:
+    real = ending.fence
+
+    def fence(*given: Any) -> Verdict:
+        verdict = real(*given)
+        steps = tuple(
+            replace(step, state=State.PREPARE_COMMIT) if step.state is State.PREPARE_ABORT else step
+            for step in verdict.steps
+        )
+        return Verdict(verdict.error, steps)
+
+    patch.setattr(initialising, "fence", fence)
+
+
+def show_everything_to_everybody(patch: Patch) -> None:
+    patch.setattr(PartitionLog, "last_stable_offset", property(lambda self: self.end_offset))
+
+
+class Hunt(NamedTuple):
+    """Where a mutant shows: faults, work, sharing; and the seed to begin with, to be quick."""
+
+    kinds: tuple[str, ...]
+    work: Work
+    sharing: Sharing | None = None
+    first: int = 0
+    versions: tuple[bool, ...] = (True, False)
+    freezes: bool = False
+    """Everybody is frozen now and then, longer than a session and not as long as a transaction."""
+    strays: bool = False
+    """Everybody's requests lose their way now and then."""
+
+
+KILLS = ("kill", "power cut")
+CALM = ("slow network", "slow disk")
+
+MUTANTS: dict[Callable[[Patch], None], Hunt] = {
+    reply_before_the_sync: Hunt(("power cut", "slow disk"), Work.READ),
+    forget_pending_offsets_on_restart: Hunt(("kill", "slow disk"), Work.COPY),
+    count_pending_offsets_at_once: Hunt(CALM, Work.COPY),
+    take_commits_of_old_generations: Hunt(CALM, Work.READ, first=17, freezes=True),
+    tell_unstable_offsets: Hunt(CALM, Work.COPY, Sharing.CLASSIC, 6, freezes=True),
+    lose_offsets_on_restart: Hunt(KILLS, Work.READ),
+    forget_members_on_restart: Hunt(("kill",), Work.READ),
+    send_no_markers_after_a_restart: Hunt(("kill", "slow disk"), Work.COPY),
+    renew_without_a_higher_epoch: Hunt(CALM, Work.COPY, Sharing.FIXED, 0, (False,)),
+    fence_without_a_higher_epoch: Hunt(CALM, Work.COPY, Sharing.FIXED),
+    skip_the_verification: Hunt(CALM, Work.COPY, None, 9, (False,), strays=True),
+    let_a_late_end_decide_the_next_transaction: Hunt(CALM, Work.COPY, None, 0, (True,)),
+    forget_a_partition: Hunt(CALM, Work.COPY),
+    let_transactions_last: Hunt(CALM, Work.COPY),
+    commit_what_was_aborted_by_a_successor: Hunt(CALM, Work.COPY),
+    show_everything_to_everybody: Hunt(CALM, Work.COPY),
+}
+
+
+def plan(seed: int, hunt: Hunt) -> CoordinationPlan:
+    made = make_coordination_plan(seed, hunt.kinds, work=hunt.work, sharing=hunt.sharing, versions=hunt.versions)
+    if hunt.strays:
+        made.crew = [replace(style, straggles=True) for style in made.crew]
+    if hunt.freezes:
+        made.crew = [replace(style, timeout_ms=5_000, pace_ms=300, dawdles=True) for style in made.crew]
+        made.churn = [
+            ChurnPlan(Churn.FREEZE, 1_500 + 4_000 * turn + 700 * slot, slot, 3_000)
+            for turn in range(2)
+            for slot in range(len(made.crew))
+        ]
+    return made
+
+
+def find(hunt: Hunt) -> int | None:
+    """The first seed that finds something wrong."""
+    for seed in range(hunt.first, hunt.first + SEEDS_MAX):
+        try:
+            if CoordinationScenario(seed, plan(seed, hunt)).run().violations:
+                return seed
+        except (Exception, PowerCut):
+            return seed
+    return None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_the_simulator_finds(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    mutant(monkeypatch)
+    assert find(MUTANTS[mutant]) is not None, f"{SEEDS_MAX} seeds did not notice"
+
+
+@pytest.mark.parametrize("hunt", [hunt for hunt in MUTANTS.values() if hunt.first or hunt.freezes or hunt.strays])
+def test_without_mutants_the_same_seeds_find_nothing(hunt: Hunt) -> None:
+    assert CoordinationScenario(hunt.first, plan(hunt.first, hunt)).run().violations == []

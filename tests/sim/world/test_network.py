@@ -1,0 +1,203 @@
+"""What can go wrong between simulated hosts. (What a link promises in good weather: tests/ports.)"""
+
+from __future__ import annotations
+
+import pytest
+
+from millpond.base.errors import MalformedMessage
+from millpond.sim.world.clock import VirtualClock
+from millpond.sim.world.network import SimNetwork
+
+
+class Scene:
+    """A server that echoes on host `b`, and clients on host `a`."""
+
+    def __init__(self, make_peer, seed: int = 1) -> None:
+        self.clock = VirtualClock(seed, shuffle=True)
+        self.network = SimNetwork(self.clock, seed)
+        self.make_peer = make_peer
+        self.served: list = []
+        self.listener = self.network.at("b").listen("0.0.0.0", 9092, self._accept)
+
+    def _accept(self, link):
+        self.served.append(self.make_peer(link, echo=True))
+        return self.served[-1]
+
+    def connect(self):
+        made = []
+
+        def make(link):
+            made.append(self.make_peer(link))
+            return made[0]
+
+        self.network.at("a").connect("b", 9092, make)
+        return made[0]
+
+
+@pytest.fixture
+def scene(make_peer) -> Scene:
+    return Scene(make_peer)
+
+
+def test_streams_arrive_in_random_pieces_by_seed(make_peer) -> None:
+    def pieces(seed: int) -> list[bytes]:
+        scene = Scene(make_peer, seed)
+        client = scene.connect()
+        for number in range(50):
+            client.link.send([b"%02d" % number * 100])
+        scene.clock.run_for(1000)
+        assert client.data == b"".join(b"%02d" % number * 100 for number in range(50))
+        return client.pieces
+
+    assert pieces(1) == pieces(1)
+    assert pieces(1) != pieces(2)
+    assert len({len(piece) for piece in pieces(1)}) > 3
+
+
+def test_names_of_both_ends(scene: Scene) -> None:
+    client = scene.connect()
+    scene.clock.run_for(10)
+    assert (client.link.peer, client.link.local_host) == ("b:9092", "a")
+    assert scene.served[0].link.peer.startswith("a:")
+    assert scene.served[0].link.local_host == "b"
+
+
+def test_nobody_listens(scene: Scene) -> None:
+    scene.listener.close()
+    client = scene.connect()
+    scene.clock.run_for(10)
+    assert client.closed_count == 1
+    assert scene.served == []
+
+
+def test_a_partition_holds_everything_and_healing_delivers_it(scene: Scene) -> None:
+    client = scene.connect()
+    scene.clock.run_for(10)
+    scene.network.partition("a", "b")
+    for number in range(20):
+        client.link.send([b"%02d" % number])
+        scene.clock.run_for(1000)
+    assert (client.data, client.closed_count) == (b"", 0)
+    scene.network.heal()
+    scene.clock.run_for(100)
+    assert client.data == b"".join(b"%02d" % number for number in range(20))
+
+
+def test_a_close_behind_a_partition_is_heard_after_it(scene: Scene) -> None:
+    client = scene.connect()
+    scene.clock.run_for(10)
+    scene.network.partition("a", "b")
+    client.link.close()
+    scene.clock.run_for(5_000)
+    for _ in range(3):
+        scene.network.connect("b", 9092, scene.make_peer, source="c")
+    assert (client.closed_count, scene.served[0].closed_count) == (1, 0)
+    scene.network.heal()
+    scene.clock.run_for(100)
+    assert scene.served[0].closed_count == 1
+
+
+def test_a_blackhole_swallows_one_way_only(scene: Scene) -> None:
+    client = scene.connect()
+    scene.clock.run_for(10)
+    scene.network.blackhole("b", "a")
+    client.link.send([b"request"])
+    scene.clock.run_for(10_000)
+    assert scene.served[0].data == b"request"
+    assert client.data == b""
+
+
+def test_connecting_through_a_partition_waits_then_gives_up(scene: Scene) -> None:
+    scene.network.partition("a", "b")
+    patient = scene.connect()
+    scene.clock.run_for(5_000)
+    assert patient.closed_count == 0
+    scene.network.heal()
+    patient.link.send([b"x"])
+    scene.clock.run_for(2_000)
+    assert patient.data == b"x"
+    scene.network.partition("a", "b")
+    hopeless = scene.connect()
+    scene.clock.run_for(60_000)
+    assert hopeless.closed_count == 1
+
+
+def test_a_reset_reaches_both_ends_and_loses_what_was_under_way(scene: Scene) -> None:
+    client = scene.connect()
+    scene.clock.run_for(10)
+    client.link.send([bytes(1000)])
+    scene.network.reset(client.link)
+    scene.clock.run_for(100)
+    assert (client.closed_count, scene.served[0].closed_count) == (1, 1)
+    assert scene.served[0].data == b""
+    assert scene.network.links() == []
+
+
+def test_power_lost_is_silence_until_the_host_is_back(scene: Scene) -> None:
+    client = scene.connect()
+    scene.clock.run_for(10)
+    scene.network.stop_host("b", silently=True)
+    client.link.send([b"anyone?"])
+    scene.clock.run_for(10_000)
+    assert client.closed_count == 0
+    scene.network.start_host("b")
+    client.link.send([b"hello?"])
+    scene.clock.run_for(100)
+    assert client.closed_count == 1, "the new kernel knows nothing of the old connection"
+    assert scene.served[0].closed_count == 0, "the old process is not there to be told"
+
+
+def test_a_killed_process_breaks_its_connections(scene: Scene) -> None:
+    client = scene.connect()
+    scene.clock.run_for(10)
+    scene.network.stop_host("b", silently=False)
+    scene.clock.run_for(10)
+    assert client.closed_count == 1
+    late = scene.connect()
+    scene.clock.run_for(10)
+    assert late.closed_count == 1
+
+
+def test_a_fault_of_a_peer_is_kept_and_our_own_is_loud(scene: Scene) -> None:
+    for error in (MalformedMessage("bad"), KeyError("our bug")):
+        client = scene.connect()
+        scene.clock.run_for(10)
+
+        def fail(count: int, error: Exception = error) -> None:
+            raise error
+
+        scene.served[-1].received = fail
+        client.link.send([b"x"])
+        if isinstance(error, MalformedMessage):
+            scene.clock.run_for(100)
+            assert client.closed_count == 1
+            assert [kept for _, kept in scene.network.faults] == [error]
+        else:
+            with pytest.raises(KeyError):
+                scene.clock.run_for(100)
+
+
+def test_closing_over_unread_bytes_resets_the_peer(scene: Scene) -> None:
+    client = scene.connect()
+    scene.clock.run_for(10)
+    server = scene.served[0]
+    server.link.pause_reading()
+    client.link.send([bytes(1 << 20)])
+    scene.clock.run_for(100)
+    assert client.link.unsent_bytes() > 0
+    server.link.close()
+    scene.clock.run_for(100)
+    assert (client.closed_count, client.link.unsent_bytes()) == (1, 0)
+
+
+def test_a_peer_that_never_reads_cannot_hold_a_close_for_ever(scene: Scene) -> None:
+    client = scene.connect()
+    scene.clock.run_for(10)
+    client.link.pause_reading()
+    server = scene.served[0]
+    server.link.send([bytes(1 << 20)])
+    server.link.close()
+    scene.clock.run_for(9_000)
+    assert server.closed_count == 0
+    scene.clock.run_for(2_000)
+    assert server.closed_count == 1
