@@ -13,6 +13,7 @@ SOURCE = ROOT / "src" / "millpond"
 
 FILE_LINES_LONG = 600
 FUNCTION_LINES_LONG = 60
+ABOVE_BROKER = ("remote", "node", "client", "sim", "admin", "testing", "console", "spark", "cli")
 
 GENERATED = ("tools/config_docs.py", "tools/wire_stub.py", "tools/api_docs.py", "tools/spark_docs.py")
 
@@ -34,7 +35,7 @@ def modules() -> Iterator[str]:
         tree = ast.parse(text)
         if not ast.get_docstring(tree):
             yield f"{where}: the head must say what the file is for"
-        below_node = where.parts[2] not in ("node", "client", "sim", "testing", "console", "spark", "cli")
+        below_node = where.parts[2] not in ABOVE_BROKER
         for node in ast.walk(tree):
             if below_node and isinstance(node, ast.ExceptHandler) and _catches_all(node):
                 yield f"{where}:{node.lineno}: below node an error is named, not caught by the bunch"

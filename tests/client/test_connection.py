@@ -6,7 +6,8 @@ import pytest
 from confluent_kafka import Producer as RawProducer
 
 from millpond import ConfigError
-from millpond.client.connection import bootstrap_servers, common_settings, make
+from millpond.client.connection import common_settings, make
+from millpond.remote.bootstrap import bootstrap_servers
 
 
 def test_the_address_is_given_else_in_the_environment_else_local(monkeypatch: pytest.MonkeyPatch) -> None:

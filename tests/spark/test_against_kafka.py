@@ -13,12 +13,12 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, 
 from confluent_kafka.admin import AdminClient
 
 from millpond.base.ids import TopicPartition as Place
-from millpond.client.cluster import offsets
-from millpond.client.cluster.cluster import Cluster
-from millpond.client.cluster.errors import LoginFailed, OffsetsGone
-from millpond.client.cluster.reading import read_range
-from millpond.client.cluster.transacting import end, init_producer, list_open
-from millpond.client.cluster.writing import BatchWriter
+from millpond.remote import offsets
+from millpond.remote.cluster import Cluster
+from millpond.remote.errors import LoginFailed, OffsetsGone
+from millpond.remote.reader import read_range
+from millpond.remote.transactions import end, init_producer, list_open
+from millpond.remote.writer import BatchWriter
 from millpond.wire import kernel
 from millpond.wire.compression import ZSTD
 from support.kafka_broker import MECHANISMS, KafkaBroker

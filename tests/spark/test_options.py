@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.client.connection import BOOTSTRAP_VARIABLE
+from millpond.remote.bootstrap import BOOTSTRAP_VARIABLE
 from millpond.spark import options as o
 from millpond.spark.options import OptionError, Where, read_options
 

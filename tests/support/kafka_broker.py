@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from millpond.client.cluster.cluster import Cluster
 from millpond.client.errors import ClientError
+from millpond.remote.cluster import Cluster
 from support.jars import class_path, java_command
 from support.node import HOST, free_port
 from support.tls import Certificates

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millpond.client.cluster.cluster import Cluster
-from millpond.client.cluster.transacting import list_open
+from millpond.remote.cluster import Cluster
+from millpond.remote.transactions import list_open
 from millpond.spark.options import read_options
 from millpond.spark.sink import exactly_once, steps
 from millpond.spark.sink.decisions import Part, name_of

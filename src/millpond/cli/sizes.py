@@ -11,10 +11,10 @@ from typing import Final
 from millpond.base.errors import MalformedMessage
 from millpond.cli.connect import Cluster
 from millpond.cli.offsets import Partition
-from millpond.client.cluster.errors import ClusterError
-from millpond.client.cluster.link import Link
-from millpond.client.cluster.security import Security
 from millpond.client.errors import ConfigError
+from millpond.remote.connection import BrokerConnection
+from millpond.remote.errors import ClusterError
+from millpond.remote.security import Security
 from millpond.wire import messages as m
 
 NEWEST: Final = 1
@@ -36,7 +36,7 @@ def sizes_on(cluster: Cluster, brokers: dict[int, tuple[str, int]]) -> dict[tupl
 
 def _ask(host: str, port: int, security: Security) -> Iterable[tuple[Partition, int]]:
     try:
-        with Link(host, port, security=security, answer_seconds=ANSWER_SECONDS) as link:
+        with BrokerConnection(host, port, security=security, answer_seconds=ANSWER_SECONDS) as link:
             response = link.ask(m.DescribeLogDirsRequest(topics=None), m.DescribeLogDirsResponse, newest=NEWEST)
     except (ClusterError, MalformedMessage):
         return []

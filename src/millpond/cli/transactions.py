@@ -11,10 +11,10 @@ from millpond.base.errors import ErrorCode, MalformedMessage
 from millpond.cli.connect import ANSWER_SECONDS, Cluster
 from millpond.cli.errors import Failed, failed, nearest, unknown_topic
 from millpond.cli.offsets import Partition
-from millpond.client.cluster.errors import LoginFailed, Unreachable, Unsupported
-from millpond.client.cluster.link import Link
-from millpond.client.cluster.security import Security
 from millpond.client.errors import ConfigError
+from millpond.remote.connection import BrokerConnection
+from millpond.remote.errors import LoginFailed, Unreachable, Unsupported
+from millpond.remote.security import Security
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Transactions:
             each.id: (str(each.host), each.port) for each in metadata.brokers.values()
         }
         self.topics: dict[str, TopicMetadata] = metadata.topics
-        self._links: dict[Address, Link] = {}
+        self._links: dict[Address, BrokerConnection] = {}
 
     def __enter__(self) -> Transactions:
         return self
@@ -249,7 +249,9 @@ class Transactions:
         try:
             link = self._links.get(address)
             if link is None or link.is_closed:
-                link = self._links[address] = Link(host, port, security=self._security, answer_seconds=ANSWER_SECONDS)
+                link = self._links[address] = BrokerConnection(
+                    host, port, security=self._security, answer_seconds=ANSWER_SECONDS
+                )
             return link.ask(request, answer, newest=newest)
         except Unsupported:
             name = type(request).__name__.removesuffix("Request")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException
 
 from millpond.client.errors import ConfigError
-
-BOOTSTRAP_VARIABLE: Final = "MILLPOND_BOOTSTRAP"
-BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
+from millpond.remote.bootstrap import bootstrap_servers
 
 LOG = logging.getLogger("millpond.client")
 
@@ -25,11 +22,6 @@ class _Quiet:
 
     def log(self, level: int, line: str, *parts: object) -> None:
         LOG.debug(line, *parts)
-
-
-def bootstrap_servers(given: str | None) -> str:
-    """What was given, else MILLPOND_BOOTSTRAP, else the local node."""
-    return given or os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
 
 
 def common_settings(bootstrap: str | None) -> dict[str, Any]:

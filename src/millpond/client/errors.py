@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millpond.remote.errors import ClientError as ClientError
+from millpond.remote.errors import ConfigError as ConfigError
+from millpond.remote.errors import Fenced as Fenced
+from millpond.remote.errors import SendFailed as SendFailed
+from millpond.remote.errors import UnknownTopic as UnknownTopic
+
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
@@ -41,25 +47,8 @@ def advice_on(error: KafkaError) -> str:
     return f"{error.str()} ({error.name()})" + (f"; {told}" if told else "")
 
 
-class ClientError(Exception):
-    """Anything that the client says is wrong. `code` is the protocol's or librdkafka's (negative), 0 for none."""
-
-    def __init__(self, message: str, *, code: int = 0, retriable: bool = False) -> None:
-        super().__init__(message)
-        self.code = code
-        self.retriable = retriable
-
-
-class ConfigError(ClientError, ValueError):
-    """An argument or a setting that cannot be."""
-
-
 class MissingExtra(ClientError, ImportError):
     """A feature needs a package that is not installed."""
-
-
-class SendFailed(ClientError):
-    """A record was not acknowledged. It may or may not be in the log when the reason was a timeout."""
 
 
 class BufferFull(ClientError):
@@ -74,20 +63,12 @@ class Closed(ClientError):
     """The producer or consumer has been closed."""
 
 
-class UnknownTopic(ClientError):
-    """A topic that does not exist was asked for."""
-
-
 class ConsumeFailed(ClientError):
     """The consumer cannot go on."""
 
 
 class CommitFailed(ClientError):
     """Positions could not be committed; the records will be delivered again."""
-
-
-class Fenced(ClientError):
-    """Another instance has taken the place of this one."""
 
 
 class DecodeFailed(ClientError):

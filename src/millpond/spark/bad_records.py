@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.client.cluster.security import librdkafka
 from millpond.client.dead_letters import dead_letter, origin_of
 from millpond.client.errors import ClientError
 from millpond.client.message import Delivery, Message
+from millpond.remote.security import librdkafka
 from millpond.spark.options import (
     BAD_RECORDS,
     COMMIT_GROUP,

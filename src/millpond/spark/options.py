@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
-from millpond.client.connection import bootstrap_servers
+from millpond.remote.bootstrap import bootstrap_servers
 from millpond.spark.option import BATCH, READS, STREAM, WRITE, WRITES, at_least, boolean, duration_ms, one_of, text
 from millpond.spark.option import Option as Option
 from millpond.spark.option import OptionError as OptionError

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from millpond.client.cluster.transacting import end, init_producer
+from millpond.remote.transactions import end, init_producer
 from millpond.spark.sink.decisions import DecisionLog
 from millpond.spark.sink.steps import Step
 from support.kafka_broker import KafkaBroker

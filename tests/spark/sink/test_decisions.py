@@ -8,11 +8,11 @@ from uuid import uuid4
 import pytest
 
 from millpond.base.ids import TopicPartition
-from millpond.client.cluster.cluster import Cluster
-from millpond.client.cluster.errors import ClusterError
-from millpond.client.cluster.transacting import ProducerIdentity, add_partitions, end, init_producer
-from millpond.client.cluster.writing import BatchWriter
 from millpond.client.errors import Fenced
+from millpond.remote.cluster import Cluster
+from millpond.remote.errors import ClusterError
+from millpond.remote.transactions import ProducerIdentity, add_partitions, end, init_producer
+from millpond.remote.writer import BatchWriter
 from millpond.spark.sink import decisions
 from millpond.spark.sink.decisions import PARTITIONS, TOPIC, Decision, DecisionLog, Part
 from millpond.wire.batch import HEADER_BYTES

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from millpond.client.cluster.transacting import ProducerIdentity, end, init_producer
 from millpond.client.errors import Fenced
+from millpond.remote.transactions import ProducerIdentity, end, init_producer
 from millpond.spark.sink import decisions, exactly_once
 from millpond.spark.sink.decisions import DECIDING_TIMEOUT_MS, Decision, DecisionLog, Part, name_of
 from millpond.spark.sink.errors import BatchNotWritten, BatchTorn, SinkError

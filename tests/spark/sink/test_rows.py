@@ -9,7 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from millpond.client.cluster.cluster import Cluster
+from millpond.remote.cluster import Cluster
 from millpond.spark.sink.errors import SinkError
 from millpond.spark.sink.rows import BLOCK_ROWS, Encoded, RowEncoder, gathered
 from millpond.spark.sink.shape import Shape

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from millpond.client.cluster.errors import ClusterError
+from millpond.remote.errors import ClusterError
 from millpond.spark.options import read_options
 from millpond.spark.source import connecting
 from support.node import Node, free_port

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from millpond.base.ids import TopicPartition
-from millpond.client.cluster import offsets as cluster_offsets
 from millpond.client.errors import CommitFailed
+from millpond.remote import offsets as cluster_offsets
 from millpond.spark.source.group_progress import GroupProgress
 from support.node import Node
 from support.spark_source import committed

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from millpond.base.ids import TopicPartition
-from millpond.client.cluster.cluster import Cluster
+from millpond.remote.cluster import Cluster
 from millpond.spark.options import OptionError
 from millpond.spark.source.offset_spec import AtOffsets, AtTimes, Edge
 from millpond.spark.source.positions import resolve

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from millpond.base.ids import TopicPartition
-from millpond.client.cluster.cluster import Cluster
 from millpond.client.errors import ClientError
+from millpond.remote.cluster import Cluster
 from millpond.spark.options import OptionError, Options, read_options
 from millpond.spark.source import reading
 from millpond.spark.source.data_loss import DataLost

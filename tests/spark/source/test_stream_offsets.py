@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from millpond.base.ids import TopicPartition
-from millpond.client.cluster.cluster import Cluster
+from millpond.remote.cluster import Cluster
 from millpond.spark.source import stream_offsets
 from millpond.spark.source.data_loss import DataLost
 from millpond.spark.source.planning import Range

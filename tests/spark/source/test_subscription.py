@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from millpond.base.ids import TopicPartition
-from millpond.client.cluster.cluster import Cluster, PartitionInfo, TopicInfo
 from millpond.client.errors import UnknownTopic
+from millpond.remote.cluster import Cluster, PartitionInfo, TopicInfo
 from millpond.spark.options import OptionError, read_options
 from millpond.spark.source.subscription import Assigned, Matching, Named, found_in, look, subscription_of
 from support.node import Node

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from millpond.client.errors import ClientError
 
 if TYPE_CHECKING:
-    from millpond.client.cluster.cluster import Cluster
+    from millpond.remote.cluster import Cluster
 
 EVERY_SECONDS: Final = 2.0
 PATIENCE_MS: Final = 3000
@@ -55,7 +55,7 @@ class EndsWatch:
         }
 
     def _run(self) -> None:
-        from millpond.client.cluster.cluster import Cluster
+        from millpond.remote.cluster import Cluster
 
         cluster: Cluster | None = None
         while True:
@@ -73,7 +73,7 @@ class EndsWatch:
 
     def _ask(self, cluster: Cluster) -> None:
         from millpond.base.ids import TopicPartition
-        from millpond.client.cluster.offsets import latest
+        from millpond.remote.offsets import latest
 
         names = sorted(self.topics | self._letters)
         found = cluster.topics(names) if names else {}

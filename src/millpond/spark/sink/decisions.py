@@ -17,12 +17,12 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
-from millpond.client.cluster import offsets
-from millpond.client.cluster.cluster import Cluster, TopicInfo
-from millpond.client.cluster.errors import Answered, ClusterError, OffsetsGone
-from millpond.client.cluster.reading import read_range
-from millpond.client.cluster.transacting import Outcome, ProducerIdentity, end, init_producer
-from millpond.client.cluster.writing import BatchWriter
+from millpond.remote import offsets
+from millpond.remote.cluster import Cluster, TopicInfo
+from millpond.remote.errors import Answered, ClusterError, OffsetsGone
+from millpond.remote.reader import read_range
+from millpond.remote.transactions import Outcome, ProducerIdentity, end, init_producer
+from millpond.remote.writer import BatchWriter
 from millpond.spark.sink.errors import BatchNotWritten
 from millpond.wire import kernel
 from millpond.wire import messages as m

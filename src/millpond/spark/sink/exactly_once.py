@@ -14,9 +14,9 @@ from typing import Final
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
-from millpond.client.cluster.cluster import Cluster
-from millpond.client.cluster.errors import Answered, Unsupported
-from millpond.client.cluster.transacting import (
+from millpond.remote.cluster import Cluster
+from millpond.remote.errors import Answered, Unsupported
+from millpond.remote.transactions import (
     Fate,
     Outcome,
     ProducerIdentity,

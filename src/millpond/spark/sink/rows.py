@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Buffer
-from millpond.client.cluster.cluster import Cluster
+from millpond.remote.cluster import Cluster
 from millpond.spark.sink.errors import SinkError
 from millpond.spark.sink.shape import HEADERS, KEY, PARTITION, TIMESTAMP, TOPIC, VALUE, Shape
 from millpond.wire import kernel

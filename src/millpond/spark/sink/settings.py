@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from millpond.client.cluster.writing import ACKS_ALL, BUFFER_BYTES, DELIVERY_SECONDS, IN_FLIGHT
+from millpond.remote.writer import ACKS_ALL, BUFFER_BYTES, DELIVERY_SECONDS, IN_FLIGHT
 from millpond.spark.options import OptionError
 from millpond.wire.compression import CODEC_BY_NAME, CODEC_NAMES
 

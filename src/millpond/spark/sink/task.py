@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from millpond.client.cluster.cluster import Cluster
-from millpond.client.cluster.transacting import ProducerIdentity, end
-from millpond.client.cluster.writing import BatchWriter
 from millpond.client.errors import ClientError
+from millpond.remote.cluster import Cluster
+from millpond.remote.transactions import ProducerIdentity, end
+from millpond.remote.writer import BatchWriter
 from millpond.spark.options import DELIVERY, TRANSACTION_TIMEOUT_MS, Options
 from millpond.spark.sink import exactly_once, steps
 from millpond.spark.sink.decisions import Part

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from millpond.base.ids import TopicPartition
-from millpond.client.cluster import offsets as cluster_offsets
-from millpond.client.cluster.cluster import Cluster
+from millpond.remote import offsets as cluster_offsets
+from millpond.remote.cluster import Cluster
 from millpond.spark.options import (
     FAIL_ON_DATA_LOSS,
     MAX_RECORDS_PER_PARTITION,

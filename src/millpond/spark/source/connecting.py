@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from millpond.client.cluster.cluster import Cluster
+from millpond.remote.cluster import Cluster
 from millpond.spark.options import Options
 
 FIRST_CONTACT_SECONDS: Final = 10.0

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from millpond.base.ids import TopicPartition
-from millpond.client.cluster import offsets as cluster_offsets
-from millpond.client.cluster.cluster import Cluster
 from millpond.client.errors import ClientError
+from millpond.remote import offsets as cluster_offsets
+from millpond.remote.cluster import Cluster
 
 LOG = logging.getLogger("millpond.spark")
 

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, assert_never
 
 from millpond.base.ids import TopicPartition
-from millpond.client.cluster import offsets as cluster_offsets
-from millpond.client.cluster.offsets import Isolation
+from millpond.remote import offsets as cluster_offsets
+from millpond.remote.offsets import Isolation
 from millpond.spark.options import OptionError
 from millpond.spark.source.offset_spec import EARLIEST, LATEST, AtOffsets, AtTimes, Bound, Edge, Offsets
 
 if TYPE_CHECKING:
-    from millpond.client.cluster.cluster import Cluster
+    from millpond.remote.cluster import Cluster
 
 
 def resolve(cluster: Cluster, bound: Bound, places: Collection[TopicPartition], isolation: Isolation) -> Offsets:

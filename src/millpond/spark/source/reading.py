@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from millpond.base.ids import TopicPartition
-from millpond.client.cluster.cluster import Cluster
-from millpond.client.cluster.errors import OffsetsGone
-from millpond.client.cluster.reading import FETCH_BYTES, PATIENCE_SECONDS, RawBatch, read_range
 from millpond.client.errors import ClientError
+from millpond.remote.cluster import Cluster
+from millpond.remote.errors import OffsetsGone
+from millpond.remote.reader import FETCH_BYTES, PATIENCE_SECONDS, RawBatch, read_range
 from millpond.spark.options import (
     FAIL_ON_DATA_LOSS,
     INCLUDE_HEADERS,

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from millpond.base.ids import NO_TOPIC_ID, TopicPartition
-from millpond.client.cluster import offsets as cluster_offsets
-from millpond.client.cluster.offsets import Isolation
 from millpond.client.errors import ClientError
+from millpond.remote import offsets as cluster_offsets
+from millpond.remote.offsets import Isolation
 from millpond.spark.source.data_loss import is_topic_gone, report_loss
 from millpond.spark.source.offset_spec import Offsets
 from millpond.spark.source.planning import Range
 from millpond.spark.source.subscription import Found, Subscription, look
 
 if TYPE_CHECKING:
-    from millpond.client.cluster.cluster import Cluster
+    from millpond.remote.cluster import Cluster
 
 LOSS_TRIES: Final = 4
 LOSS_PAUSE_SECONDS: Final = 0.25

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from millpond.client.cluster import offsets as cluster_offsets
-from millpond.client.cluster.cluster import Cluster
+from millpond.remote import offsets as cluster_offsets
+from millpond.remote.cluster import Cluster
 from millpond.spark.options import (
     COMMIT_GROUP,
     FAIL_ON_DATA_LOSS,

@@ -14,7 +14,7 @@ from millpond.client.errors import UnknownTopic
 from millpond.spark.options import ASSIGN, SUBSCRIBE, SUBSCRIBE_PATTERN, OptionError, Options, nearest
 
 if TYPE_CHECKING:
-    from millpond.client.cluster.cluster import Cluster, TopicInfo
+    from millpond.remote.cluster import Cluster, TopicInfo
 
 
 @dataclass(frozen=True, slots=True)

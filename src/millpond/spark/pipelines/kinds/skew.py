@@ -228,7 +228,7 @@ def _reports(context: Context, job: Skew) -> Iterator[Report]:
 
 def _partition_counts(context: Context) -> dict[str, int]:
     """The partitions of the topics that are read, by topic."""
-    from millpond.client.cluster.cluster import Cluster
+    from millpond.remote.cluster import Cluster
 
     source = context.pipeline.source
     assert source is not None

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from millpond.base.errors import ErrorCode
-from millpond.client.cluster.cluster import Cluster
-from millpond.client.cluster.errors import Answered, ClusterError, Unreachable
 from millpond.client.errors import ConfigError, UnknownTopic
+from millpond.remote.cluster import Cluster
+from millpond.remote.errors import Answered, ClusterError, Unreachable
 from millpond.wire import messages as m
 from support.node import Node, free_port
 from support.topics import add_partitions, create_topic

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from millpond.base.ids import TopicPartition as Place
-from millpond.client.cluster import offsets
-from millpond.client.cluster.cluster import Cluster
-from millpond.client.cluster.reading import read_range
-from millpond.client.cluster.writing import BatchWriter
+from millpond.remote import offsets
+from millpond.remote.cluster import Cluster
+from millpond.remote.reader import read_range
+from millpond.remote.writer import BatchWriter
 from millpond.wire import kernel
 from support.mock_cluster import MockCluster
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from millpond.base.errors import MalformedMessage
-from millpond.client.cluster.errors import ClusterError, Unreachable, Unsupported
-from millpond.client.cluster.link import Link
+from millpond.remote.connection import BrokerConnection
+from millpond.remote.errors import ClusterError, Unreachable, Unsupported
 from millpond.wire import messages as m
 from support.node import Node
 
@@ -42,7 +42,7 @@ def framed(body: bytes) -> bytes:
 
 
 def test_the_newest_common_version_is_spoken(node: Node) -> None:
-    with Link("127.0.0.1", node.port) as link:
+    with BrokerConnection("127.0.0.1", node.port) as link:
         newest = link.ask(m.DescribeClusterRequest(), m.DescribeClusterResponse)
         assert newest.brokers[0].port == node.port
         # The same connection goes on, and an older version does as well.
@@ -54,7 +54,7 @@ def test_the_newest_common_version_is_spoken(node: Node) -> None:
 
 
 def test_several_questions_may_be_on_their_way(node: Node) -> None:
-    with Link("127.0.0.1", node.port) as link:
+    with BrokerConnection("127.0.0.1", node.port) as link:
         link.send(m.MetadataRequest(topics=[]), m.MetadataResponse)
         link.send(m.DescribeClusterRequest(), m.DescribeClusterResponse)
         assert link.waiting_count == 2
@@ -77,14 +77,14 @@ def test_several_questions_may_be_on_their_way(node: Node) -> None:
 )
 def test_an_answer_that_is_none_is_an_error_and_no_crash(answer: bytes, fault: type[Exception]) -> None:
     with peer(answer) as (host, port), pytest.raises(fault):
-        Link(host, port, answer_seconds=5)
+        BrokerConnection(host, port, answer_seconds=5)
 
 
 def test_a_broker_that_lacks_the_api_is_told_apart() -> None:
     nothing_known = framed(struct.pack(">ihi", 1, 0, 0))
     with (
         peer(nothing_known) as (host, port),
-        Link(host, port, answer_seconds=5) as link,
+        BrokerConnection(host, port, answer_seconds=5) as link,
         pytest.raises(Unsupported, match="ListTransactions"),
     ):
         link.ask(m.ListTransactionsRequest(), m.ListTransactionsResponse)
@@ -94,7 +94,7 @@ def test_nobody_there_is_said_with_the_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ClusterError, match=f"no broker answers at 127.0.0.1:{port}") as told:
-        Link("127.0.0.1", port)
+        BrokerConnection("127.0.0.1", port)
     assert told.value.retriable
 
 
@@ -102,4 +102,4 @@ def test_a_silent_broker_is_not_waited_for_without_end() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(Unreachable, match="has not answered ApiVersions in time"):
-            Link("127.0.0.1", port, answer_seconds=0.2)
+            BrokerConnection("127.0.0.1", port, answer_seconds=0.2)

@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Final, TypeVar
 
 from millpond.base.errors import ErrorCode, MalformedMessage
-from millpond.client.cluster.errors import LoginFailed, Unreachable, Unsupported
-from millpond.client.cluster.sasl import Login
-from millpond.client.cluster.security import PLAIN_TEXT, Security
+from millpond.remote.errors import LoginFailed, Unreachable, Unsupported
+from millpond.remote.sasl import Login
+from millpond.remote.security import PLAIN_TEXT, Security
 from millpond.wire import messages as m
 from millpond.wire.header import NAMES, decode_response_header, encode_request_header
 
@@ -31,7 +31,7 @@ _PREFIX: Final = struct.Struct(">i")
 R = TypeVar("R", bound=m.Message)
 
 
-class Link:
+class BrokerConnection:
     """A connection. Unreachable when it breaks; after that it is closed and of no more use."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Link:
             self.close()
             raise
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> BrokerConnection:
         return self
 
     def __exit__(

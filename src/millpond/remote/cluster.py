@@ -10,16 +10,15 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, TypeVar
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID
-from millpond.client.cluster.errors import Answered, ClusterError, Unreachable, check
-from millpond.client.cluster.link import Link
-from millpond.client.cluster.security import Security
-from millpond.client.connection import bootstrap_servers
-from millpond.client.errors import ConfigError, UnknownTopic
+from millpond.remote.bootstrap import Address, addresses, bootstrap_servers
+from millpond.remote.connection import BrokerConnection
+from millpond.remote.errors import Answered, ClusterError, ConfigError, UnknownTopic, Unreachable, check
+from millpond.remote.security import Security
 from millpond.wire import messages as m
 
 REQUEST_TIMEOUT_MS: Final = 30_000
@@ -35,11 +34,6 @@ _QUESTIONS: Final = "questions"
 _KINDS: Final[Mapping[str, int]] = {"group": 0, "transaction": 1}
 
 T = TypeVar("T")
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
 
 
 @dataclass(slots=True, frozen=True)
@@ -61,13 +55,13 @@ class Cluster:
     """The way to every broker. Close it, or use it in a `with`."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        self._bootstrap = _addresses(bootstrap_servers(settings.get("bootstrap.servers")))
+        self._bootstrap = addresses(bootstrap_servers(settings.get("bootstrap.servers")))
         self._security = Security.from_settings(settings)
         self._client_id = settings.get("client.id", "millpond")
         self._answer_seconds = _milliseconds(settings, "request.timeout.ms", REQUEST_TIMEOUT_MS) / 1000
         self.patience_seconds = _milliseconds(settings, "default.api.timeout.ms", API_TIMEOUT_MS) / 1000
         self._brokers: dict[int, Address] = {}
-        self._links: dict[tuple[Address, str], Link] = {}
+        self._links: dict[tuple[Address, str], BrokerConnection] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._coordinators: dict[tuple[CoordinatorKind, str], Address] = {}
 
@@ -101,7 +95,7 @@ class Cluster:
             raise UnknownTopic(f"there is no topic {name!r}; create it first: millpond topic create {name}")
         return known
 
-    def leader(self, topic: str, partition: int) -> Link:
+    def leader(self, topic: str, partition: int) -> BrokerConnection:
         """The connection to the partition's leader, to be used at once and not kept."""
         info = self.topic(topic).partitions.get(partition)
         if info is None:
@@ -116,7 +110,7 @@ class Cluster:
             raise Answered(f"{topic}[{partition}] has no leader", ErrorCode.LEADER_NOT_AVAILABLE)
         return self._link(address)
 
-    def coordinator(self, kind: CoordinatorKind, key: str) -> Link:
+    def coordinator(self, kind: CoordinatorKind, key: str) -> BrokerConnection:
         """The connection to the broker that keeps this group or transactional id."""
         address = self._coordinators.get((kind, key))
         if address is None:
@@ -124,7 +118,7 @@ class Cluster:
         # A leader may have answers outstanding; what the coordinator is asked should not wait behind them.
         return self._link(address, _QUESTIONS)
 
-    def any(self) -> Link:
+    def any(self) -> BrokerConnection:
         """A connection to some broker, an open one if there is one."""
         for link in list(self._links.values()):
             if not link.is_closed and not link.waiting_count:
@@ -137,7 +131,7 @@ class Cluster:
                 refusals.append(refusal)
         raise refusals[0]
 
-    def brokers(self) -> list[Link]:
+    def brokers(self) -> list[BrokerConnection]:
         """A connection to every broker, for questions that each answers for itself."""
         if not self._brokers:
             self.topics([])
@@ -167,10 +161,10 @@ class Cluster:
             time.sleep(pause)
             pause = min(pause * 2, BACKOFF_SECONDS_MAX)
 
-    def _link(self, address: Address, purpose: str = _RECORDS) -> Link:
+    def _link(self, address: Address, purpose: str = _RECORDS) -> BrokerConnection:
         link = self._links.get((address, purpose))
         if link is None or link.is_closed:
-            link = self._links[address, purpose] = Link(
+            link = self._links[address, purpose] = BrokerConnection(
                 *address, security=self._security, client_id=self._client_id, answer_seconds=self._answer_seconds
             )
         return link
@@ -209,18 +203,6 @@ class Cluster:
             return Address(found.host, found.port)
         check(told.error_code, what, told.error_message)
         return Address(told.host, told.port)
-
-
-def _addresses(text: str) -> list[Address]:
-    found = []
-    for each in filter(None, (part.strip() for part in text.split(","))):
-        host, _, port = each.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ConfigError(f"bootstrap.servers={text}: {each!r} is not HOST:PORT")
-        found.append(Address(host.strip("[]"), int(port)))
-    if not found:
-        raise ConfigError("bootstrap.servers names no broker; give HOST:PORT,…")
-    return found
 
 
 def _milliseconds(settings: Mapping[str, str], name: str, default: int) -> int:

@@ -6,9 +6,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from millpond.base.ids import TopicPartition as Place
-from millpond.client.cluster import offsets
-from millpond.client.cluster.cluster import Cluster
 from millpond.client.errors import UnknownTopic
+from millpond.remote import offsets
+from millpond.remote.cluster import Cluster
 from support.node import Node
 from support.topics import create_topic, delete_records
 

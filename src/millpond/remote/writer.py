@@ -17,11 +17,10 @@ from typing import Final
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Buffer
-from millpond.client.cluster.cluster import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, Cluster
-from millpond.client.cluster.errors import PASSING, ClusterError, check
-from millpond.client.cluster.link import Link
-from millpond.client.cluster.transacting import ProducerIdentity, add_partitions, refuse
-from millpond.client.errors import SendFailed
+from millpond.remote.cluster import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, Cluster
+from millpond.remote.connection import BrokerConnection
+from millpond.remote.errors import PASSING, ClusterError, SendFailed, check
+from millpond.remote.transactions import ProducerIdentity, add_partitions, refuse
 from millpond.wire import messages as m
 from millpond.wire.batch import SEQUENCE_COUNT
 from millpond.wire.records import wrap_payload
@@ -57,7 +56,7 @@ class _Lane:
     batches: deque[_Batch] = field(default_factory=deque)
     sent: int = 0
     """How many of them, from the oldest on, are on their way."""
-    link: Link | None = None
+    link: BrokerConnection | None = None
     """Where they were sent to."""
     is_failing: bool = False
     """One came back: nothing more is sent until all have, so that the order stays."""
@@ -72,7 +71,7 @@ class _Lane:
 class _Sent:
     """One request on its way."""
 
-    link: Link
+    link: BrokerConnection
     batches: list[tuple[_Lane, _Batch]]
 
 
@@ -205,11 +204,11 @@ class BatchWriter:
             for lane in fresh:
                 lane.is_added = True
 
-    def _choose(self) -> dict[Link, list[tuple[_Lane, _Batch]]]:
+    def _choose(self) -> dict[BrokerConnection, list[tuple[_Lane, _Batch]]]:
         """The next batch of every partition that may send one, up to a request's size for each broker."""
         now = time.monotonic()
-        chosen: dict[Link, list[tuple[_Lane, _Batch]]] = defaultdict(list)
-        sizes: dict[Link, int] = defaultdict(int)
+        chosen: dict[BrokerConnection, list[tuple[_Lane, _Batch]]] = defaultdict(list)
+        sizes: dict[BrokerConnection, int] = defaultdict(int)
         for lane in self._sendable(now):
             link = self._leader(lane, now)
             if link is None or (lane.sent and lane.link is not link):
@@ -228,14 +227,14 @@ class BatchWriter:
             if lane.sent < min(len(lane.batches), self._in_flight) and not lane.is_failing:
                 yield lane
 
-    def _leader(self, lane: _Lane, now: float) -> Link | None:
+    def _leader(self, lane: _Lane, now: float) -> BrokerConnection | None:
         try:
             return self._cluster.leader(*lane.place)
         except ClusterError as fault:
             self._came_back(lane, fault, now)
             return None
 
-    def _send(self, link: Link, chosen: list[tuple[_Lane, _Batch]]) -> None:
+    def _send(self, link: BrokerConnection, chosen: list[tuple[_Lane, _Batch]]) -> None:
         while sum(sent.link is link for sent in self._on_their_way) >= self._in_flight:
             self._receive()
         # Waiting for those answers may have changed what can go.
@@ -317,7 +316,7 @@ class BatchWriter:
         fault = ClusterError(f"{what}: {ErrorCode(code).name}", code=code, retriable=True)
         self._came_back(lane, fault, time.monotonic())
 
-    def _lost(self, link: Link, fault: ClusterError) -> None:
+    def _lost(self, link: BrokerConnection, fault: ClusterError) -> None:
         """The connection broke: what was on its way there may be stored or not, and is sent again."""
         link.close()
         now = time.monotonic()

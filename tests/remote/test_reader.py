@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Producer
 
 from millpond.base.ids import TopicPartition as Place
-from millpond.client.cluster.cluster import Cluster
-from millpond.client.cluster.errors import OffsetsGone
-from millpond.client.cluster.reading import RawBatch, read_range
+from millpond.remote.cluster import Cluster
+from millpond.remote.errors import OffsetsGone
+from millpond.remote.reader import RawBatch, read_range
 from millpond.wire import kernel
 from support.node import Node
 from support.topics import create_topic, delete_records

@@ -8,8 +8,8 @@ import hmac
 
 import pytest
 
-from millpond.client.cluster.errors import LoginFailed
-from millpond.client.cluster.sasl import Login, Plain, Scram
+from millpond.remote.errors import LoginFailed
+from millpond.remote.sasl import Login, Plain, Scram
 
 
 def test_plain_says_everything_at_once() -> None:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from millpond.base.ids import TopicPartition as Place
-from millpond.client.cluster.cluster import Cluster
-from millpond.client.cluster.transacting import (
+from millpond.client.errors import ClientError, Fenced
+from millpond.remote.cluster import Cluster
+from millpond.remote.transactions import (
     Fate,
     Outcome,
     ProducerIdentity,
@@ -22,8 +23,7 @@ from millpond.client.cluster.transacting import (
     init_producer,
     list_open,
 )
-from millpond.client.cluster.writing import BatchWriter
-from millpond.client.errors import ClientError, Fenced
+from millpond.remote.writer import BatchWriter
 from millpond.wire.batch import HEADER_BYTES
 from millpond.wire.records import Record, encode_batch
 from support.node import Node, eventually

@@ -10,7 +10,7 @@ from binascii import Error as NotBase64
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from millpond.client.cluster.errors import LoginFailed
+from millpond.remote.errors import LoginFailed
 
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MECHANISMS: Final = ("PLAIN", *HASHES)

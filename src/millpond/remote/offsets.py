@@ -8,10 +8,9 @@ from typing import Final, Literal
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
-from millpond.client.cluster.cluster import Cluster
-from millpond.client.cluster.errors import STALE_COORDINATOR, STALE_LEADER, Answered, ClusterError
-from millpond.client.cluster.link import Link
-from millpond.client.errors import UnknownTopic
+from millpond.remote.cluster import Cluster
+from millpond.remote.connection import BrokerConnection
+from millpond.remote.errors import STALE_COORDINATOR, STALE_LEADER, Answered, ClusterError, UnknownTopic
 from millpond.wire import messages as m
 
 Isolation = Literal["read_uncommitted", "read_committed"]
@@ -53,7 +52,7 @@ def _list_offsets(
     found: dict[TopicPartition, int] = {}
 
     def ask_for_the_rest() -> None:
-        by_leader: dict[Link, dict[TopicPartition, int]] = defaultdict(dict)
+        by_leader: dict[BrokerConnection, dict[TopicPartition, int]] = defaultdict(dict)
         for place, moment in wanted.items():
             if place not in found:
                 by_leader[cluster.leader(*place)][place] = moment
@@ -65,7 +64,7 @@ def _list_offsets(
 
 
 def _ask_leader(
-    cluster: Cluster, link: Link, asked: Mapping[TopicPartition, int], isolation: Isolation
+    cluster: Cluster, link: BrokerConnection, asked: Mapping[TopicPartition, int], isolation: Isolation
 ) -> dict[TopicPartition, int]:
     by_topic: dict[str, list[m.ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
     for place, moment in asked.items():

@@ -16,10 +16,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
-from millpond.client.cluster.cluster import Cluster
-from millpond.client.cluster.errors import STALE_COORDINATOR, STALE_LEADER, Answered, ClusterError, check
-from millpond.client.cluster.link import Link
-from millpond.client.errors import Fenced
+from millpond.remote.cluster import Cluster
+from millpond.remote.connection import BrokerConnection
+from millpond.remote.errors import STALE_COORDINATOR, STALE_LEADER, Answered, ClusterError, Fenced, check
 from millpond.wire import messages as m
 from millpond.wire.batch import HEADER_BYTES, read_header
 
@@ -171,7 +170,7 @@ def end_all(
     cluster: Cluster, identities: Collection[ProducerIdentity], *, commit: bool
 ) -> dict[ProducerIdentity, Outcome]:
     """End many: what goes to one coordinator goes together, so that it can make them durable together."""
-    by_coordinator: dict[Link, list[ProducerIdentity]] = defaultdict(list)
+    by_coordinator: dict[BrokerConnection, list[ProducerIdentity]] = defaultdict(list)
     ended: set[ProducerIdentity] = set()
     try:
         for identity in identities:
@@ -193,7 +192,7 @@ def describe(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, De
     asked: set[str] = set()
 
     def ask_for_the_rest() -> None:
-        by_coordinator: dict[Link, list[str]] = defaultdict(list)
+        by_coordinator: dict[BrokerConnection, list[str]] = defaultdict(list)
         for name in names:
             if name not in asked:
                 by_coordinator[cluster.coordinator("transaction", name)].append(name)
@@ -307,7 +306,7 @@ def _end_request(identity: ProducerIdentity, commit: bool) -> m.EndTxnRequest:
     )
 
 
-def _end_together(link: Link, identities: list[ProducerIdentity], commit: bool) -> set[ProducerIdentity]:
+def _end_together(link: BrokerConnection, identities: list[ProducerIdentity], commit: bool) -> set[ProducerIdentity]:
     """Those that ended as asked."""
     try:
         for identity in identities:
@@ -326,7 +325,7 @@ def _ended_before(cluster: Cluster, identity: ProducerIdentity) -> Outcome:
     return outcome
 
 
-def _describe(cluster: Cluster, link: Link, names: list[str]) -> dict[str, Described]:
+def _describe(cluster: Cluster, link: BrokerConnection, names: list[str]) -> dict[str, Described]:
     try:
         told = link.ask(m.DescribeTransactionsRequest(transactional_ids=names), m.DescribeTransactionsResponse)
     except ClusterError:

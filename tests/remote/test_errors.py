@@ -8,7 +8,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
-from millpond.client.cluster.errors import PASSING, Answered, OffsetsGone, check
+from millpond.remote.errors import PASSING, Answered, OffsetsGone, check
 
 
 def test_an_answer_is_told_in_words_with_advice() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from millpond.client.cluster.cluster import Cluster
-from millpond.client.cluster.errors import LoginFailed
-from millpond.client.cluster.security import Security, librdkafka
 from millpond.client.errors import ClientError, ConfigError
+from millpond.remote.cluster import Cluster
+from millpond.remote.errors import LoginFailed
+from millpond.remote.security import Security, librdkafka
 from support.node import HOST, Node, free_port
 from support.sasl_server import HASHES, PlainServer, ScramServer
 from support.tls import Certificates

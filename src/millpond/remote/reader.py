@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from millpond.base.errors import ErrorCode, MalformedMessage
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Buffer
-from millpond.client.cluster import offsets
-from millpond.client.cluster.cluster import BACKOFF_SECONDS, Cluster
-from millpond.client.cluster.errors import STALE_LEADER, Answered, ClusterError, OffsetsGone
-from millpond.client.cluster.link import Link
-from millpond.client.cluster.offsets import ISOLATION_LEVELS, Isolation
+from millpond.remote import offsets
+from millpond.remote.cluster import BACKOFF_SECONDS, Cluster
+from millpond.remote.connection import BrokerConnection
+from millpond.remote.errors import STALE_LEADER, Answered, ClusterError, OffsetsGone
+from millpond.remote.offsets import ISOLATION_LEVELS, Isolation
 from millpond.wire import kernel
 from millpond.wire import messages as m
 from millpond.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader, read_header
@@ -82,7 +82,7 @@ class _Range:
         self._patience_seconds = patience_seconds
         self._deadline = time.monotonic() + patience_seconds
         self._short_since: float | None = None
-        self._link: Link | None = None
+        self._link: BrokerConnection | None = None
 
     def batches(self) -> Iterator[RawBatch]:
         try:

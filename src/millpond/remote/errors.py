@@ -1,4 +1,7 @@
-"""What can go wrong between us and a cluster, in words, and which of it passes by itself."""
+"""What can go wrong between us and a cluster, in words, and which of it passes by itself.
+
+`ClientError` is the root of all that the client, Spark and the command line say is wrong.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import Final
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
-from millpond.client.errors import ClientError
 
 _E = ErrorCode
 
@@ -62,6 +64,31 @@ ADVICE: Final[Mapping[int, str]] = {
     _E.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "too few replicas are in sync for acks=all: bring nodes back, or wait",
 }
 """What to do about a broker's answer, where we know."""
+
+
+class ClientError(Exception):
+    """Anything that the client says is wrong. `code` is the protocol's or librdkafka's (negative), 0 for none."""
+
+    def __init__(self, message: str, *, code: int = 0, retriable: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retriable = retriable
+
+
+class ConfigError(ClientError, ValueError):
+    """An argument or a setting that cannot be."""
+
+
+class SendFailed(ClientError):
+    """A record was not acknowledged. It may or may not be in the log when the reason was a timeout."""
+
+
+class UnknownTopic(ClientError):
+    """A topic that does not exist was asked for."""
+
+
+class Fenced(ClientError):
+    """Another instance has taken the place of this one."""
 
 
 class ClusterError(ClientError):

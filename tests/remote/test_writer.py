@@ -12,10 +12,10 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition as Place
-from millpond.client.cluster.cluster import Cluster
-from millpond.client.cluster.transacting import Fate, end, fate, init_producer
-from millpond.client.cluster.writing import BatchWriter
 from millpond.client.errors import Fenced, SendFailed
+from millpond.remote.cluster import Cluster
+from millpond.remote.transactions import Fate, end, fate, init_producer
+from millpond.remote.writer import BatchWriter
 from millpond.wire import kernel
 from millpond.wire import messages as m
 from millpond.wire.batch import read_header

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from millpond.client.cluster.sasl import MECHANISMS, Login
-from millpond.client.errors import ConfigError
+from millpond.remote.errors import ConfigError
+from millpond.remote.sasl import MECHANISMS, Login
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 

@@ -1,0 +1,33 @@
+"""Where to begin: the addresses of a cluster's first brokers, as people give them."""
+
+from __future__ import annotations
+
+import os
+from typing import Final, NamedTuple
+
+from millpond.remote.errors import ConfigError
+
+BOOTSTRAP_VARIABLE: Final = "MILLPOND_BOOTSTRAP"
+BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+
+def bootstrap_servers(given: str | None) -> str:
+    """What was given, else MILLPOND_BOOTSTRAP, else the local node."""
+    return given or os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
+
+
+def addresses(text: str) -> list[Address]:
+    found = []
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        host, _, port = each.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ConfigError(f"bootstrap.servers={text}: {each!r} is not HOST:PORT")
+        found.append(Address(host.strip("[]"), int(port)))
+    if not found:
+        raise ConfigError("bootstrap.servers names no broker; give HOST:PORT,…")
+    return found
