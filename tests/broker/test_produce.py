@@ -13,9 +13,10 @@ from millpond.base.errors import ErrorCode, MalformedMessage, RemoteError
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.broker.apis import k00_produce
 from millpond.broker.wait import Wait
+from millpond.sim.world.clock import WALL_START_MS
 from millpond.wire import messages as m
 from millpond.wire.batch import walk
-from millpond.wire.records import decode_batch
+from millpond.wire.records import Record, decode_batch, encode_batch
 
 VERSIONS = range(3, 14)
 SLOW_MS = 100_000
@@ -162,6 +163,56 @@ def test_a_refusal_of_the_quick_way_is_told_by_the_general_one(play: Play) -> No
     (answer,) = reply.responses[0].partition_responses
     assert answer.error_code == ErrorCode.CORRUPT_MESSAGE
     assert "CRC" in answer.error_message
+    assert play.partition.log.end_offset == 0
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_one_request_has_one_batch_for_each_partition(play: Play, version: int, is_quick: bool) -> None:
+    if not is_quick:
+        play.without_quick_way()
+    known = {"producer_id": 5, "producer_epoch": 0}
+    play.send(version, (0, play.batch(b"a", base_sequence=0, **known)), acks=1)
+    both = bytes(play.batch(b"a", base_sequence=0, **known)) + bytes(play.batch(b"b", base_sequence=1, **known))
+    play.send(version, (0, memoryview(bytearray(both))), acks=1)
+    play.send(version, (0, play.batch(b"b", base_sequence=1, **known)), acks=1)
+    assert play.answers() == [(0, 0), (ErrorCode.INVALID_RECORD, -1), (0, 1)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_partition_is_named_once_in_a_request(play: Play, version: int) -> None:
+    play.send(version, (0, play.batch(b"a")), (1, play.batch(b"b")), (0, play.batch(b"c")), acks=1)
+    assert play.answers() == [(ErrorCode.INVALID_REQUEST, -1), (0, 0), (ErrorCode.INVALID_REQUEST, -1)]
+    assert play.partition.log.end_offset == 0
+
+
+def test_a_refusal_names_the_records_that_are_its_cause(
+    make_desk: Callable[..., Any], make_batch: Callable[..., memoryview]
+) -> None:
+    play = Play(make_desk, make_batch, cleanup_policy="compact", message_timestamp_before_max_ms="5000")
+
+    def errors(
+        *records: tuple[int, bytes | None], version: int = 8, **fields: Any
+    ) -> tuple[int, list[tuple[int, str]]]:
+        stamped = [Record(at, WALL_START_MS + lag, key, b"v") for at, (lag, key) in enumerate(records)]
+        play.send(version, (0, memoryview(bytearray(encode_batch(stamped, **fields)))), acks=1)
+        (reply,) = play.producer.replies()
+        (answer,) = reply.responses[0].partition_responses
+        assert bool(answer.error_message) is (version >= 8)
+        return answer.error_code, [
+            (each.batch_index, each.batch_index_error_message) for each in answer.record_errors
+        ]
+
+    no_key = "a compacted topic takes no record without a key"
+    keys = [(0, b"k"), (0, None), (0, b"k"), (0, None)]
+    assert errors(*keys) == (ErrorCode.INVALID_RECORD, [(1, no_key), (3, no_key)])
+    assert errors(*keys, codec=2) == (ErrorCode.INVALID_RECORD, [(1, no_key), (3, no_key)])
+    assert errors(*keys, version=7) == (ErrorCode.INVALID_RECORD, [])
+    code, late = errors((0, b"k"), (10**8, b"k"))
+    assert (code, [at for at, _ in late]) == (ErrorCode.INVALID_TIMESTAMP, [1])
+    assert str(WALL_START_MS + 10**8) in late[0][1]
+    code, early = errors((-6000, b"k"), (0, b"k"), (-7000, b"k"))
+    assert (code, [at for at, _ in early]) == (ErrorCode.INVALID_TIMESTAMP, [0, 2])
     assert play.partition.log.end_offset == 0
 
 
@@ -387,3 +438,10 @@ def test_old_formats_are_refused_for_each_partition(version: int) -> None:
 def test_old_requests_that_cannot_be_are_the_peers_fault(body: bytes) -> None:
     with pytest.raises(MalformedMessage):
         k00_produce.refuse_old_format(None, 2, memoryview(body))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_nobody_waits_for_an_answer_to_an_old_request_with_acks_zero(version: int) -> None:
+    body = pack(">h", 0) + old_body(b"pond")[2:]
+    with pytest.raises(RemoteError, match="acks=0"):
+        k00_produce.refuse_old_format(SimpleNamespace(), version, memoryview(body))

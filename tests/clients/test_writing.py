@@ -88,6 +88,16 @@ def test_acks_that_cannot_be_are_refused(raw, topic, acks):
     assert raw.read_all(topic) == []
 
 
+def test_a_new_batch_behind_a_known_one_is_refused_not_lost(raw, topic):
+    raw.create_topic(topic)
+    known = batch(b"one", producer_id=9, producer_epoch=0, base_sequence=0)
+    fresh = batch(b"two", producer_id=9, producer_epoch=0, base_sequence=1)
+    assert raw.produce(topic, 0, known).error_code == ErrorCode.NONE
+    assert raw.produce(topic, 0, known + fresh).error_code == ErrorCode.INVALID_RECORD
+    assert raw.produce(topic, 0, fresh).base_offset == 1
+    assert [record.value for record in raw.read_all(topic)] == [b"one", b"two"]
+
+
 def test_damaged_batches_are_refused_and_leave_nothing(raw, topic):
     raw.create_topic(topic)
     good = batch(b"hello")

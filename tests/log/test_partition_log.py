@@ -32,11 +32,12 @@ def test_a_batch_gets_the_next_offsets_and_the_leaders_epoch(pond):
     assert log.end_offset_for_epoch(4) == (4, 3)
 
 
-def test_several_batches_are_written_as_one(pond, sim):
+def test_several_batches_of_the_broker_itself_are_written_as_one(pond, sim):
     _, log = pond.open()
     data = memoryview(bytearray(bytes(pond.batch(b"a", b"b")) + bytes(pond.batch(b"c"))))
     before = sim.operations
-    assert log.append(data, leader_epoch=0, now_ms=pond.now_ms)[:2] == (0, 2)
+    assert refusal(log.append, data, leader_epoch=0, now_ms=pond.now_ms) == ErrorCode.INVALID_RECORD
+    assert log.append(data, leader_epoch=0, now_ms=pond.now_ms, from_client=False)[:2] == (0, 2)
     assert sim.operations == before + 1
     assert pond.values(log) == {0: b"a", 1: b"b", 2: b"c"}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
 from millpond.base.ports import Buffer
@@ -18,14 +19,30 @@ from millpond.wire.batch import (
     patch_append_time,
     patch_offset_and_epoch,
 )
-from millpond.wire.records import batch_keys
+from millpond.wire.records import NO_TIMESTAMP, batch_keys
 
 RECORD_BYTES_MIN = 7
+RECORD_ERRORS_MAX = 1000
+UNPACKED_RECORDS_MAX = 100_000
+UNPACKED_BYTES_MIN = 16 << 20
+"""A compacted topic looks at every record's key on the loop: no batch may make that take long. No client's default
+comes near these; a topic that takes larger messages (`max.message.bytes`) takes as many bytes unpacked."""
 _NOT_FROM_CLIENTS = CONTROL | HAS_DELETE_HORIZON
 
 
+class InvalidRecords(Refused):
+    """Single records are why the batch was refused: the index of each in its batch, and what is wrong with it."""
+
+    def __init__(self, code: ErrorCode, message: str, records: Iterable[tuple[int, str]]) -> None:
+        super().__init__(code, message)
+        self.records = tuple(islice(records, RECORD_ERRORS_MAX))
+
+
 def checked_headers(batches: Buffer, limits: LogLimits, now_ms: int) -> Sequence[BatchHeader]:
-    """The headers of a client's batches, every byte of which has been checked."""
+    """The header of a client's batch, every byte of which has been checked.
+
+    There is exactly one: with several, some might be known already and others not, and one answer could not say so.
+    """
     end = len(batches)
     if end > limits.segment_bytes:
         raise Refused(
@@ -33,19 +50,13 @@ def checked_headers(batches: Buffer, limits: LogLimits, now_ms: int) -> Sequence
         )
     try:
         header = check_batch(batches, 0, end)
-        _check_for_topic(batches, 0, header, limits, now_ms)
-        position = header.batch_length + 12
-        if position == end:
-            return (header,)
-        found = [header]
-        while position < end:
-            header = check_batch(batches, position, end)
-            _check_for_topic(batches, position, header, limits, now_ms)
-            position += header.size
-            found.append(header)
-        return found
+        if header.batch_length + 12 != end:
+            check_batch(batches, header.size, end)
+            raise Refused(ErrorCode.INVALID_RECORD, "a request may have only one record batch for each partition")
     except CorruptBatch as fault:
         raise Refused(ErrorCode.CORRUPT_MESSAGE, str(fault)) from None
+    _check_for_topic(batches, header, limits, now_ms)
+    return (header,)
 
 
 def trusted_headers(batches: Buffer) -> Sequence[BatchHeader]:
@@ -75,7 +86,7 @@ def stamped_headers(batches: memoryview, headers: Sequence[BatchHeader], now_ms:
     return stamped
 
 
-def _check_for_topic(batches: Buffer, position: int, header: BatchHeader, limits: LogLimits, now_ms: int) -> None:
+def _check_for_topic(batches: Buffer, header: BatchHeader, limits: LogLimits, now_ms: int) -> None:
     if header.batch_length + 12 > limits.max_message_bytes:
         raise Refused(
             ErrorCode.MESSAGE_TOO_LARGE,
@@ -91,36 +102,63 @@ def _check_for_topic(batches: Buffer, position: int, header: BatchHeader, limits
         or header.max_timestamp - now_ms > limits.timestamp_after_max_ms
         or now_ms - header.base_timestamp > limits.timestamp_before_max_ms
     ):
-        _refuse_timestamp(header, limits, now_ms)
+        _refuse_timestamp(batches, header, limits, now_ms)
     if limits.cleanup_compact:
-        _check_keys(batches, position)
+        _check_keys(batches, header, limits)
 
 
-def _refuse_timestamp(header: BatchHeader, limits: LogLimits, now_ms: int) -> None:
+def _refuse_timestamp(batches: Buffer, header: BatchHeader, limits: LogLimits, now_ms: int) -> None:
     if header.attributes & TIMESTAMP_LOG_APPEND:
         raise Refused(ErrorCode.INVALID_TIMESTAMP, "a producer may not claim the broker's append time")
     if header.max_timestamp - now_ms > limits.timestamp_after_max_ms:
-        raise Refused(
+        raise InvalidRecords(
             ErrorCode.INVALID_TIMESTAMP,
             f"timestamp {header.max_timestamp} is {header.max_timestamp - now_ms} ms in the future "
             f"(message.timestamp.after.max.ms is {limits.timestamp_after_max_ms})",
+            _out_of_range(batches, header, limits, now_ms),
         )
     if header.base_timestamp >= 0:
-        raise Refused(
+        raise InvalidRecords(
             ErrorCode.INVALID_TIMESTAMP,
             f"timestamp {header.base_timestamp} is {now_ms - header.base_timestamp} ms in the past "
             f"(message.timestamp.before.max.ms is {limits.timestamp_before_max_ms})",
+            _out_of_range(batches, header, limits, now_ms),
         )
 
 
-def _check_keys(batches: Buffer, position: int) -> None:
+def _out_of_range(batches: Buffer, header: BatchHeader, limits: LogLimits, now_ms: int) -> Iterator[tuple[int, str]]:
+    oldest, newest = now_ms - limits.timestamp_before_max_ms, now_ms + limits.timestamp_after_max_ms
+    try:
+        keys = _keys(batches, header, limits)
+    except (MalformedMessage, Refused):
+        # The batch is refused anyway; that its records cannot be read either needs no word of its own.
+        return
+    for index, (_, _, _, delta) in enumerate(keys):
+        timestamp = header.base_timestamp + delta
+        if timestamp != NO_TIMESTAMP and not oldest <= timestamp <= newest:
+            yield index, f"timestamp {timestamp} is not between {oldest} and {newest}"
+
+
+def _check_keys(batches: Buffer, header: BatchHeader, limits: LogLimits) -> None:
     """A compacted topic is a table: a record without a key has no row."""
     try:
-        keys = batch_keys(batches, position)
+        keys = _keys(batches, header, limits)
     except MalformedMessage as fault:
         raise Refused(ErrorCode.CORRUPT_MESSAGE, str(fault)) from None
     if any(key is None for _, key, _, _ in keys):
-        raise Refused(ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key")
+        message = "a compacted topic takes no record without a key"
+        missing = ((index, message) for index, (_, key, _, _) in enumerate(keys) if key is None)
+        raise InvalidRecords(ErrorCode.INVALID_RECORD, message, missing)
+
+
+def _keys(batches: Buffer, header: BatchHeader, limits: LogLimits) -> list[tuple[int, bytes | None, bool, int]]:
+    if header.record_count > UNPACKED_RECORDS_MAX:
+        raise Refused(
+            ErrorCode.INVALID_RECORD,
+            f"a batch of {header.record_count} records is too large to check its keys or times "
+            f"(at most {UNPACKED_RECORDS_MAX}): send smaller batches",
+        )
+    return batch_keys(batches, limit_bytes=max(UNPACKED_BYTES_MIN, limits.max_message_bytes))
 
 
 def place(batches: memoryview, headers: Sequence[BatchHeader], offset: int, leader_epoch: int) -> int:

@@ -10,6 +10,8 @@ acks=0 is not answered, acks=1 once the bytes are in the page cache, acks=all on
 from __future__ import annotations
 
 import struct
+from collections import Counter
+from collections.abc import Container, Iterable
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -24,6 +26,7 @@ from millpond.broker.replies import encode_reply
 from millpond.broker.transaction_calls import NOTHING_NEEDED, ask_for_leave
 from millpond.broker.wait import Wait
 from millpond.config.node import PRODUCE_WAIT_MAX_MS
+from millpond.log.checks import InvalidRecords
 from millpond.log.partition_log import PartitionLog
 from millpond.wire import messages as m
 from millpond.wire.batch import CorruptBatch
@@ -204,6 +207,7 @@ class _Produce:
 
     def __init__(self, broker: Broker, request: m.ProduceRequest, version: int, permits: Permits) -> None:
         self._permits = permits
+        self._repeated = _named_twice(request)
         self.refusals: list[str] = []
         self._broker = broker
         self._acks_all = request.acks == ACKS_ALL
@@ -218,6 +222,8 @@ class _Produce:
                     topic_id=topic.topic_id,
                     partition_responses=[
                         self._append(_find(broker, version, topic.name, topic.topic_id, data.index), version, data)
+                        if (topic.topic_id, topic.name, data.index) not in self._repeated
+                        else self._refused(data.index, ErrorCode.INVALID_REQUEST, _TWICE)
                         for data in topic.partition_data
                     ],
                 )
@@ -235,6 +241,8 @@ class _Produce:
             if isinstance(permit, Refused):
                 raise permit
             appended = partition.append(data.records, zstd=version >= ZSTD_FROM, verification=permit)
+        except InvalidRecords as refusal:
+            return self._refused(data.index, refusal.code, str(refusal), refusal.records)
         except Refused as refusal:
             return self._refused(data.index, refusal.code, str(refusal))
         except CorruptBatch as fault:
@@ -249,10 +257,20 @@ class _Produce:
             self._syncs.append((partition, appended.last_offset + 1, _Unsynced(self, reply)))
         return reply
 
-    def _refused(self, index: int, code: ErrorCode, message: str) -> m.ProduceResponse.PartitionProduceResponse:
+    def _refused(
+        self, index: int, code: ErrorCode, message: str, records: Iterable[tuple[int, str]] = ()
+    ) -> m.ProduceResponse.PartitionProduceResponse:
         self.refusals.append(message)
         return m.ProduceResponse.PartitionProduceResponse(
-            index=index, error_code=code, base_offset=-1, log_start_offset=-1, error_message=message
+            index=index,
+            error_code=code,
+            base_offset=-1,
+            log_start_offset=-1,
+            record_errors=[
+                m.ProduceResponse.BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=fault)
+                for at, fault in records
+            ],
+            error_message=message,
         )
 
     def outcome(self) -> Outcome:
@@ -276,6 +294,19 @@ class _Produce:
             if not unsynced.settled:
                 unsynced.fail(*_TIMED_OUT)
         self._wait.finish(self._response)
+
+
+_TWICE = "the partition is named more than once in the request: send its batches one after another"
+
+
+def _named_twice(request: m.ProduceRequest) -> Container[tuple[UUID, str, int]]:
+    """Which partitions the request names more than once: clients would mix up their answers."""
+    names = [
+        (topic.topic_id, topic.name, data.index) for topic in request.topic_data for data in topic.partition_data
+    ]
+    if len(names) == len(set(names)):
+        return ()
+    return {name for name, times in Counter(names).items() if times > 1}
 
 
 def _find(broker: Broker, version: int, name: str, topic_id: UUID, index: int) -> Partition | ErrorCode:
@@ -320,7 +351,10 @@ def refuse_old_format(broker: Broker, version: int, body: memoryview) -> Respons
 
 
 def _old_topics(body: memoryview, version: int) -> bytes:
-    _acks, _timeout = _OLD_HEAD.unpack_from(body, 0)
+    acks, _timeout = _OLD_HEAD.unpack_from(body, 0)
+    if acks == ACKS_NONE:
+        # An answer would be taken for that of the next request.
+        raise RemoteError("produce with acks=0: message formats before record batches (Kafka 0.11) are not supported")
     (topics,) = _INT32.unpack_from(body, 6)
     position = 10
     out = [_INT32.pack(topics)]
