@@ -198,7 +198,9 @@ class Desk:
         """A new topic; its first partition. Settings are given with `_` for `.`."""
         wanted = NewTopic(name, partitions, configs=tuple((n.replace("_", "."), text) for n, text in configs.items()))
         broker = self.broker
-        self.submit(lambda image: decide_create_topics(image, broker.layers, [wanted], broker.entropy))
+        self.submit(
+            lambda image: decide_create_topics(image, broker.layers, [wanted], broker.entropy, by_broker=True)
+        )
         return broker.partitions.get(name, 0)
 
     def delete(self, name: str) -> None:

@@ -212,7 +212,7 @@ class Broker:
         """Bring a topic of the broker's own into being; `done` comes when it has been tried."""
         wanted = NewTopic(name, count, configs=tuple(configs.items()))
         self.controller.submit(
-            lambda image: decide_create_topics(image, self.layers, [wanted], self.entropy),
+            lambda image: decide_create_topics(image, self.layers, [wanted], self.entropy, by_broker=True),
             lambda _: done(),
             lambda _: done(),
         )

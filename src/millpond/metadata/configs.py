@@ -18,9 +18,9 @@ from millpond.base.ids import topic_name_fault
 from millpond.base.settings import AnySetting, Kind, Registry, SettingError, Settings
 from millpond.config.effective import NodeLayers
 from millpond.config.node import NODE
-from millpond.config.topic import MAX_COMPACTION_LAG_MS, MIN_COMPACTION_LAG_MS, TOPIC
+from millpond.config.topic import CLEANUP_POLICY, MAX_COMPACTION_LAG_MS, MIN_COMPACTION_LAG_MS, TOPIC
 from millpond.metadata.decision import OK, Decision, Verdict
-from millpond.metadata.image import ALL_BROKERS, Image, Resource
+from millpond.metadata.image import ALL_BROKERS, COORDINATOR_TOPICS, Image, Resource
 from millpond.metadata.records import ConfigRecord, ResourceType
 
 
@@ -93,7 +93,7 @@ def topic_config_records(
         raise Refused(ErrorCode.INVALID_CONFIG, f"a topic's setting cannot be null: {', '.join(nulls)}")
     texts = {setting: value for setting, value in configs if value is not None}
     if texts:
-        _check_topic(texts, texts, layers)
+        _check_topic(name, texts, texts, layers)
     return [ConfigRecord(ResourceType.TOPIC, name, setting, value) for setting, value in texts.items()]
 
 
@@ -194,14 +194,14 @@ def _records(image: Image, layers: NodeLayers, resource: Resource, wish: Wish) -
     given = {name: value for name, value in wish.items() if value is not None}
     if resource.type == ResourceType.TOPIC:
         kept = {name: value for name, value in own.items() if name not in wish}
-        _check_topic(given, kept | given, layers)
+        _check_topic(resource.name, given, kept | given, layers)
     else:
         _check_broker(wish, given, own)
     changed = {name: value for name, value in wish.items() if own.get(name) != value}
     return [ConfigRecord(resource.type, resource.name, name, value) for name, value in changed.items()]
 
 
-def _check_topic(given: Mapping[str, str], all_texts: Mapping[str, str], layers: NodeLayers) -> None:
+def _check_topic(topic: str, given: Mapping[str, str], all_texts: Mapping[str, str], layers: NodeLayers) -> None:
     """Each given value for itself, then how all of the topic's values go together."""
     for name, text in given.items():
         _parse(_setting(TOPIC, name), text)
@@ -211,6 +211,12 @@ def _check_topic(given: Mapping[str, str], all_texts: Mapping[str, str], layers:
             ErrorCode.INVALID_CONFIG,
             f"{MIN_COMPACTION_LAG_MS.name}={settings[MIN_COMPACTION_LAG_MS]} cannot be more than "
             f"{MAX_COMPACTION_LAG_MS.name}={settings[MAX_COMPACTION_LAG_MS]}",
+        )
+    if topic in COORDINATOR_TOPICS and settings[CLEANUP_POLICY] != ("compact",):
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"{CLEANUP_POLICY.name} of {topic} must stay 'compact': with any other, committed offsets and "
+            "transactions would be lost to retention, or kept for ever",
         )
 
 

@@ -27,9 +27,11 @@ from millpond.metadata.records import (
     UnregisterBrokerRecord,
 )
 
-INTERNAL_TOPICS: Final = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__group_history"}
-)
+COORDINATOR_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""All that coordinators know is in these; a change from outside would make them forget it."""
+
+INTERNAL_TOPICS: Final = COORDINATOR_TOPICS | {"__group_history"}
+"""Only the brokers themselves make these and write to them."""
 
 NOTHING_SET: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -25,7 +25,7 @@ from millpond.config.node import (
 )
 from millpond.metadata.configs import topic_config_records
 from millpond.metadata.decision import OK, Decision, Verdict
-from millpond.metadata.image import Image, Topic, sound_of
+from millpond.metadata.image import COORDINATOR_TOPICS, INTERNAL_TOPICS, Image, Topic, sound_of
 from millpond.metadata.placement import place
 from millpond.metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord
 
@@ -33,6 +33,8 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 """The name of the metadata log's folder; a topic of this name would share it."""
 
 REPLICATION_FACTOR_MAX: Final = 32767
+
+_INTERNAL_SOUNDS: Final = {sound_of(name): name for name in INTERNAL_TOPICS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,19 @@ class GrownTopic:
 
 
 def decide_create_topics(
-    image: Image, layers: NodeLayers, topics: Sequence[NewTopic], entropy: Entropy, *, validate_only: bool = False
+    image: Image,
+    layers: NodeLayers,
+    topics: Sequence[NewTopic],
+    entropy: Entropy,
+    *,
+    validate_only: bool = False,
+    by_broker: bool = False,
 ) -> Decision[tuple[CreatedTopic, ...]]:
-    """One reply for each name, in the order in which the request first names them."""
+    """One reply for each name, in the order in which the request first names them.
+
+    `by_broker` makes internal topics, which a client may not: made like any other they would lose their records to
+    retention.
+    """
     times_named = Counter(topic.name for topic in topics)
     sounds: dict[str, str] = {}
     partitions_total = image.partitions_total
@@ -100,7 +112,7 @@ def decide_create_topics(
         try:
             if times_named[wanted.name] > 1:
                 raise Refused(ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} is named more than once")
-            _check_new_name(image, wanted.name, sounds)
+            _check_new_name(image, wanted.name, sounds, by_broker)
             config_records = topic_config_records(wanted.name, wanted.configs, layers)
             replicas = _replicas_of_new_topic(image, layers.static, wanted, partitions_total, entropy)
         except Refused as refused:
@@ -166,6 +178,12 @@ def decide_create_partitions(
             topic = image.topics.get(wanted.name)
             if topic is None:
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {wanted.name!r} does not exist")
+            if topic.name in COORDINATOR_TOPICS:
+                raise Refused(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION,
+                    f"the number of partitions of {topic.name} cannot change: groups and transactional ids would be "
+                    "looked for in other partitions than those that they were written to",
+                )
             replicas = _replicas_of_more_partitions(image, layers.static, topic, wanted, partitions_total, entropy)
         except Refused as refused:
             grown[wanted.name] = GrownTopic(wanted.name, Verdict.of(refused))
@@ -188,14 +206,21 @@ def _find(image: Image, ref: TopicRef) -> Topic | Refused:
     )
 
 
-def _check_new_name(image: Image, name: str, sounds: dict[str, str]) -> None:
+def _check_new_name(image: Image, name: str, sounds: dict[str, str], by_broker: bool) -> None:
     if fault := topic_name_fault(name):
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
     if name == METADATA_TOPIC:
         raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{METADATA_TOPIC} is the cluster's own log")
     if name in image.topics:
         raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+    if name in INTERNAL_TOPICS and not by_broker:
+        raise Refused(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"the brokers themselves make {name}, when it is first needed"
+        )
     namesake = next(iter(image.namesakes(name)), sounds.get(sound_of(name)))
+    if namesake is None and name not in INTERNAL_TOPICS:
+        # Whether or not it is there yet: the brokers could not make it beside this one.
+        namesake = _INTERNAL_SOUNDS.get(sound_of(name))
     if namesake is not None:
         raise Refused(
             ErrorCode.INVALID_TOPIC_EXCEPTION,

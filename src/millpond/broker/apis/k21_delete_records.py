@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.broker.api import Api, Call, Outcome
+from millpond.metadata.image import COORDINATOR_TOPICS
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def _delete_before(
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
         try:
+            if topic in COORDINATOR_TOPICS:
+                raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
             if not partition.log.limits.cleanup_delete:
                 raise Refused(ErrorCode.POLICY_VIOLATION)
             before = partition.high_watermark if offset == TO_THE_END else offset

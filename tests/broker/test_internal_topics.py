@@ -1,0 +1,93 @@
+"""Nobody but the broker changes the topics that coordinators live in: whichever way a client tries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.wire import messages as m
+
+OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
+COORDINATORS = (OFFSETS, TRANSACTIONS)
+
+
+@pytest.fixture
+def caller(make_desk: Any) -> Any:
+    caller = make_desk({"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"}).connect()
+    for key_type in (0, 1):
+        request = m.FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"])
+        (found,) = caller.ask(request, 4).coordinators
+        assert found.error_code == ErrorCode.NONE
+    return caller
+
+
+@pytest.mark.parametrize("topic", COORDINATORS)
+def test_no_partitions_are_added(caller: Any, topic: str) -> None:
+    """The number of partitions says where a group lives: with another one it would be looked for elsewhere."""
+    wanted = m.CreatePartitionsRequest.CreatePartitionsTopic(name=topic, count=4)
+    (result,) = caller.ask(m.CreatePartitionsRequest(topics=[wanted], timeout_ms=1000), 3).results
+    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert "would be looked for" in result.error_message
+
+
+def alter(caller: Any, topic: str, name: str, value: str | None, operation: int = 0) -> Any:
+    config = m.IncrementalAlterConfigsRequest.AlterableConfig(name=name, config_operation=operation, value=value)
+    resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=2, resource_name=topic, configs=[config]
+    )
+    (result,) = caller.ask(m.IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
+    return result
+
+
+@pytest.mark.parametrize("topic", COORDINATORS)
+def test_what_they_hold_stays_compacted_and_never_expires(caller: Any, topic: str) -> None:
+    for value, operation in (("delete", 0), ("compact,delete", 0), (None, 1), ("delete", 2), ("compact", 3)):
+        refused = alter(caller, topic, "cleanup.policy", value, operation)
+        assert refused.error_code == ErrorCode.INVALID_CONFIG, (value, operation)
+        assert "compact" in refused.error_message
+    assert alter(caller, topic, "segment.bytes", str(1 << 20)).error_code == ErrorCode.NONE
+
+
+def test_replacing_all_settings_does_not_bring_the_default_policy_back(caller: Any) -> None:
+    config = m.AlterConfigsRequest.AlterableConfig(name="segment.bytes", value=str(1 << 20))
+    resource = m.AlterConfigsRequest.AlterConfigsResource(resource_type=2, resource_name=OFFSETS, configs=[config])
+    (result,) = caller.ask(m.AlterConfigsRequest(resources=[resource]), 2).responses
+    assert result.error_code == ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize("topic", COORDINATORS)
+def test_no_records_are_deleted_or_written(caller: Any, topic: str, make_batch: Any) -> None:
+    wanted = m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=-1)
+    named = m.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[wanted])
+    (result,) = caller.ask(m.DeleteRecordsRequest(topics=[named], timeout_ms=1000), 2).topics
+    assert result.partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    data = m.ProduceRequest.PartitionProduceData(index=0, records=make_batch(b"v"))
+    request = m.ProduceRequest(
+        acks=1, timeout_ms=1000, topic_data=[m.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
+    )
+    (response,) = caller.ask(request, 9).responses
+    assert response.partition_responses[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize("topic", COORDINATORS)
+def test_they_are_not_deleted(caller: Any, topic: str) -> None:
+    named = m.DeleteTopicsRequest.DeleteTopicState(name=topic)
+    (result,) = caller.ask(m.DeleteTopicsRequest(topics=[named], timeout_ms=1000), 6).responses
+    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize("topic", [*COORDINATORS, "__consumer.offsets", "__transaction.state", "__share_group_state"])
+def test_a_client_does_not_make_them_or_what_would_stand_in_their_way(make_desk: Any, topic: str) -> None:
+    """Made like other topics they would lose offsets to retention; a name alike would keep them from being made."""
+    caller = make_desk().connect()
+    wanted = m.CreateTopicsRequest.CreatableTopic(name=topic, num_partitions=1, replication_factor=1)
+    (result,) = caller.ask(m.CreateTopicsRequest(topics=[wanted], timeout_ms=1000), 7).topics
+    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert result.error_message
+    named = m.MetadataRequest.MetadataRequestTopic(name=topic)
+    (seen,) = caller.ask(m.MetadataRequest(topics=[named], allow_auto_topic_creation=True), 9).topics
+    assert seen.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    (found,) = caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4).coordinators
+    assert found.error_code == ErrorCode.NONE
