@@ -211,9 +211,11 @@ OFFSET_METADATA_MAX_BYTES = Setting(
 )
 GROUP_INITIAL_REBALANCE_DELAY_MS = Setting(
     "group.initial.rebalance.delay.ms",
-    3000,
-    "How long an empty group waits for more members before its first rebalance.",
-    at_least(0),
+    -1,
+    "How long an empty group waits for more members before its first rebalance. -1 lets the group choose: a member "
+    "that is alone gets its partitions at once; where a second one comes within 3 s of it, or the group had several "
+    "members before, it waits 3 s for the others, as Kafka does. Any other value is Kafka's setting.",
+    at_least(-1),
     bits=32,
 )
 GROUP_MIN_SESSION_TIMEOUT_MS = Setting(

@@ -1,6 +1,7 @@
 """JoinGroup as a play: who asks what, and what they hear."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -367,3 +368,70 @@ class TestStaticMembers:
         assert stage.group().state_name == "PreparingRebalance"
         stage.pass_time(60_000)
         assert stage.group().state_name == "Empty"
+
+
+# Where the delay before the first rebalance is left to the group.
+
+
+@pytest.fixture
+def choosing(make_stage: Callable) -> Any:
+    return make_stage(initial_rebalance_delay_ms=-1)
+
+
+def test_a_member_that_is_alone_gets_everything_at_once(choosing: Any) -> None:
+    _, joining = choosing.join_new()
+    assert choosing.answer(joining).generation_id == 1
+
+
+def test_it_does_so_again_after_it_has_left(choosing: Any) -> None:
+    member, _ = choosing.join_new()
+    choosing.leave(member)
+    _, joining = choosing.join_new()
+    assert choosing.answer(joining).generation_id > 1
+
+
+def test_a_second_member_soon_after_lets_the_group_wait_for_a_third(choosing: Any) -> None:
+    first, _ = choosing.join_new()
+    choosing.answer(choosing.sync(first, 1, {first: b""}))
+    choosing.pass_time(1000)
+    _, second = choosing.join_new()
+    assert choosing.heartbeat(first, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    again = choosing.join(first)
+    choosing.pass_time(2000)
+    assert choosing.answer(again) is None
+    _, third = choosing.join_new()
+    choosing.pass_time(7000)
+    generations = [choosing.answer(each).generation_id for each in (again, second, third)]
+    assert generations == [2, 2, 2]
+
+
+def test_a_first_member_that_hears_of_the_others_late_is_waited_for(choosing: Any) -> None:
+    first, _ = choosing.join_new(session_ms=30_000)
+    choosing.answer(choosing.sync(first, 1, {first: b""}))
+    _, second = choosing.join_new()
+    choosing.pass_time(8000)
+    assert choosing.answer(second) is None
+    again = choosing.join(first, session_ms=30_000)
+    assert choosing.answer(again).generation_id == 2
+    assert choosing.answer(second).generation_id == 2
+
+
+def test_a_second_member_that_comes_late_is_an_ordinary_rebalance(choosing: Any) -> None:
+    first, _ = choosing.join_new()
+    choosing.answer(choosing.sync(first, 1, {first: b""}))
+    choosing.pass_time(3000)
+    _, second = choosing.join_new()
+    choosing.join(first)
+    assert choosing.answer(second).generation_id == 2
+
+
+def test_a_group_that_had_several_members_waits_for_them_to_come_back(choosing: Any) -> None:
+    first, _ = choosing.join_new()
+    choosing.answer(choosing.sync(first, 1, {first: b""}))
+    choosing.pass_time(3000)
+    second, _ = choosing.join_new()
+    choosing.leave(first, second)
+    _, joining = choosing.join_new()
+    assert choosing.answer(joining) is None
+    choosing.pass_time(3000)
+    assert choosing.answer(joining).error_code == 0

@@ -66,6 +66,10 @@ class ClassicGroup:
         """Members of this generation that have not asked for their assignment yet."""
         self.initial_wait: tuple[int, int] | None = None
         """While the first members of an empty group gather: how long this round lasts, and what is left after it."""
+        self.began_alone_ms: int | None = None
+        """When its first member got everything without waiting for others; None once that is past."""
+        self.members_seen_max = 0
+        """How many members it had at once, as far as this coordinator has seen."""
         self.has_newcomers = False
         """Somebody joined in this round, so more may come."""
         self.subscribed: frozenset[str] | None = None
@@ -199,6 +203,7 @@ class ClassicGroup:
             # Worked out bit by bit: a group of thousands would otherwise look at all of them for each that joins.
             self._common &= member.protocol_names
         self.members[member.id] = member
+        self.members_seen_max = max(self.members_seen_max, len(self.members))
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.id
         if self.leader is None:
@@ -304,6 +309,7 @@ class ClassicGroup:
             self.members[member.id] = member
             if member.instance_id is not None:
                 self.static_members[member.instance_id] = member.id
+        self.members_seen_max = max(self.members_seen_max, len(self.members))
         self.assignments = {member.id: member.assignment for member in self.members.values()}
         self.subscribed = self._subscribed_topics()
 

@@ -7,6 +7,7 @@ from millpond.coordinators.groups.classic import CAN_REBALANCE, ClassicGroup, St
 from millpond.coordinators.groups.group import Turn
 from millpond.coordinators.groups.history import Cause, Why
 from millpond.coordinators.groups.members import NO_MEMBER_ID, Member
+from millpond.coordinators.groups.settings import CHOSEN_BY_GROUP, GATHERING_MS
 from millpond.coordinators.groups.timers import TimerKey
 from millpond.coordinators.shard import Request
 from millpond.wire.messages import JoinGroupResponse, SyncGroupResponse
@@ -33,20 +34,39 @@ def prepare(turn: Turn, group: ClassicGroup) -> None:
     group.unsynced.clear()
     turn.timers.cancel(TimerKey(SYNC_PHASE, group.group_id))
     is_initial = group.state is State.EMPTY
+    delay_ms = _gathering_ms(turn, group)
+    group.began_alone_ms = None
     group.move_to(State.PREPARING, turn.now_ms)
-    if is_initial:
+    if delay_ms > 0:
         # Members of a new group tend to start together: waiting for all of them saves a rebalance for each.
-        delay_ms = turn.settings.initial_rebalance_delay_ms
         group.initial_wait = delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0)
         group.has_newcomers = False
-        if delay_ms > 0:
-            _wait_for_joins(turn, group, delay_ms)
-        else:
-            complete_join(turn, group)
+        _wait_for_joins(turn, group, delay_ms)
+    elif is_initial:
+        if len(group.members) == 1:
+            group.began_alone_ms = turn.now_ms
+        complete_join(turn, group)
     elif group.all_joined:
         complete_join(turn, group)
     else:
         _wait_for_joins(turn, group, group.rebalance_timeout_ms)
+
+
+def _gathering_ms(turn: Turn, group: ClassicGroup) -> int:
+    """How long to wait for more members than those that are known.
+
+    With the delay left to us, a member that is alone does not wait, as a person who starts one consumer would have
+    to; where a second one comes soon after it, or several were seen before, more are to be expected.
+    """
+    delay_ms = turn.settings.initial_rebalance_delay_ms
+    if delay_ms != CHOSEN_BY_GROUP:
+        return delay_ms if group.state is State.EMPTY else 0
+    if group.state is State.EMPTY:
+        expects_more = group.members_seen_max > 1 or bool(group.pending)
+    else:
+        began_ms = group.began_alone_ms
+        expects_more = len(group.members) > 1 and began_ms is not None and turn.now_ms - began_ms < GATHERING_MS
+    return GATHERING_MS if expects_more else 0
 
 
 def complete_if_all_joined(turn: Turn, group: ClassicGroup) -> None:
@@ -57,12 +77,19 @@ def complete_if_all_joined(turn: Turn, group: ClassicGroup) -> None:
 def on_join_timeout(turn: Turn, group: ClassicGroup) -> None:
     if group.state is not State.PREPARING:
         return
-    if group.initial_wait and group.has_newcomers and group.initial_wait[1] > 0:
-        lasted_ms, left_ms = group.initial_wait
-        delay_ms = min(turn.settings.initial_rebalance_delay_ms, left_ms)
+    if group.initial_wait is None:
+        complete_join(turn, group)
+        return
+    lasted_ms, left_ms = group.initial_wait
+    if group.has_newcomers and left_ms > 0:
+        delay_ms = min(lasted_ms, left_ms)
         group.initial_wait = delay_ms, max(left_ms - lasted_ms, 0)
         group.has_newcomers = False
         _wait_for_joins(turn, group, delay_ms)
+    elif left_ms > 0 and group.joining_count < len(group.members):
+        # The one that began alone has yet to hear of the others.
+        group.initial_wait = None
+        _wait_for_joins(turn, group, left_ms)
     else:
         complete_join(turn, group)
 

@@ -8,6 +8,11 @@ from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 
 MINUTE_MS = 60 * 1000
 
+CHOSEN_BY_GROUP = -1
+"""The delay before a first rebalance follows from what is known of the group."""
+GATHERING_MS = 3000
+"""How long it then is where several members are to be expected."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:

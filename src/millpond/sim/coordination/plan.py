@@ -114,7 +114,7 @@ def make_coordination_plan(
         node={
             "offsets.topic.num.partitions": str(random.randint(1, 2)),
             "transaction.state.log.num.partitions": str(random.randint(1, 2)),
-            "group.initial.rebalance.delay.ms": str(random.choice((0, 100, 500))),
+            "group.initial.rebalance.delay.ms": str(random.choice((-1, 0, 100, 500))),
             "group.min.session.timeout.ms": "100",
             "group.consumer.session.timeout.ms": "2000",
             "group.consumer.heartbeat.interval.ms": "300",
