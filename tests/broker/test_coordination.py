@@ -174,7 +174,7 @@ def test_the_clock_wakes_the_shard_and_a_leap_of_the_wall_clock_does_not(play: P
         return Effects()
 
     play.home.run(wait_ten_seconds)
-    play.sim.hosts["host"].clock.wall_offset_ms += 3_600_000
+    play.sim.jump_wall("host", 3_600_000)
     play.sim.run_for(9_000)
     assert shard.woken_ms == []
     play.sim.run_for(2_000)

@@ -131,3 +131,37 @@ def test_the_end_heals_everything(play: Play) -> None:
     batch = producer.produce(play.pond.places[0], play.pond.contents(2), Promise.SURVIVES)
     assert play.sim.run_until(producer.is_idle)
     assert batch.base_offset == 0
+
+
+def test_a_clock_behind_is_the_nodes_own_and_is_set_right(play: Play) -> None:
+    clock = play.sim.hosts["node"].clock
+    play.strike("clock behind", luck=0.9)
+    assert clock.wall_ms() == play.sim.clock.wall_ms() - 8 * 86_400_000
+    play.sim.run_for(200)
+    assert clock.wall_ms() == play.sim.clock.wall_ms()
+    play.strike("clock behind", lasts_ms=100_000)
+    play.trouble.end()
+    assert clock.wall_ms() == play.sim.clock.wall_ms()
+
+
+@pytest.mark.parametrize(("kind", "counted_ms"), [("suspension", 0), ("pause", 2_000)])
+def test_a_node_that_stands_still_answers_later(play: Play, kind: str, counted_ms: int) -> None:
+    clock = play.sim.hosts["node"].clock
+    before = clock.monotonic_ms()
+    play.strike(kind, lasts_ms=2_000)
+    answers: list[object] = []
+    play.pond.client().send(m.ApiVersionsRequest(), 0, answers.append)
+    play.sim.run_for(1_900)
+    assert answers == []
+    assert play.sim.run_until(lambda: bool(answers), within_ms=500)
+    assert answers != [None]
+    assert counted_ms <= clock.monotonic_ms() - before < counted_ms + 600
+    assert play.node.lives == 1
+
+
+def test_an_offline_partition_is_found_at_a_start_and_whole_at_the_next(play: Play) -> None:
+    play.strike("offline partition", lasts_ms=2_000)
+    assert play.sim.run_until(lambda: play.node.lives == 2 and play.node.is_up, within_ms=2_000)
+    assert len(play.node.broker.store.failed) == 1
+    assert play.sim.run_until(lambda: play.node.lives == 3 and play.node.is_up, within_ms=6_000)
+    assert not play.node.broker.store.failed

@@ -15,6 +15,8 @@ FULL_DISK_ROOM_BYTES_MAX = 20_000
 SYNC_TARGETS = ("", "", "topic", "__cluster_metadata", "checkpoint", ".log", ".index")
 STUCK_SHARE = 0.3
 READ_TARGETS = ("", "topic", ".log", ".index")
+BEHIND_MS = (1_800_000, 8 * 86_400_000, 8 * 86_400_000)
+"""By less than what a record's timestamp may be ahead, and by more than offsets are kept."""
 JUMPS_MS = (-7_200_000, -60_000, -1_000, 1_000, 60_000, 86_400_000)
 
 
@@ -30,6 +32,7 @@ class Trouble:
         self.starts_refused = 0
         self._random = random
         self._start_at_ms = 0
+        self._behind_ms = 0
         self._power_cuts = 0
         self._over = False
 
@@ -54,12 +57,11 @@ class Trouble:
     def end(self) -> None:
         """No more faults, and the world is whole again."""
         self._over = True
-        disk = self.node.disk
-        disk.heal()
-        disk.capacity_bytes = 1 << 40
-        disk.open_files_max = None
-        disk.cold_share = 0.0
-        disk.crash_at_operation(1 << 62)
+        self.node.disk.heal()
+        self.node.disk.crash_at_operation(1 << 62)
+        self._set_clock_right()
+        if self.node.is_up:
+            self.sim.resume(self.node.name)
         self.sim.network.heal()
         self.sim.network.latency_range_ms = (0, 3)
 
@@ -101,6 +103,10 @@ class Trouble:
             "stuck disk": self._stuck_disk,
             "cold disk": self._cold_disk,
             "clock jump": self._clock_jump,
+            "clock behind": self._clock_behind,
+            "suspension": self._suspension,
+            "pause": self._pause,
+            "offline partition": self._offline_partition,
         }[fault.kind]
         if fault.kind != "power cut at operation":
             self._count(fault.kind)
@@ -140,13 +146,8 @@ class Trouble:
         self._later(fault, self.node.disk.sync_faults.clear)
 
     def _full_disk(self, fault: FaultPlan) -> None:
-        disk = self.node.disk
-        disk.capacity_bytes = disk.used_bytes() + int(fault.luck * FULL_DISK_ROOM_BYTES_MAX)
-
-        def make_room() -> None:
-            disk.capacity_bytes = 1 << 40
-
-        self._later(fault, make_room)
+        self.node.disk.fill(int(fault.luck * FULL_DISK_ROOM_BYTES_MAX))
+        self._later(fault, self.node.disk.make_room)
 
     def _failing_reads(self, fault: FaultPlan) -> None:
         self.node.disk.fail_reads(self._random.choice(READ_TARGETS), times=1 + int(fault.luck * 3))
@@ -215,3 +216,46 @@ class Trouble:
         jump_ms = JUMPS_MS[int(fault.luck * len(JUMPS_MS))]
         self.clock_leapt |= jump_ms > 0
         self.sim.clock.jump_wall(jump_ms)
+
+    def _clock_behind(self, fault: FaultPlan) -> None:
+        """The node's own wall clock is far behind, as after an empty battery, until a time server sets it right."""
+        if self._behind_ms:
+            return
+        self.clock_leapt = True
+        self._behind_ms = BEHIND_MS[int(fault.luck * len(BEHIND_MS))]
+        self.sim.jump_wall(self.node.name, -self._behind_ms)
+        self._later(fault, self._set_clock_right)
+
+    def _set_clock_right(self) -> None:
+        self.sim.jump_wall(self.node.name, self._behind_ms)
+        self._behind_ms = 0
+
+    def _suspension(self, fault: FaultPlan) -> None:
+        """The machine sleeps: its wall clock goes on, its durations do not."""
+        if self.node.is_up:
+            self.clock_leapt = True
+            self.sim.suspend(self.node.name, fault.lasts_ms)
+
+    def _pause(self, fault: FaultPlan) -> None:
+        """The process is stopped and goes on later; to it, no time has passed."""
+        if self.node.is_up:
+            self.sim.pause(self.node.name)
+            life = self.node.lives
+            self._later(fault, lambda: self.sim.resume(self.node.name) if self.node.lives == life else None)
+
+    def _offline_partition(self, fault: FaultPlan) -> None:
+        """A start finds one partition that it cannot open; the next one finds it whole again."""
+        if not self.node.is_up:
+            return
+        disk = self.node.disk
+        folders = sorted(each.name.folder for each in self.node.broker.partitions)
+        if not folders:
+            return
+        disk.fail_opens(f"/{self._random.choice(folders)}/")
+        self._kill(fault)
+
+        def mend() -> None:
+            disk.open_faults.clear()
+            self._kill(fault)
+
+        self.sim.clock.call_later(RESTART_MS_MAX + fault.lasts_ms, mend)

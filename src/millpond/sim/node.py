@@ -9,8 +9,9 @@ from millpond.broker.broker import Broker
 from millpond.broker.controller import CannotStart
 from millpond.config.node import node_settings
 from millpond.sim.world.disk import PowerCut, SimDisk
+from millpond.sim.world.host_clock import HostClock
 from millpond.sim.world.workers import SimWorkers
-from millpond.sim.world.world import HostClock, SimWorld
+from millpond.sim.world.world import SimWorld
 
 PORT = 9092
 DATA_FOLDER = "/var/pond"

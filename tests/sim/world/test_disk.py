@@ -355,3 +355,38 @@ def test_what_a_sync_of_everything_lost_each_file_tells_once() -> None:
     disk.crash()
     assert disk.read("/a") == b"safe"
     assert disk.sync_everything("/")
+
+
+def test_files_that_cannot_be_opened_heal() -> None:
+    disk = SimDisk()
+    disk.make_folder("/topic-0")
+    disk.replace("/topic-0/0.log", b"x")
+    disk.fail_opens("/topic-0/")
+    for use in (disk.open, disk.read, lambda _: disk.list("/topic-0")):
+        with pytest.raises(PermissionError):
+            use("/topic-0/0.log")
+    disk.heal()
+    assert disk.open("/topic-0/0.log").size() == 1
+
+
+def test_a_full_disk_heals() -> None:
+    disk = SimDisk()
+    file = disk.open("/a", create=True)
+    disk.fill(3)
+    with pytest.raises(OSError, match="No space"):
+        file.append([b"12345"])
+    assert disk.free_bytes("/") == 0
+    disk.make_room()
+    file.append([b"45"])
+    assert disk.read("/a") == b"12345"
+
+
+def test_rot_flips_one_bit_of_a_file_that_fits() -> None:
+    for seed in range(20):
+        disk = SimDisk(seed)
+        disk.replace("/a.log", bytes(10))
+        disk.replace("/a.index", bytes(10))
+        assert disk.rot("nothing like it") is None
+        assert disk.rot(".log") == "/a.log"
+        assert sum(byte.bit_count() for byte in disk.read("/a.log")) == 1
+        assert disk.read("/a.index") == bytes(10)

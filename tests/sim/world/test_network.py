@@ -201,3 +201,36 @@ def test_a_peer_that_never_reads_cannot_hold_a_close_for_ever(scene: Scene) -> N
     assert server.closed_count == 0
     scene.clock.run_for(2_000)
     assert server.closed_count == 1
+
+
+def test_one_way_of_one_pair_is_slow(scene: Scene) -> None:
+    client = scene.connect()
+    scene.clock.run_for(10)
+    scene.network.set_path("a", "b", latency_ms=(500, 500))
+    other = []
+    scene.network.at("c").connect("b", 9092, lambda link: other.append(scene.make_peer(link)) or other[0])
+    scene.clock.run_for(10)
+    began = scene.clock.now_ms
+    client.link.send([b"x"])
+    other[0].link.send([b"y"])
+    assert scene.clock.run_until(lambda: other[0].data == b"y")
+    assert scene.clock.now_ms - began < 20, "others are as quick as ever"
+    assert scene.clock.run_until(lambda: client.data == b"x")
+    assert 500 <= scene.clock.now_ms - began < 520
+
+
+def test_what_is_lost_is_sent_again_and_stays_in_order(scene: Scene) -> None:
+    client = scene.connect()
+    scene.clock.run_for(10)
+    scene.network.set_path("a", "b", loss_share=0.5)
+    sent = b"".join(b"%03d" % number for number in range(200))
+    began = scene.clock.now_ms
+    for number in range(200):
+        client.link.send([b"%03d" % number])
+    assert scene.clock.run_until(lambda: client.data == sent)
+    assert scene.clock.now_ms - began > 200
+    scene.network.heal()
+    began = scene.clock.now_ms
+    client.link.send([b"quick"])
+    assert scene.clock.run_until(lambda: client.data.endswith(b"quick"))
+    assert scene.clock.now_ms - began < 20

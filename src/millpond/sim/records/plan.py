@@ -32,6 +32,11 @@ FAULTS = (
     "stuck disk",
     "cold disk",
     "clock jump",
+    "clock behind",
+    "suspension",
+    "pause",
+    "offline partition",
+    "offline partition",
 )
 
 

@@ -67,6 +67,11 @@ class VirtualClock:
         heapq.heappush(self._queue, timer)
         return timer
 
+    def put_off(self, timer: SimTimer, moment: int) -> None:
+        """Run a timer that has come up once more, later; whoever holds it can still cancel it."""
+        timer.moment = max(moment, self.now_ms)
+        heapq.heappush(self._queue, timer)
+
     # What a test can do to it
 
     def jump_wall(self, by_ms: int) -> None:

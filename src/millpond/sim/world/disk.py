@@ -18,6 +18,7 @@ from millpond.sim.world.file_tree import Blob, Folder, Tree, fault
 
 REPLACE_SUFFIX = ".tmp"
 TRACE_LINES_MAX = 100_000
+BOUNDLESS = 1 << 40
 
 
 class PowerCut(BaseException):
@@ -148,7 +149,7 @@ class SimDisk:
     `capacity_bytes`, `open_files_max` and `cold_share` (how often `is_cached` says no) may be set at any time.
     """
 
-    def __init__(self, seed: int | str = 0, capacity_bytes: int = 1 << 40) -> None:
+    def __init__(self, seed: int | str = 0, capacity_bytes: int = BOUNDLESS) -> None:
         self.capacity_bytes = capacity_bytes
         self.open_files_max: int | None = None
         self.cold_share = 0.0
@@ -159,6 +160,7 @@ class SimDisk:
         self.locks: dict[str, SimFileLock] = {}
         self.sync_faults: list[_Fault] = []
         self.read_faults: list[_Fault] = []
+        self.open_faults: list[_Fault] = []
         self._random = Random(seed)
         self._tree = Tree()
         self._cut_at: int | None = None
@@ -169,6 +171,7 @@ class SimDisk:
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
         self._check_power()
+        self.strike(self.open_faults, path)
         if self.open_files_max is not None and self.open_files >= self.open_files_max:
             raise fault(errno.EMFILE, path)
         if create and not self.exists(path):
@@ -182,6 +185,7 @@ class SimDisk:
     def read(self, path: str) -> bytes:
         self._check_power()
         blob = self._tree.blob(path)
+        self.strike(self.open_faults, path)
         self.strike(self.read_faults, path)
         return bytes(blob.live)
 
@@ -213,6 +217,7 @@ class SimDisk:
 
     def list(self, folder: str) -> list[str]:
         self._check_power()
+        self.strike(self.open_faults, folder + "/")
         return sorted(self._tree.folder(folder).live)
 
     def make_folder(self, path: str) -> None:
@@ -342,14 +347,45 @@ class SimDisk:
     def fail_reads(self, path_part: str = "", *, times: int | None = 1, code: int = errno.EIO) -> None:
         self.read_faults.append(_Fault(path_part, code, times))
 
+    def fail_opens(self, path_part: str, *, times: int | None = None, code: int = errno.EACCES) -> None:
+        """Let nobody open these files, nor list a folder whose path with a slash at its end has `path_part`; what is
+        open already stays so."""
+        self.open_faults.append(_Fault(path_part, code, times))
+
     def heal(self) -> None:
-        """Take back every ordered fault of syncs and reads."""
+        """Take back every ordered fault, and make room."""
         self.sync_faults.clear()
         self.read_faults.clear()
+        self.open_faults.clear()
+        self.open_files_max = None
+        self.cold_share = 0.0
+        self.make_room()
+
+    def fill(self, left_bytes: int = 0) -> None:
+        """Let somebody else's files leave no more room than this, until `make_room`."""
+        self.capacity_bytes = self.used_bytes() + left_bytes
+
+    def make_room(self) -> None:
+        self.capacity_bytes = BOUNDLESS
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Rot one bit, on the platter and in memory alike."""
         self._tree.blob(path).flip_bit(position, bit)
+
+    def rot(self, path_part: str = "") -> str | None:
+        """Flip a seeded bit of a seeded file among those whose path has `path_part`; its path, if there is one."""
+        paths = [(path, len(blob.live)) for path, blob in self._tree.blobs() if path_part in path and blob.live]
+        if not paths:
+            return None
+        path, size = self._random.choice(paths)
+        self.flip_bit(path, self._random.randrange(size), self._random.randrange(8))
+        return path
+
+    def wipe(self) -> None:
+        """Replace it by an empty one; nobody may have a file of it open."""
+        assert not self.open_files, "files are open"
+        self._tree = Tree()
+        self.trace.append(f"{self.operations} wiped")
 
     def used_bytes(self) -> int:
         return sum(len(blob.live) for _, blob in self._tree.blobs())
@@ -373,7 +409,7 @@ class SimDisk:
     def room_for(self, growth: int) -> int | None:
         """None if the disk can grow by so many bytes, else how many of them do not fit."""
         # Adding up every file costs, so it is done only where it can matter.
-        if self.capacity_bytes >= 1 << 40:
+        if self.capacity_bytes >= BOUNDLESS:
             return None
         missing = growth - (self.capacity_bytes - self.used_bytes())
         return missing if missing > 0 else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
@@ -25,11 +25,13 @@ class Wires(Protocol):
     random: Random
     chunk_bytes_max: int
 
-    def latency_ms(self) -> int: ...
+    def latency_ms(self, source: str, target: str) -> int: ...
 
     def is_cut(self, source: str, target: str) -> bool: ...
 
     def is_down(self, host: str) -> bool: ...
+
+    def run_at(self, host: str, callback: Callable[[], None]) -> None: ...
 
     def fault(self, link: Link, error: Exception) -> None: ...
 
@@ -102,6 +104,9 @@ class SimLink:
         return self._queued_bytes
 
     def _flow(self) -> None:
+        self._wires.run_at(self.host, self._flow_on)
+
+    def _flow_on(self) -> None:
         """Send what the window allows, after having had to wait."""
         if not self.alive:
             return
@@ -150,7 +155,7 @@ class SimLink:
         self._wire.append(data)
         self._under_way_bytes += len(data)
         now = self._wires.clock.monotonic_ms()
-        self._arrived_at = max(self._arrived_at, now + self._wires.latency_ms())
+        self._arrived_at = max(self._arrived_at, now + self._wires.latency_ms(self.host, self.peer_host))
         self._wires.clock.call_later(self._arrived_at - now, self._arrive)
 
     def _arrive(self) -> None:
@@ -175,7 +180,7 @@ class SimLink:
         """The way is open again: what was held back arrives after all, as retransmission would do it."""
         held, self._held = self._held, 0
         for _ in range(held):
-            self._wires.clock.call_later(self._wires.latency_ms(), self._arrive)
+            self._wires.clock.call_later(self._wires.latency_ms(self.host, self.peer_host), self._arrive)
 
     # Reading
 
@@ -187,6 +192,9 @@ class SimLink:
         self._read()
 
     def _read(self) -> None:
+        self._wires.run_at(self.host, self._read_all)
+
+    def _read_all(self) -> None:
         if self._reading:
             return
         self._reading = True
@@ -273,6 +281,9 @@ class SimLink:
             self._wires.clock.call_soon(self._tell_closed)
 
     def _tell_closed(self) -> None:
+        self._wires.run_at(self.host, self._tell_closed_now)
+
+    def _tell_closed_now(self) -> None:
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.closed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 
 from millpond.base.ports import Clock, Link, LinkHandler
@@ -13,9 +14,20 @@ from millpond.sim.world.link import SimLink
 CONNECT_RETRY_MS = 1_000
 CONNECT_ATTEMPTS = 30
 FIRST_FREE_PORT = 49_152
+RESEND_MS = 200
+RESEND_MS_MAX = 6_400
+"""The pauses after which a kernel sends again what was lost."""
 
 Accept = Callable[[Link], LinkHandler | None]
 MakeHandler = Callable[[Link], LinkHandler]
+
+
+@dataclass(slots=True, frozen=True)
+class Path:
+    """What one way between two hosts is like."""
+
+    latency_range_ms: tuple[int, int]
+    loss_share: float
 
 
 class SimListener:
@@ -47,6 +59,9 @@ class SimNetwork:
         self._links: list[SimLink] = []
         self._cuts: dict[tuple[str, str], None] = {}
         self._down: dict[str, None] = {}
+        self._paths: dict[tuple[str, str], Path] = {}
+        self._paused: dict[str, list[Callable[[], None]]] = {}
+        """What the processes that do not run now have to hear when they do."""
         self._ports_given = 0
 
     def at(self, host: str) -> HostNetwork:
@@ -64,7 +79,7 @@ class SimNetwork:
         """A link to a listener, usable at once; a peer that is not there shows as `closed`."""
         link = self._new_link(source, host, f"{host}:{port}")
         link.start(make_handler(link))
-        self.clock.call_later(self.latency_ms(), lambda: self._attempt(link, host, port, 1))
+        self.clock.call_later(self.latency_ms(source, host), lambda: self._attempt(link, host, port, 1))
         return link
 
     def _attempt(self, link: SimLink, host: str, port: int, attempt: int) -> None:
@@ -75,6 +90,11 @@ class SimNetwork:
                 link.reset()
             else:
                 self.clock.call_later(CONNECT_RETRY_MS, lambda: self._attempt(link, host, port, attempt + 1))
+            return
+        self.run_at(host, lambda: self._accept(link, host, port))
+
+    def _accept(self, link: SimLink, host: str, port: int) -> None:
+        if not link.alive:
             return
         listener = self.listeners.get((host, port))
         if listener is None:
@@ -101,8 +121,24 @@ class SimNetwork:
 
     # What links ask
 
-    def latency_ms(self) -> int:
-        return self.random.randint(*self.latency_range_ms)
+    def latency_ms(self, source: str, target: str) -> int:
+        path = self._paths.get((source, target))
+        if path is None:
+            return self.random.randint(*self.latency_range_ms)
+        latency_ms = self.random.randint(*path.latency_range_ms)
+        resend_ms = RESEND_MS
+        while self.random.random() < path.loss_share and resend_ms <= RESEND_MS_MAX:
+            latency_ms += resend_ms
+            resend_ms *= 2
+        return latency_ms
+
+    def run_at(self, host: str, callback: Callable[[], None]) -> None:
+        """Now, or when the host's process goes on."""
+        held = self._paused.get(host)
+        if held is None:
+            callback()
+        else:
+            held.append(callback)
 
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts
@@ -128,9 +164,17 @@ class SimNetwork:
         self.blackhole(one, other)
         self.blackhole(other, one)
 
+    def set_path(
+        self, source: str, target: str, *, latency_ms: tuple[int, int] | None = None, loss_share: float = 0.0
+    ) -> None:
+        """How long bytes take this one way until `heal`, and how much is lost on it: kernels send that again, each
+        time after a longer pause."""
+        self._paths[source, target] = Path(latency_ms or self.latency_range_ms, loss_share)
+
     def heal(self) -> None:
-        """Open every way again; what was held back arrives late."""
+        """Open every way again, as quick as the others; what was held back arrives late."""
         self._cuts.clear()
+        self._paths.clear()
         for link in self._links:
             link.retry_held()
 
@@ -149,12 +193,21 @@ class SimNetwork:
             other = link.other
             link.vanish()
             if not silently and other is not None:
-                self.clock.call_later(self.latency_ms(), other.reset)
+                self.clock.call_later(self.latency_ms(host, other.host), other.reset)
+        self._paused.pop(host, None)
         if silently:
             self._down[host] = None
 
     def start_host(self, host: str) -> None:
         self._down.pop(host, None)
+
+    def pause_host(self, host: str) -> None:
+        """The process does not run: its kernel takes bytes as long as there is room."""
+        self._paused.setdefault(host, [])
+
+    def resume_host(self, host: str) -> None:
+        for callback in self._paused.pop(host, []):
+            self.clock.call_soon(callback)
 
 
 class HostNetwork:

@@ -3,50 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from millpond.base.ports import World
-from millpond.sim.world.clock import SimTimer, VirtualClock
+from millpond.sim.world.clock import VirtualClock
 from millpond.sim.world.disk import PowerCut, SimDisk
 from millpond.sim.world.entropy import SeededEntropy
+from millpond.sim.world.host_clock import HostClock, Oscillator
 from millpond.sim.world.network import SimNetwork
 from millpond.sim.world.workers import SimWorkers
 
 
-class HostClock:
-    """The clock of one host between a start and a stop: it drifts by itself, and what it runs ends with the host."""
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self.wall_offset_ms = 0
-        self._clock = clock
-        self._stopped = False
-
-    def wall_ms(self) -> int:
-        return self._clock.wall_ms() + self.wall_offset_ms
-
-    def monotonic_ms(self) -> int:
-        return self._clock.monotonic_ms()
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self._clock.call_soon(lambda: self._run(callback))
-
-    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> SimTimer:
-        return self._clock.call_later(delay_ms, lambda: self._run(callback))
-
-    def stop(self) -> None:
-        self._stopped = True
-
-    def _run(self, callback: Callable[[], None]) -> None:
-        if not self._stopped:
-            callback()
-
-
 @dataclass(slots=True)
 class SimHost:
-    """One machine: its disk outlives its lives."""
+    """One machine: its disk and its oscillator outlive its lives."""
 
     name: str
     disk: SimDisk
+    oscillator: Oscillator = field(default_factory=Oscillator)
     lives: int = 0
     clock: HostClock | None = None
 
@@ -61,14 +35,18 @@ class SimWorld:
         self.hosts: dict[str, SimHost] = {}
         self.power_cuts: list[str] = []
 
+    def host(self, name: str) -> SimHost:
+        """The machine of this name; one that nobody has heard of is new and switched off."""
+        if name not in self.hosts:
+            self.hosts[name] = SimHost(name, SimDisk(f"disk {name} {self.seed}"))
+        return self.hosts[name]
+
     def start(self, name: str) -> World:
         """Switch a host on, for the first time or again; a broker on the returned ports lives until it stops."""
-        host = self.hosts.get(name)
-        if host is None:
-            host = self.hosts[name] = SimHost(name, SimDisk(f"disk {name} {self.seed}"))
+        host = self.host(name)
         assert host.clock is None, f"{name} runs already"
         host.lives += 1
-        host.clock = HostClock(self.clock)
+        host.clock = HostClock(self.clock, host.oscillator)
         self.network.start_host(name)
         luck = f"{name} {host.lives} {self.seed}"
         return World(
@@ -93,6 +71,58 @@ class SimWorld:
         """Crash and start again at once."""
         self.crash(name)
         return self.start(name)
+
+    # Clocks and pauses
+
+    def jump_wall(self, name: str, by_ms: int) -> None:
+        """Set one host's wall clock forward or back, for all its lives to come; durations do not notice."""
+        self.host(name).oscillator.wall_offset_ms += by_ms
+
+    def set_rate(self, name: str, rate: float) -> None:
+        """Let a host's durations pass faster or slower than the world's; to be said while it is switched off."""
+        host = self.host(name)
+        assert host.clock is None, f"{name} runs: its clock would jump"
+        host.oscillator.rate = rate
+
+    def pause(self, name: str) -> None:
+        """Stop the process as SIGSTOP does: time passes, peers' bytes pile up, nothing happens until `resume`."""
+        clock = self.hosts[name].clock
+        assert clock is not None, f"{name} does not run"
+        clock.pause()
+        self.network.pause_host(name)
+
+    def resume(self, name: str) -> None:
+        """Go on after `pause`. Seeded: timers that are late come before what peers have sent, or after it."""
+        clock = self.hosts[name].clock
+        if clock is None:
+            return
+        timers_first = self.network.random.random() < 0.5
+        if timers_first:
+            clock.resume()
+        self.network.resume_host(name)
+        if not timers_first:
+            clock.resume()
+
+    def suspend(self, name: str, for_ms: int) -> None:
+        """Put the whole machine to sleep, as the lid of a laptop does: the wall clock goes on, durations do not."""
+        self.pause(name)
+        life = self.hosts[name].lives
+
+        def wake() -> None:
+            host = self.hosts[name]
+            if host.clock is not None and host.lives == life:
+                host.oscillator.slept_ms += for_ms
+                self.resume(name)
+
+        self.clock.call_later(for_ms, wake)
+
+    # Disks
+
+    def wipe(self, name: str) -> None:
+        """Give a host that is switched off an empty disk."""
+        host = self.hosts[name]
+        assert host.clock is None, f"{name} runs: stop it first"
+        host.disk.wipe()
 
     def _stop(self, name: str, *, silently: bool) -> None:
         host = self.hosts[name]
