@@ -15,7 +15,7 @@ from millpond.base.errors import ErrorCode
 from millpond.wire import messages as m
 from millpond.wire.compression import compress
 from millpond.wire.header import encode_request_header
-from millpond.wire.records import Record, encode_batch
+from millpond.wire.records import Record, _varint, encode_batch, wrap_payload
 from support.node import eventually
 from support.raw import (
     LENGTH,
@@ -342,6 +342,39 @@ def test_a_compression_bomb_does_not_go_off(make_node, topic, codec):
         assert peak_bytes(node) - before < 400 * MIB
         assert raw.produce(topic, 0, batch(b"next")).error_code == ErrorCode.NONE
     assert OUR_FAULT not in node.journal()
+
+
+def headers_bomb(count=67_000_000):
+    """Two records, the second with so many empty headers: 12 KB on the wire."""
+    body = b"\x00\xc8\x01\x02\x01\x01" + _varint(count) + b"\x00\x01" * count
+    first = b"\x0c" + bytes(3) + b"\x01\x01\x00"
+    return wrap_payload(first + _varint(len(body)) + body, 2, 1000, 1100, codec=4)
+
+
+def test_a_lookup_by_time_is_neither_costly_nor_ended_by_a_hostile_batch(make_node, topic):
+    node = make_node()
+    garbage = wrap_payload(b"\xff" * 40, 2, 3000, 3100)
+    with Raw(node.port) as raw, Raw(node.port) as other:
+        raw.create_topic(topic)
+        bomb_bytes = headers_bomb()
+        assert len(bomb_bytes) < 20_000
+        for data in (bomb_bytes, garbage):
+            assert raw.produce(topic, 0, data).error_code == ErrorCode.NONE
+        before = node.resident_bytes()
+        answers = []
+        for asked in (900, 1050, 2000, 3050, -3):
+            wanted = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=asked)
+            topics = [m.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])]
+            raw.send(m.ListOffsetsRequest(replica_id=-1, topics=topics), 7)
+            began = time.monotonic()
+            other.call(m.ApiVersionsRequest(), 0)
+            assert time.monotonic() - began < 1
+            part = raw.receive(2, 7)[1].topics[0].partitions[0]
+            answers.append((part.error_code, part.timestamp, part.offset))
+        corrupt = (ErrorCode.CORRUPT_MESSAGE, -1, -1)
+        assert answers == [(0, 1000, 0), (0, 1100, 0), (0, 3000, 2), corrupt, corrupt]
+        assert peak_bytes(node) - before < 100 * MIB
+    assert "connection closed" not in node.journal()
 
 
 def peak_bytes(node):

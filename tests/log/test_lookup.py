@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from millpond.base.errors import ErrorCode, Refused
+from millpond.log import lookup
 from millpond.log.limits import LogLimits
-from millpond.wire.records import Record, encode_batch
+from millpond.log.lookup import UNPACKED_BATCHES_MAX, UNPACKED_RECORDS_MAX
+from millpond.wire.records import Record, _varint, encode_batch, wrap_payload
 
 LIMITS = LogLimits(segment_bytes=400, index_interval_bytes=100, timestamp_after_max_ms=1 << 62)
 batches = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=4), max_size=25)
@@ -48,3 +53,127 @@ def test_batches_that_compaction_emptied_are_passed_over(make_pond):
     first = pond.records(log)[0]
     assert first.offset > 0
     assert log.find_by_timestamp(0) == (first.timestamp, first.offset, 0)
+
+
+def wrapped(pond, payload, count, base_timestamp, max_timestamp, codec=4):
+    return memoryview(bytearray(wrap_payload(payload, count, base_timestamp, max_timestamp, codec=codec)))
+
+
+def payload_of(*records):
+    """Records of (timestamp delta, header count), all of them as empty as can be."""
+    parts = []
+    for delta, (timestamp, headers) in enumerate(records):
+        body = b"\x00" + _varint(timestamp) + _varint(delta) + b"\x01\x01" + _varint(headers) + b"\x00\x01" * headers
+        parts.append(_varint(len(body)) + body)
+    return b"".join(parts)
+
+
+def peak_bytes(work):
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_small_batch_of_millions_of_headers_costs_nothing(pond):
+    _, log = pond.open()
+    log.limits = replace(log.limits, segment_bytes=1 << 20)
+    batch = wrapped(pond, payload_of((0, 0), (100, 10_000_000)), 2, 1000, 1100)
+    assert len(batch) < 12_000
+    log.append(batch, leader_epoch=3, now_ms=pond.now_ms)
+    pond.append(log, b"after", timestamp=2000)
+    answers = []
+    assert peak_bytes(lambda: answers.extend(map(log.find_by_timestamp, (900, 1050, 1500)))) < 40 << 20
+    # By its header; as a batch, because unpacking it is too much; and not even touched.
+    assert answers == [(1000, 0, 3), (1100, 0, 3), (2000, 2, 0)]
+    assert log.max_timestamp() == (2000, 2, 0)
+    log.truncate_to(2)
+    assert log.max_timestamp() == (1100, 0, 3)
+
+
+def test_a_small_batch_of_millions_of_records_costs_nothing(pond):
+    _, log = pond.open()
+    log.limits = replace(log.limits, segment_bytes=1 << 20)
+    payload = payload_of(*[(n, 0) for n in range(UNPACKED_RECORDS_MAX + 1)])
+    log.append(wrapped(pond, payload, UNPACKED_RECORDS_MAX + 1, 0, UNPACKED_RECORDS_MAX), leader_epoch=0, now_ms=0)
+    answers = []
+    assert peak_bytes(lambda: answers.extend(map(log.find_by_timestamp, (0, 50, None)))) < 5 << 20
+    assert answers == [(0, 0, 0), (UNPACKED_RECORDS_MAX, 0, 0), (UNPACKED_RECORDS_MAX, 0, 0)]
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_batch_that_cannot_be_unpacked_is_refused_by_a_code(pond, codec):
+    _, log = pond.open()
+    log.append(wrapped(pond, b"\xff" * 40, 2, 1000, 1100, codec), leader_epoch=0, now_ms=pond.now_ms)
+    pond.append(log, b"after", timestamp=2000)
+    for asked in (1050, None):
+        if asked is None:
+            log.truncate_to(2)
+        with pytest.raises(Refused, match="cannot be unpacked") as refusal:
+            log.find_by_timestamp(asked)
+        assert refusal.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_headers_that_lie_about_times_do_not_make_a_lookup_unpack_everything(pond, monkeypatch):
+    _, log = pond.open()
+    for _ in range(60):
+        log.append(wrapped(pond, payload_of((0, 0), (1, 0)), 2, 1000, 9000), leader_epoch=0, now_ms=pond.now_ms)
+    unpacked = counted(monkeypatch)
+    for asked in (5000, None):
+        unpacked.clear()
+        with pytest.raises(Refused, match="too many batches"):
+            log.find_by_timestamp(asked)
+        assert len(unpacked) == UNPACKED_BATCHES_MAX
+
+
+def counted(monkeypatch):
+    calls = []
+    real = lookup.batch_keys
+    monkeypatch.setattr(lookup, "batch_keys", lambda *args, **named: calls.append(args) or real(*args, **named))
+    return calls
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(2, 59))
+def test_the_largest_timestamp_behind_deleted_records_unpacks_one_batch(make_pond, monkeypatch, start):
+    pond = make_pond(limits=replace(LIMITS, segment_bytes=1 << 20))
+    _, log = pond.open()
+    times = [9000, *range(1000, 1030)]
+    for time in times:
+        log.append(wrapped(pond, payload_of((0, 0), (5, 0)), 2, time, time + 5), leader_epoch=0, now_ms=pond.now_ms)
+    log.delete_before(start)
+    with monkeypatch.context() as patch:
+        unpacked = counted(patch)
+        assert log.max_timestamp() == (1034, 61, 0)
+    assert len(unpacked) <= 2
+
+
+def test_what_a_lookup_learned_is_not_read_again(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 40)
+    store.close()
+    store, log = pond.open()
+    assert len(log.segments) > 3
+    assert log.find_by_timestamp(pond.now_ms + 1) is None
+    assert all(segment.known_max_timestamp is not None for segment in log.segments)
+    assert sim.open_files == 0
+
+
+def test_a_lookup_notices_that_files_were_exchanged_under_it(pond):
+    _, log = pond.open()
+    log.limits = replace(log.limits, cleanup_compact=True, min_cleanable_dirty_ratio=0.0)
+    pond.fill(log, 40)
+    before, held = log.time_lookup(pond.now_ms), log.time_lookup(pond.now_ms)
+    held.run()
+    assert not held.is_stale(log.segments)
+    plan = log.compaction_candidate(pond.now_ms)
+    plan.run()
+    log.finish_compaction(plan)
+    before.run()
+    assert before.is_stale(log.segments)
+    assert not log.time_lookup(pond.now_ms).is_stale(log.segments)
+    fresh = log.time_lookup(pond.now_ms)
+    log.truncate_to(log.active.base_offset + 1)
+    assert fresh.is_stale(log.segments)

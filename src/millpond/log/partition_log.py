@@ -15,12 +15,13 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID, Offset
 from millpond.base.ports import Disk
-from millpond.log import aborted, compaction, lookup, reading, retention, truncation
+from millpond.log import aborted, compaction, reading, retention, truncation
 from millpond.log.checkpoints import encode_metadata
 from millpond.log.checks import checked_headers, place, stamped_headers, trusted_headers
 from millpond.log.epochs import LeaderEpochs
 from millpond.log.handles import OpenSegments
 from millpond.log.limits import LogLimits
+from millpond.log.lookup import Found, LatestLookup, TimeLookup
 from millpond.log.markers import Marker, encode_marker, read_marker
 from millpond.log.names import METADATA_FILE
 from millpond.log.producers import ProducerFacts, ProducerStates, Verification
@@ -465,20 +466,28 @@ class PartitionLog:
 
     # By time
 
-    def find_by_timestamp(self, timestamp: int, upper_offset: int | None = None) -> lookup.Found | None:
-        """(timestamp, offset, leader epoch) of the first record that is not older than `timestamp`."""
-        upper = self.end_offset if upper_offset is None else upper_offset
-        try:
-            return lookup.find_by_timestamp(self, timestamp, upper)
-        except OSError as fault:
-            raise reading.unreadable(self.folder, fault) from fault
+    def time_lookup(self, timestamp: int | None, upper_offset: int | None = None) -> TimeLookup:
+        """To find the first record below `upper_offset` that is not older than `timestamp`.
 
-    def max_timestamp(self) -> lookup.Found | None:
-        """(timestamp, offset, leader epoch) of the first record with the largest timestamp."""
-        try:
-            return lookup.max_timestamp(self)
-        except OSError as fault:
-            raise reading.unreadable(self.folder, fault) from fault
+        Without a timestamp: the first record with the largest one. It runs on a worker; once it is back it may have
+        to be made again (`TimeLookup.is_stale`).
+        """
+        if self.failed is not None or self.closed:
+            raise self._offline()
+        if timestamp is None:
+            return LatestLookup(self.segments, self.start_offset)
+        upper = self.end_offset if upper_offset is None else upper_offset
+        return TimeLookup(self.segments, self.start_offset, upper, timestamp)
+
+    def find_by_timestamp(self, timestamp: int | None, upper_offset: int | None = None) -> Found | None:
+        """The answer of such a look-up, at once. Waits for the disk."""
+        lookup = self.time_lookup(timestamp, upper_offset)
+        lookup.run()
+        return lookup.finish()
+
+    def max_timestamp(self) -> Found | None:
+        """The first record with the largest timestamp. Waits for the disk."""
+        return self.find_by_timestamp(None)
 
     # Ending
 

@@ -39,6 +39,7 @@ class Segment:
         "folder",
         "next_offset",
         "offsets",
+        "reads_only",
         "size",
         "stage",
         "times",
@@ -66,6 +67,8 @@ class Segment:
         self._max_timestamp_offset = -1
         self._bytes_since_entry = 0
         self._recent = RecentBatches()
+        self.reads_only = False
+        """A reader on another thread: it looks for what an index has lost, but does not write it anew."""
 
     @classmethod
     def create(cls, disk: Disk, folder: str, base_offset: int, stage: str = "") -> Segment:
@@ -172,6 +175,8 @@ class Segment:
             is_lost = not self.offsets.count and self.size > _SMALL_BYTES and not self.offsets.is_in_memory
         else:
             is_lost = self._last_offset_at(entry[1]) != self.base_offset + entry[0]
+        if is_lost and self.reads_only:
+            return None
         if is_lost:
             # The log is the truth.
             self.rebuild_indexes(keep=self.offsets.is_in_memory)
@@ -226,26 +231,64 @@ class Segment:
     def _find_max_timestamp(self) -> None:
         last = self.times.last()
         if self.size and (last is None or not self._holds_time(last)):
+            if self.reads_only:
+                self._max_timestamp, self._max_timestamp_offset = NO_TIMESTAMP, -1
+                for _, header in headers(self.file, 0, self.size, SCAN_BYTES):
+                    self._see_time(header)
+                return
             self.rebuild_indexes()
             last = self.times.last()
         self._max_timestamp, relative = last if last else (NO_TIMESTAMP, 0)
         self._max_timestamp_offset = self.base_offset + relative if last else -1
 
-    def batches_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of every batch from the one that holds `offset` on."""
-        place = self.locate(max(offset, self.base_offset))
-        return headers(self.file, place.position, self.size) if place else iter(())
+    @property
+    def known_max_timestamp(self) -> int | None:
+        """None if a file must be read to know it."""
+        return self._max_timestamp
 
-    def batches_from_timestamp(self, timestamp: int, from_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Every batch, ending at or after `from_offset`, that says to have a record of this time or later."""
+    def learn_max_timestamp(self, timestamp: int, last_offset: int) -> None:
+        """A reader has found it out."""
+        if self._max_timestamp is None:
+            self._max_timestamp, self._max_timestamp_offset = timestamp, last_offset
+
+    def reader(self, next_offset: int, size: int) -> Segment:
+        """The segment as it was when it had this end and size, for any thread, with files of its own."""
+        copy = Segment(self._disk, self.folder, self.base_offset, next_offset, size, self.stage)
+        copy.reads_only = True
+        return copy
+
+    def batches_from(self, offset: int, position: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of every batch from the one that holds `offset` on, which is not before `position`."""
+        if position is None:
+            place = self.locate(max(offset, self.base_offset))
+            return headers(self.file, place.position, self.size) if place else iter(())
+        return (each for each in headers(self.file, position, self.size) if each[1].last_offset >= offset)
+
+    def position_before_time(self, timestamp: int, from_offset: int) -> int | None:
+        """No batch from `from_offset` on with a record of this time begins before; None if that takes a file."""
+        if not (self.times.is_in_memory and self.offsets.is_in_memory):
+            return None
         entry = self.times.floor(timestamp)
-        if entry is not None and not self._holds_time(entry):
-            self.rebuild_indexes(keep=self.times.is_in_memory)
+        start = max(self.base_offset + entry[1] if entry else self.base_offset, from_offset)
+        lies_at = self.offsets.floor(start - self.base_offset)
+        return lies_at[1] if lies_at else 0
+
+    def batches_from_timestamp(
+        self, timestamp: int, from_offset: int, position: int | None = None
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Every batch, ending at or after `from_offset`, that says to have a record of this time or later.
+
+        None of them begins before `position`; without it the indexes are asked.
+        """
+        start = from_offset
+        if position is None:
             entry = self.times.floor(timestamp)
-        start = self.base_offset + entry[1] if entry else self.base_offset
-        for position, header in self.batches_from(max(start, from_offset)):
+            if entry is not None and not self._holds_time(entry):
+                entry = None
+            start = max(self.base_offset + entry[1] if entry else self.base_offset, from_offset)
+        for at, header in self.batches_from(start, position):
             if header.max_timestamp >= timestamp:
-                yield position, header
+                yield at, header
 
     def _holds_time(self, entry: tuple[int, int]) -> bool:
         """Whether the batch that a time entry speaks of is there and has that time."""
@@ -376,16 +419,19 @@ class Segment:
 
     def _take(self, position: int, header: BatchHeader, interval: int) -> None:
         """Index one batch that already stands in the file."""
-        assert self._max_timestamp is not None
-        if header.max_timestamp > self._max_timestamp:
-            self._max_timestamp = header.max_timestamp
-            self._max_timestamp_offset = header.last_offset
+        self._see_time(header)
         if self._bytes_since_entry > interval:
             self.offsets.add(header.last_offset - self.base_offset, position)
             self._add_time_entry()
             self._bytes_since_entry = 0
         self._bytes_since_entry += header.size
         self.next_offset = header.next_offset
+
+    def _see_time(self, header: BatchHeader) -> None:
+        assert self._max_timestamp is not None
+        if header.max_timestamp > self._max_timestamp:
+            self._max_timestamp = header.max_timestamp
+            self._max_timestamp_offset = header.last_offset
 
     def cut(self, position: int, interval: int) -> None:
         """Drop the file's bytes from `position` on and get ready to grow again."""

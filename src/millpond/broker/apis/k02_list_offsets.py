@@ -3,15 +3,20 @@
 1 one offset per partition · 2 isolation level · 4 leader epoch · 6 flexible · 7 the largest timestamp · 8 the
 earliest local offset · 9 the latest tiered offset · 10 timeout · 11 the earliest offset not yet uploaded.
 There is no tiered storage: the local start is the start, and nothing is tiered.
+
+A look-up by time may have to read files and unpack a batch: a worker does that for all partitions of the request.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.api import Api, Call, Outcome, Response
 from millpond.broker.partitions import Partition
+from millpond.broker.wait import Wait
+from millpond.log.lookup import TimeLookup
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 READ_COMMITTED = 1
 LEADER_EPOCH_FROM = 4
+LOOKUPS_AGAIN_MAX = 5
+"""How often a look-up is made again because compaction exchanged the files under it."""
 
 
 class Found(NamedTuple):
@@ -31,64 +38,114 @@ class Found(NamedTuple):
 NOTHING = Found(-1, -1, -1)
 
 
+class _Search(NamedTuple):
+    """A partition whose records must be looked at, and where the result goes."""
+
+    partition: Partition
+    timestamp: int | None
+    end_offset: int
+    lookup: TimeLookup
+    result: m.ListOffsetsResponse.ListOffsetsPartitionResponse
+
+
 def handle(broker: Broker, call: Call, request: m.ListOffsetsRequest) -> Outcome:
     committed_only = request.isolation_level == READ_COMMITTED
-    return m.ListOffsetsResponse(
+    searches: list[_Search] = []
+    response = m.ListOffsetsResponse(
         topics=[
             m.ListOffsetsResponse.ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    _list_one(broker, call.version, topic.name, wanted, committed_only) for wanted in topic.partitions
+                    _list_one(broker, topic.name, wanted, committed_only, searches) for wanted in topic.partitions
                 ],
             )
             for topic in request.topics
         ]
     )
 
+    def answer() -> m.ListOffsetsResponse:
+        if call.version < LEADER_EPOCH_FROM:
+            for topic in response.topics:
+                for result in topic.partitions:
+                    result.leader_epoch = -1
+        return response
+
+    if not searches:
+        return answer()
+    wait: Wait[Response] = Wait()
+    _run(broker, searches, LOOKUPS_AGAIN_MAX, lambda: wait.finish(answer()))
+    return wait
+
 
 def _list_one(
-    broker: Broker, version: int, topic: str, wanted: m.ListOffsetsRequest.ListOffsetsPartition, committed_only: bool
+    broker: Broker,
+    topic: str,
+    wanted: m.ListOffsetsRequest.ListOffsetsPartition,
+    committed_only: bool,
+    searches: list[_Search],
 ) -> m.ListOffsetsResponse.ListOffsetsPartitionResponse:
-    index = wanted.partition_index
-    partition = broker.partitions.get(topic, index)
-    error = ErrorCode.NONE
-    found = NOTHING
-    if partition is None:
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    else:
-        try:
-            partition.check_leader_epoch(wanted.current_leader_epoch)
-            found = find(partition, wanted.timestamp, committed_only)
-        except Refused as refusal:
-            error = refusal.code
-    return m.ListOffsetsResponse.ListOffsetsPartitionResponse(
-        partition_index=index,
-        error_code=error,
-        timestamp=found.timestamp,
-        offset=found.offset,
-        leader_epoch=found.leader_epoch if version >= LEADER_EPOCH_FROM else -1,
+    result = m.ListOffsetsResponse.ListOffsetsPartitionResponse(
+        partition_index=wanted.partition_index, error_code=ErrorCode.NONE, timestamp=-1, offset=-1, leader_epoch=-1
     )
-
-
-def find(partition: Partition, timestamp: int, committed_only: bool) -> Found:
-    """The first record at or after `timestamp`, or one of the special places; -1 where there is none."""
+    partition = broker.partitions.get(topic, wanted.partition_index)
+    if partition is None:
+        result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return result
     log = partition.log
     end = partition.last_stable_offset if committed_only else partition.high_watermark
-    match timestamp:
-        case -1:
-            return Found(-1, end, partition.leader_epoch)
-        case -2 | -4:
-            return Found(-1, log.start_offset, log.epochs.of(log.start_offset))
-        case -3:
-            newest = log.max_timestamp()
-            return NOTHING if newest is None else Found(newest.timestamp, newest.offset, newest.leader_epoch)
-        case -5 | -6:
-            return NOTHING
-        case _:
-            at = log.find_by_timestamp(timestamp)
-            if at is None or at.offset >= end:
-                return NOTHING
-            return Found(at.timestamp, at.offset, at.leader_epoch)
+    try:
+        partition.check_leader_epoch(wanted.current_leader_epoch)
+        match wanted.timestamp:
+            case -1:
+                _fill(result, Found(-1, end, partition.leader_epoch))
+            case -2 | -4:
+                _fill(result, Found(-1, log.start_offset, log.epochs.of(log.start_offset)))
+            case -5 | -6:
+                pass
+            case asked:
+                timestamp = None if asked == MAX_TIMESTAMP else asked
+                searches.append(_Search(partition, timestamp, end, log.time_lookup(timestamp, end), result))
+    except Refused as refusal:
+        result.error_code = refusal.code
+    return result
+
+
+def _run(broker: Broker, searches: list[_Search], tries: int, done: Callable[[], None]) -> None:
+    """Look on a worker, and again where files were exchanged meanwhile."""
+
+    def look() -> None:
+        for search in searches:
+            search.lookup.run()
+
+    def looked(_: None) -> None:
+        again = [renewed for search in searches if (renewed := _finish(search, tries > 0)) is not None]
+        if again:
+            _run(broker, again, tries - 1, done)
+        else:
+            done()
+
+    def failed(error: Exception) -> None:
+        raise error
+
+    broker.workers.run(look, looked, failed)
+
+
+def _finish(search: _Search, may_repeat: bool) -> _Search | None:
+    log = search.partition.log
+    try:
+        if may_repeat and search.lookup.is_stale(log.segments):
+            return search._replace(lookup=log.time_lookup(search.timestamp, search.end_offset))
+        found = search.lookup.finish()
+    except Refused as refusal:
+        search.result.error_code = refusal.code
+        return None
+    if found is not None and found.offset < search.end_offset:
+        _fill(search.result, Found(*found))
+    return None
+
+
+def _fill(result: m.ListOffsetsResponse.ListOffsetsPartitionResponse, found: Found) -> None:
+    result.timestamp, result.offset, result.leader_epoch = found
 
 
 API = Api(key=2, name="ListOffsets", versions=(1, 11), handle=handle, lists="topics")
