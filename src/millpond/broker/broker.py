@@ -174,9 +174,12 @@ class Broker:
         if removed:
             for home in self.groups.homes():
                 home.run(lambda shard, now_ms: shard.on_topics_deleted(removed, now_ms))
-        if any(isinstance(each, TopicRecord | PartitionRecord | RemoveTopicRecord) for each in records):
+        grown = {each.topic_id for each in records if isinstance(each, TopicRecord | PartitionRecord)}
+        topics = [self.image.topics_by_id[each].name for each in grown if each in self.image.topics_by_id]
+        changed = sorted({*removed, *topics})
+        if changed:
             for home in self.groups.homes():
-                home.run(lambda shard, now_ms: shard.on_topics_changed(now_ms))
+                home.run(lambda shard, now_ms: shard.on_topics_changed(changed, now_ms))
 
     # Coordinators.
 

@@ -97,6 +97,8 @@ class Image:
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
     partitions_total: int = 0
+    topics_version: int = field(default=0, compare=False)
+    """Grows with every topic that comes or goes."""
     _names_by_sound: dict[str, dict[str, None]] = field(default_factory=dict)
 
     # Reading.
@@ -162,11 +164,13 @@ class Image:
         topic = Topic(record.name, record.topic_id)
         self.topics[topic.name] = topic
         self.topics_by_id[topic.id] = topic
+        self.topics_version += 1
         self._names_by_sound.setdefault(sound_of(topic.name), {})[topic.name] = None
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
         topic = self.topics_by_id.pop(record.topic_id)
         del self.topics[topic.name]
+        self.topics_version += 1
         self.configs.pop(Resource(ResourceType.TOPIC, topic.name), None)
         self.partitions_total -= len(topic.partitions)
         namesakes = self._names_by_sound[sound_of(topic.name)]

@@ -306,6 +306,16 @@ def remove_topic(image: Image) -> Callable[[str], None]:
 
 
 @pytest.fixture
+def add_topic(image: Image) -> Callable[[str], None]:
+    def add(name: str) -> None:
+        topic_id = UUID(int=1000 + image.topics_version)
+        image.replay(TopicRecord(name, topic_id))
+        image.replay(PartitionRecord(0, topic_id, (1,), (1,), leader=1))
+
+    return add
+
+
+@pytest.fixture
 def assigned() -> Callable[..., bytes]:
     return assignment
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from millpond.base.errors import ErrorCode
 from millpond.coordinators.groups.classic import ClassicGroup, State
+from millpond.coordinators.groups.consumer.group import ConsumerGroup
 from millpond.coordinators.groups.history import assigned_partitions
 from millpond.coordinators.groups.rebalance import SESSION
 from millpond.coordinators.groups.shard import GroupShard
@@ -158,7 +159,7 @@ class TestConsumerGroups:
     def test_looks_again_when_topics_change(self, stage, remove_topic: Callable) -> None:
         epoch = self.beat(stage, "m", 0).member_epoch
         remove_topic("t")
-        stage.take(stage.shard.on_topics_changed(stage.now_ms))
+        stage.take(stage.shard.on_topics_changed(["t"], stage.now_ms))
         assert self.beat(stage, "m", epoch).assignment.topic_partitions == []
         assert self.beat(stage, "m", epoch, topic_partitions=[]).member_epoch > epoch
 
@@ -402,3 +403,44 @@ def test_random_life(make_stage: Callable, assigned: Callable, seed: int) -> Non
     Life(stage, seed, assigned).run(500)
     fresh = settled(stage.loaded_again())
     assert settled(stage.shard) == {name: fresh[name] for name in settled(stage.shard)}
+
+
+def _join_by_pattern(stage: Any, group: str, pattern: str) -> None:
+    body = m.ConsumerGroupHeartbeatRequest(
+        group_id=group,
+        member_id=f"m-{group}",
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_regex=pattern,
+        topic_partitions=[],
+    )
+    assert stage.ask(body, 1).error_code == 0
+
+
+def test_a_topic_that_concerns_nobody_lets_no_group_look_again(make_stage, add_topic, monkeypatch) -> None:
+    stage = make_stage()
+    for number in range(5):
+        _join_by_pattern(stage, f"g{number}", "t.*")
+    looked: list[str] = []
+    look = ConsumerGroup.on_topics_changed
+    monkeypatch.setattr(
+        ConsumerGroup, "on_topics_changed", lambda group, now_ms: looked.append(group.group_id) or look(group, now_ms)
+    )
+    add_topic("unrelated")
+    assert stage.take(stage.shard.on_topics_changed(["unrelated"], stage.now_ms)).records == []
+    assert looked == []
+    add_topic("t2")
+    assert len(stage.take(stage.shard.on_topics_changed(["t2"], stage.now_ms)).records) == 10
+    assert looked == [f"g{number}" for number in range(5)]
+
+
+def test_many_groups_that_look_again_do_so_in_several_steps(make_stage: Any, add_topic: Any) -> None:
+    stage = make_stage()
+    for number in range(250):
+        _join_by_pattern(stage, f"g{number}", "t.*")
+    add_topic("t2")
+    first = stage.take(stage.shard.on_topics_changed(["t2"], stage.now_ms))
+    assert 0 < len(first.records) <= 200
+    stage.pass_time(50)
+    groups = stage.shard.groups.values()
+    assert all(group.state.patterns["t.*"].topics == ("t", "t2") for group in groups)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millpond.base.ports import Entropy
+from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
 from millpond.coordinators.groups.history import History, Rebalance
 from millpond.coordinators.groups.settings import GroupSettings
 from millpond.coordinators.groups.timers import Timers
@@ -77,9 +78,13 @@ class Shared:
     image: Image
     settings: GroupSettings
     entropy: Entropy
+    patterns: PatternTopics = field(init=False)
     timers: Timers = field(default_factory=Timers)
     finished: list[tuple[str, Rebalance]] = field(default_factory=list)
     """Rebalances that are over, with their group's id, until somebody takes them."""
+
+    def __post_init__(self) -> None:
+        self.patterns = PatternTopics(self.image)
 
 
 @dataclass(slots=True)

@@ -143,7 +143,7 @@ class Registry:
     def new_consumer(self, group_id: str) -> ConsumerGroup:
         shared = self.shared
         group = ConsumerGroup(
-            group_id, shared.image, shared.settings.consumer, shared.entropy, shared.settings.history_length
+            group_id, shared.patterns, shared.settings.consumer, shared.entropy, shared.settings.history_length
         )
         self._publish(group)
         return group

@@ -8,6 +8,7 @@ about.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Final
 
 from millpond.base.errors import ErrorCode, Refused
@@ -15,6 +16,7 @@ from millpond.base.ports import Entropy
 from millpond.coordinators.groups import committing, describing, expiry, fetching, rebalance, refusals
 from millpond.coordinators.groups.classic import ClassicGroup, State
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
+from millpond.coordinators.groups.consumer.patterns import compiled
 from millpond.coordinators.groups.group import Shared, Turn
 from millpond.coordinators.groups.history import Rebalance
 from millpond.coordinators.groups.join import check_join, join
@@ -41,6 +43,12 @@ EXPIRE_GROUPS_MAX: Final = 500
 """How many groups are looked at for retention in one step."""
 EXPIRE_PAUSE_MS: Final = 10
 
+TOPICS: Final = "topics"
+LOOK_AGAIN_GROUPS_MAX: Final = 100
+LOOK_AGAIN_BYTES_MAX: Final = 16 << 10
+"""How many groups look at changed topics in one step, and how much they may have to write about it."""
+LOOK_AGAIN_PAUSE_MS: Final = 1
+
 CONSUMER: Final = "consumer"
 """The timer of a group that keeps its own clocks."""
 
@@ -54,6 +62,8 @@ class GroupShard:
         self.groups = self.registry.groups
         self.offsets = self.registry.offsets
         self._to_expire: list[str] = []
+        self._to_look_again: dict[str, None] = {}
+        """Groups that have yet to see which topics there are now."""
 
     # Requests.
 
@@ -274,6 +284,9 @@ class GroupShard:
         if key.kind == RETENTION:
             self._expire(turn)
             return
+        if key.kind == TOPICS:
+            self._look_again(turn)
+            return
         group = self.groups.get(key.group_id)
         if isinstance(group, ConsumerGroup):
             if key.kind == CONSUMER:
@@ -307,21 +320,43 @@ class GroupShard:
         expiry.forget_topics(turn, self.offsets, frozenset(names))
         return turn.effects
 
-    def on_topics_changed(self, now_ms: int) -> Effects:
-        """Topics came, went or grew in the image: groups whose partitions we share out look again."""
+    def on_topics_changed(self, names: Iterable[str], now_ms: int) -> Effects:
+        """These topics came, went or grew in the image: groups that share out their partitions look again."""
         turn = self._turn(now_ms)
+        changed = frozenset(names)
+        self.shared.patterns.on_changed(changed)
+        matched = cache(lambda pattern: any(map(compiled(pattern).matches, changed)))
         for group in self.groups.values():
-            if isinstance(group, ConsumerGroup):
-                self._let(turn, group, group.on_topics_changed(now_ms))
+            if isinstance(group, ConsumerGroup) and group.is_concerned_by(changed, matched):
+                self._to_look_again[group.group_id] = None
+        self._look_again(turn)
         return turn.effects
+
+    def _look_again(self, turn: Turn) -> None:
+        """Let some groups see which topics there are now, and the rest a little later: requests wait meanwhile."""
+        looked = written = 0
+        while self._to_look_again and looked < LOOK_AGAIN_GROUPS_MAX and written < LOOK_AGAIN_BYTES_MAX:
+            group_id = next(iter(self._to_look_again))
+            del self._to_look_again[group_id]
+            group = self.groups.get(group_id)
+            if isinstance(group, ConsumerGroup):
+                decided = group.on_topics_changed(turn.now_ms)
+                looked += 1
+                written += sum(len(each.value or b"") for each in decided.records)
+                self._let(turn, group, decided)
+        if self._to_look_again:
+            turn.timers.set(TimerKey(TOPICS), turn.now_ms + LOOK_AGAIN_PAUSE_MS)
 
     def on_loaded(self, now_ms: int) -> Effects:
         turn = self._turn(now_ms)
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup):
-                self._let(turn, group, group.on_loaded(now_ms))
+                group.on_loaded(now_ms)
+                self._let(turn, group, Effects())
+                self._to_look_again[group.group_id] = None
             else:
                 rebalance.wake(turn, group)
+        self._look_again(turn)
         turn.timers.set(TimerKey(RETENTION), now_ms + turn.settings.offsets_retention_check_interval_ms)
         return turn.effects
 

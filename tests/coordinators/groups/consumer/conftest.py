@@ -13,6 +13,7 @@ from millpond.base.errors import ErrorCode
 from millpond.coordinators.groups.consumer.embedded import partitions_of
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
 from millpond.coordinators.groups.consumer.members import Partitions, TopicIdPartition, by_topic, from_topics
+from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
 from millpond.coordinators.groups.consumer.records import TYPES, decode_record
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.records import key_version
@@ -53,7 +54,7 @@ class Pond:
             self.create(name, partitions)
 
     def new_group(self) -> ConsumerGroup:
-        return ConsumerGroup("g", self.image, self.settings, self.entropy)
+        return ConsumerGroup("g", PatternTopics(self.image), self.settings, self.entropy)
 
     # Topics.
 
@@ -117,7 +118,8 @@ class Pond:
         self.group = self.new_group()
         for record in self.log:
             replay_into(self.group, record)
-        self.run(self.group.on_loaded(self.now_ms))
+        self.group.on_loaded(self.now_ms)
+        self.topics_changed()
 
     # Heartbeats in short.
 

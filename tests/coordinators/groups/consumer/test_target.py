@@ -4,7 +4,7 @@ from typing import Any
 
 from millpond.coordinators.groups.consumer.members import Member, MemberMetadata
 from millpond.coordinators.groups.consumer.records import decode_record
-from millpond.coordinators.groups.consumer.target import metadata_hash, preferred_assignor, resolve
+from millpond.coordinators.groups.consumer.target import metadata_hash, preferred_assignor
 from millpond.wire import messages as m
 
 
@@ -23,11 +23,6 @@ def test_the_hash_changes_with_the_subscribed_topics_and_with_nothing_else(pond:
     pond.create("a", 5)
     assert metadata_hash(["a"], image) not in (before, grown, 0), "made anew it is another topic"
     assert -(1 << 63) <= before < 1 << 63
-
-
-def test_internal_topics_are_never_meant_by_a_pattern(pond: Any) -> None:
-    pond.create("__transaction_state", 1)
-    assert resolve(".*", pond.image) == ("a", "b")
 
 
 def test_the_assignor_that_most_want() -> None:

@@ -13,7 +13,6 @@ from millpond.coordinators.groups.consumer.target import (
     forget_unused_patterns,
     metadata_hash,
     preferred_assignor,
-    resolve,
     subscribed_names,
     update_target,
 )
@@ -31,7 +30,7 @@ def subscribe(group: ConsumerGroup, draft: Draft, old: Member, metadata: MemberM
     draft.set_metadata(old.id, metadata)
     has_changed = metadata.topics != old.metadata.topics or metadata.regex != old.metadata.regex
     if metadata.regex and metadata.regex not in draft.state.patterns:
-        draft.set_pattern(metadata.regex, ResolvedPattern(resolve(metadata.regex, group.image), 0, now_ms))
+        draft.set_pattern(metadata.regex, ResolvedPattern(group.patterns.of(metadata.regex), 0, now_ms))
     if metadata.regex != old.metadata.regex:
         forget_unused_patterns(draft)
     if is_new or has_changed:

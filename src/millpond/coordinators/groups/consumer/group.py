@@ -15,7 +15,7 @@ the durable state. Clocks and the journal are soft and change as decisions are m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from millpond.base.errors import ErrorCode, Refused
@@ -40,6 +40,7 @@ from millpond.coordinators.groups.consumer.migration import (
     go_on_without,
     write_upgrade,
 )
+from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.consumer.state import GroupState
 from millpond.coordinators.groups.consumer.target import metadata_hash, refresh_patterns, subscribed_names
@@ -73,13 +74,13 @@ class ConsumerGroup:
     def __init__(
         self,
         group_id: str,
-        image: Image,
+        patterns: PatternTopics,
         settings: ConsumerGroupSettings,
         entropy: Entropy,
         history_length: int = 100,
     ) -> None:
         self.group_id = group_id
-        self.image = image
+        self.patterns = patterns
         self.settings = settings
         self.entropy = entropy
         self.state = GroupState()
@@ -105,8 +106,18 @@ class ConsumerGroup:
     def history(self) -> Journal:
         return self.journal
 
+    @property
+    def image(self) -> Image:
+        return self.patterns.image
+
     def is_subscribed_to(self, topic: str) -> bool:
-        return topic in subscribed_names(self.state)
+        return any(topic in self.state.topics_of(member) for member in self.state.members.values())
+
+    def is_concerned_by(self, topics: Collection[str], matched: Callable[[str], bool]) -> bool:
+        """Whether any of these topics is or would be read here; `matched` says so of a pattern."""
+        return any(map(matched, self.state.patterns)) or any(
+            topic in topics for member in self.state.members.values() for topic in member.metadata.topics
+        )
 
     def describe(self, version: int = 1) -> m.ConsumerGroupDescribeResponse.DescribedGroup:
         return described(self.group_id, self.state, self.settings, self.image)
@@ -228,21 +239,20 @@ class ConsumerGroup:
         """Topics came, went or grew. When that concerns the group, its epoch turns; the next heartbeat assigns."""
         draft = self._draft()
         if not self.is_empty:
-            refresh_patterns(draft, self.image, now_ms)
+            refresh_patterns(draft, self.patterns, now_ms)
             if metadata_hash(subscribed_names(draft.state), self.image) != draft.state.metadata_hash:
                 self.journal.note_topics(now_ms)
                 turn_epoch(self, draft)
         return self._decided(draft, now_ms)
 
-    def on_loaded(self, now_ms: int) -> Effects:
-        """The clocks of all members begin; topics may have changed while nobody looked."""
+    def on_loaded(self, now_ms: int) -> None:
+        """The clocks of all members begin; `on_topics_changed` follows, as topics may have changed meanwhile."""
         for member in self.state.members.values():
             classic = member.metadata.classic
             session_ms = self.settings.session_timeout_ms if classic is None else classic.session_timeout_ms
             self.watch.session(member.id, now_ms + session_ms)
             if classic is None and member.current.state is MemberState.UNREVOKED:
                 self.watch.revocation(member.id, now_ms + member.metadata.rebalance_timeout_ms)
-        return self.on_topics_changed(now_ms)
 
     # The one way in which the durable state changes.
 

@@ -88,7 +88,10 @@ class Machine:
 
     steps: list[Step] = field(default_factory=lambda: [Accept()])
     start: int = ACCEPT
-    _next: dict[tuple[frozenset[int], str], frozenset[int]] = field(default_factory=dict)
+    _first: frozenset[int] | None = None
+    """Where reading begins; worked out with the first name."""
+    _next: dict[tuple[frozenset[int], str, bool], frozenset[int]] = field(default_factory=dict)
+    """By state, character, and whether it is the last one."""
 
     def add(self, step: Step) -> int:
         if len(self.steps) >= STEPS_MAX:
@@ -97,16 +100,18 @@ class Machine:
         return len(self.steps) - 1
 
     def matches(self, name: str) -> bool:
-        state = self._reach([self.start], at_start=True, at_end=not name)
-        for position, character in enumerate(name, 1):
-            if position == len(name):
-                return ACCEPT in self._read(state, character, at_end=True)
-            key = state, character
+        if not name:
+            return ACCEPT in self._reach([self.start], at_start=True, at_end=True)
+        if self._first is None:
+            self._first = self._reach([self.start], at_start=True, at_end=False)
+        state, last = self._first, len(name) - 1
+        for position, character in enumerate(name):
+            key = state, character, position == last
             following = self._next.get(key)
             if following is None:
                 if len(self._next) >= STATES_KEPT:
                     self._next.clear()
-                following = self._next[key] = self._read(state, character, at_end=False)
+                following = self._next[key] = self._read(state, character, at_end=position == last)
             state = following
             if not state:
                 return False

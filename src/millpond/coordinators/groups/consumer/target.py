@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from millpond.coordinators.groups.consumer.assignors import ASSIGNORS, Subscriber
 from millpond.coordinators.groups.consumer.draft import Draft
 from millpond.coordinators.groups.consumer.members import Member
-from millpond.coordinators.groups.consumer.patterns import compiled
+from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
 from millpond.coordinators.groups.consumer.state import GroupState, ResolvedPattern
 from millpond.metadata.image import Image
 
@@ -27,19 +27,11 @@ def metadata_hash(names: Iterable[str], image: Image) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
 
-def resolve(pattern: str, image: Image) -> tuple[str, ...]:
-    """The topics that a pattern stands for now; those that the brokers themselves write are never meant."""
-    machine = compiled(pattern)
-    return tuple(
-        sorted(name for name, topic in image.topics.items() if not topic.is_internal and machine.matches(name))
-    )
-
-
-def refresh_patterns(draft: Draft, image: Image, now_ms: int) -> None:
+def refresh_patterns(draft: Draft, patterns: PatternTopics, now_ms: int) -> None:
     """Write down what each subscribed pattern stands for where that has changed, and forget those nobody uses."""
     used = {member.metadata.regex for member in draft.state.members.values() if member.metadata.regex}
     for pattern in sorted(used):
-        topics = resolve(pattern, image)
+        topics = patterns.of(pattern)
         old = draft.state.patterns.get(pattern)
         if old is None or old.topics != topics:
             draft.set_pattern(pattern, ResolvedPattern(topics, old.version + 1 if old else 0, now_ms))

@@ -1,0 +1,64 @@
+"""What patterns stand for, kept up as topics come and go."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from uuid import UUID
+
+from millpond.coordinators.groups.consumer import pattern_topics
+from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
+from millpond.coordinators.groups.consumer.patterns import compiled
+from millpond.metadata.image import Image
+from millpond.metadata.records import RemoveTopicRecord, TopicRecord
+
+PATTERNS = (".*", "a.*", "[ab]1?", "nothing")
+
+
+def test_internal_topics_are_never_meant_by_a_pattern(pond: Any) -> None:
+    pond.create("__transaction_state", 1)
+    assert PatternTopics(pond.image).of(".*") == ("a", "b")
+
+
+def test_told_what_changed_it_knows_the_same_as_one_that_looks_at_everything() -> None:
+    draw = random.Random(7)
+    image = Image()
+    kept = PatternTopics(image)
+    for step in range(300):
+        changed = []
+        for name in draw.sample(["a", "b", "a1", "b1", "a-b", "__consumer_offsets"], draw.randrange(1, 3)):
+            topic = image.topics.get(name)
+            image.replay(
+                TopicRecord(name, UUID(int=step * 10 + len(changed) + 1))
+                if topic is None
+                else RemoveTopicRecord(topic.id)
+            )
+            changed.append(name)
+        if draw.random() < 0.9:
+            kept.on_changed(changed)
+        for pattern in draw.sample(PATTERNS, 2):
+            assert kept.of(pattern) == PatternTopics(image).of(pattern)
+
+
+def test_a_pattern_is_matched_with_all_names_only_once(monkeypatch: Any) -> None:
+    image = Image()
+    for number in range(500):
+        image.replay(TopicRecord(f"t{number}", UUID(int=number + 1)))
+    matched: list[str] = []
+
+    class Counting:
+        def __init__(self, pattern: str) -> None:
+            self.machine = compiled(pattern)
+
+        def matches(self, name: str) -> bool:
+            matched.append(name)
+            return self.machine.matches(name)
+
+    monkeypatch.setattr(pattern_topics, "compiled", Counting)
+    kept = PatternTopics(image)
+    for _ in range(1000):
+        assert len(kept.of("t.*")) == 500
+    image.replay(TopicRecord("new", UUID(int=1000)))
+    kept.on_changed(["new"])
+    assert len(kept.of("t.*")) == 500
+    assert len(matched) == 501
