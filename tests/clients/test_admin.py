@@ -229,6 +229,19 @@ def test_the_cluster_describes_itself(admin, node):
     assert admin.list_topics(timeout=5).cluster_id == found.cluster_id
 
 
+def test_a_client_that_asks_hears_what_it_may_do(admin, topic):
+    outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
+    cluster = admin.describe_cluster(include_authorized_operations=True).result(10)
+    assert {each.name for each in cluster.authorized_operations} == {
+        "CREATE", "ALTER", "DESCRIBE", "CLUSTER_ACTION", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "IDEMPOTENT_WRITE"
+    }  # fmt: skip
+    of_topic = outcome(admin.describe_topics(TopicCollection([topic]), include_authorized_operations=True))
+    assert {each.name for each in of_topic.authorized_operations} == {
+        "READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"
+    }  # fmt: skip
+    assert admin.describe_cluster().result(10).authorized_operations is None
+
+
 def test_offsets_by_place_and_by_time(admin, raw, topic):
     outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
     now_ms = time.time_ns() // 1_000_000

@@ -120,6 +120,10 @@ def test_a_group_is_described_with_all_its_members(raw, admin, topic, crew, prot
     } == members
     assert sorted(each.client_id for each in found.members) == [f"{topic}-0", f"{topic}-1"]
     assert {each.host for each in found.members} <= {"127.0.0.1", "/127.0.0.1"}
+    asked = admin.describe_consumer_groups([topic], include_authorized_operations=True, request_timeout=SECONDS)
+    assert {each.name for each in asked[topic].result(SECONDS).authorized_operations} == {
+        "READ", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"
+    }  # fmt: skip
 
 
 def test_the_new_protocol_tells_more_of_a_group(raw, topic, crew):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+from uuid import uuid4
 
 import pytest
 
@@ -51,6 +52,16 @@ def test_the_formats_of_the_past_are_refused_by_name(raw, topic, version):
     assert reply == wanted
 
 
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_nobody_who_wants_no_acknowledgement_gets_one_in_the_formats_of_the_past(node, topic, version):
+    name = topic.encode()
+    old = struct.pack(">hiih", 0, 1000, 1, len(name)) + name + struct.pack(">iii", 1, 0, 5) + b"older"
+    body = encode_request_header(0, version, 5, "old") + old
+    with Raw(node.port) as fresh:
+        fresh.send_bytes(LENGTH.pack(len(body)) + body)
+        assert fresh.is_closed(), "a refusal without acknowledgement is a closed connection"
+
+
 @pytest.mark.parametrize("magic", [0, 1])
 def test_old_messages_in_a_new_request_are_refused(raw, topic, magic):
     raw.create_topic(topic)
@@ -66,6 +77,50 @@ def test_a_key_that_was_never_advertised_ends_the_connection_only(node, raw):
         other.send_bytes(LENGTH.pack(10) + struct.pack(">hhih", 4321, 0, 1, -1))
         assert other.is_closed()
     assert raw.call(m.ApiVersionsRequest(), 0).error_code == ErrorCode.NONE
+
+
+def test_an_api_that_is_not_served_is_no_fault_of_the_clients(make_node):
+    node = make_node()
+    with Raw(node.port) as other:
+        body = encode_request_header(38, 1, 1, "asks")
+        other.send_bytes(LENGTH.pack(len(body)) + body)
+        assert other.is_closed()
+    assert "not served  peer=" in node.journal()
+    assert "CreateDelegationToken (API key 38)" in node.journal()
+    assert "broke the protocol" not in node.journal()
+
+
+def test_telemetry_is_not_advertised_and_refused_in_words(raw):
+    assert not api_versions(raw).keys() & {71, 72}
+    asked = uuid4()
+    subscriptions = raw.call(m.GetTelemetrySubscriptionsRequest(client_instance_id=asked), 0)
+    assert subscriptions.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert subscriptions.client_instance_id == asked
+    push = m.PushTelemetryRequest(client_instance_id=asked, subscription_id=1, metrics=b"x")
+    assert raw.call(push, 0).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "is_fine"),
+    [
+        ("apache-kafka-java", "4.1.0-SNAPSHOT", True),
+        ("a", "1", True),
+        ("", "1", False),
+        ("client", "", False),
+        ("-client", "1", False),
+        ("client", "1.", False),
+        ("two words", "1", False),
+        ("na\u00efve", "1", False),
+        ("line\n", "1", False),
+    ],
+)
+@pytest.mark.parametrize("api_version", [3, 4])
+def test_a_clients_software_has_a_name_and_a_version(raw, name, version, is_fine, api_version):
+    request = m.ApiVersionsRequest(client_software_name=name, client_software_version=version)
+    reply = raw.call(request, api_version)
+    assert reply.error_code == (ErrorCode.NONE if is_fine else ErrorCode.INVALID_REQUEST)
+    assert bool(reply.api_keys) is is_fine
+    assert raw.call(m.ApiVersionsRequest(), 2).error_code == ErrorCode.NONE
 
 
 def small_requests(raw, topic):
@@ -298,6 +353,46 @@ def test_topics_are_described_page_by_page(raw, topic):
     assert pages == 4
     unknown = describe_page(raw, ["nowhere"], 10).topics[0]
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_cursor_must_stand_in_what_is_asked_for(raw, topic):
+    raw.create_topic(topic, 3)
+    cursor = m.DescribeTopicPartitionsRequest.Cursor
+    for wrong in (cursor(topic_name=f"{topic}-x", partition_index=0), cursor(topic_name=topic, partition_index=-1)):
+        (found,) = describe_page(raw, [topic], 10, wrong).topics
+        assert (found.name, found.error_code, found.partitions) == (topic, ErrorCode.INVALID_REQUEST, [])
+        assert describe_page(raw, [topic], 10, wrong).next_cursor is None
+    assert describe_page(raw, [], 10, cursor(topic_name=topic, partition_index=-1)).topics == []
+    (rest,) = describe_page(raw, [topic], 10, cursor(topic_name=topic, partition_index=2)).topics
+    assert [part.partition_index for part in rest.partitions] == [2]
+
+
+ON_TOPIC, ON_GROUP, ON_CLUSTER = 0b1101_1111_1000, 0b1101_0100_1000, 0b1_1111_1010_0000
+NOT_ASKED_FOR = -(1 << 31)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_without_an_authorizer_everything_is_allowed(raw, topic, asked):
+    raw.create_topic(topic)
+    wanted = m.MetadataRequest.MetadataRequestTopic(name=topic)
+    for version in (8, 9, 10, 11, 12, 13):
+        cluster = {"include_cluster_authorized_operations": asked} if version < 11 else {}
+        request = m.MetadataRequest(topics=[wanted], include_topic_authorized_operations=asked, **cluster)
+        found = raw.call(request, version)
+        assert found.topics[0].topic_authorized_operations == (ON_TOPIC if asked else NOT_ASKED_FOR)
+        if version < 11:
+            assert found.cluster_authorized_operations == (ON_CLUSTER if asked else NOT_ASKED_FOR)
+    found = raw.call(m.DescribeClusterRequest(include_cluster_authorized_operations=asked), 1)
+    assert found.cluster_authorized_operations == (ON_CLUSTER if asked else NOT_ASKED_FOR)
+    assert describe_page(raw, [topic], 10).topics[0].topic_authorized_operations == ON_TOPIC
+
+
+def test_the_coordinators_message_is_as_kafka_says_it(raw):
+    for version in (1, 2, 3):
+        assert raw.call(m.FindCoordinatorRequest(key="g"), version).error_message == "NONE"
+    for version in (4, 5, 6):
+        (found,) = raw.call(m.FindCoordinatorRequest(coordinator_keys=["g"]), version).coordinators
+        assert (found.error_code, found.error_message) == (0, "")
 
 
 def test_the_quorum_is_this_node(node, raw, topic):

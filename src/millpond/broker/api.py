@@ -67,6 +67,8 @@ class Api:
     quick: Callable[[Broker, Connection, RequestHeader, memoryview], bool] | None = None
     """Answers the commonest shape of the request without building messages; False leaves it to `handle`."""
     advertised: tuple[int, int] | None = None
+    is_advertised: bool = True
+    """Whether clients are told of it at all."""
     refuse: Callable[[Broker, int, memoryview], Response] | None = None
 
     def serves(self, version: int) -> bool:

@@ -13,7 +13,7 @@ from millpond.broker.apis import APIS
 from millpond.broker.replies import encode_reply
 from millpond.config.node import MAX_REQUEST_TOPICS
 from millpond.wire import messages
-from millpond.wire.header import decode_request_header
+from millpond.wire.header import NAMES, WITHOUT_SCHEMA, decode_request_header
 
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
@@ -47,7 +47,8 @@ class Dispatcher:
         header = decode_request_header(frame)
         entry = self._entries.get(header.api_key)
         if entry is None:
-            raise UnservedRequest(f"API key {header.api_key} is not served")
+            name = NAMES.get(header.api_key) or WITHOUT_SCHEMA.get(header.api_key, "an unknown API")
+            raise UnservedRequest(f"{name} (API key {header.api_key}) is not served")
         api = entry.api
         version = header.api_version
         if not api.serves(version):

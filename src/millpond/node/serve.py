@@ -13,6 +13,7 @@ from millpond.base.errors import RemoteError
 from millpond.base.ports import World
 from millpond.base.settings import Settings
 from millpond.broker.broker import Broker
+from millpond.broker.dispatch import UnservedRequest
 from millpond.broker.housekeeping import Journal
 from millpond.config.node import NETWORK_SENDFILE
 from millpond.node.clock import LoopClock
@@ -66,7 +67,9 @@ def fault_reporter(journal: Journal) -> Callable[[SocketLink | None, BaseExcepti
 
     def report(link: SocketLink | None, error: BaseException) -> None:
         peer = link.peer if link is not None else "-"
-        if isinstance(error, RemoteError):
+        if isinstance(error, UnservedRequest):
+            journal("connection closed: the client asked for what is not served", peer=peer, reason=error)
+        elif isinstance(error, RemoteError):
             journal("connection closed: the client broke the protocol", peer=peer, reason=error)
         elif link is None:
             journal("cannot accept connections for a moment", reason=error)

@@ -84,6 +84,8 @@ APIS: dict[int, tuple[str, int]] = {
     68: ("ConsumerGroupHeartbeat", 0),
     69: ("ConsumerGroupDescribe", 0),
     70: ("ControllerRegistration", 0),
+    71: ("GetTelemetrySubscriptions", 0),
+    72: ("PushTelemetry", 0),
     74: ("ListConfigResources", 0),
     75: ("DescribeTopicPartitions", 0),
     76: ("ShareGroupHeartbeat", 1),
@@ -104,6 +106,24 @@ APIS: dict[int, tuple[str, int]] = {
 }
 """Name and first flexible version of every API, by key. Kept here too, beside the schemas, so that a header is read
 without parsing any of them; a test holds the two together."""
+
+WITHOUT_SCHEMA: dict[int, str] = {
+    4: "LeaderAndIsr",
+    5: "StopReplica",
+    6: "UpdateMetadata",
+    7: "ControlledShutdown",
+    38: "CreateDelegationToken",
+    39: "RenewDelegationToken",
+    40: "ExpireDelegationToken",
+    41: "DescribeDelegationToken",
+    58: "Envelope",
+    73: "AssignReplicasToDirs",
+    88: "StreamsGroupHeartbeat",
+    89: "StreamsGroupDescribe",
+    93: "StreamsGroupTopologyDescriptionUpdate",
+    94: "UnregisterController",
+}
+"""The other keys that the protocol has, or once had: known by name only."""
 
 NAMES: dict[int, str] = {key: name for key, (name, _) in APIS.items()}
 FLEXIBLE_FROM: dict[int, int] = {key: flexible_from for key, (_, flexible_from) in APIS.items()}

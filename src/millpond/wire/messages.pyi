@@ -4990,6 +4990,68 @@ class ControllerRegistrationResponse(Message):
         error_message: str | None = ...,
     ) -> None: ...
 
+class GetTelemetrySubscriptionsRequest(Message):
+    API_KEY: ClassVar[int]
+    client_instance_id: UUID
+    def __init__(
+        self,
+        *,
+        client_instance_id: UUID = ...,
+    ) -> None: ...
+
+class GetTelemetrySubscriptionsResponse(Message):
+    API_KEY: ClassVar[int]
+    throttle_time_ms: int
+    error_code: int
+    client_instance_id: UUID
+    subscription_id: int
+    accepted_compression_types: list[int]
+    push_interval_ms: int
+    telemetry_max_bytes: int
+    delta_temporality: bool
+    requested_metrics: list[str]
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        error_code: int = ...,
+        client_instance_id: UUID = ...,
+        subscription_id: int = ...,
+        accepted_compression_types: list[int] = ...,
+        push_interval_ms: int = ...,
+        telemetry_max_bytes: int = ...,
+        delta_temporality: bool = ...,
+        requested_metrics: list[str] = ...,
+    ) -> None: ...
+
+class PushTelemetryRequest(Message):
+    API_KEY: ClassVar[int]
+    client_instance_id: UUID
+    subscription_id: int
+    terminating: bool
+    compression_type: int
+    metrics: bytes
+    def __init__(
+        self,
+        *,
+        client_instance_id: UUID = ...,
+        subscription_id: int = ...,
+        terminating: bool = ...,
+        compression_type: int = ...,
+        metrics: bytes = ...,
+    ) -> None: ...
+
+class PushTelemetryResponse(Message):
+    API_KEY: ClassVar[int]
+    throttle_time_ms: int
+    error_code: int
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        error_code: int = ...,
+    ) -> None: ...
+
 class ListConfigResourcesRequest(Message):
     API_KEY: ClassVar[int]
     resource_types: list[int]

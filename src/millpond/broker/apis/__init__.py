@@ -42,6 +42,8 @@ from millpond.broker.apis import (
     k66_list_transactions,
     k68_consumer_group_heartbeat,
     k69_consumer_group_describe,
+    k71_get_telemetry_subscriptions,
+    k72_push_telemetry,
     k74_list_config_resources,
     k75_describe_topic_partitions,
 )
@@ -85,6 +87,8 @@ APIS: tuple[Api, ...] = (
     k66_list_transactions.API,
     k68_consumer_group_heartbeat.API,
     k69_consumer_group_describe.API,
+    k71_get_telemetry_subscriptions.API,
+    k72_push_telemetry.API,
     k74_list_config_resources.API,
     k75_describe_topic_partitions.API,
 )

@@ -2,7 +2,7 @@
 
 0 all topics when none are named · 1 null means all, controller · 2 cluster id · 4 the client may forbid creation ·
 5 offline replicas · 7 leader epochs · 8 authorised operations · 9 flexible · 10 topic ids · 11 no cluster operations
-· 12 topics by id · 13 a top-level error. Gap: authorised operations are not reported.
+· 12 topics by id · 13 a top-level error.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
 from millpond.broker.api import Api, Call, Outcome, Response
+from millpond.broker.authorised_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
 from millpond.broker.wait import Wait
 from millpond.config.node import AUTO_CREATE_TOPICS_ENABLE
 from millpond.metadata.image import Topic
@@ -19,8 +20,6 @@ from millpond.wire import messages as m
 
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
-
-NOT_AUTHORISED_OPERATIONS = -(1 << 31)
 
 
 def handle(broker: Broker, call: Call, request: m.MetadataRequest) -> Outcome:
@@ -51,6 +50,10 @@ def _describe(broker: Broker, call: Call, request: m.MetadataRequest) -> m.Metad
         topics = [_topic(broker, topic) for topic in image.topics.values()]
     else:
         topics = [_named(broker, wanted) for wanted in request.topics or ()]
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            if not topic.error_code:
+                topic.topic_authorized_operations = ON_TOPIC
     brokers = [
         m.MetadataResponse.MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=rack)
         for node_id, host, port, rack in broker.addresses_for(call.connection)
@@ -60,7 +63,7 @@ def _describe(broker: Broker, call: Call, request: m.MetadataRequest) -> m.Metad
         cluster_id=image.cluster_id,
         controller_id=broker.node_id,
         topics=topics,
-        cluster_authorized_operations=NOT_AUTHORISED_OPERATIONS,
+        cluster_authorized_operations=ON_CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED_FOR,
     )
 
 
@@ -87,7 +90,6 @@ def _failed(
         name=wanted.name,
         topic_id=wanted.topic_id,
         partitions=[],
-        topic_authorized_operations=NOT_AUTHORISED_OPERATIONS,
     )
 
 
@@ -108,7 +110,6 @@ def _topic(broker: Broker, topic: Topic) -> m.MetadataResponse.MetadataResponseT
             )
             for index, partition in enumerate(topic.partitions)
         ],
-        topic_authorized_operations=NOT_AUTHORISED_OPERATIONS,
     )
 
 

@@ -40,7 +40,10 @@ def handle(broker: Broker, call: Call, request: m.FindCoordinatorRequest) -> Out
 
 def _answer(broker: Broker, call: Call, keys: list[str], code: ErrorCode) -> m.FindCoordinatorResponse:
     node_id, host, port = -1, "", -1
-    message = "the coordinator's internal topic could not be created" if code else None
+    # Kafka says NONE to those who ask for one key, and nothing to those who ask for several.
+    message = "NONE" if call.version < MANY_KEYS_FROM else ""
+    if code:
+        message = "the coordinator's internal topic could not be created"
     if not code:
         node_id, host, port, _ = broker.addresses_for(call.connection)[0]
     if call.version < MANY_KEYS_FROM:

@@ -1,15 +1,16 @@
 """DescribeGroups (15), versions 0-6: state, protocol and members of classic groups.
 
 3 authorised operations · 4 static members · 5 flexible · 6 error messages, unknown groups are an error.
-Gap: authorised operations are not reported.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millpond.broker.api import Api, Call, Outcome
 from millpond.broker.asking import gather
+from millpond.broker.authorised_operations import ON_GROUP
 from millpond.broker.group_calls import ask_group
 from millpond.wire import messages as m
 
@@ -22,11 +23,15 @@ def handle(broker: Broker, call: Call, request: m.DescribeGroupsRequest) -> Outc
         ask_group(broker, call, group_id, m.DescribeGroupsRequest(groups=[group_id]))
         for group_id in dict.fromkeys(request.groups)
     ]
-    return gather(waits, _join)
+    return gather(waits, partial(_join, request.include_authorized_operations))
 
 
-def _join(parts: list[m.DescribeGroupsResponse]) -> m.DescribeGroupsResponse:
-    return m.DescribeGroupsResponse(groups=[each for part in parts for each in part.groups])
+def _join(with_operations: bool, parts: list[m.DescribeGroupsResponse]) -> m.DescribeGroupsResponse:
+    groups = [each for part in parts for each in part.groups]
+    for group in groups:
+        if with_operations and not group.error_code:
+            group.authorized_operations = ON_GROUP
+    return m.DescribeGroupsResponse(groups=groups)
 
 
 API = Api(key=15, name="DescribeGroups", versions=(0, 6), handle=handle, lists="groups")

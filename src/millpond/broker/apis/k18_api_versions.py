@@ -1,12 +1,14 @@
 """ApiVersions (18), versions 0-4: which APIs this broker serves, in which versions.
 
 0 the list · 1 throttle time · 3 flexible, the client says what software it is, features · 4 feature minima of zero.
+A name or version of the client's software that is not made of letters, digits, dots and dashes is refused.
 A client newer than us opens with a version that we do not know; it is answered in version 0 with error 35 and picks
 again from the list.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -19,15 +21,22 @@ if TYPE_CHECKING:
     from millpond.broker.broker import Broker
 
 NAMED_FROM = 3
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
 def handle(broker: Broker, call: Call, request: m.ApiVersionsRequest) -> Outcome:
     if call.version >= NAMED_FROM:
+        if not (_is_name(request.client_software_name) and _is_name(request.client_software_version)):
+            return m.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
         call.connection.client_software = f"{request.client_software_name} {request.client_software_version}"
     response = describe(broker.dispatcher.apis)
     if call.version >= NAMED_FROM:
         _add_features(response, broker)
     return response
+
+
+def _is_name(text: str) -> bool:
+    return _SOFTWARE.fullmatch(text) is not None
 
 
 def _add_features(response: m.ApiVersionsResponse, broker: Broker) -> None:
@@ -50,6 +59,8 @@ def refuse(broker: Broker, version: int, body: memoryview) -> Response:
 def describe(apis: Iterable[Api], error: ErrorCode = ErrorCode.NONE) -> m.ApiVersionsResponse:
     keys = []
     for api in apis:
+        if not api.is_advertised:
+            continue
         low, high = api.advertised or api.versions
         keys.append(m.ApiVersionsResponse.ApiVersion(api_key=api.key, min_version=low, max_version=high))
     return m.ApiVersionsResponse(error_code=error, api_keys=keys)

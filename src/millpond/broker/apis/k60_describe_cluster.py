@@ -1,7 +1,7 @@
 """DescribeCluster (60), versions 0-2: the cluster's id, its brokers and who is the controller.
 
-1 endpoint type · 2 fenced brokers. Gap: authorised operations are not reported; there are no controllers apart from
-the brokers, so the endpoint type "controllers" is refused.
+1 endpoint type · 2 fenced brokers. Gap: there are no controllers apart from the brokers, so the endpoint type
+"controllers" is refused.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
 from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.authorised_operations import NOT_ASKED_FOR, ON_CLUSTER
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def handle(broker: Broker, call: Call, request: m.DescribeClusterRequest) -> Out
             m.DescribeClusterResponse.DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack)
             for node_id, host, port, rack in broker.addresses_for(call.connection)
         ],
+        cluster_authorized_operations=ON_CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED_FOR,
     )
 
 

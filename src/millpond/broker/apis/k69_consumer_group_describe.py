@@ -1,15 +1,16 @@
 """ConsumerGroupDescribe (69), versions 0-1: state, epochs, members and assignments of groups of the new protocol.
 
 1 which protocol each member speaks.
-Gap: authorised operations are not reported.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millpond.broker.api import Api, Call, Outcome
 from millpond.broker.asking import gather
+from millpond.broker.authorised_operations import ON_GROUP
 from millpond.broker.group_calls import ask_group
 from millpond.wire import messages as m
 
@@ -22,11 +23,15 @@ def handle(broker: Broker, call: Call, request: m.ConsumerGroupDescribeRequest) 
         ask_group(broker, call, group_id, m.ConsumerGroupDescribeRequest(group_ids=[group_id]))
         for group_id in dict.fromkeys(request.group_ids)
     ]
-    return gather(waits, _join)
+    return gather(waits, partial(_join, request.include_authorized_operations))
 
 
-def _join(parts: list[m.ConsumerGroupDescribeResponse]) -> m.ConsumerGroupDescribeResponse:
-    return m.ConsumerGroupDescribeResponse(groups=[each for part in parts for each in part.groups])
+def _join(with_operations: bool, parts: list[m.ConsumerGroupDescribeResponse]) -> m.ConsumerGroupDescribeResponse:
+    groups = [each for part in parts for each in part.groups]
+    for group in groups:
+        if with_operations and not group.error_code:
+            group.authorized_operations = ON_GROUP
+    return m.ConsumerGroupDescribeResponse(groups=groups)
 
 
 API = Api(key=69, name="ConsumerGroupDescribe", versions=(0, 1), handle=handle, lists="group_ids")

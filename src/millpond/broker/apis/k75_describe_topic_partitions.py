@@ -1,6 +1,7 @@
 """DescribeTopicPartitions (75), version 0: topics by name, page by page, so that huge topics fit.
 
-No names mean all topics. Gap: authorised operations are not reported; eligible leader replicas are always empty.
+No names mean all topics. A cursor must name one of the topics that are asked for. Gap: eligible leader replicas are
+always empty.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import topic_name_fault
 from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.authorised_operations import ON_TOPIC
 from millpond.config.node import MAX_REQUEST_PARTITION_SIZE_LIMIT
 from millpond.metadata.image import Topic
 from millpond.wire import messages as m
@@ -23,15 +25,20 @@ def handle(broker: Broker, call: Call, request: m.DescribeTopicPartitionsRequest
     left = min(max(request.response_partition_limit, 1), broker.settings[MAX_REQUEST_PARTITION_SIZE_LIMIT])
     first_index = 0
     if request.cursor is not None:
+        if request.cursor.partition_index < 0 or (request.topics and request.cursor.topic_name not in names):
+            return m.DescribeTopicPartitionsResponse(
+                topics=[_failed(topic.name, ErrorCode.INVALID_REQUEST) for topic in request.topics]
+            )
         start = request.cursor.topic_name
         names = [name for name in names if name >= start]
         if names and names[0] == start:
-            first_index = max(request.cursor.partition_index, 0)
+            first_index = request.cursor.partition_index
     response = m.DescribeTopicPartitionsResponse(topics=[])
     for name in names:
         topic = broker.image.topics.get(name)
         if topic is None:
-            response.topics.append(_failed(name))
+            fault = ErrorCode.INVALID_TOPIC_EXCEPTION if topic_name_fault(name) else None
+            response.topics.append(_failed(name, fault or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         elif left <= 0:
             response.next_cursor = _cursor(name, first_index)
             break
@@ -50,8 +57,7 @@ def _cursor(name: str, index: int) -> m.DescribeTopicPartitionsResponse.Cursor:
     return m.DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=index)
 
 
-def _failed(name: str) -> m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
-    code = ErrorCode.INVALID_TOPIC_EXCEPTION if topic_name_fault(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+def _failed(name: str, code: ErrorCode) -> m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
     return m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
         error_code=code, name=name, partitions=[]
     )
@@ -78,6 +84,7 @@ def _topic(
             )
             for index in range(first, first + count)
         ],
+        topic_authorized_operations=ON_TOPIC,
     )
 
 

@@ -1,0 +1,28 @@
+"""GetTelemetrySubscriptions (71), version 0: which of a client's metrics the broker would like to be sent.
+
+Gap: none are wanted. It is not advertised; a client that asks all the same is told UNSUPPORTED_VERSION, at which it
+stops asking.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode
+from millpond.broker.api import Api, Call, Outcome
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: m.GetTelemetrySubscriptionsRequest) -> Outcome:
+    return m.GetTelemetrySubscriptionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        client_instance_id=request.client_instance_id,
+        accepted_compression_types=[],
+        requested_metrics=[],
+    )
+
+
+API = Api(key=71, name="GetTelemetrySubscriptions", versions=(0, 0), handle=handle, is_advertised=False)

@@ -1,0 +1,22 @@
+"""PushTelemetry (72), version 0: a client's own metrics.
+
+Gap: they are not taken. It is not advertised; a client that sends some all the same is told UNSUPPORTED_VERSION.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode
+from millpond.broker.api import Api, Call, Outcome
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+
+def handle(broker: Broker, call: Call, request: m.PushTelemetryRequest) -> Outcome:
+    return m.PushTelemetryResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+
+
+API = Api(key=72, name="PushTelemetry", versions=(0, 0), handle=handle, is_advertised=False)
