@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -54,14 +55,27 @@ class Play:
         self.cluster.close()
 
     def unit(self, batch: int) -> Unit:
-        return Unit(self.query, batch)
+        return Unit(self.query, batch, self.topic)
 
     def task(self, batch: int, partition: int, values: list[str]) -> Part:
-        rows = pa.RecordBatch.from_arrays([pa.array(values, pa.string())], ["value"])
-        return write_part(self.plan, [rows], self.query, self.unit(batch), partition)
+        return write_part(self.plan, [_batch(values)], self.query, self.unit(batch), partition)
 
     def tasks(self, batch: int, *rows: list[str]) -> list[Part]:
         return [self.task(batch, partition, values) for partition, values in enumerate(rows)]
+
+    def job_unit(self, number: int, run: str = "") -> Unit:
+        return replace(exactly_once.job_unit(self.query, number, self.topic), run=run)
+
+    def job_tasks(self, number: int, *rows: list[str]) -> list[Part]:
+        unit = self.job_unit(number)
+        return [
+            write_part(self.plan, [_batch(values)], unit.owner, unit, partition)
+            for partition, values in enumerate(rows)
+        ]
+
+    def job(self, number: int, *rows: list[str], run: str = "") -> None:
+        """A numbered write of a job, whole."""
+        exactly_once.commit(self.cluster, self.job_unit(number, run), self.job_tasks(number, *rows))
 
     def commit(self, batch: int, parts: list[Part]) -> None:
         """On a driver that knows nothing from before."""
@@ -96,3 +110,7 @@ class Play:
     def open(self) -> list[str]:
         """What is left open, by its part of the name."""
         return [name.removeprefix(name_of(self.query)) for name in list_open(self.cluster, name_of(self.query))]
+
+
+def _batch(values: list[str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.string())], ["value"])

@@ -171,7 +171,7 @@ TRANSACTION_TIMEOUT_MS = Option[int](
 TXN_APP_ID = Option[str | None](
     "txnAppId", None,
     "For `df.write` with `delivery=exactly_once`, as in foreachBatch: a name for what writes. With `txnVersion`, a "
-    "write that was already done is left out.",
+    "write into the same topic that was already done is left out; other rows under the same number are an error.",
     text, WRITE, "each write is a new one",
 )  # fmt: skip
 TXN_VERSION = Option[int | None](

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from millpond.spark.lake import publishing
-from millpond.spark.lake.errors import CommitContested, SchemaConflict
+from millpond.spark.lake.errors import CommitContested, SchemaConflict, WriteTaken
 from millpond.spark.lake.files import TableFiles, WrittenFile
 from millpond.spark.lake.place import Place
 from millpond.spark.lake.publishing import Turn, publish
@@ -53,6 +53,39 @@ def test_a_batch_is_published_once(tmp_path: Path) -> None:
     assert put(tmp_path, [5], None)
     assert put(tmp_path, [5], None)
     assert ids_of(tmp_path) == [1, 2, 3, 4, 5, 5]
+
+
+JOB = Turn("job", 0, is_job=True)
+
+
+def test_a_number_that_stands_for_other_rows_is_refused(tmp_path: Path) -> None:
+    assert put(tmp_path, [1, 2], JOB)
+    assert put(tmp_path, [8], None)
+    assert not put(tmp_path, [2, 1], JOB)
+    for ids in ([1], [1, 2, 3], [1, 3]):
+        with pytest.raises(WriteTaken, match=rf"job, number 0 .* 2 rows of .* other rows \({len(ids)}\).*txnVersion"):
+            put(tmp_path, ids, JOB)
+    assert ids_of(tmp_path) == [1, 2, 8]
+    assert put(tmp_path / "another", [5], JOB), "the same number for another table is another write"
+    assert put(tmp_path, [3], Turn("job", 2, is_job=True))
+    assert not put(tmp_path, [9], Turn("job", 1, is_job=True)), "what it was is not known any more"
+
+
+def test_the_same_rows_in_other_files_are_the_same_write(tmp_path: Path) -> None:
+    place = Place.of(str(tmp_path))
+    for parts in ([[1, 2, 3, 4]], [[4, 1], [3], [2]]):
+        files = [file for ids in parts for file in written(tmp_path, ids, partition_by=("day",))]
+        assert publish(place, files, SCHEMA, ("day",), JOB) is (len(parts) == 1)
+    with pytest.raises(WriteTaken):
+        publish(place, written(tmp_path, [1, 1, 3, 4], partition_by=("day",)), SCHEMA, ("day",), JOB)
+
+
+def test_a_replay_of_a_stream_may_bring_other_rows_but_one_run_may_not(tmp_path: Path) -> None:
+    first = Turn("job", 0, is_job=True, run="first")
+    assert put(tmp_path, [1], first)
+    assert not put(tmp_path, [2], Turn("job", 0, is_job=True, run="second"))
+    with pytest.raises(WriteTaken):
+        put(tmp_path, [2], first)
 
 
 def test_statistics_reach_the_log_and_odd_partition_values_come_back(tmp_path: Path) -> None:

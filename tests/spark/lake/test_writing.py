@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.spark.lake import upkeep
-from millpond.spark.lake.errors import LakeOptionError
+from millpond.spark.lake.errors import LakeOptionError, WriteTaken
 from millpond.spark.lake.options import write_options
 from millpond.spark.lake.writing import LakeSink, TaskIdentity
 from support.spark_lake import FAULTS, Broken, Fault, Stream, data_files, rows_of
@@ -107,6 +107,28 @@ def test_batch_writes_repeat_unless_they_are_numbered(tmp_path: Path) -> None:
             sink.commit([sink.write(iter([pa.RecordBatch.from_pylist(rows(0, 1), SCHEMA)]), nobody)])
         assert ids_of(path) == expected
         assert data_files(path) == in_table(path)
+
+
+@pytest.mark.parametrize("given", [{}, {"mode": "upsert", "keys": "id"}])
+@pytest.mark.parametrize("named", [{"txnAppId": "loader", "txnVersion": "7"}, {"ofStream": "true"}])
+def test_a_number_that_stands_for_another_write_is_refused(
+    tmp_path: Path, given: dict[str, str], named: dict[str, str]
+) -> None:
+    sink = LakeSink(write_options({"path": str(tmp_path), **given, **named}), SCHEMA)
+    task = TaskIdentity("q", 3, 0, "run") if "ofStream" in named else TaskIdentity(None, None, 0)
+
+    def write(first: int, count: int) -> None:
+        sink.commit([sink.write(iter([pa.RecordBatch.from_pylist(rows(first, count), SCHEMA)]), task)])
+
+    write(0, 3)
+    write(0, 3)
+    with pytest.raises(WriteTaken, match=r"other rows \(4\)"):
+        write(0, 4)
+    with pytest.raises(WriteTaken, match=r"other rows \(3\)"):
+        write(3, 3)
+    assert ids_of(tmp_path) == [0, 1, 2]
+    if not given:
+        assert data_files(tmp_path) == in_table(tmp_path)
 
 
 def test_an_abort_of_a_batch_write_spares_what_was_published(tmp_path: Path) -> None:

@@ -36,9 +36,10 @@ def decide(log: DecisionLog, owner: str, batch: int) -> Decision:
 
 
 def test_a_decision_reads_back_as_it_was_written() -> None:
-    made = Decision("q", 5, (PART, Part(4, 0, "")))
-    assert Decision.from_json("q", made.to_json()) == Decision("q", 5, (PART,)), "without those that have none"
-    with pytest.raises(ClusterError, match="in format 9, this Millpond reads 1"):
+    made = Decision("q", 5, (PART, Part(4, 0, "")), "orders", "run")
+    same = Decision("q", 5, (PART,), "orders", "run")
+    assert Decision.from_json("q", made.to_json()) == same, "without those that have none"
+    with pytest.raises(ClusterError, match="in format 9, this Millpond reads 2"):
         Decision.from_json("q", b'{"format":9}')
 
 

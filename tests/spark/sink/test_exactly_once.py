@@ -12,8 +12,8 @@ from millpond.client.errors import Fenced
 from millpond.remote.transactions import ProducerIdentity, end, init_producer
 from millpond.spark.sink import decisions, exactly_once
 from millpond.spark.sink.decisions import DECIDING_TIMEOUT_MS, Decision, DecisionLog, Part, name_of
-from millpond.spark.sink.errors import BatchNotWritten, BatchTorn, SinkError
-from millpond.spark.sink.exactly_once import Duty, Unit, duty_of
+from millpond.spark.sink.errors import BatchNotWritten, BatchTorn, SinkError, WriteTaken
+from millpond.spark.sink.exactly_once import Duty, Unit, duty_of, job_unit
 from millpond.spark.sink.steps import Step
 from support.node import eventually
 from support.spark_sink_play import Play, Struck
@@ -293,11 +293,55 @@ def test_a_checkpoint_from_the_past_is_refused(play: Play) -> None:
 def test_a_job_that_counts_its_writes_may_start_again_from_the_first(play: Play) -> None:
     for _ in range(2):
         for number, value in enumerate("abc"):
-            unit = Unit(play.query, number, older_are_done=True)
-            duty = duty_of(play.cluster, unit, 0)
-            parts = play.tasks(number, [value]) if duty is Duty.WRITE else [Part(0, 1, "x")]
-            exactly_once.commit(play.cluster, unit, parts)
+            play.job(number, [value])
     assert play.seen() == ["a", "b", "c"]
+
+
+def test_a_job_whose_number_stands_for_other_rows_is_refused(play: Play) -> None:
+    play.job(0, ["a", "b"], ["c"])
+    play.job(0, ["c"], ["b"], ["a"])
+    for rows in (["a", "b"], ["a", "b", "x"], ["a", "b", "c", "c"], []):
+        with pytest.raises(WriteTaken, match=rf"txnVersion 0 is written to topic .* other rows \({len(rows)}\)"):
+            play.job(0, rows)
+    assert play.seen() == ["a", "b", "c"]
+    assert play.open() == []
+
+
+def test_a_replay_of_a_stream_may_bring_other_rows_but_one_run_may_not(play: Play) -> None:
+    play.job(0, ["a"], run="first")
+    play.job(0, ["made a moment later"], run="second")
+    with pytest.raises(WriteTaken, match="its own txnVersion"):
+        play.job(0, ["another write"], run="first")
+    assert play.seen() == ["a"]
+
+
+def test_a_job_of_which_nothing_was_seen_writes_what_it_has_now(play: Play) -> None:
+    parts = play.job_tasks(0, ["a"], ["b"])
+    play.fail_after(Step.DECIDED)
+    with pytest.raises(Struck):
+        exactly_once.commit(play.cluster, play.job_unit(0), parts)
+    for part in parts:
+        assert part.identity is not None
+        init_producer(play.cluster, part.identity.transactional_id, 60_000)
+    play.job(0, ["c"])
+    assert play.seen() == ["c"]
+
+
+def test_a_batch_that_is_to_go_to_another_topic_is_refused(play: Play) -> None:
+    play.write(0, ["a"])
+    elsewhere = Unit(play.query, 0, "elsewhere")
+    for attempt in (
+        lambda: duty_of(play.cluster, elsewhere, 0),
+        lambda: exactly_once.commit(play.cluster, elsewhere, [Part(0, 1, "x")]),
+    ):
+        with pytest.raises(WriteTaken, match=rf"was written to topic {play.topic}, and is now to go to topic else"):
+            attempt()
+    assert duty_of(play.cluster, Unit(play.query, 1, "elsewhere"), 0) is Duty.WRITE
+
+
+def test_owners_of_jobs_are_one_for_each_name_and_topic() -> None:
+    units = [job_unit(*each) for each in (("a", 0, "b"), ("a/b", 0, None), ("a", 0, None), ("a/b", 0, "b"))]
+    assert len({unit.owner for unit in units}) == 4
 
 
 def test_a_timeout_that_the_cluster_does_not_allow_is_said(make_play: Callable[..., Play]) -> None:

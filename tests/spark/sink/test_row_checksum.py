@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pyarrow as pa
 import pytest
 
-from millpond.spark.sink.row_checksum import RowChecksum
+from millpond.spark.sink.row_checksum import RowChecksum, RowSum, total_of
 from millpond.spark.sink.shape import Shape
 
 SHAPE = Shape(None, frozenset({"key", "value", "topic", "partition", "headers", "timestamp"}))
@@ -38,19 +40,42 @@ def batch_of(given: list[dict[str, object]], *, large: bool = False) -> pa.Recor
     return pa.RecordBatch.from_arrays(columns, ["key", "value", "topic", "partition", "headers", "timestamp"])
 
 
-def checksum(*batches: pa.RecordBatch) -> str:
-    made = RowChecksum(SHAPE)
+def checksum(*batches: pa.RecordBatch, kind: type[RowChecksum | RowSum] = RowChecksum) -> str:
+    made = kind(SHAPE)
     for batch in batches:
         made.add(batch)
     return made.text()
 
 
-def test_how_rows_are_cut_does_not_matter() -> None:
+KINDS = pytest.mark.parametrize("kind", [RowChecksum, RowSum])
+
+
+@KINDS
+def test_how_rows_are_cut_does_not_matter(kind: type[RowChecksum | RowSum]) -> None:
     whole = batch_of(rows())
-    expected = checksum(whole)
-    assert checksum(whole.slice(0, 1), whole.slice(1, 20), whole.slice(21)) == expected
-    assert checksum(batch_of(rows()[:13]), batch_of(rows()[13:])) == expected
-    assert checksum(batch_of(rows(), large=True)) == expected
+    expected = checksum(whole, kind=kind)
+    assert checksum(whole.slice(0, 1), whole.slice(1, 20), whole.slice(21), kind=kind) == expected
+    assert checksum(batch_of(rows()[:13]), batch_of(rows()[13:]), kind=kind) == expected
+    assert checksum(batch_of(rows(), large=True), kind=kind) == expected
+
+
+def test_a_sum_does_not_care_which_task_has_a_row_nor_where() -> None:
+    shuffled = random.Random(7).sample(rows(), len(rows()))
+    parts = [checksum(batch_of(part), kind=RowSum) for part in (shuffled[:30], [], shuffled[30:])]
+    assert total_of(parts) == total_of([checksum(batch_of(rows()), kind=RowSum)])
+    assert checksum(batch_of(shuffled)) != checksum(batch_of(rows()))
+
+
+@pytest.mark.parametrize("count", [8, 100, 1024])
+def test_rows_that_differ_in_a_common_part_have_another_sum(count: int) -> None:
+    """What a checksum of bytes that is linear, as CRC is, would take for the same."""
+    sums = set()
+    for first in range(50):
+        made = RowSum(Shape("t", frozenset({"value"})))
+        values = pa.array([f"{first} {number:010b}" for number in range(count)], pa.string())
+        made.add(pa.RecordBatch.from_arrays([values], ["value"]))
+        sums.add(made.text())
+    assert len(sums) == 50
 
 
 @pytest.mark.parametrize(
@@ -68,22 +93,25 @@ def test_how_rows_are_cut_does_not_matter() -> None:
         (5, "timestamp", 0),
     ],
 )
-def test_any_change_shows(row: int, column: str, value: object) -> None:
+@KINDS
+def test_any_change_shows(row: int, column: str, value: object, kind: type[RowChecksum | RowSum]) -> None:
     changed = rows()
     assert changed[row][column] != value
     changed[row][column] = value
-    assert checksum(batch_of(changed)) != checksum(batch_of(rows()))
+    assert checksum(batch_of(changed), kind=kind) != checksum(batch_of(rows()), kind=kind)
 
 
-def test_bytes_that_move_from_one_row_to_the_next_show() -> None:
+@KINDS
+def test_bytes_that_move_from_one_row_to_the_next_show(kind: type[RowChecksum | RowSum]) -> None:
     shape = Shape("t", frozenset({"value"}))
     sums = []
     for values in ([b"ab", b"c"], [b"a", b"bc"], [b"abc", b""], [b"abc", None]):
-        made = RowChecksum(shape)
+        made = kind(shape)
         made.add(pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["value"]))
         sums.append(made.text())
     assert len(set(sums)) == 4
 
 
 def test_no_rows_have_no_checksum() -> None:
-    assert checksum() == "" == checksum(batch_of([]))
+    assert checksum() == "" == checksum(batch_of([])) == checksum(batch_of([]), kind=RowSum)
+    assert total_of(["", ""]) == 0

@@ -113,6 +113,64 @@ def test_a_numbered_write_is_done_once(spark: SparkSession, node: Node, topic: s
     assert sorted(int(record[2]) for record in stored(node, topic, 2)) == list(range(30))
 
 
+def write_numbered(spark: SparkSession, node: Node, topic: str, numbers: range, tasks: int, **more: str) -> None:
+    frame = spark.range(numbers.start, numbers.stop, numPartitions=tasks).selectExpr("cast(id as string) as value")
+    given = options(node, topic, delivery="exactly_once", txnAppId=f"job of {node.bootstrap}", txnVersion="7")
+    frame.write.format("millpond").options(**given, **more).mode("append").save()
+
+
+def numbers_in(node: Node, topic: str) -> list[int]:
+    return sorted(int(record[2]) for record in stored(node, topic, 2))
+
+
+def test_one_number_for_two_topics_is_two_writes(spark: SparkSession, node: Node, topic: str) -> None:
+    for name in (topic, f"{topic}-too"):
+        create_topic(node.bootstrap, name, 2)
+        for _ in range(2):
+            write_numbered(spark, node, name, range(10), 2)
+    assert numbers_in(node, topic) == numbers_in(node, f"{topic}-too") == list(range(10))
+
+
+def test_one_number_for_other_rows_is_refused_and_for_the_same_rows_known(
+    spark: SparkSession, node: Node, topic: str
+) -> None:
+    create_topic(node.bootstrap, topic, 2)
+    write_numbered(spark, node, topic, range(10), 2)
+    # The same rows, cut in another way.
+    write_numbered(spark, node, topic, range(10), 3)
+    with pytest.raises(Exception, match=r"txnVersion 7 .* 10 rows .* other rows \(12\).*its own txnVersion"):
+        write_numbered(spark, node, topic, range(12), 2)
+    with pytest.raises(Exception, match=r"other rows \(10\)"):
+        write_numbered(spark, node, topic, range(10, 20), 2)
+    assert numbers_in(node, topic) == list(range(10))
+
+
+def test_two_writes_under_one_number_in_one_batch_of_a_stream(
+    spark: SparkSession, node: Node, topic: str, checkpoint: str
+) -> None:
+    """The idiom of foreachBatch: two topics are two writes, a second one into the same topic is a mistake."""
+    for name in (topic, f"{topic}-too"):
+        create_topic(node.bootstrap, name, 2)
+    names = [topic, f"{topic}-too"]
+
+    def write(batch: DataFrame, number: int) -> None:
+        for at, name in enumerate(names):
+            given = options(node, name, delivery="exactly_once", txnAppId=f"of {topic}", txnVersion=str(number))
+            frame = batch.selectExpr(f"cast(id + {at} * 100 as string) as value")
+            frame.write.format("millpond").options(**given).mode("append").save()
+
+    spark.range(10).write.parquet(f"{checkpoint}-rows")
+    rows = spark.readStream.schema("id long").parquet(f"{checkpoint}-rows")
+    stream = rows.writeStream.foreachBatch(write).trigger(availableNow=True)
+    stream.option("checkpointLocation", checkpoint).start().awaitTermination()
+    assert numbers_in(node, topic) == list(range(10))
+    assert numbers_in(node, f"{topic}-too") == list(range(100, 110))
+    names[1] = topic
+    spark.range(10).write.mode("append").parquet(f"{checkpoint}-rows")
+    with pytest.raises(Exception, match=r"txnVersion 1 .* other rows \(10\)"):
+        stream.option("checkpointLocation", checkpoint).start().awaitTermination()
+
+
 @pytest.mark.parametrize(
     ("columns", "given", "told"),
     [

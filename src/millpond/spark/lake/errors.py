@@ -21,3 +21,7 @@ class UnsupportedTable(LakeError):
 
 class CommitContested(LakeError):
     """Other writers were faster, again and again."""
+
+
+class WriteTaken(LakeError):
+    """What this write calls itself stands for another one, which is in the table."""

@@ -67,7 +67,10 @@ UPSERT_BYTES_MAX: Final = Setting(
     check=at_least(1 << 20),
 )
 TXN_APP_ID: Final = Setting(
-    "txnAppId", "", "For `df.write`: with `txnVersion`, a write that was already done is left out."
+    "txnAppId",
+    "",
+    "For `df.write`: with `txnVersion`, a write that was already done is left out; other rows under the same number "
+    "are an error.",
 )
 TXN_VERSION: Final = Setting("txnVersion", -1, "For `df.write`: the number of this write, rising for one `txnAppId`.")
 OF_STREAM: Final = Setting(

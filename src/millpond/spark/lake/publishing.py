@@ -18,9 +18,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from millpond.spark.lake.errors import CommitContested
+from millpond.spark.lake.errors import CommitContested, WriteTaken
 from millpond.spark.lake.files import WrittenFile
 from millpond.spark.lake.place import Place
+from millpond.spark.lake.row_summary import rows_in, summary_of_files
 from millpond.spark.lake.schemas import check_partitions, check_writable, delta_schema, new_columns
 
 LOG = logging.getLogger("millpond.lake")
@@ -28,6 +29,13 @@ LOG = logging.getLogger("millpond.lake")
 TRIES_MAX: Final = 20
 FIRST_WAIT_S: Final = 0.05
 LONGEST_WAIT_S: Final = 2.0
+COMMITS_SEARCHED: Final = 1_000
+"""How far back the log is searched for what a write was."""
+
+_WRITE: Final = "millpond.write"
+_RUN: Final = "millpond.run"
+_ROWS: Final = "millpond.rows"
+"""What the log keeps of a write by `df.write`, beside its number."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +44,25 @@ class Turn:
 
     query_id: str
     batch_id: int
+    is_job: bool = False
+    """Written by `df.write`, which may have given its number to another write by mistake; a stream does not."""
+    run: str = ""
+    """The run of the stream in whose foreachBatch a job writes: within one run nothing is replayed."""
 
     def is_done(self, table: DeltaTable) -> bool:
         last = table.transaction_version(self.query_id)
         return last is not None and last >= self.batch_id
 
+    @property
+    def write(self) -> str:
+        return f"{self.query_id}/{self.batch_id}"
 
-def properties(turn: Turn | None) -> CommitProperties:
-    done = [Transaction(turn.query_id, turn.batch_id)] if turn else None
-    return CommitProperties(app_transactions=done)
+
+def properties(turn: Turn | None, summary: str) -> CommitProperties:
+    if turn is None:
+        return CommitProperties()
+    kept = {_WRITE: turn.write, _RUN: turn.run, _ROWS: summary} if turn.is_job else None
+    return CommitProperties(custom_metadata=kept, app_transactions=[Transaction(turn.query_id, turn.batch_id)])
 
 
 def publish(
@@ -58,6 +76,8 @@ def publish(
 ) -> bool:
     """Put the files into the table, which is made where there is none. False: this batch was already in it."""
 
+    summary = summary_of_files(files)
+
     def once(table: DeltaTable | None) -> None:
         added = [_add_action(file) for file in files]
         if table is None:
@@ -67,7 +87,7 @@ def publish(
                 added,
                 partition_by=list(partition_by),
                 storage_options=dict(place.storage) or None,
-                commit_properties=properties(turn),
+                commit_properties=properties(turn, summary),
             )
             return
         check_writable(table)
@@ -79,13 +99,15 @@ def publish(
             "overwrite" if overwrite else "append",
             schema,
             list(partition_by),
-            commit_properties=properties(turn),
+            commit_properties=properties(turn, summary),
         )
 
-    return contend(place, turn, once)
+    return contend(place, turn, once, lambda: summary)
 
 
-def contend(place: Place, turn: Turn | None, once: Callable[[DeltaTable | None], None]) -> bool:
+def contend(
+    place: Place, turn: Turn | None, once: Callable[[DeltaTable | None], None], summarize: Callable[[], str]
+) -> bool:
     """Run one try of a commit until it wins, on the newest table each time. False: the batch was already done.
 
     A commit whose answer was lost looks like a conflict: the next try finds it in the log.
@@ -93,6 +115,7 @@ def contend(place: Place, turn: Turn | None, once: Callable[[DeltaTable | None],
     for tries in range(TRIES_MAX):
         table = place.table()
         if turn is not None and table is not None and turn.is_done(table):
+            _check_same_write(table, turn, summarize)
             return tries > 0
         try:
             once(table)
@@ -108,6 +131,30 @@ def contend(place: Place, turn: Turn | None, once: Callable[[DeltaTable | None],
     raise CommitContested(
         f"{TRIES_MAX} tries to commit to {place.uri} failed because other writers changed the table each time; "
         "write to it with fewer queries at once, or compact it at a quieter time"
+    )
+
+
+def _check_same_write(table: DeltaTable, turn: Turn, summarize: Callable[[], str]) -> None:
+    """WriteTaken when a job brings other rows than the log has under its number. It may not know any more."""
+    if not turn.is_job:
+        return
+    history = table.history(COMMITS_SEARCHED)
+    standing = next((each for each in history if each.get(_WRITE) == turn.write), None)
+    if standing is None:
+        LOG.warning("%s has %s %d already, or a later one", table.table_uri, turn.query_id, turn.batch_id)
+        return
+    before, now = standing[_ROWS], summarize()
+    if before == now:
+        return
+    if turn.run and turn.run != standing[_RUN]:
+        # A batch of a stream that comes again after a failure; its rows may hold a time or a random number.
+        LOG.warning("%s has %s already; the replay brought other rows and is left out", table.table_uri, turn.write)
+        return
+    raise WriteTaken(
+        f"{turn.query_id}, number {turn.batch_id} is in {table.table_uri} already, with {rows_in(before)} rows of "
+        f"another write: this one brings other rows ({rows_in(now)}), and nothing of it was written. Give each write "
+        "into the same table its own txnVersion, or its own txnAppId (with ofStream: one write for each batch). If "
+        "it is the same write, whose rows come out differently each time, leave it out: it is there"
     )
 
 

@@ -34,12 +34,11 @@ def this_task() -> TaskIdentity:
     context = TaskContext.get()
     if context is None:
         return TaskIdentity(None, None, 0)
+    query_id = context.getLocalProperty("sql.streaming.queryId")
     batch_id = context.getLocalProperty("streaming.sql.batchId")
-    return TaskIdentity(
-        context.getLocalProperty("sql.streaming.queryId"),
-        None if batch_id is None else int(batch_id),
-        context.partitionId(),
-    )
+    # A stream's jobs are a group by the id of its run.
+    run = context.getLocalProperty("spark.jobGroup.id") if query_id else None
+    return TaskIdentity(query_id, None if batch_id is None else int(batch_id), context.partitionId(), run or "")
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -64,7 +63,7 @@ class BatchWriter(DataSourceArrowWriter):
         task = this_task()
         if not self.sink.options.of_stream:
             # Inside foreachBatch the task still belongs to a stream, which may write to this table more than once.
-            task = TaskIdentity(None, None, task.partition)
+            task = TaskIdentity(None, None, task.partition, task.run)
         elif task.query_id is None or task.batch_id is None:
             raise LakeError("ofStream is for a write inside foreachBatch: this one belongs to no stream")
         return TaskDone(self.sink.write(iterator, task))

@@ -13,6 +13,7 @@ from millpond.spark.lake.changes import last_rows, newer, quoted, same_keys
 from millpond.spark.lake.errors import LakeError
 from millpond.spark.lake.options import WriteOptions
 from millpond.spark.lake.publishing import Turn, add_columns, contend, properties
+from millpond.spark.lake.row_summary import summary_of_table
 from millpond.spark.lake.schemas import check_partitions, check_writable, delta_schema
 from millpond.spark.lake.staging import StagedFile
 
@@ -35,7 +36,7 @@ def upsert(files: Sequence[StagedFile], schema: pa.Schema, options: WriteOptions
         # A merge that changes nothing writes no commit; done again, it changes nothing again.
         merge(table, changes(files, schema, options), stored, options, turn)
 
-    return contend(options.place, turn, once)
+    return contend(options.place, turn, once, lambda: summary_of_table(changes(files, schema, options)))
 
 
 def changes(files: Sequence[StagedFile], schema: pa.Schema, options: WriteOptions) -> pa.Table:
@@ -88,7 +89,7 @@ def merge(table: DeltaTable, rows: pa.Table, stored: pa.Schema, options: WriteOp
         # Not streamed: the bounds of the changed keys are known, and files that cannot hold them are not read.
         streamed_exec=False,
         writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
-        commit_properties=properties(turn),
+        commit_properties=properties(turn, summary_of_table(rows) if turn and turn.is_job else ""),
     )
     if options.delete_when is None:
         merger.when_matched_update(columns, predicate=is_newer).when_not_matched_insert(columns).execute()

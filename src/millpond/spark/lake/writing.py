@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from millpond.spark.lake import upkeep
 from millpond.spark.lake.changes import check_keys
-from millpond.spark.lake.errors import LakeOptionError
+from millpond.spark.lake.errors import LakeOptionError, WriteTaken
 from millpond.spark.lake.files import TableFiles, WrittenFile
 from millpond.spark.lake.layout import check_partitionable
 from millpond.spark.lake.options import WriteOptions
@@ -37,6 +37,8 @@ class TaskResult:
     """The streaming query and its batch, None for a write that belongs to none."""
     files: tuple[WrittenFile, ...] = ()
     staged: tuple[StagedFile, ...] = ()
+    run: str = ""
+    """The run of the stream around it."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class TaskIdentity:
     query_id: str | None
     batch_id: int | None
     partition: int
+    run: str = ""
 
 
 class _Taker(Protocol):
@@ -68,11 +71,11 @@ class LakeSink:
                 options.place, self.schema, options.partition_by, options.target_file_bytes, task.partition
             )
             _take_all(files, batches)
-            return TaskResult(task.query_id, task.batch_id, files=files.finish())
+            return TaskResult(task.query_id, task.batch_id, files=files.finish(), run=task.run)
         folder = batch_folder(task.query_id, task.batch_id)
         staging = Staging(options.place, self.schema, options.keys, options.order_by, folder, task.partition)
         _take_all(staging, batches)
-        return TaskResult(task.query_id, task.batch_id, staged=staging.finish())
+        return TaskResult(task.query_id, task.batch_id, staged=staging.finish(), run=task.run)
 
     def commit(self, results: Sequence[TaskResult], batch_id: int | None = None) -> None:
         """In the driver, once all tasks are done: the whole batch enters the table, or is found in it."""
@@ -97,7 +100,12 @@ class LakeSink:
         if not files and not self.overwrite:
             return
         options = self.options
-        is_new = publish(options.place, files, self.schema, options.partition_by, turn, overwrite=self.overwrite)
+        is_new = False
+        try:
+            is_new = publish(options.place, files, self.schema, options.partition_by, turn, overwrite=self.overwrite)
+        except WriteTaken:
+            options.place.remove(file.path for file in files)
+            raise
         if not is_new:
             options.place.remove(file.path for file in files)
 
@@ -110,12 +118,13 @@ class LakeSink:
                 self.options.place.remove_folder(folder)
 
     def _turn(self, results: Sequence[TaskResult], batch_id: int | None) -> Turn | None:
+        run = next((result.run for result in results), "")
         if self.options.txn_app_id is not None:
-            return Turn(self.options.txn_app_id, self.options.txn_version)
+            return Turn(self.options.txn_app_id, self.options.txn_version, is_job=True, run=run)
         for result in results:
             number = result.batch_id if batch_id is None else batch_id
             if result.query_id is not None and number is not None:
-                return Turn(result.query_id, number)
+                return Turn(result.query_id, number, is_job=self.options.of_stream, run=run)
         return None
 
     def _may_be_published(self, paths: Iterable[str], turn: Turn | None) -> bool:

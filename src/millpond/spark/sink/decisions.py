@@ -44,7 +44,7 @@ CONFIG: Final[Mapping[str, str]] = {
 DECIDING_TIMEOUT_MS: Final = 10_000
 SETTLED_SECONDS: Final = 60.0
 _STEP_SECONDS: Final = 0.02
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,13 @@ class Decision:
     """This batch consists of these transactions, for good: whoever reads it may commit them."""
 
     owner: str
-    """A streaming query, or what a job calls itself."""
+    """A streaming query, or what a job calls itself and its topic."""
     batch: int
     parts: tuple[Part, ...]
+    topic: str | None = None
+    """Where all rows go; None when each row says it."""
+    run: str = ""
+    """Which run of a stream has made it, inside foreachBatch."""
 
     def to_json(self) -> bytes:
         parts = [
@@ -76,21 +80,22 @@ class Decision:
             for each in self.parts
             if each.identity is not None
         ]
-        return json.dumps({"format": _FORMAT, "batch": self.batch, "parts": parts}, separators=(",", ":")).encode()
+        record = {"format": _FORMAT, "batch": self.batch, "topic": self.topic, "run": self.run, "parts": parts}
+        return json.dumps(record, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, owner: str, data: bytes) -> Decision:
-        told = json.loads(data)
-        if told["format"] != _FORMAT:
+        record = json.loads(data)
+        if record["format"] != _FORMAT:
             raise ClusterError(
-                f"{TOPIC} has a decision of {owner} in format {told['format']}, this Millpond reads {_FORMAT}: "
+                f"{TOPIC} has a decision of {owner} in format {record['format']}, this Millpond reads {_FORMAT}: "
                 "use the version that wrote it"
             )
         parts = tuple(
             Part(partition, rows, checksum, ProducerIdentity(*identity), tuple(map(tuple, begins)))
-            for partition, rows, checksum, identity, begins in told["parts"]
+            for partition, rows, checksum, identity, begins in record["parts"]
         )
-        return cls(owner, told["batch"], parts)
+        return cls(owner, record["batch"], parts, record["topic"], record["run"])
 
 
 @dataclass(slots=True)

@@ -15,3 +15,7 @@ class BatchNotWritten(SinkError):
 
 class BatchTorn(SinkError):
     """Part of a batch is in the topic and the rest cannot be added any more without doubling or losing rows."""
+
+
+class WriteTaken(SinkError):
+    """What this write calls itself stands for another one, which is in the topic."""

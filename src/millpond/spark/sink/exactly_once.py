@@ -6,6 +6,7 @@ only finish it. docs/decisions/0005-exactly-once-into-topics.md has the whole pr
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -28,8 +29,11 @@ from millpond.remote.transactions import (
 )
 from millpond.spark.sink import steps
 from millpond.spark.sink.decisions import Decision, DecisionLog, Part, name_of
-from millpond.spark.sink.errors import BatchNotWritten, BatchTorn, SinkError
+from millpond.spark.sink.errors import BatchNotWritten, BatchTorn, SinkError, WriteTaken
+from millpond.spark.sink.row_checksum import total_of
 from millpond.spark.sink.steps import Step
+
+LOG = logging.getLogger("millpond.spark")
 
 EVIDENCE_MAX: Final = 2
 """Of so many partitions a decision remembers where a transaction begins; each of them can tell how it ended."""
@@ -44,8 +48,18 @@ class Unit:
 
     owner: str
     number: int
-    older_are_done: bool = False
-    """A job that counts its own writes may start again from its first; a query never goes back."""
+    topic: str | None = None
+    """Where all rows go; None when each row says it."""
+    app_id: str | None = None
+    """What a job calls itself. It counts its writes, and may start again from its first; a query never goes back."""
+    run: str = ""
+    """The run of the stream in whose foreachBatch a job writes: within one run nothing is replayed."""
+
+
+def job_unit(app_id: str, number: int, topic: str | None) -> Unit:
+    """A numbered write of a job. With another topic it is another write, as it is with another table in Delta."""
+    # No topic has a slash in its name, so no two pairs make the same owner.
+    return Unit(f"{app_id}/{topic or ''}", number, topic, app_id)
 
 
 class Duty(Enum):
@@ -192,11 +206,17 @@ def _standing(log: DecisionLog, unit: Unit) -> Decision | None:
     standing = log.find(unit.owner)
     if standing is None or standing.batch < unit.number:
         return None
-    if standing.batch > unit.number and not unit.older_are_done:
+    if standing.batch > unit.number and unit.app_id is None:
         raise BatchTorn(
             f"query {unit.owner} wants to write batch {unit.number}, but has already written batch {standing.batch}: "
             "its checkpoint is older than what it wrote, as when an old copy of it was put back. To go on, start "
             "with a new checkpoint, from the offsets that are not in the topic yet"
+        )
+    if standing.batch == unit.number and standing.topic != unit.topic:
+        raise WriteTaken(
+            f"batch {unit.number} of query {unit.owner} was written to {_goal(standing.topic)}, and is now to go to "
+            f"{_goal(unit.topic)}. Start the query as it was until this batch is done, then change the topic; or "
+            "start it with a new checkpoint"
         )
     return standing
 
@@ -204,14 +224,21 @@ def _standing(log: DecisionLog, unit: Unit) -> Decision | None:
 def _decide(cluster: Cluster, unit: Unit, reported: Collection[Part], standing: Decision | None) -> Decision:
     """What the batch consists of: the standing decision itself if all of it is in the topic."""
     written = tuple(part for part in reported if part.identity is not None)
-    fresh = Decision(unit.owner, unit.number, written)
+    fresh = Decision(unit.owner, unit.number, written, unit.topic, unit.run)
     if standing is None:
         return fresh
     if standing.batch > unit.number:
+        LOG.warning(
+            "txnAppId %s: txnVersion %d is left out, because %d is written already",
+            unit.app_id,
+            unit.number,
+            standing.batch,
+        )
         return standing
     settled = settle(cluster, standing)
     lost = _lost(settled)
     if not lost:
+        _check_same_write(unit, standing, reported)
         return standing
     if len(lost) == len(standing.parts):
         return fresh
@@ -223,6 +250,33 @@ def _decide(cluster: Cluster, unit: Unit, reported: Collection[Part], standing: 
             _told_lost(f"batch {unit.number}", missing, "were lost, and their tasks did not know that yet")
         )
     return replace(standing, parts=tuple(part if seen else again[part.partition] for part, seen in settled.items()))
+
+
+def _check_same_write(unit: Unit, standing: Decision, reported: Collection[Part]) -> None:
+    """WriteTaken when a job brings other rows than stand under its number. A query's numbers are given by Spark."""
+    if unit.app_id is None:
+        return
+    before, now = (
+        (sum(part.rows for part in parts), total_of(part.checksum for part in parts))
+        for parts in (standing.parts, reported)
+    )
+    if before == now:
+        return
+    if unit.run and unit.run != standing.run:
+        # A batch of a stream that comes again after a failure; its rows may hold a time or a random number.
+        LOG.warning(
+            "txnAppId %s, txnVersion %d: %d rows are written already; the replay brought others and is left out",
+            unit.app_id,
+            unit.number,
+            before[0],
+        )
+        return
+    raise WriteTaken(
+        f"txnAppId {unit.app_id}, txnVersion {unit.number} is written to {_goal(unit.topic)} already, with "
+        f"{before[0]} rows of another write: this one brings other rows ({now[0]}), and nothing of it was written. "
+        "Give each write into the same topic its own txnVersion, or its own txnAppId. If it is the same write, whose "
+        "rows come out differently each time, leave it out: it is there"
+    )
 
 
 def _check_same_rows(standing: Decision, reported: Iterable[Part], lost: Collection[Part]) -> None:
@@ -280,6 +334,10 @@ def _told_lost(what: str, parts: Collection[Part], fault: str) -> str:
         f"{what} is not written: the transactions of tasks {_numbers(part.partition for part in parts)} {fault}. "
         "They timed out (transactionTimeout), or another attempt took their place. Start it again: nothing is doubled"
     )
+
+
+def _goal(topic: str | None) -> str:
+    return "the topics that its rows name" if topic is None else f"topic {topic}"
 
 
 def _numbers(numbers: Iterable[int]) -> str:

@@ -16,7 +16,7 @@ from millpond.spark.options import DELIVERY, TRANSACTION_TIMEOUT_MS, Options
 from millpond.spark.sink import exactly_once, steps
 from millpond.spark.sink.decisions import Part
 from millpond.spark.sink.exactly_once import Duty, Unit
-from millpond.spark.sink.row_checksum import RowChecksum
+from millpond.spark.sink.row_checksum import RowChecksum, RowSum
 from millpond.spark.sink.rows import RowEncoder, gathered
 from millpond.spark.sink.settings import WriteSettings
 from millpond.spark.sink.shape import Shape
@@ -56,7 +56,8 @@ def write_part(
 
     Without a `unit` it belongs to a job that is never replayed, so nothing can be there yet.
     """
-    checksum = RowChecksum(plan.shape)
+    is_job = unit is not None and unit.app_id is not None
+    checksum = RowSum(plan.shape) if is_job else RowChecksum(plan.shape)
     with plan.cluster() as cluster:
         duty = Duty.WRITE if unit is None else exactly_once.duty_of(cluster, unit, partition)
         if duty is Duty.COUNT:

@@ -6,7 +6,7 @@ Spark makes a writer anew for each of these calls, so nothing that must last is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -33,7 +33,7 @@ from millpond.spark.options import (
 from millpond.spark.sink import exactly_once
 from millpond.spark.sink.decisions import Part
 from millpond.spark.sink.errors import SinkError
-from millpond.spark.sink.exactly_once import Unit
+from millpond.spark.sink.exactly_once import Unit, job_unit
 from millpond.spark.sink.settings import write_settings
 from millpond.spark.sink.shape import shape_of
 from millpond.spark.sink.task import WritePlan, write_at_least_once, write_part
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
+RUN_PROPERTY = "spark.jobGroup.id"
+"""A stream's jobs are a group by the id of its run."""
 
 
 @dataclass
@@ -51,6 +53,8 @@ class Written(WriterCommitMessage):
 
     owner: str
     part: Part | None = None
+    run: str = ""
+    """Which run of a stream this is, inside foreachBatch."""
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -90,16 +94,20 @@ class TopicWriter(DataSourceArrowWriter):
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
-        self._owner = plan.options[TXN_APP_ID] or str(uuid4())
-        version = plan.options[TXN_VERSION]
-        self._unit = None if version is None else Unit(self._owner, version, older_are_done=True)
+        app_id, version = plan.options[TXN_APP_ID], plan.options[TXN_VERSION]
+        self._unit = None
+        if app_id is not None and version is not None:
+            self._unit = job_unit(app_id, version, plan.options[TOPIC])
+        self._owner = self._unit.owner if self._unit else str(uuid4())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        partition = _task().partitionId()
+        task = _task()
         if not self._plan.is_exactly_once:
-            write_at_least_once(self._plan, iterator, partition)
+            write_at_least_once(self._plan, iterator, task.partitionId())
             return Written(self._owner)
-        return Written(self._owner, write_part(self._plan, iterator, self._owner, self._unit, partition))
+        run = task.getLocalProperty(RUN_PROPERTY) if task.getLocalProperty(QUERY_PROPERTY) else None
+        part = write_part(self._plan, iterator, self._owner, self._unit, task.partitionId())
+        return Written(self._owner, part, run or "")
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         parts = _parts(messages)
@@ -109,7 +117,8 @@ class TopicWriter(DataSourceArrowWriter):
             if self._unit is None:
                 exactly_once.commit_unnumbered(cluster, parts)
             else:
-                exactly_once.commit(cluster, self._unit, parts)
+                run = next(each.run for each in messages if isinstance(each, Written))
+                exactly_once.commit(cluster, replace(self._unit, run=run), parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         parts = _parts(messages)
@@ -137,19 +146,22 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             return Written(query)
         if not query:
             raise SinkError("Spark does not say which query this is, so it cannot be written exactly once")
-        return Written(query, write_part(self._plan, iterator, query, Unit(query, batch), task.partitionId()))
+        return Written(query, write_part(self._plan, iterator, query, self._unit(query, batch), task.partitionId()))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         parts = _parts(messages)
         if parts:
             with self._plan.cluster() as cluster:
-                exactly_once.commit(cluster, Unit(_owner(messages), batchId), parts)
+                exactly_once.commit(cluster, self._unit(_owner(messages), batchId), parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         parts = _parts(messages)
         if parts:
             with self._plan.cluster() as cluster:
-                exactly_once.abort(cluster, Unit(_owner(messages), batchId), parts)
+                exactly_once.abort(cluster, self._unit(_owner(messages), batchId), parts)
+
+    def _unit(self, query: str, batch: int) -> Unit:
+        return Unit(query, batch, self._plan.options[TOPIC])
 
 
 def _task() -> TaskContext:
