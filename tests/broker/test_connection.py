@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from millpond.base.errors import RemoteError
+from millpond.base.later import Later
 from millpond.broker.connection import Connection
 from millpond.broker.request_memory import RequestMemory
-from millpond.broker.wait import Wait
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire.frames import FrameReader
 
@@ -31,7 +31,7 @@ class Script:
     def __init__(self, make_file: Callable[..., Any]) -> None:
         self.clock = VirtualClock()
         self.handled: list[str] = []
-        self.waits: dict[str, Wait[Any]] = {}
+        self.waits: dict[str, Later[Any]] = {}
         self.cancelled: list[str] = []
         self.file = make_file(b"records")
 
@@ -43,7 +43,7 @@ class Script:
             case "now":
                 connection.reply(name, self.encode)  # type: ignore[arg-type]
             case "ended":
-                ended: Wait[Any] = Wait()
+                ended: Later[Any] = Later()
                 ended.finish(name)
                 connection.reply(ended, self.encode)
             case "later":
@@ -53,7 +53,7 @@ class Script:
             case "frame":
                 connection.reply_frame(frame(name))
             case "frame-later":
-                connection.reply_frame_later(self._wait(name))
+                connection.reply_later(self._wait(name), lambda frame: [frame])
             case "wake":
                 self.waits[name].finish(name)
                 connection.reply("awake", self.encode)  # type: ignore[arg-type]
@@ -67,8 +67,8 @@ class Script:
             return [LENGTH.pack(len(self.file.data)), self.file.range()]
         return [frame(response)]
 
-    def _wait(self, name: str) -> Wait[Any]:
-        wait = self.waits[name] = Wait(on_end=lambda: self.cancelled.append(name))
+    def _wait(self, name: str) -> Later[Any]:
+        wait = self.waits[name] = Later(on_end=lambda: self.cancelled.append(name))
         return wait
 
     def finish(self, name: str) -> None:
@@ -149,9 +149,9 @@ def test_an_ended_wait_still_stands_behind_those_before_it(play: Play) -> None:
 
 
 def test_a_frame_that_is_there_already_leaves_at_once(play: Play) -> None:
-    wait: Wait[bytes] = Wait()
+    wait: Later[bytes] = Later()
     wait.finish(frame("a"))
-    play.connection.reply_frame_later(wait)
+    play.connection.reply_later(wait, lambda frame: [frame])
     assert play.heard() == ["a"]
 
 
@@ -308,7 +308,7 @@ def test_files_that_wait_behind_a_parked_reply_are_released_at_the_end(play: Pla
 
 
 def test_files_of_a_reply_that_comes_after_the_end_are_released(play: Play) -> None:
-    wait: Wait[Any] = Wait()
+    wait: Later[Any] = Later()
     play.connection.reply(wait, play.script.encode)
     play.connection.drop()
     wait.finish("file")

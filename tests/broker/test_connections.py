@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from millpond.base.later import Later
 from millpond.broker.connections import STUCK_REQUEST_MS, Connections
-from millpond.broker.wait import Wait
 from millpond.config.node import node_settings
 from millpond.sim.world.clock import VirtualClock
 
@@ -22,11 +22,11 @@ class Parking:
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
-        self.waits: list[Wait[Any]] = []
+        self.waits: list[Later[Any]] = []
 
     def handle(self, connection: Any, frame: memoryview) -> None:
-        self.waits.append(Wait())
-        connection.reply_frame_later(self.waits[-1])
+        self.waits.append(Later())
+        connection.reply_later(self.waits[-1], lambda frame: [frame])
 
 
 class Play:

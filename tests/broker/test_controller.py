@@ -58,8 +58,7 @@ class Play:
         self._submit(f"delete {name}", lambda image: decide_delete_topics(image, LAYERS, [TopicRef(name)]))
 
     def _submit(self, what: str, decide) -> None:
-        self.controller.submit(
-            decide,
+        self.controller.submit(decide).then(
             lambda reply: self.heard.append(f"{what}: {reply[0].verdict.code.name}"),
             lambda refused: self.heard.append(f"{what}: refused {refused.code.name}"),
         )
@@ -235,10 +234,10 @@ def test_a_reply_may_submit_again(play: Play) -> None:
     def again(left: int, reply: str) -> None:
         play.heard.append(f"{reply} {left}")
         if left:
-            controller.submit(decide, partial(again, left - 1), pytest.fail)
+            controller.submit(decide).then(partial(again, left - 1))
 
-    controller.submit(decide, partial(again, 2), pytest.fail)
-    controller.submit(lambda _: Decision((), "nothing"), partial(again, 0), pytest.fail)
+    controller.submit(decide).then(partial(again, 2))
+    controller.submit(lambda _: Decision((), "nothing")).then(partial(again, 0))
     assert play.settle() == [
         "changed 1",
         "done 2",
@@ -254,8 +253,8 @@ def test_blocks_of_producer_ids_never_come_twice(play: Play) -> None:
     firsts = []
     play.start()
     for _ in range(2):
-        play.controller.allocate_producer_ids(lambda block: firsts.append(block.first))
-        play.controller.allocate_producer_ids(lambda block: firsts.append(block.first))
+        play.controller.allocate_producer_ids().then(lambda block: firsts.append(block.first))
+        play.controller.allocate_producer_ids().then(lambda block: firsts.append(block.first))
         play.settle()
         play.restart()
     assert firsts == [0, 1000, 2000, 3000]
@@ -276,7 +275,7 @@ def test_a_failed_sync_refuses_all_that_wait_and_ends_the_controller(play: Play)
     play.create("d")
     assert play.heard == ["create d: refused KAFKA_STORAGE_ERROR"]
     blocks = []
-    play.controller.allocate_producer_ids(blocks.append)
+    play.controller.allocate_producer_ids().then(blocks.append)
     assert [block.verdict.code for block in blocks] == [ErrorCode.KAFKA_STORAGE_ERROR]
 
 

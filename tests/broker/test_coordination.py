@@ -10,6 +10,8 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import LeaderEpoch, TopicPartition
+from millpond.base.later import Later
+from millpond.broker.api import Call
 from millpond.broker.coordination import Coordination, Home, Producer, Writing
 from millpond.broker.flusher import Flusher
 from millpond.broker.partitions import Partition
@@ -17,20 +19,17 @@ from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
 from millpond.sim.world.world import SimWorld
+from millpond.wire import messages as m
 
 
-class Listener:
-    """A token that writes down what it hears."""
-
-    def __init__(self, name: str, heard: list[str]) -> None:
-        self.name = name
-        self._heard = heard
-
-    def finish(self, response: Any) -> None:
-        self._heard.append(f"{self.name}: {response}")
-
-    def fail(self, refused: Refused) -> None:
-        self._heard.append(f"{self.name}: {refused.code.name}")
+def listener(name: str, heard: list[str]) -> Later[Any]:
+    """Somebody who waits, and writes down what he hears."""
+    later: Later[Any] = Later()
+    later.then(
+        lambda response: heard.append(f"{name}: {response}"),
+        lambda refused: heard.append(f"{name}: {refused.code.name}"),  # type: ignore[attr-defined]
+    )
+    return later
 
 
 class Notes:
@@ -97,8 +96,8 @@ class Play:
     def new_home(self) -> Home[Notes]:
         return Home(Notes(), self.partition, self.world.clock, self.flusher, self.orders.append)
 
-    def listener(self, name: str) -> Listener:
-        return Listener(name, self.heard)
+    def listener(self, name: str) -> Later[Any]:
+        return listener(name, self.heard)
 
     def settle(self) -> None:
         assert self.sim.run_until(self.flusher.is_idle)
@@ -225,3 +224,33 @@ def test_an_offline_partition_does_not_change_where_others_belong(play: Play) ->
     with pytest.raises(Refused) as refused:
         notes.home_of(strangers[0])
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+class FakeConnection:
+    class link:  # noqa: N801
+        peer = "10.0.0.7:4000"
+
+
+def call() -> Call:
+    return Call(FakeConnection(), 3, "client")  # type: ignore[arg-type]
+
+
+def test_a_question_reaches_the_shard_with_who_asks(play: Play) -> None:
+    seen: list[Request] = []
+
+    def step(request: Request, now_ms: int) -> Effects:
+        seen.append(request)
+        return play.home.shard.ask("a", request.token)
+
+    play.home.shard.step = step  # type: ignore[method-assign]
+    play.home.ask(call(), m.HeartbeatRequest(group_id="g")).then(play.heard.append)
+    (request,) = seen
+    assert (request.version, request.client_id, request.client_host) == (3, "client", "10.0.0.7")
+    assert play.heard == ["nothing"]
+
+
+def test_without_a_home_a_question_is_refused(play: Play) -> None:
+    nowhere: Coordination[Notes] = Coordination("__notes", lambda _: play.home)
+    refusals: list[Exception] = []
+    nowhere.ask(call(), "g", m.HeartbeatRequest(group_id="g")).then(pytest.fail, refusals.append)
+    assert [refused.code for refused in refusals] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]  # type: ignore[attr-defined]

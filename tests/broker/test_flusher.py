@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from millpond.base.ids import TopicPartition
+from millpond.base.later import Later
 from millpond.broker.flusher import ROUNDS_MAX, Flusher
 from millpond.log.limits import LogLimits
 from millpond.log.partition_log import PartitionLog
@@ -22,19 +23,21 @@ class HandWorkers:
     """Workers that do a job when the test says so."""
 
     def __init__(self) -> None:
-        self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None], Callable[[Exception], None]]] = []
+        self.jobs: list[tuple[Callable[[], Any], Later[Any]]] = []
 
-    def run(self, job: Callable[[], Any], done: Callable[[Any], None], failed: Callable[[Exception], None]) -> None:
-        self.jobs.append((job, done, failed))
+    def run(self, job: Callable[[], Any]) -> Later[Any]:
+        later: Later[Any] = Later()
+        self.jobs.append((job, later))
+        return later
 
     def finish(self, place: int = 0) -> None:
-        job, done, failed = self.jobs.pop(place)
+        job, later = self.jobs.pop(place)
         try:
             result = job()
         except Exception as error:
-            failed(error)
+            later.fail(error)
         else:
-            done(result)
+            later.finish(result)
 
 
 class Play:
@@ -61,10 +64,12 @@ class Play:
         self.wait(log, who)
 
     def wait(self, log: PartitionLog, who: str, end_offset: int | None = None) -> None:
-        def synced(error: OSError | None) -> None:
-            self.heard.append(who if error is None else f"{who} failed")
+        later = self.flusher.after_sync(log, log.end_offset if end_offset is None else end_offset, who)
+        later.then(lambda name: self.heard.append(name), lambda _: self.heard.append(f"{who} failed"))
 
-        self.flusher.after_sync(log, log.end_offset if end_offset is None else end_offset, synced)
+    def force(self, log: PartitionLog, who: str) -> None:
+        later = self.flusher.force(log)
+        later.then(lambda _: self.heard.append(who), lambda error: self.heard.append(f"{who} {error}"))
 
     def finish(self, place: int = 0) -> list[str]:
         """End one round, and give what was heard since the last time."""
@@ -195,7 +200,7 @@ def test_files_are_kept_open_for_the_round_only(play: Play) -> None:
 def test_whoever_is_told_may_wait_again(play: Play) -> None:
     log = play.log("a")
     log.append(play._make_batch(b"v"), leader_epoch=0, now_ms=WALL_START_MS)
-    play.flusher.after_sync(log, 1, lambda _: play.append(log, "again"))
+    play.flusher.after_sync(log, 1, None).then(lambda _: play.append(log, "again"))
     assert play.finish() == []
     assert play.finish() == ["again"]
 
@@ -203,9 +208,37 @@ def test_whoever_is_told_may_wait_again(play: Play) -> None:
 def test_a_fault_of_our_own_is_not_hidden(play: Play) -> None:
     log = play.log("a")
     play.append(log, "a")
-    _, _, failed = play.workers.jobs.pop()
+    _, later = play.workers.jobs.pop()
     with pytest.raises(ZeroDivisionError):
-        failed(ZeroDivisionError())
+        later.fail(ZeroDivisionError())
+
+
+def test_a_fault_of_the_world_outside_of_any_file_fails_the_round(play: Play) -> None:
+    log = play.log("a")
+    play.append(log, "a")
+    _, later = play.workers.jobs.pop()
+    later.fail(OSError("the worker could not open anything"))
+    assert play.heard == ["a failed"]
+    assert log.failed is not None
+    assert play.flusher.is_idle()
+
+
+def test_one_readers_bug_keeps_nobody_else_from_hearing(play: Play) -> None:
+    x, y, one, two = (play.log(name) for name in ("x", "y", "one", "two"))
+    play.append(x, "x")
+    play.append(y, "y")
+    for log in (one, two):
+        log.append(play._make_batch(b"v"), leader_epoch=0, now_ms=WALL_START_MS)
+        play.flusher.after_sync(log, 1, None).then(lambda _: 1 // 0)  # type: ignore[arg-type]
+        play.wait(log, log.folder)
+    assert play.finish(0) == ["x"]
+    with pytest.raises(ZeroDivisionError):
+        play.workers.finish(1)
+    assert play.heard == ["/data/one-0", "/data/two-0"]
+    play.append(one, "later")
+    play.finish(0)
+    assert play.finish(0) == ["later"]
+    assert play.flusher.is_idle()
 
 
 def test_names_and_notes_are_forced_though_all_records_are_safe(play: Play) -> None:
@@ -213,10 +246,10 @@ def test_names_and_notes_are_forced_though_all_records_are_safe(play: Play) -> N
     play.wait(log, "records")
     assert play.heard == ["records"], "there are none"
     assert log.dirty
-    play.flusher.force(log, lambda _: play.heard.append("everything"))
+    play.force(log, "everything")
     assert play.finish() == ["records", "everything"]
     assert not log.dirty
-    play.flusher.force(log, lambda _: play.heard.append("again"))
+    play.force(log, "again")
     assert play.heard == ["again"]
     play.disk.crash()
     assert play.disk.exists("/data/new-0/partition.metadata")
@@ -225,9 +258,9 @@ def test_names_and_notes_are_forced_though_all_records_are_safe(play: Play) -> N
 def test_forcing_waits_for_what_another_round_has_taken_on(play: Play) -> None:
     log = play.log("a")
     play.append(log, "first")
-    play.flusher.force(log, lambda _: play.heard.append("forced"))
+    play.force(log, "forced")
     assert play.finish() == ["first"]
     assert play.finish() == ["forced"]
     log.fail(OSError("broken"))
-    play.flusher.force(log, lambda error: play.heard.append(f"forced {error}"))
+    play.force(log, "forced")
     assert play.heard == ["forced broken"]

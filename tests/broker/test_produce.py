@@ -11,8 +11,8 @@ import pytest
 
 from millpond.base.errors import ErrorCode, MalformedMessage, RemoteError
 from millpond.base.ids import NO_TOPIC_ID
+from millpond.base.later import Later
 from millpond.broker.apis import k00_produce
-from millpond.broker.wait import Wait
 from millpond.sim.world.clock import WALL_START_MS
 from millpond.wire import messages as m
 from millpond.wire.batch import walk
@@ -370,18 +370,18 @@ def test_records_that_wait_for_the_coordinator_outlive_the_shared_buffer(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One partition may write at once, the other must ask: none of their bytes may be another client's by then."""
-    waits: list[Wait[Any]] = []
+    waits: list[Later[Any]] = []
 
-    def ask(*_: Any) -> Wait[Any]:
-        waits.append(Wait())
+    def ask(*_: Any) -> Later[Any]:
+        waits.append(Later())
         if len(waits) == 1:
-            waits[0].finish(k00_produce.NOTHING_NEEDED)
+            waits[0].finish(None)
         return waits[-1]
 
     monkeypatch.setattr(k00_produce, "ask_for_leave", ask)
     play.send(9, (0, play.batch(b"mine")), (1, play.batch(b"mine")), transactional_id="me", acks=1)
     play.desk.connect().send(play.request(9, (0, play.batch(b"x" * 5000)), topic="lake"), 9)
-    waits[1].finish(k00_produce.NOTHING_NEEDED)
+    waits[1].finish(None)
     assert play.answers() == [(0, 0), (0, 0)]
     for index in (0, 1):
         data = play.desk.broker.partitions.get("pond", index).log.read_batches(0, 1000)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from millpond.base.errors import ErrorCode
+from millpond.base.later import Later, done
 from millpond.broker.producer_ids import ProducerIds
 from millpond.metadata.decision import OK, Verdict
 from millpond.metadata.producer_ids import ProducerIdBlock
@@ -16,16 +15,22 @@ FAILED = ProducerIdBlock(Verdict(ErrorCode.KAFKA_STORAGE_ERROR))
 
 class Play:
     def __init__(self) -> None:
-        self.asked: list[Callable[[ProducerIdBlock], None]] = []
-        self.ids = ProducerIds(self.asked.append)
+        self.asked: list[Later[ProducerIdBlock]] = []
+        self.ids = ProducerIds(self._allocate)
         self.heard: list[str] = []
 
     def next(self, who: str) -> None:
-        self.ids.next(lambda number: self.heard.append(f"{who} {number}"))
+        self.ids.next().then(
+            lambda number: self.heard.append(f"{who} {number}"), lambda _: self.heard.append(f"{who} none")
+        )
+
+    def _allocate(self) -> Later[ProducerIdBlock]:
+        self.asked.append(Later())
+        return self.asked[-1]
 
     def block(self, block: ProducerIdBlock) -> list[str]:
         """The block that was asked for is there; what is heard then."""
-        self.asked.pop(0)(block)
+        self.asked.pop(0).finish(block)
         heard, self.heard = self.heard, []
         return heard
 
@@ -67,21 +72,21 @@ def test_more_who_wait_than_a_block_holds_wait_for_another(play: Play) -> None:
 def test_a_failure_is_told_to_all_who_wait_and_not_kept(play: Play) -> None:
     play.next("a")
     play.next("b")
-    assert play.block(FAILED) == ["a None", "b None"]
+    assert play.block(FAILED) == ["a none", "b none"]
     play.next("c")
     assert play.block(ProducerIdBlock(OK, 5, 1)) == ["c 5"]
 
 
 def test_an_allocation_may_fail_on_the_spot() -> None:
-    heard: list[int | None] = []
-    ids = ProducerIds(lambda on_block: on_block(FAILED))
-    ids.next(heard.append)
-    ids.next(heard.append)
-    assert heard == [None, None]
+    heard: list[str] = []
+    ids = ProducerIds(lambda: done(FAILED))
+    for _ in range(2):
+        ids.next().then(pytest.fail, lambda refused: heard.append(str(refused)))
+    assert len(heard) == 2
 
 
 def test_whoever_gets_an_id_may_ask_again(play: Play) -> None:
-    play.ids.next(lambda number: play.next(f"after {number}:"))
+    play.ids.next().then(lambda number: play.next(f"after {number}:"))
     play.next("b")
     assert play.block(ProducerIdBlock(OK, 0, 9)) == ["after 0: 1", "b 2"]
 

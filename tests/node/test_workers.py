@@ -25,7 +25,7 @@ def run_a_while(loop: asyncio.AbstractEventLoop, condition, seconds: float = 5) 
 def test_answers_come_back_on_the_loops_thread(loop: asyncio.AbstractEventLoop) -> None:
     workers = ThreadWorkers(loop)
     heard: list[tuple[object, int]] = []
-    workers.run(threading.get_ident, lambda value: heard.append((value, threading.get_ident())), pytest.fail)
+    workers.run(threading.get_ident).then(lambda value: heard.append((value, threading.get_ident())))
     assert heard == []
     run_a_while(loop, lambda: heard)
     job_thread, answer_thread = heard[0]
@@ -36,7 +36,7 @@ def test_answers_come_back_on_the_loops_thread(loop: asyncio.AbstractEventLoop) 
 def test_a_failure_is_told_as_such(loop: asyncio.AbstractEventLoop) -> None:
     workers = ThreadWorkers(loop)
     heard: list[Exception] = []
-    workers.run(lambda: os.stat("/does/not/exist"), pytest.fail, heard.append)
+    workers.run(lambda: os.stat("/does/not/exist")).then(pytest.fail, heard.append)
     run_a_while(loop, lambda: heard)
     assert isinstance(heard[0], FileNotFoundError)
     workers.close()
@@ -47,7 +47,7 @@ def test_what_an_answer_raises_reaches_the_loop(loop: asyncio.AbstractEventLoop)
     heard: list[BaseException] = []
     loop.set_exception_handler(lambda _, context: heard.append(context["exception"]))
     failed: list[Exception] = []
-    workers.run(lambda: 1, lambda value: 1 // (value - 1), failed.append)
+    workers.run(lambda: 1).then(lambda value: 1 // (value - 1), failed.append)
     run_a_while(loop, lambda: heard)
     assert [type(error) for error in heard] == [ZeroDivisionError]
     assert failed == []
@@ -60,7 +60,7 @@ def test_a_job_that_ends_the_process_is_not_kept_in_a_drawer(loop: asyncio.Abstr
     def leave() -> None:
         raise SystemExit(3)
 
-    workers.run(leave, pytest.fail, pytest.fail)
+    workers.run(leave).then(pytest.fail, pytest.fail)
     with pytest.raises(SystemExit):
         run_a_while(loop, lambda: False)
     workers.close()
@@ -76,19 +76,19 @@ def test_closing_waits_for_jobs_and_their_answers_still_come(loop: asyncio.Abstr
         ended.append(1)
 
     for _ in range(6):
-        workers.run(job, lambda _: heard.append(1), pytest.fail)
+        workers.run(job).then(lambda _: heard.append(1))
     workers.close()
     assert len(ended) == 6
     run_a_while(loop, lambda: len(heard) == 6)
     with pytest.raises(RuntimeError):
-        workers.run(lambda: 1, pytest.fail, pytest.fail)
+        workers.run(lambda: 1)
 
 
 def test_a_closed_loop_is_not_an_error_for_the_last_job() -> None:
     loop = asyncio.new_event_loop()
     workers = ThreadWorkers(loop)
     started, go_on = threading.Event(), threading.Event()
-    workers.run(lambda: (started.set(), go_on.wait()), pytest.fail, pytest.fail)
+    workers.run(lambda: (started.set(), go_on.wait())).then(pytest.fail, pytest.fail)
     started.wait()
     loop.close()
     go_on.set()

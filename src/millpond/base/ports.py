@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
+from millpond.base.later import Later
+
 T = TypeVar("T")
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -147,8 +149,8 @@ class Disk(Protocol):
 class Workers(Protocol):
     """Where slow work (fsync, cold reads, compaction) goes so that the loop never waits."""
 
-    def run(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
-        """Run `job` off the loop, then call exactly one of `done` and `failed` on the loop."""
+    def run(self, job: Callable[[], T]) -> Later[T]:
+        """Run `job` off the loop; what it returns or raises is told on the loop."""
         ...
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from millpond.base.later import Later
 from millpond.base.ports import ReplyPart
-from millpond.broker.wait import Wait
 
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
@@ -33,7 +33,7 @@ class Encoded:
         return [self.body]
 
 
-Outcome: TypeAlias = "Response | Wait[Response] | None"
+Outcome: TypeAlias = "Response | Later[Any] | None"
 """A reply now, a reply later, or no reply at all (a produce request with acks=0)."""
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from millpond.base.errors import ErrorCode
+from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NodeId
+from millpond.base.later import Later
 from millpond.base.ports import Listener, World
 from millpond.base.settings import Settings
 from millpond.broker.connection import Connection
@@ -157,13 +158,12 @@ class Broker:
 
     # While running.
 
-    def auto_create(self, names: Sequence[str], done: Callable[[], None]) -> None:
-        """Bring topics into being with the default settings; `done` comes when it has been tried."""
-        self.controller.submit(
-            lambda image: decide_create_topics(image, self.layers, [NewTopic(name) for name in names], self.entropy),
-            lambda _: done(),
-            lambda _: done(),
+    def try_create(self, topics: Sequence[NewTopic], *, by_broker: bool = False) -> Later[None]:
+        """Bring topics into being; ends when it has been tried, whatever came of it."""
+        created = self.controller.submit(
+            lambda image: decide_create_topics(image, self.layers, topics, self.entropy, by_broker=by_broker)
         )
+        return created.map(lambda _: None).recover(Refused, lambda _: None)
 
     def _on_records(self, records: Sequence[Record]) -> None:
         if any(isinstance(each, ConfigRecord) and each.resource_type == ResourceType.BROKER for each in records):
@@ -200,25 +200,23 @@ class Broker:
             if topic is not None:
                 coordination.open(self.partitions.of_topic(topic.id), len(topic.partitions))
 
-    def open_coordination(self, coordination: Coordination[Any], done: Callable[[], None]) -> None:
-        """Bring the coordinator's topic into being; `done` comes when it has been tried."""
+    def open_coordination(self, coordination: Coordination[Any]) -> Later[None]:
+        """Bring the coordinator's topic into being; ends when it has been tried."""
         is_groups = coordination.topic == OFFSETS_TOPIC
         count = self.settings[node.OFFSETS_TOPIC_PARTITIONS if is_groups else node.TRANSACTION_TOPIC_PARTITIONS]
+        opened: Later[None] = Later()
 
-        def tried() -> None:
+        def tried(_: None) -> None:
+            # Not a step that the asker could cancel: others need the coordinator, too.
             self._open_coordinations()
-            done()
+            opened.finish(None)
 
-        self.create_topic(coordination.topic, count, INTERNAL_TOPIC_CONFIG, tried)
+        self.create_topic(coordination.topic, count, INTERNAL_TOPIC_CONFIG).then(tried)
+        return opened
 
-    def create_topic(self, name: str, count: int, configs: Mapping[str, str], done: Callable[[], None]) -> None:
-        """Bring a topic of the broker's own into being; `done` comes when it has been tried."""
-        wanted = NewTopic(name, count, configs=tuple(configs.items()))
-        self.controller.submit(
-            lambda image: decide_create_topics(image, self.layers, [wanted], self.entropy, by_broker=True),
-            lambda _: done(),
-            lambda _: done(),
-        )
+    def create_topic(self, name: str, count: int, configs: Mapping[str, str]) -> Later[None]:
+        """Bring a topic of the broker's own into being; ends when it has been tried."""
+        return self.try_create([NewTopic(name, count, configs=tuple(configs.items()))], by_broker=True)
 
     def _read_broker_settings(self) -> None:
         own = self.image.config_of(Resource(ResourceType.BROKER, str(self.node_id)))

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millpond.base.errors import RemoteError
+from millpond.base.later import Later
 from millpond.base.ports import Link, ReplyPart
 from millpond.broker.replies import release_ranges
 from millpond.broker.request_memory import RequestMemory
-from millpond.broker.wait import Wait
 from millpond.wire.frames import FrameReader
 
 if TYPE_CHECKING:
     from millpond.broker.api import Outcome, Response
     from millpond.broker.dispatch import Dispatcher
+
+T = TypeVar("T")
 
 Encode = Callable[["Response"], list[ReplyPart]]
 
@@ -26,10 +28,10 @@ Encode = Callable[["Response"], list[ReplyPart]]
 class _Slot:
     """The place of one reply in the order of requests; `parts` is None while the reply is awaited."""
 
-    __slots__ = ("parts", "wait")
+    __slots__ = ("later", "parts")
 
-    def __init__(self, wait: Wait[Response] | Wait[bytes] | None, parts: list[ReplyPart] | None) -> None:
-        self.wait = wait
+    def __init__(self, later: Later[Any] | None, parts: list[ReplyPart] | None) -> None:
+        self.later = later
         self.parts = parts
 
 
@@ -99,8 +101,8 @@ class Connection:
         if self._held_bytes:
             self._memory.hold(self, 0)
         for slot in self._slots:
-            if slot.wait is not None:
-                slot.wait.cancel()
+            if slot.later is not None:
+                slot.later.cancel()
             release_ranges(slot.parts)
         self._slots.clear()
         release_ranges(self._ready)
@@ -114,14 +116,10 @@ class Connection:
         """Take a handler's outcome; its bytes leave when every earlier request has been answered."""
         if outcome is None:
             return
-        if not isinstance(outcome, Wait):
-            self._answer(encode(outcome))
-        elif outcome.ended:
-            outcome.then(lambda response: self._answer(encode(response)))
+        if isinstance(outcome, Later):
+            self.reply_later(outcome, encode)
         else:
-            slot = _Slot(outcome, None)
-            self._slots.append(slot)
-            outcome.then(lambda response: self._fill(slot, encode(response)))
+            self._answer(encode(outcome))
 
     def reply_frame(self, frame: bytes) -> None:
         """The same for a reply that is a whole frame already."""
@@ -130,10 +128,28 @@ class Connection:
         else:
             self._ready.append(frame)
 
-    def reply_frame_later(self, wait: Wait[bytes]) -> None:
-        slot = _Slot(wait, None)
+    def reply_later(
+        self,
+        later: Later[T],
+        encode: Callable[[T], list[ReplyPart]],
+        refuse: Callable[[Exception], list[ReplyPart]] | None = None,
+    ) -> None:
+        """The same for a reply that is to come; `refuse` says what to answer if it does not."""
+        slot = _Slot(later, None)
         self._slots.append(slot)
-        wait.then(lambda frame: self._fill(slot, [frame]))
+
+        def use(value: T) -> None:
+            self._fill(slot, encode(value))
+
+        def on_failure(failure: Exception) -> None:
+            if refuse is not None:
+                self._fill(slot, refuse(failure))
+            elif isinstance(failure, RemoteError):
+                self.drop()
+            else:
+                raise failure
+
+        later.then(use, on_failure)
 
     def set_stalled(self, stalled: bool) -> None:
         """The node is out of memory for large requests, or has some again (see `request_memory`)."""
@@ -170,7 +186,7 @@ class Connection:
         if not self._open:
             release_ranges(parts)
             return
-        slot.wait = None
+        slot.later = None
         slot.parts = parts
         slots = self._slots
         while slots and (head := slots[0].parts) is not None:

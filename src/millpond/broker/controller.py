@@ -11,11 +11,12 @@ from base64 import urlsafe_b64encode
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
 from millpond.base.ids import LeaderEpoch, NodeId, TopicPartition
+from millpond.base.later import Later, done, end_all, failed
 from millpond.base.ports import Entropy, World
 from millpond.base.settings import Settings
 from millpond.config.node import BROKER_RACK, CLUSTER_ID, NODE_ID
@@ -44,7 +45,6 @@ READ_BYTES: Final = 1 << 20
 SYNC_RETRY_MS: Final = 100
 
 OnChange = Callable[[Sequence[Record]], None]
-OnRefused = Callable[[Refused], None]
 
 
 class CannotStart(Exception):
@@ -57,8 +57,8 @@ class _Parked:
 
     end_offset: int
     records: tuple[Record, ...]
-    done: Callable[[], None]
-    failed: OnRefused
+    later: Later[Any]
+    reply: object
 
 
 class Controller:
@@ -169,15 +169,14 @@ class Controller:
 
     # Deciding.
 
-    def submit(self, decide: Callable[[Image], Decision[R]], done: Callable[[R], None], failed: OnRefused) -> None:
-        """Decide now, on everything decided before; call `done` once it is committed, or `failed` if it cannot be.
+    def submit(self, decide: Callable[[Image], Decision[R]]) -> Later[R]:
+        """Decide now, on everything decided before; the reply comes once it is committed, Refused if it cannot be.
 
         Replies come in the order of the calls. A decision without records is a reply, too, that waits for what it
         was made on: it must not tell of a topic that a crash could still take away.
         """
         if self._stopped is not None:
-            failed(self._stopped)
-            return
+            return failed(self._stopped)
         decision = decide(self._ahead)
         if decision.records:
             try:
@@ -186,24 +185,20 @@ class Controller:
                 # Nothing was written, so nothing is lost but this one: the disk may have room again for the next.
                 if self.log.failed is not None:
                     self._stop(self.log.failed)
-                failed(refused)
-                return
+                return failed(refused)
             for record in decision.records:
                 self._ahead.replay(record)
         elif not self._parked:
-            done(decision.reply)
-            return
-        parked = _Parked(self.log.end_offset, decision.records, lambda: done(decision.reply), failed)
-        self._parked.append(parked)
+            return done(decision.reply)
+        later: Later[R] = Later()
+        self._parked.append(_Parked(self.log.end_offset, decision.records, later, decision.reply))
         self._sync()
+        return later
 
-    def allocate_producer_ids(self, on_block: Callable[[ProducerIdBlock], None]) -> None:
+    def allocate_producer_ids(self) -> Later[ProducerIdBlock]:
         """A block of producer ids for this broker; one whose verdict is not OK when none can be had."""
-        self.submit(
-            lambda image: decide_allocate_producer_ids(image, self.node_id, self.broker_epoch),
-            on_block,
-            lambda refused: on_block(ProducerIdBlock(Verdict.of(refused))),
-        )
+        block = self.submit(lambda image: decide_allocate_producer_ids(image, self.node_id, self.broker_epoch))
+        return block.recover(Refused, lambda refused: ProducerIdBlock(Verdict.of(refused)))
 
     def close(self) -> None:
         """Decide nothing more. What is under way is still answered if its sync ends before the log is closed."""
@@ -232,8 +227,8 @@ class Controller:
             self._clock.call_later(SYNC_RETRY_MS, self._sync)
             return
         self._is_syncing = True
-        self._workers.run(
-            ticket.run, lambda _: self._on_synced(ticket), lambda error: self._on_sync_failed(error, ticket)
+        self._workers.run(ticket.run).then(
+            lambda _: self._on_synced(ticket), lambda error: self._on_sync_failed(error, ticket)
         )
 
     def _on_synced(self, ticket: SyncTicket) -> None:
@@ -252,7 +247,7 @@ class Controller:
                     self.image.replay(record)
                 for observer in self._observers:
                     observer(parked.records)
-            parked.done()
+            parked.later.finish(parked.reply)
 
     def _on_sync_failed(self, error: Exception, ticket: SyncTicket) -> None:
         if not isinstance(error, OSError):
@@ -265,8 +260,7 @@ class Controller:
         """The log is closed for good: nobody knows what of it would survive, so nothing may be answered."""
         self._stopped = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log is offline: {error}")
         parked, self._parked = self._parked, deque()
-        for each in parked:
-            each.failed(self._stopped)
+        end_all([(each.later, each.reply) for each in parked], self._stopped)
 
 
 def random_cluster_id(entropy: Entropy) -> str:

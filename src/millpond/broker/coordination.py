@@ -9,29 +9,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later, end_all, failed
 from millpond.base.ports import Clock, Timer
+from millpond.broker.api import Call
 from millpond.broker.flusher import Flusher
 from millpond.broker.partitions import Partition
 from millpond.coordinators.runtime import TransactionalShard, partition_for, replay_batches
-from millpond.coordinators.shard import CoordinatorRecord, Effects, Shard
+from millpond.coordinators.shard import CoordinatorRecord, Effects, Request, Shard
 from millpond.log.producers import Verification
 from millpond.wire.batch import walk
+from millpond.wire.messages import Message
 from millpond.wire.records import Record, encode_batch
 
 S = TypeVar("S", bound=Shard)
 
 LOAD_BYTES = 4 << 20
-
-
-class Token(Protocol):
-    """Whoever waits for a reply of a coordinator."""
-
-    def finish(self, response: Any) -> None: ...
-
-    def fail(self, refused: Refused) -> None: ...
 
 
 class Producer(NamedTuple):
@@ -100,6 +95,13 @@ class Home(Generic[S]):
         if self._after_step is not None:
             self._after_step()
 
+    def ask(self, call: Call, body: Message, writing: Writing | None = None) -> Later[Any]:
+        """Put a client's request to the shard; Refused when what it decides cannot be written down."""
+        reply: Later[Any] = Later()
+        request = Request(body, call.version, reply, call.client_id or "", call.client_host)
+        self.run(lambda shard, now_ms: shard.step(request, now_ms), writing)
+        return reply
+
     def _append(self, records: list[CoordinatorRecord], writing: Writing | None) -> None:
         now_ms = self._now_ms()
         written = [Record(place, now_ms, record.key, record.value) for place, record in enumerate(records)]
@@ -135,21 +137,19 @@ class Home(Generic[S]):
         end_offset = self.partition.log.end_offset
         self._unsettled.append((end_offset, effects))
         if self.partition.acknowledges_after_sync:
-            self._flusher.after_sync(self.partition.log, end_offset, self._on_synced)
+            self._flusher.after_sync(self.partition.log, end_offset, end_offset).then(self._settle, self._on_unsynced)
         else:
             self._settle(end_offset)
 
-    def _on_synced(self, error: OSError | None) -> None:
-        if error is not None:
-            self._close(Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log could not be forced to disk: {error}"))
-        else:
-            self._settle(self.partition.log.synced_offset)
+    def _on_unsynced(self, error: Exception) -> None:
+        if not isinstance(error, OSError):
+            raise error
+        self._close(Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log could not be forced to disk: {error}"))
 
     def _settle(self, safe_offset: int) -> None:
         while self._unsettled and self._unsettled[0][0] <= safe_offset:
             _, effects = self._unsettled.popleft()
-            for reply in effects.replies:
-                reply.token.finish(reply.response)
+            end_all(effects.replies)
             for order in effects.orders:
                 self._carry_out(order)
 
@@ -158,8 +158,7 @@ class Home(Generic[S]):
         unsettled, self._unsettled = self._unsettled, deque()
         for _, effects in unsettled:
             _refuse(effects, refused)
-        for reply in self.shard.unload(refused.code).replies:
-            reply.token.finish(reply.response)
+        end_all(self.shard.unload(refused.code).replies)
 
     # Time.
 
@@ -190,8 +189,7 @@ class Home(Generic[S]):
 
 
 def _refuse(effects: Effects, refused: Refused) -> None:
-    for reply in effects.replies:
-        reply.token.fail(refused)
+    end_all(effects.replies, refused)
 
 
 class Coordination(Generic[S]):
@@ -230,6 +228,14 @@ class Coordination(Generic[S]):
         if home is None or home.is_closed:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"a partition of {self.topic} is offline")
         return home
+
+    def ask(self, call: Call, key: str, body: Message, writing: Writing | None = None) -> Later[Any]:
+        """Put a request to the shard that is responsible for `key`; what it writes may be part of a transaction."""
+        try:
+            home = self.home_of(key)
+        except Refused as refused:
+            return failed(refused)
+        return home.ask(call, body, writing)
 
     def home_at(self, number: int) -> Home[S] | None:
         return self._homes.get(number)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from millpond.base.later import Later, done, end_all, failed, run_all
 from millpond.base.ports import Disk, Workers
 from millpond.log.partition_log import PartitionLog
 from millpond.log.syncing import SyncTicket
@@ -13,7 +15,7 @@ from millpond.log.together import run_tickets
 ROUNDS_MAX = 2
 """How many passes may run at once: more than one, so that a slow file does not hold up all the others."""
 
-OnSynced = Callable[[OSError | None], None]
+T = TypeVar("T")
 
 
 class Flusher:
@@ -21,29 +23,31 @@ class Flusher:
         self._workers = workers
         self._disk = disk
         self._folder = folder
-        self._waiting: dict[PartitionLog, list[OnSynced]] = {}
+        self._waiting: dict[PartitionLog, list[_Parked]] = {}
         self._syncing: dict[PartitionLog, None] = {}
         self._rounds = 0
 
-    def after_sync(self, log: PartitionLog, end_offset: int, on_synced: OnSynced) -> None:
-        """Call back once everything below `end_offset` survives a power cut, or with the error that prevents it."""
+    def after_sync(self, log: PartitionLog, end_offset: int, value: T) -> Later[T]:
+        """`value`, once everything below `end_offset` survives a power cut; an OSError if it cannot."""
         if log.failed is not None:
-            on_synced(log.failed)
-        elif log.synced_offset >= end_offset:
-            on_synced(None)
-        elif log.closed:
-            on_synced(_gone(log))
-        else:
-            self._waiting.setdefault(log, []).append(on_synced)
-            self._start_round()
+            return failed(log.failed)
+        if log.synced_offset >= end_offset:
+            return done(value)
+        if log.closed:
+            return failed(_gone(log))
+        return self._wait(log, value)
 
-    def force(self, log: PartitionLog, on_synced: OnSynced) -> None:
-        """Call back once nothing is owed to the disk any more: records, and names and notes that nobody waits for."""
+    def force(self, log: PartitionLog) -> Later[None]:
+        """Ends once nothing is owed to the disk any more: records, and names and notes that nobody waits for."""
         if log.failed is None and not log.closed and (log.dirty or log in self._syncing):
-            self._waiting.setdefault(log, []).append(on_synced)
-            self._start_round()
-        else:
-            self.after_sync(log, log.end_offset, on_synced)
+            return self._wait(log, None)
+        return self.after_sync(log, log.end_offset, None)
+
+    def _wait(self, log: PartitionLog, value: T) -> Later[T]:
+        later: Later[T] = Later()
+        self._waiting.setdefault(log, []).append((later, value))
+        self._start_round()
+        return later
 
     def is_idle(self) -> bool:
         return not self._waiting and not self._rounds
@@ -52,20 +56,18 @@ class Flusher:
         if self._rounds >= ROUNDS_MAX:
             return
         going: list[_Going] = []
-        refused: list[tuple[OSError, list[OnSynced]]] = []
+        refused: list[tuple[list[_Parked], OSError]] = []
         # A log is in one round at a time: a second ticket would not cover what the first has yet to finish.
         for log in [log for log in self._waiting if log not in self._syncing]:
-            callbacks = self._waiting.pop(log)
+            parked = self._waiting.pop(log)
             try:
-                going.append(_Going(log, _ticket(log), callbacks))
+                going.append(_Going(log, _ticket(log), parked))
             except OSError as error:
-                refused.append((error, callbacks))
+                refused.append((parked, error))
         if going:
             self._run(going)
         # Last, because whoever hears of it may come back with more.
-        for fault, callbacks in refused:
-            for on_synced in callbacks:
-                on_synced(fault)
+        _tell(refused)
 
     def _run(self, going: list[_Going]) -> None:
         self._syncing.update((each.log, None) for each in going)
@@ -81,12 +83,18 @@ class Flusher:
                 else:
                     each.log.fail(error, each.ticket)
             self._start_round()
-            for each in going:
-                for on_synced in each.callbacks:
-                    on_synced(each.log.failed)
+            _tell([(each.parked, each.log.failed) for each in going])
+
+        def all_failed(error: OSError) -> list[OSError | None]:
+            return [error for _ in going]
 
         tickets = [each.ticket for each in going]
-        self._workers.run(lambda: run_tickets(self._disk, self._folder, tickets), end_round, _unexpected)
+        run = self._workers.run(lambda: run_tickets(self._disk, self._folder, tickets))
+        run.recover(OSError, all_failed).then(end_round)
+
+
+_Parked: TypeAlias = tuple[Later[Any], object]
+"""Somebody who waits, and what he gets."""
 
 
 class _Going(NamedTuple):
@@ -94,7 +102,7 @@ class _Going(NamedTuple):
 
     log: PartitionLog
     ticket: SyncTicket
-    callbacks: list[OnSynced]
+    parked: list[_Parked]
 
 
 def _ticket(log: PartitionLog) -> SyncTicket:
@@ -110,5 +118,6 @@ def _gone(log: PartitionLog) -> OSError:
     return OSError(f"{log.folder} is closed")
 
 
-def _unexpected(error: Exception) -> None:
-    raise error
+def _tell(outcomes: Sequence[tuple[list[_Parked], OSError | None]]) -> None:
+    """Whoever waited for one log does not keep those of the others from hearing of theirs."""
+    run_all(partial(end_all, parked, failure) for parked, failure in outcomes)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import Refused
+from millpond.base.later import Later
 from millpond.broker.api import Call
-from millpond.broker.asking import ask
 from millpond.broker.coordination import Writing
-from millpond.broker.wait import Wait
 from millpond.coordinators.shard import Request
 from millpond.wire.messages import Message
 
@@ -16,12 +15,13 @@ if TYPE_CHECKING:
     from millpond.broker.broker import Broker
 
 
-def ask_group(broker: Broker, call: Call, group_id: str, body: Message, writing: Writing | None = None) -> Wait[Any]:
-    return ask(broker.groups, call, group_id, body, refuse_group, writing)
+def ask_group(broker: Broker, call: Call, group_id: str, body: Message, writing: Writing | None = None) -> Later[Any]:
+    reply = broker.groups.ask(call, group_id, body, writing)
+    return reply.recover(Refused, lambda refused: refuse_group(call, body, refused))
 
 
-def refuse_group(request: Request, refused: Refused) -> Message:
+def refuse_group(call: Call, body: Message, refused: Refused) -> Message:
     # Not at the head of the file: it brings all of the coordinator with it, which a start can do without.
     from millpond.coordinators.groups.refusals import refusal
 
-    return refusal(request, refused)
+    return refusal(Request(body, call.version, None), refused)

@@ -38,7 +38,7 @@ def keep_history(broker: Broker, shard: GroupShard) -> None:
         return
     topic = broker.image.topics.get(HISTORY_TOPIC)
     if topic is None:
-        broker.create_topic(HISTORY_TOPIC, 1, HISTORY_CONFIG, lambda: _write_history(broker, finished))
+        broker.create_topic(HISTORY_TOPIC, 1, HISTORY_CONFIG).then(lambda _: _write_history(broker, finished))
     else:
         _write_history(broker, finished)
 

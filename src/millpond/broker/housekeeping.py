@@ -10,6 +10,7 @@ from typing import Protocol
 
 from millpond.base.errors import Refused, RemoteError
 from millpond.base.ids import TopicPartition
+from millpond.base.later import gather
 from millpond.base.ports import Clock, Timer, Workers
 from millpond.base.settings import Setting, Settings
 from millpond.broker.flusher import Flusher
@@ -121,7 +122,7 @@ class Housekeeping:
 
     def flush(self, partition: Partition) -> None:
         """Force a log to disk though nobody waits for it."""
-        self._flusher.force(partition.log, _nothing)
+        self._flusher.force(partition.log)
 
     # Retention.
 
@@ -155,7 +156,7 @@ class Housekeeping:
 
         def run() -> None:
             if job.begin():
-                self._workers.run(job.run, done, failed)
+                self._workers.run(job.run).then(done, failed)
 
         def done(_: object) -> None:
             job.end()
@@ -170,19 +171,10 @@ class Housekeeping:
 
     def checkpoint(self) -> None:
         """Bound the work of a recovery: force what nobody waited for, then write down how far the disk is sure."""
-        dirty = [partition for partition in self._partitions if partition.log.dirty]
-        left = len(dirty)
-
-        def one_synced(_error: OSError | None) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                self._write_checkpoints()
-
-        for partition in dirty:
-            self._flusher.force(partition.log, one_synced)
-        if not dirty:
-            self._write_checkpoints()
+        dirty = [partition.log for partition in self._partitions if partition.log.dirty]
+        # One that fails is closed, and not in the checkpoint.
+        forced = [self._flusher.force(log).recover(OSError, lambda _: None) for log in dirty]
+        gather(forced).then(lambda _: self._write_checkpoints())
 
     def _write_checkpoints(self) -> None:
         if self._running:
@@ -247,13 +239,9 @@ class Housekeeping:
                 return False
             return not log.closed
 
-        self._workers.run(plan.run, done, failed)
+        self._workers.run(plan.run).then(done, failed)
 
     def _report(self, what: str, error: Exception) -> None:
         if not isinstance(error, OSError):
             raise error
         self._journal(f"{what} failed", error=str(error))
-
-
-def _nothing(_: object) -> None:
-    """The job has nothing to tell."""

@@ -5,58 +5,58 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from millpond.base.errors import Refused
+from millpond.base.later import Later, done
 from millpond.metadata.producer_ids import ProducerIdBlock
-
-OnId = Callable[[int | None], None]
 
 
 class ProducerIds:
-    def __init__(self, allocate: Callable[[Callable[[ProducerIdBlock], None]], None]) -> None:
+    def __init__(self, allocate: Callable[[], Later[ProducerIdBlock]]) -> None:
         self._allocate = allocate
         self._next = 0
         self._end = 0
-        self._waiting: deque[OnId] = deque()
+        self._waiting: deque[Later[int]] = deque()
 
-    def next(self, on_id: OnId) -> None:
-        """Give the next id, now or once a new block is committed; None when the metadata log cannot commit."""
+    def next(self) -> Later[int]:
+        """The next id, now or once a new block is committed; Refused when the metadata log cannot commit."""
         if self._next < self._end:
             self._next += 1
-            on_id(self._next - 1)
-            return
-        self._waiting.append(on_id)
+            return done(self._next - 1)
+        later: Later[int] = Later()
+        self._wait(later)
+        return later
+
+    def _wait(self, later: Later[int]) -> None:
+        self._waiting.append(later)
         if len(self._waiting) == 1:
-            self._allocate(self._on_block)
+            self._allocate().then(self._on_block)
 
     def take(self) -> int | None:
         """The next id if one is at hand; None has a block fetched, and the caller should ask again."""
         if self._next < self._end:
             self._next += 1
             return self._next - 1
-        self.have_one(_nothing)
+        self.have_one()
         return None
 
-    def have_one(self, then: Callable[[], None]) -> None:
-        """Call `then` once `take` can give an id, or cannot be made to."""
+    def have_one(self) -> Later[None]:
+        """Ends once `take` can give an id, or cannot be made to."""
         if self._next < self._end:
-            then()
-            return
+            return done(None)
 
-        def put_back(producer_id: int | None) -> None:
-            if producer_id is not None:
-                self._next = producer_id
-            then()
+        def put_back(producer_id: int) -> None:
+            self._next = producer_id
 
-        self.next(put_back)
+        return self.next().map(put_back).recover(Refused, lambda _: None)
 
     def _on_block(self, block: ProducerIdBlock) -> None:
         waiting, self._waiting = self._waiting, deque()
         self._next, self._end = block.first, block.first + block.count
-        for on_id in waiting:
-            if block.verdict.ok:
-                self.next(on_id)
+        for later in waiting:
+            if not block.verdict.ok:
+                later.fail(Refused(block.verdict.code, block.verdict.message or ""))
+            elif self._next < self._end:
+                self._next += 1
+                later.finish(self._next - 1)
             else:
-                on_id(None)
-
-
-def _nothing() -> None:
-    """The block was wanted, nobody in particular waits for it."""
+                self._wait(later)

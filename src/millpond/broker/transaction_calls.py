@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
+from millpond.base.later import Later, done, failed
 from millpond.base.ports import Buffer
 from millpond.broker.api import Call
-from millpond.broker.asking import Fail, ask
 from millpond.broker.coordination import Coordination, Producer
 from millpond.broker.partitions import Partition
-from millpond.broker.wait import Wait
+from millpond.log.producers import Verification
 from millpond.wire.batch import read_header
 from millpond.wire.messages import Message
 
@@ -22,33 +22,31 @@ IMPLICIT_FROM = 12
 """From this version of Produce on the broker adds partitions to the transaction by itself (transactions v2)."""
 
 
-def ask_transaction(broker: Broker, call: Call, transactional_id: str, body: Message, fail: Fail) -> Wait[Any]:
+def ask_transaction(
+    broker: Broker, call: Call, transactional_id: str, body: Message, refuse: Callable[[Refused], Message]
+) -> Later[Any]:
     """Put a request to the coordinator of a transactional id, whose topic is made first if need be."""
-    if broker.transactions.is_open:
-        return ask(broker.transactions, call, transactional_id, body, fail)
-    return after_opening(
-        broker, broker.transactions, lambda: ask(broker.transactions, call, transactional_id, body, fail)
-    )
+    transactions = broker.transactions
+    reply = opened(broker, transactions).chain(lambda _: transactions.ask(call, transactional_id, body))
+    return reply.recover(Refused, refuse)
 
 
-def after_opening(broker: Broker, coordination: Coordination[Any], then: Callable[[], Wait[Any]]) -> Wait[Any]:
-    """Bring the coordinator's topic into being, then go on."""
-    wait: Wait[Any] = Wait()
-    broker.open_coordination(coordination, lambda: then().then(wait.finish))
-    return wait
+def opened(broker: Broker, coordination: Coordination[Any]) -> Later[None]:
+    """Ends once the coordinator's topic is there, or could not be made."""
+    return done(None) if coordination.is_open else broker.open_coordination(coordination)
 
 
 def ask_for_leave(
     broker: Broker, transactional_id: str, version: int, partition: Partition, records: Buffer | None
-) -> Wait[Any]:
+) -> Later[Verification | None]:
     """Whether this batch may begin or go on with the producer's transaction in this partition."""
     try:
         header = read_header(records or b"")
     except MalformedMessage:
         # The log will say what is wrong with it.
-        return _done(NOTHING_NEEDED)
+        return done(None)
     if not header.is_transactional:
-        return _done(Refused(ErrorCode.INVALID_RECORD, "a batch outside of the transaction that the request names"))
+        return failed(Refused(ErrorCode.INVALID_RECORD, "a batch outside of the transaction that the request names"))
     producer = Producer(header.producer_id, header.producer_epoch)
     return ask_for_place(
         broker,
@@ -70,61 +68,41 @@ def ask_for_place(
     sequence: int = -1,
     implicit: bool,
     told: Callable[[ErrorCode], ErrorCode] = lambda code: code,
-) -> Wait[Any]:
-    """Leave to write to a partition inside a transaction: a Verification, NOTHING_NEEDED, or a Refused.
+) -> Later[Verification | None]:
+    """Leave to write to a partition inside a transaction: a Verification, or None where none is needed.
 
     With `implicit` the coordinator takes the partition into the transaction; else it must be part of it already.
     """
     verification = partition.log.verification(producer.id, producer.epoch, sequence, broker.clock.wall_ms())
     if verification is None:
-        return _done(NOTHING_NEEDED)
+        return done(None)
     try:
         home = broker.transactions.home_of(transactional_id)
     except Refused as refused:
-        return _done(refused)
-    wait: Wait[Any] = Wait()
+        return failed(refused)
     topic, index = partition.name
 
-    def answer(code: ErrorCode) -> None:
-        wait.finish(Refused(told(code)) if code else verification)
+    def answer(code: ErrorCode) -> Verification:
+        if code:
+            raise Refused(told(code))
+        return verification
 
-    if implicit:
-        home.run(
-            lambda shard, now_ms: shard.add_partition_implicitly(
-                transactional_id, producer.id, producer.epoch, topic, index, now_ms, _Added(answer)
-            )
+    if not implicit:
+        code = home.shard.is_partition_in_transaction(transactional_id, producer.id, producer.epoch, topic, index)
+        return done(code).map(answer)
+    added: Later[Any] = Later()
+    home.run(
+        lambda shard, now_ms: shard.add_partition_implicitly(
+            transactional_id, producer.id, producer.epoch, topic, index, now_ms, added
         )
-    else:
-        answer(home.shard.is_partition_in_transaction(transactional_id, producer.id, producer.epoch, topic, index))
-    return wait
+    )
+    return added.map(_partition_error).recover(Refused, lambda refused: refused.code).map(answer)
 
 
-def _done(answer: object) -> Wait[Any]:
-    wait: Wait[Any] = Wait()
-    wait.finish(answer)
-    return wait
+def _partition_error(response: Any) -> ErrorCode:
+    from millpond.coordinators.transactions.replies import partition_error
 
-
-class _NothingNeeded:
-    """A reply must be a value: this one stands for none."""
-
-
-NOTHING_NEEDED = _NothingNeeded()
-
-
-class _Added:
-    """Waits for the coordinator to take a partition into a transaction."""
-
-    def __init__(self, answer: Callable[[ErrorCode], None]) -> None:
-        self._answer = answer
-
-    def finish(self, response: Any) -> None:
-        from millpond.coordinators.transactions.replies import partition_error
-
-        self._answer(partition_error(response))
-
-    def fail(self, refused: Refused) -> None:
-        self._answer(refused.code)
+    return partition_error(response)
 
 
 def _for_produce(code: ErrorCode, version: int) -> ErrorCode:

@@ -5,12 +5,12 @@ Imported when the first transactional producer appears: a node without transacti
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
+from millpond.base.later import Later, done, failed, gather
 from millpond.broker.coordination import Home, Producer
 from millpond.broker.partitions import Partition
 from millpond.config import node
@@ -18,8 +18,6 @@ from millpond.coordinators.transactions.shard import TransactionSettings, Transa
 
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
-
-DoneWithMarker = Callable[[Refused | None], None]
 
 OVERTAKEN = frozenset(
     {ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}
@@ -45,26 +43,22 @@ def transaction_home(broker: Broker, partition: Partition) -> Home[TransactionSh
 
 def carry_out(broker: Broker, order: WriteMarkers) -> None:
     """Write the markers, and tell the coordinator when all of them are safe; what fails is tried again."""
-    left = len(order.partitions)
-    failed = False
 
-    def one_done(refused: Refused | None) -> None:
-        nonlocal left, failed
-        left -= 1
+    def is_done(partition: TopicPartition) -> Later[bool]:
+        written = write_marker(
+            broker, partition, producer, order.committed, order.coordinator_epoch, order.transaction_version
+        )
         # A marker that a newer coordinator or producer has overtaken is not needed any more.
-        failed = failed or (refused is not None and refused.code not in OVERTAKEN)
-        if left:
-            return
-        if failed:
-            broker.clock.call_later(TRY_AGAIN_MS, lambda: _again(broker, order))
-        else:
+        return written.map(lambda _: True).recover(Refused, lambda refused: refused.code in OVERTAKEN)
+
+    def go_on(are_done: list[bool]) -> None:
+        if all(are_done):
             _tell_coordinator(broker, order)
+        else:
+            broker.clock.call_later(TRY_AGAIN_MS, lambda: _again(broker, order))
 
     producer = Producer(order.producer_id, order.producer_epoch)
-    for place in order.partitions:
-        write_marker(
-            broker, place, producer, order.committed, order.coordinator_epoch, order.transaction_version, one_done
-        )
+    gather([is_done(each) for each in order.partitions]).then(go_on)
 
 
 def _again(broker: Broker, order: WriteMarkers) -> None:
@@ -92,32 +86,29 @@ def write_marker(
     committed: bool,
     coordinator_epoch: int,
     transaction_version: int,
-    done: DoneWithMarker,
-) -> None:
-    """Write how a transaction ended into one partition; `done` once that is safe.
+) -> Later[None]:
+    """Write how a transaction ended into one partition; ends once that is safe, Refused if it cannot be.
 
     A topic that was deleted meanwhile needs no marker.
     """
     partition = broker.partitions.get(*place)
     if partition is None:
-        done(None)
-        return
+        return done(None)
     try:
         appended = partition.append_marker(
             producer.id, producer.epoch, committed, coordinator_epoch, transaction_version
         )
     except Refused as refused:
-        done(refused)
-        return
+        return failed(refused)
     if place.topic == broker.groups.topic:
         home = broker.groups.home_at(place.partition)
         if home is not None:
             home.on_marker(producer, committed, appended.first_offset)
-    if partition.acknowledges_after_sync:
-        broker.flusher.after_sync(
-            partition.log,
-            appended.last_offset + 1,
-            lambda error: done(None if error is None else Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error))),
-        )
-    else:
-        done(None)
+    if not partition.acknowledges_after_sync:
+        return done(None)
+    synced = broker.flusher.after_sync(partition.log, appended.last_offset + 1, None)
+    return synced.recover(OSError, _refuse)
+
+
+def _refuse(error: OSError) -> None:
+    raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from millpond.base.later import Later
 
 T = TypeVar("T")
 
@@ -20,22 +22,24 @@ class ThreadWorkers:
         self._loop = loop
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="millpond-worker")
 
-    def run(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
-        self._pool.submit(self._work, job, done, failed)
+    def run(self, job: Callable[[], T]) -> Later[T]:
+        later: Later[T] = Later()
+        self._pool.submit(self._work, job, later)
+        return later
 
-    def _work(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
-        # `done` and `failed` run as the loop's own callbacks: what they raise reaches the loop's exception handler.
+    def _work(self, job: Callable[[], T], later: Later[T]) -> None:
+        # It ends as the loop's own callback: what its reader raises reaches the loop's exception handler.
         try:
             result = job()
         except Exception as error:
-            self._tell(failed, error)
+            self._tell(later.fail, error)
         except BaseException as error:
             # The pool would keep it in a future that nobody reads, and the caller would wait for ever.
             self._tell(_raise, error)
         else:
-            self._tell(done, result)
+            self._tell(later.finish, result)
 
-    def _tell(self, callback: Callable[[T], None], value: T) -> None:
+    def _tell(self, callback: Callable[[Any], None], value: object) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, value)
         except RuntimeError:

@@ -14,7 +14,8 @@ def run_jobs(seed: int) -> list[object]:
     workers = SimWorkers(clock, seed)
     heard: list[object] = []
     for number in range(20):
-        workers.run(lambda number=number: 100 // (number - 7), heard.append, lambda error: heard.append(type(error)))
+        later = workers.run(lambda number=number: 100 // (number - 7))
+        later.then(heard.append, lambda error: heard.append(type(error)))
     assert heard == [], "never inside the call"
     clock.run_for(100)
     return heard
@@ -36,7 +37,7 @@ def test_a_power_cut_goes_through() -> None:
     disk = SimDisk()
     disk.crash_at_operation(1)
     heard: list[object] = []
-    SimWorkers(clock).run(lambda: disk.make_folder("/a"), heard.append, heard.append)
+    SimWorkers(clock).run(lambda: disk.make_folder("/a")).then(heard.append, heard.append)
     with pytest.raises(PowerCut):
         clock.run_for(100)
     assert heard == []
@@ -48,7 +49,7 @@ def test_some_jobs_are_stuck_while_others_are_quick() -> None:
     workers.stuck_share, workers.stuck_ms = 0.5, 10_000
     heard: list[object] = []
     for number in range(20):
-        workers.run(lambda number=number: number, heard.append, heard.append)
+        workers.run(lambda number=number: number).then(heard.append)
     clock.run_for(100)
     assert 0 < len(heard) < 20
     clock.run_for(20_000)

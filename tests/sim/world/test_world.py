@@ -34,7 +34,7 @@ def test_what_a_crashed_host_had_planned_never_happens() -> None:
     world = sim.start("a")
     heard: list[str] = []
     world.clock.call_later(100, lambda: heard.append("timer"))
-    world.workers.run(lambda: heard.append("job"), lambda _: None, lambda _: None)
+    world.workers.run(lambda: heard.append("job"))
     world.clock.call_soon(lambda: heard.append("soon"))
     sim.crash("a")
     sim.run_for(1000)
@@ -136,7 +136,7 @@ def test_a_paused_host_does_nothing_and_hears_everything_later(make_peer) -> Non
     fired: list[str] = []
     timer = world.clock.call_later(100, lambda: fired.append("cancelled"))
     world.clock.call_later(200, lambda: fired.append("timer"))
-    world.workers.run(lambda: fired.append("job"), lambda _: fired.append("done"), lambda _: None)
+    world.workers.run(lambda: fired.append("job")).then(lambda _: fired.append("done"))
     sim.pause("a")
     made[0].link.send([b"anyone?"])
     late = []

@@ -13,18 +13,17 @@ import struct
 from collections import Counter
 from collections.abc import Container, Iterable
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused, RemoteError
 from millpond.base.ids import NO_TOPIC_ID
-from millpond.base.ports import FileRange
+from millpond.base.later import Later, done, gather
+from millpond.base.ports import ReplyPart
 from millpond.broker.api import Api, Call, Encoded, Outcome, Response
-from millpond.broker.asking import collect
 from millpond.broker.partitions import Partition
 from millpond.broker.replies import encode_reply
-from millpond.broker.transaction_calls import NOTHING_NEEDED, ask_for_leave
-from millpond.broker.wait import Wait
+from millpond.broker.transaction_calls import ask_for_leave
 from millpond.config.node import PRODUCE_WAIT_MAX_MS
 from millpond.log.checks import InvalidRecords
 from millpond.log.partition_log import PartitionLog
@@ -63,40 +62,33 @@ def _finish(produce: _Produce, request: m.ProduceRequest) -> Outcome:
     return produce.outcome()
 
 
-Permits = dict[tuple[str, int], "Verification | Refused"]
+Permits = dict[tuple[str, int], "Verification | Refused | None"]
 """What the coordinator said of each partition that a transactional producer writes to."""
 
 
 def _after_leave(broker: Broker, call: Call, request: m.ProduceRequest, transactional_id: str) -> Outcome:
     """Inside a transaction every partition must be part of it: ask its coordinator first, then append."""
     asked: list[tuple[str, int]] = []
-    waits: list[Wait[Any]] = []
+    permits: list[Later[Verification | Refused | None]] = []
     for topic in request.topic_data:
         for data in topic.partition_data:
             partition = _find(broker, call.version, topic.name, topic.topic_id, data.index)
             if isinstance(partition, ErrorCode):
                 continue
             asked.append(partition.name)
-            waits.append(ask_for_leave(broker, transactional_id, call.version, partition, data.records))
-    if not all(wait.ended for wait in waits):
+            permit = ask_for_leave(broker, transactional_id, call.version, partition, data.records)
+            permits.append(permit.recover(Refused, lambda refused: refused))
+    if not all(permit.ended for permit in permits):
         # The frame is not ours once we wait for any of them: its buffer serves the next request.
         for topic in request.topic_data:
             for data in topic.partition_data:
                 data.records = memoryview(bytearray(data.records or b""))
-    whole: Wait[Response] = Wait()
 
-    def append(answers: list[Any]) -> None:
-        permits: Permits = {
-            name: answer for name, answer in zip(asked, answers, strict=True) if answer is not NOTHING_NEEDED
-        }
-        outcome = _finish(_Produce(broker, request, call.version, permits), request)
-        if isinstance(outcome, Wait):
-            outcome.then(whole.finish)
-        elif outcome is not None:
-            whole.finish(outcome)
+    def append(answers: list[Verification | Refused | None]) -> Later[Response]:
+        outcome = _Produce(broker, request, call.version, dict(zip(asked, answers, strict=True))).outcome()
+        return outcome if isinstance(outcome, Later) else done(outcome)
 
-    collect(waits, append)
-    return whole
+    return gather(permits).chain(append)
 
 
 def quick(broker: Broker, connection: Connection, header: RequestHeader, frame: memoryview) -> bool:
@@ -138,9 +130,10 @@ def _reply_after_sync(
     end_offset: int,
     reply: bytes,
 ) -> None:
-    wait: Wait[bytes] = Wait()
+    later = broker.flusher.after_sync(log, end_offset, reply)
 
-    def fail(code: ErrorCode, message: str) -> None:
+    def refuse(failure: Exception) -> list[ReplyPart]:
+        code, message = _not_synced(failure)
         topic = single.topic
         is_id = header.api_version >= TOPIC_IDS_FROM
         failed = m.ProduceResponse.PartitionProduceResponse(
@@ -155,51 +148,30 @@ def _reply_after_sync(
                 )
             ]
         )
-        wait.finish(b"".join(part for part in encode_reply(header, response) if not isinstance(part, FileRange)))
+        return encode_reply(header, response)
 
-    def synced(error: OSError | None) -> None:
-        if error is None:
-            wait.finish(reply)
-        else:
-            fail(*_not_synced(error))
-
-    broker.flusher.after_sync(log, end_offset, synced)
-    if not wait.ended:
-        wait.expire_after(broker.clock, _patience_ms(broker, single.timeout_ms), lambda: fail(*_TIMED_OUT))
-    connection.reply_frame_later(wait)
+    later.expire_after(broker.clock, _patience_ms(broker, single.timeout_ms), lambda: later.fail(_TooLate()))
+    connection.reply_later(later, _as_parts, refuse)
 
 
-_TIMED_OUT = (ErrorCode.REQUEST_TIMED_OUT, "the disk did not confirm in time; the outcome is open")
+def _as_parts(frame: bytes) -> list[ReplyPart]:
+    return [frame]
 
 
-def _not_synced(error: OSError) -> tuple[ErrorCode, str]:
-    return ErrorCode.KAFKA_STORAGE_ERROR, f"the log could not be forced to disk: {error}"
+class _TooLate(Exception):
+    """The disk did not confirm within the time that the client gave."""
+
+
+def _not_synced(failure: Exception) -> tuple[ErrorCode, str]:
+    if isinstance(failure, _TooLate):
+        return ErrorCode.REQUEST_TIMED_OUT, "the disk did not confirm in time; the outcome is open"
+    if isinstance(failure, OSError):
+        return ErrorCode.KAFKA_STORAGE_ERROR, f"the log could not be forced to disk: {failure}"
+    raise failure
 
 
 def _patience_ms(broker: Broker, timeout_ms: int) -> int:
     return min(max(timeout_ms, 0), broker.settings[PRODUCE_WAIT_MAX_MS])
-
-
-class _Unsynced:
-    """One partition's part of a reply that waits for the disk."""
-
-    __slots__ = ("_produce", "reply", "settled")
-
-    def __init__(self, produce: _Produce, reply: m.ProduceResponse.PartitionProduceResponse) -> None:
-        self._produce = produce
-        self.reply = reply
-        self.settled = False
-
-    def __call__(self, error: OSError | None) -> None:
-        self.settled = True
-        if error is not None:
-            self.fail(*_not_synced(error))
-        self._produce.settle_one()
-
-    def fail(self, code: ErrorCode, message: str) -> None:
-        self.reply.error_code = code
-        self.reply.error_message = message
-        self.reply.base_offset = self.reply.log_append_time_ms = self.reply.log_start_offset = -1
 
 
 class _Produce:
@@ -212,9 +184,7 @@ class _Produce:
         self._broker = broker
         self._acks_all = request.acks == ACKS_ALL
         self._timeout_ms = request.timeout_ms
-        self._syncs: list[tuple[Partition, int, _Unsynced]] = []
-        self._left = 0
-        self._wait: Wait[Response] = Wait()
+        self._syncs: list[tuple[PartitionLog, int, m.ProduceResponse.PartitionProduceResponse]] = []
         self._response = m.ProduceResponse(
             responses=[
                 m.ProduceResponse.TopicProduceResponse(
@@ -254,7 +224,7 @@ class _Produce:
             log_start_offset=appended.start_offset,
         )
         if self._acks_all and partition.acknowledges_after_sync:
-            self._syncs.append((partition, appended.last_offset + 1, _Unsynced(self, reply)))
+            self._syncs.append((partition.log, appended.last_offset + 1, reply))
         return reply
 
     def _refused(
@@ -273,27 +243,32 @@ class _Produce:
             error_message=message,
         )
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> Response | Later[Response]:
+        """The reply, once every batch that must survive does, or cannot, or the client's time is over."""
         if not self._syncs:
             return self._response
-        self._left = len(self._syncs)
-        for partition, end_offset, unsynced in self._syncs:
-            self._broker.flusher.after_sync(partition.log, end_offset, unsynced)
-        if self._left:
-            patience_ms = _patience_ms(self._broker, self._timeout_ms)
-            self._wait.expire_after(self._broker.clock, patience_ms, self._time_out)
-        return self._wait
+        parts = [self._synced(log, end_offset, reply) for log, end_offset, reply in self._syncs]
+        whole: Later[Response] = gather(parts).map(lambda _: self._response)
 
-    def settle_one(self) -> None:
-        self._left -= 1
-        if not self._left:
-            self._wait.finish(self._response)
+        def time_out() -> None:
+            for part, (_, _, reply) in zip(parts, self._syncs, strict=True):
+                if not part.ended:
+                    _refuse(reply, _TooLate())
+            whole.finish(self._response)
 
-    def _time_out(self) -> None:
-        for _, _, unsynced in self._syncs:
-            if not unsynced.settled:
-                unsynced.fail(*_TIMED_OUT)
-        self._wait.finish(self._response)
+        whole.expire_after(self._broker.clock, _patience_ms(self._broker, self._timeout_ms), time_out)
+        return whole
+
+    def _synced(
+        self, log: PartitionLog, end_offset: int, reply: m.ProduceResponse.PartitionProduceResponse
+    ) -> Later[None]:
+        synced = self._broker.flusher.after_sync(log, end_offset, None)
+        return synced.recover(OSError, lambda error: _refuse(reply, error))
+
+
+def _refuse(reply: m.ProduceResponse.PartitionProduceResponse, failure: Exception) -> None:
+    reply.error_code, reply.error_message = _not_synced(failure)
+    reply.base_offset = reply.log_append_time_ms = reply.log_start_offset = -1
 
 
 _TWICE = "the partition is named more than once in the request: send its batches one after another"

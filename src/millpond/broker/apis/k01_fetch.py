@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later
 from millpond.base.ports import FileRange
-from millpond.broker.api import Api, Call, Outcome, Response
+from millpond.broker.api import Api, Call, Outcome
 from millpond.broker.fetch_sessions import FetchContext, Wanted
 from millpond.broker.partitions import Partition
-from millpond.broker.wait import Wait
 from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
 from millpond.wire import messages as m
 
@@ -52,7 +52,7 @@ class _Fetch:
         self._context = context
         self._found: list[tuple[Wanted, m.FetchResponse.PartitionData, list[FileRange]]] = []
         self._parked_on: list[Partition] = []
-        self._wait: Wait[Response] = Wait(on_end=self._unpark)
+        self._reply: Later[m.FetchResponse] = Later(self._unpark)
 
     # Reading.
 
@@ -129,8 +129,8 @@ class _Fetch:
             if partition is not None:
                 partition.watchers[self] = None
                 self._parked_on.append(partition)
-        self._wait.expire_after(self._broker.clock, self._wait_ms, self.answer)
-        return self._wait
+        self._reply.expire_after(self._broker.clock, self._wait_ms, self.answer)
+        return self._reply
 
     def on_append(self) -> None:
         """A partition that we watch has grown (or gone)."""
@@ -145,7 +145,7 @@ class _Fetch:
 
     def _is_waiting(self) -> bool:
         """Not once something was found: while a worker warms it, the deadline may pass and partitions may grow."""
-        return not self._wait.ended and not self._found
+        return not self._reply.ended and not self._found
 
     def _unpark(self) -> None:
         for partition in self._parked_on:
@@ -159,7 +159,7 @@ class _Fetch:
         if not cold:
             return self._response()
         self._warm(cold)
-        return self._wait
+        return self._reply
 
     def _finish(self) -> None:
         self._unpark()
@@ -167,7 +167,7 @@ class _Fetch:
         if cold:
             self._warm(cold)
         else:
-            self._wait.finish(self._response())
+            self._reply.finish(self._response())
 
     def _cold_ranges(self) -> list[FileRange]:
         return [
@@ -184,18 +184,18 @@ class _Fetch:
                     part.file.read_at(position, min(WARM_STEP_BYTES, part.position + part.length - position))
 
         def warmed(_: None) -> None:
-            if self._wait.ended:
+            if self._reply.ended:
                 self._release()
             else:
-                self._wait.finish(self._response())
+                self._reply.finish(self._response())
 
         def failed(error: Exception) -> None:
             if not isinstance(error, OSError):
                 raise error
             self._release()
-            self._wait.finish(m.FetchResponse(error_code=ErrorCode.KAFKA_STORAGE_ERROR, responses=[]))
+            self._reply.finish(m.FetchResponse(error_code=ErrorCode.KAFKA_STORAGE_ERROR, responses=[]))
 
-        self._broker.workers.run(fill_page_cache, warmed, failed)
+        self._broker.workers.run(fill_page_cache).then(warmed, failed)
 
     def _response(self) -> m.FetchResponse:
         topics: dict[tuple[str, object], m.FetchResponse.FetchableTopicResponse] = {}

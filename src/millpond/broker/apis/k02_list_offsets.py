@@ -9,13 +9,12 @@ A look-up by time may have to read files and unpack a batch: a worker does that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.broker.api import Api, Call, Outcome, Response
+from millpond.base.later import Later, done
+from millpond.broker.api import Api, Call, Outcome
 from millpond.broker.partitions import Partition
-from millpond.broker.wait import Wait
 from millpond.log.lookup import TimeLookup
 from millpond.wire import messages as m
 
@@ -72,9 +71,7 @@ def handle(broker: Broker, call: Call, request: m.ListOffsetsRequest) -> Outcome
 
     if not searches:
         return answer()
-    wait: Wait[Response] = Wait()
-    _run(broker, searches, LOOKUPS_AGAIN_MAX, lambda: wait.finish(answer()))
-    return wait
+    return _run(broker, searches, LOOKUPS_AGAIN_MAX).map(lambda _: answer())
 
 
 def _list_one(
@@ -110,24 +107,18 @@ def _list_one(
     return result
 
 
-def _run(broker: Broker, searches: list[_Search], tries: int, done: Callable[[], None]) -> None:
+def _run(broker: Broker, searches: list[_Search], tries: int) -> Later[None]:
     """Look on a worker, and again where files were exchanged meanwhile."""
 
     def look() -> None:
         for search in searches:
             search.lookup.run()
 
-    def looked(_: None) -> None:
+    def looked(_: None) -> Later[None]:
         again = [renewed for search in searches if (renewed := _finish(search, tries > 0)) is not None]
-        if again:
-            _run(broker, again, tries - 1, done)
-        else:
-            done()
+        return _run(broker, again, tries - 1) if again else done(None)
 
-    def failed(error: Exception) -> None:
-        raise error
-
-    broker.workers.run(look, looked, failed)
+    return broker.workers.run(look).chain(looked)
 
 
 def _finish(search: _Search, may_repeat: bool) -> _Search | None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
-from millpond.broker.api import Api, Call, Outcome, Response
+from millpond.broker.api import Api, Call, Outcome
 from millpond.broker.authorised_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
-from millpond.broker.wait import Wait
 from millpond.config.node import AUTO_CREATE_TOPICS_ENABLE
 from millpond.metadata.image import Topic
+from millpond.metadata.topics import NewTopic
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -26,9 +26,8 @@ def handle(broker: Broker, call: Call, request: m.MetadataRequest) -> Outcome:
     missing = _to_create(broker, call, request)
     if not missing:
         return _describe(broker, call, request)
-    wait: Wait[Response] = Wait()
-    broker.auto_create(missing, lambda: wait.finish(_describe(broker, call, request)))
-    return wait
+    tried = broker.try_create([NewTopic(name) for name in missing])
+    return tried.map(lambda _: _describe(broker, call, request))
 
 
 def _wants_all(call: Call, request: m.MetadataRequest) -> bool:

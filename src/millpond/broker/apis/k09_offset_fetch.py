@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millpond.base.later import gather
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.asking import gather
 from millpond.broker.group_calls import ask_group
 from millpond.wire import messages as m
 
@@ -23,7 +23,7 @@ def handle(broker: Broker, call: Call, request: m.OffsetFetchRequest) -> Outcome
     if call.version < SEVERAL_GROUPS_FROM:
         return ask_group(broker, call, request.group_id, request)
     # Each group may live in another partition of the offsets topic.
-    waits = [
+    parts = [
         ask_group(
             broker,
             call,
@@ -32,7 +32,7 @@ def handle(broker: Broker, call: Call, request: m.OffsetFetchRequest) -> Outcome
         )
         for group in request.groups
     ]
-    return gather(waits, _join)
+    return gather(parts).map(_join)
 
 
 def _join(parts: list[m.OffsetFetchResponse]) -> m.OffsetFetchResponse:

@@ -11,8 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.api import Api, Call, Outcome, Response
-from millpond.broker.wait import Wait
+from millpond.broker.api import Api, Call, Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -30,12 +29,9 @@ def handle(broker: Broker, call: Call, request: m.FindCoordinatorRequest) -> Out
     answer = partial(_answer, broker, call, keys)
     if coordination.is_open:
         return answer(ErrorCode.NONE)
-    wait: Wait[Response] = Wait()
-    broker.open_coordination(
-        coordination,
-        lambda: wait.finish(answer(ErrorCode.NONE if coordination.is_open else ErrorCode.COORDINATOR_NOT_AVAILABLE)),
+    return broker.open_coordination(coordination).map(
+        lambda _: answer(ErrorCode.NONE if coordination.is_open else ErrorCode.COORDINATOR_NOT_AVAILABLE)
     )
-    return wait
 
 
 def _answer(broker: Broker, call: Call, keys: list[str], code: ErrorCode) -> m.FindCoordinatorResponse:

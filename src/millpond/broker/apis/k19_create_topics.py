@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.commit import commit
 from millpond.config.topic import TOPIC
 from millpond.metadata.decision import Verdict
 from millpond.metadata.topics import CreatedTopic, NewTopic, decide_create_topics
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
 
 def handle(broker: Broker, call: Call, request: m.CreateTopicsRequest) -> Outcome:
     wanted = [_wanted(topic) for topic in request.topics]
-    return commit(
-        broker,
+    decided = broker.controller.submit(
         lambda image: decide_create_topics(
             image, broker.layers, wanted, broker.entropy, validate_only=request.validate_only
-        ),
-        partial(_answer, broker, wanted),
-        lambda refused: _refuse_all(wanted, refused),
+        )
+    )
+    return decided.map(partial(_answer, broker, wanted)).recover(
+        Refused, lambda refused: _refuse_all(wanted, refused)
     )
 
 

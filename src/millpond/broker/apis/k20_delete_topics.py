@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.commit import commit
 from millpond.metadata.decision import Verdict
 from millpond.metadata.topics import DeletedTopic, TopicRef, decide_delete_topics
 from millpond.wire import messages as m
@@ -23,12 +22,8 @@ def handle(broker: Broker, call: Call, request: m.DeleteTopicsRequest) -> Outcom
         refs = [TopicRef(topic.name, topic.topic_id) for topic in request.topics]
     else:
         refs = [TopicRef(name) for name in request.topic_names]
-    return commit(
-        broker,
-        lambda image: decide_delete_topics(image, broker.layers, refs),
-        _answer,
-        lambda refused: _refuse_all(refs, refused),
-    )
+    decided = broker.controller.submit(lambda image: decide_delete_topics(image, broker.layers, refs))
+    return decided.map(_answer).recover(Refused, lambda refused: _refuse_all(refs, refused))
 
 
 def _answer(deleted: tuple[DeletedTopic, ...]) -> m.DeleteTopicsResponse:

@@ -6,13 +6,12 @@ With a transactional id the coordinator fences every earlier producer of that id
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_PRODUCER_ID
-from millpond.broker.api import Api, Call, Outcome, Response
+from millpond.broker.api import Api, Call, Outcome
 from millpond.broker.transaction_calls import ask_transaction
-from millpond.broker.wait import Wait
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -23,28 +22,16 @@ def handle(broker: Broker, call: Call, request: m.InitProducerIdRequest) -> Outc
     if request.transactional_id is not None:
         return _transactional(broker, call, request, request.transactional_id)
     # Without a transactional id nobody can be fenced: a fresh id is always a right answer, as it is in Kafka.
-    wait: Wait[Response] = Wait()
-
-    def allotted(producer_id: int | None) -> None:
-        if producer_id is None:
-            wait.finish(_answer(ErrorCode.KAFKA_STORAGE_ERROR))
-        else:
-            wait.finish(_answer(ErrorCode.NONE, producer_id, epoch=0))
-
-    broker.producer_ids.next(allotted)
-    return wait
+    fresh = broker.producer_ids.next()
+    return fresh.map(lambda producer_id: _answer(ErrorCode.NONE, producer_id, epoch=0)).recover(
+        Refused, lambda _: _answer(ErrorCode.KAFKA_STORAGE_ERROR)
+    )
 
 
 def _transactional(broker: Broker, call: Call, request: m.InitProducerIdRequest, transactional_id: str) -> Outcome:
-    wait: Wait[Any] = Wait()
-
-    def fail(_: object, refused: Refused) -> Response:
-        return _answer(refused.code)
-
-    broker.producer_ids.have_one(
-        lambda: ask_transaction(broker, call, transactional_id, request, fail).then(wait.finish)
+    return broker.producer_ids.have_one().chain(
+        lambda _: ask_transaction(broker, call, transactional_id, request, lambda refused: _answer(refused.code))
     )
-    return wait
 
 
 def _answer(error: ErrorCode, producer_id: int = NO_PRODUCER_ID, epoch: int = -1) -> m.InitProducerIdResponse:

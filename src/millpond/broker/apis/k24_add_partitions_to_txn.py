@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later, gather
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.asking import gather
 from millpond.broker.transaction_calls import ask_transaction
-from millpond.coordinators.shard import Request
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -28,12 +28,17 @@ def handle(broker: Broker, call: Call, request: m.AddPartitionsToTxnRequest) -> 
         if unknown:
             results = _results(request.v3_and_below_topics, ErrorCode.OPERATION_NOT_ATTEMPTED, unknown)
             return m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
-        return ask_transaction(broker, call, request.v3_and_below_transactional_id, request, _fail)
-    waits = [
-        ask_transaction(broker, call, each.transactional_id, m.AddPartitionsToTxnRequest(transactions=[each]), _fail)
-        for each in request.transactions
+        transactional_id = request.v3_and_below_transactional_id
+        return ask_transaction(broker, call, transactional_id, request, partial(_fail, call.version, request))
+    parts = [
+        _ask_one(broker, call, m.AddPartitionsToTxnRequest(transactions=[each])) for each in request.transactions
     ]
-    return gather(waits, _join)
+    return gather(parts).map(_join)
+
+
+def _ask_one(broker: Broker, call: Call, body: m.AddPartitionsToTxnRequest) -> Later[Any]:
+    (transaction,) = body.transactions
+    return ask_transaction(broker, call, transaction.transactional_id, body, partial(_fail, call.version, body))
 
 
 def _unknown(broker: Broker, topics: TopicList) -> frozenset[tuple[str, int]]:
@@ -65,10 +70,8 @@ def _results(
     ]
 
 
-def _fail(request: Request, refused: Refused) -> m.AddPartitionsToTxnResponse:
-    body = request.body
-    assert isinstance(body, m.AddPartitionsToTxnRequest)
-    if request.version < MANY_FROM:
+def _fail(version: int, body: m.AddPartitionsToTxnRequest, refused: Refused) -> m.AddPartitionsToTxnResponse:
+    if version < MANY_FROM:
         return m.AddPartitionsToTxnResponse(
             results_by_topic_v3_and_below=_results(body.v3_and_below_topics, refused.code)
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.transaction_calls import after_opening, ask_transaction
+from millpond.broker.transaction_calls import ask_transaction, opened
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -17,14 +17,12 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: m.AddOffsetsToTxnRequest) -> Outcome:
-    if broker.groups.is_open:
-        return ask_transaction(broker, call, request.transactional_id, request, _fail)
-    return after_opening(
-        broker, broker.groups, lambda: ask_transaction(broker, call, request.transactional_id, request, _fail)
+    return opened(broker, broker.groups).chain(
+        lambda _: ask_transaction(broker, call, request.transactional_id, request, _fail)
     )
 
 
-def _fail(_: object, refused: Refused) -> m.AddOffsetsToTxnResponse:
+def _fail(refused: Refused) -> m.AddOffsetsToTxnResponse:
     return m.AddOffsetsToTxnResponse(error_code=refused.code)
 
 

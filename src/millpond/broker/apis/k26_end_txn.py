@@ -21,7 +21,7 @@ def handle(broker: Broker, call: Call, request: m.EndTxnRequest) -> Outcome:
     return ask_transaction(broker, call, request.transactional_id, request, _fail)
 
 
-def _fail(_: object, refused: Refused) -> m.EndTxnResponse:
+def _fail(refused: Refused) -> m.EndTxnResponse:
     return m.EndTxnResponse(error_code=refused.code, producer_id=-1, producer_epoch=-1)
 
 

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
+from millpond.base.later import Later, done, gather
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.asking import gather
 from millpond.broker.coordination import Producer
-from millpond.broker.wait import Wait
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def handle(broker: Broker, call: Call, request: m.WriteTxnMarkersRequest) -> Out
         for topic in marker.topics
         for index in topic.partition_indexes
     ]
-    waits = [_write(broker, marker, place) for marker, place in places]
+    codes = [_write(broker, marker, place) for marker, place in places]
 
     def answer(codes: list[ErrorCode]) -> m.WriteTxnMarkersResponse:
         found = iter(codes)
@@ -51,31 +50,26 @@ def handle(broker: Broker, call: Call, request: m.WriteTxnMarkersRequest) -> Out
             ]
         )
 
-    return gather(waits, answer)
+    return gather(codes).map(answer)
 
 
-def _write(broker: Broker, marker: m.WriteTxnMarkersRequest.WritableTxnMarker, place: TopicPartition) -> Wait[Any]:
+def _write(
+    broker: Broker, marker: m.WriteTxnMarkersRequest.WritableTxnMarker, place: TopicPartition
+) -> Later[ErrorCode]:
     # Not at the head of the file: it brings the whole coordinator with it.
     from millpond.broker.transactions import write_marker
 
-    wait: Wait[Any] = Wait()
     if broker.partitions.get(*place) is None:
-        wait.finish(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return wait
-
-    def done(refused: Refused | None) -> None:
-        wait.finish(ErrorCode.NONE if refused is None else refused.code)
-
-    write_marker(
+        return done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    written = write_marker(
         broker,
         place,
         Producer(marker.producer_id, marker.producer_epoch),
         marker.transaction_result,
         marker.coordinator_epoch,
         marker.transaction_version,
-        done,
     )
-    return wait
+    return written.map(lambda _: ErrorCode.NONE).recover(Refused, lambda refused: refused.code)
 
 
 API = Api(key=27, name="WriteTxnMarkers", versions=(1, 2), handle=handle)

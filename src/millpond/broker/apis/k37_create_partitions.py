@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millpond.base.errors import Refused
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.commit import commit
 from millpond.metadata.decision import Verdict
 from millpond.metadata.topics import GrownTopic, MorePartitions, decide_create_partitions
 from millpond.wire import messages as m
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 def handle(broker: Broker, call: Call, request: m.CreatePartitionsRequest) -> Outcome:
     wanted = [_wanted(topic) for topic in request.topics]
-    return commit(
-        broker,
+    decided = broker.controller.submit(
         lambda image: decide_create_partitions(
             image, broker.layers, wanted, broker.entropy, validate_only=request.validate_only
-        ),
-        _answer,
-        lambda refused: _answer(tuple(GrownTopic(topic.name, Verdict.of(refused)) for topic in wanted)),
+        )
+    )
+    return decided.map(_answer).recover(
+        Refused, lambda refused: _answer(tuple(GrownTopic(topic.name, Verdict.of(refused)) for topic in wanted))
     )
 
 

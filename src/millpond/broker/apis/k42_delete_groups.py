@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millpond.base.later import gather
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.asking import gather
 from millpond.broker.group_calls import ask_group
 from millpond.wire import messages as m
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: m.DeleteGroupsRequest) -> Outcome:
-    waits = [
+    parts = [
         ask_group(broker, call, group_id, m.DeleteGroupsRequest(groups_names=[group_id]))
         for group_id in dict.fromkeys(request.groups_names)
     ]
-    return gather(waits, _join)
+    return gather(parts).map(_join)
 
 
 def _join(parts: list[m.DeleteGroupsResponse]) -> m.DeleteGroupsResponse:

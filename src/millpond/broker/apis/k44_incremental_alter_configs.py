@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millpond.base.errors import Refused
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.commit import commit
 from millpond.metadata.configs import ConfigChange, ResourceChanges, ResourceVerdict, decide_incremental_alter
 from millpond.metadata.decision import Verdict
 from millpond.metadata.image import Resource
@@ -26,10 +26,11 @@ def handle(broker: Broker, call: Call, request: m.IncrementalAlterConfigsRequest
         )
         for each in request.resources
     ]
-    return commit(
-        broker,
-        lambda image: decide_incremental_alter(image, broker.layers, wanted, validate_only=request.validate_only),
-        _answer,
+    decided = broker.controller.submit(
+        lambda image: decide_incremental_alter(image, broker.layers, wanted, validate_only=request.validate_only)
+    )
+    return decided.map(_answer).recover(
+        Refused,
         lambda refused: _answer(tuple(ResourceVerdict(each.resource, Verdict.of(refused)) for each in wanted)),
     )
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import Refused
+from millpond.base.later import Later, gather
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.asking import ask, gather
-from millpond.coordinators.shard import Request
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -15,22 +14,20 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: m.DescribeTransactionsRequest) -> Outcome:
-    waits = [
-        ask(broker.transactions, call, each, m.DescribeTransactionsRequest(transactional_ids=[each]), _fail)
-        for each in dict.fromkeys(request.transactional_ids)
-    ]
-    return gather(waits, _join)
+    return gather([_ask_one(broker, call, each) for each in dict.fromkeys(request.transactional_ids)]).map(_join)
 
 
-def _fail(request: Request, refused: Refused) -> m.DescribeTransactionsResponse:
-    body = request.body
-    assert isinstance(body, m.DescribeTransactionsRequest)
-    return m.DescribeTransactionsResponse(
-        transaction_states=[
-            m.DescribeTransactionsResponse.TransactionState(transactional_id=each, error_code=refused.code)
-            for each in body.transactional_ids
-        ]
+def _ask_one(broker: Broker, call: Call, transactional_id: str) -> Later[Any]:
+    body = m.DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    reply = broker.transactions.ask(call, transactional_id, body)
+    return reply.recover(Refused, lambda refused: _fail(transactional_id, refused))
+
+
+def _fail(transactional_id: str, refused: Refused) -> m.DescribeTransactionsResponse:
+    state = m.DescribeTransactionsResponse.TransactionState(
+        transactional_id=transactional_id, error_code=refused.code
     )
+    return m.DescribeTransactionsResponse(transaction_states=[state])
 
 
 def _join(parts: list[m.DescribeTransactionsResponse]) -> m.DescribeTransactionsResponse:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
+from millpond.base.later import gather
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.asking import Asker, gather
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -17,15 +17,11 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: m.ListTransactionsRequest) -> Outcome:
-    askers = []
-    for home in broker.transactions.homes():
-        asker = Asker(call, request, _fail)
-        home.run(lambda shard, now_ms, asker=asker: shard.step(asker.request, now_ms))  # type: ignore[misc]
-        askers.append(asker)
-    return gather([asker.wait for asker in askers], _join)
+    parts = [home.ask(call, request).recover(Refused, _fail) for home in broker.transactions.homes()]
+    return gather(parts).map(_join)
 
 
-def _fail(_: object, refused: Refused) -> m.ListTransactionsResponse:
+def _fail(refused: Refused) -> m.ListTransactionsResponse:
     return m.ListTransactionsResponse(error_code=refused.code)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from millpond.base.later import gather
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.asking import gather
 from millpond.broker.authorised_operations import ON_GROUP
 from millpond.broker.group_calls import ask_group
 from millpond.wire import messages as m
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: m.ConsumerGroupDescribeRequest) -> Outcome:
-    waits = [
+    parts = [
         ask_group(broker, call, group_id, m.ConsumerGroupDescribeRequest(group_ids=[group_id]))
         for group_id in dict.fromkeys(request.group_ids)
     ]
-    return gather(waits, partial(_join, request.include_authorized_operations))
+    return gather(parts).map(partial(_join, request.include_authorized_operations))
 
 
 def _join(with_operations: bool, parts: list[m.ConsumerGroupDescribeResponse]) -> m.ConsumerGroupDescribeResponse:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TypeVar
 
+from millpond.base.later import Later
 from millpond.base.ports import Clock
 
 T = TypeVar("T")
@@ -25,17 +26,20 @@ class SimWorkers:
         self._clock = clock
         self._random = Random(seed)
 
-    def run(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
+    def run(self, job: Callable[[], T]) -> Later[T]:
+        later: Later[T] = Later()
+
         def work() -> None:
             try:
                 result = job()
             except Exception as error:
-                refused = error
-                self._later(lambda: failed(refused))
+                failure = error
+                self._later(lambda: later.fail(failure))
             else:
-                self._later(lambda: done(result))
+                self._later(lambda: later.finish(result))
 
         self._later(work)
+        return later
 
     def _later(self, callback: Callable[[], None]) -> None:
         delay_ms = self._random.randint(0, self.delay_ms_max)
