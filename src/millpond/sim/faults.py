@@ -52,6 +52,8 @@ class Trouble:
         if not self.node.is_up and now_ms >= self._start_at_ms and not self.node.start():
             self.starts_refused += 1
             self._rest()
+        if self.node.is_up and self._behind_ms:
+            self._set_clock_right()
         self.sim.clock.call_later(20, self.watch)
 
     def end(self) -> None:
@@ -218,13 +220,15 @@ class Trouble:
         self.sim.clock.jump_wall(jump_ms)
 
     def _clock_behind(self, fault: FaultPlan) -> None:
-        """The node's own wall clock is far behind, as after an empty battery, until a time server sets it right."""
-        if self._behind_ms:
+        """The node boots with a wall clock far behind, as after an empty battery; a time server sets it right before
+        anybody works, and the next start may not hold the first against them."""
+        if self._behind_ms or not self.node.is_up:
             return
         self.clock_leapt = True
         self._behind_ms = BEHIND_MS[int(fault.luck * len(BEHIND_MS))]
         self.sim.jump_wall(self.node.name, -self._behind_ms)
-        self._later(fault, self._set_clock_right)
+        self._kill(fault)
+        self.sim.clock.call_later(RESTART_MS_MAX + fault.lasts_ms, lambda: self._kill(fault))
 
     def _set_clock_right(self) -> None:
         self.sim.jump_wall(self.node.name, self._behind_ms)

@@ -16,16 +16,12 @@ EVENTS_MAX = 10_000_000
 class SimTimer:
     """One event to come."""
 
-    __slots__ = ("callback", "cancelled", "moment", "order")
+    __slots__ = ("callback", "cancelled", "moment")
 
-    def __init__(self, moment: int, order: tuple[float, int], callback: Callable[[], None]) -> None:
+    def __init__(self, moment: int, callback: Callable[[], None]) -> None:
         self.moment = moment
-        self.order = order
         self.callback = callback
         self.cancelled = False
-
-    def __lt__(self, other: SimTimer) -> bool:
-        return (self.moment, self.order) < (other.moment, other.order)
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -44,7 +40,8 @@ class VirtualClock:
         self._wall_offset_ms = WALL_START_MS
         self._random = Random(seed) if shuffle else None
         self._asked = 0
-        self._queue: list[SimTimer] = []
+        self._queue: list[tuple[int, float, int, SimTimer]] = []
+        """By moment, then luck, then the order in which they were asked for: no two are equal before the timer."""
 
     # The port
 
@@ -62,15 +59,18 @@ class VirtualClock:
         return self._add(self.now_ms + max(delay_ms, 0), luck, callback)
 
     def _add(self, moment: int, luck: float, callback: Callable[[], None]) -> SimTimer:
-        self._asked += 1
-        timer = SimTimer(moment, (luck, self._asked), callback)
-        heapq.heappush(self._queue, timer)
+        timer = SimTimer(moment, callback)
+        self._push(timer, luck)
         return timer
+
+    def _push(self, timer: SimTimer, luck: float) -> None:
+        self._asked += 1
+        heapq.heappush(self._queue, (timer.moment, luck, self._asked, timer))
 
     def put_off(self, timer: SimTimer, moment: int) -> None:
         """Run a timer that has come up once more, later; whoever holds it can still cancel it."""
         timer.moment = max(moment, self.now_ms)
-        heapq.heappush(self._queue, timer)
+        self._push(timer, self._random.random() if self._random else 0.0)
 
     # What a test can do to it
 
@@ -80,12 +80,12 @@ class VirtualClock:
 
     def pending(self) -> int:
         """How many events are still to come."""
-        return sum(not timer.cancelled for timer in self._queue)
+        return sum(not entry[-1].cancelled for entry in self._queue)
 
     def step(self) -> bool:
         """Run the next event, moving time to it. False when there is none."""
         while self._queue:
-            timer = heapq.heappop(self._queue)
+            timer = heapq.heappop(self._queue)[-1]
             if timer.cancelled:
                 continue
             self.now_ms = timer.moment
@@ -112,6 +112,6 @@ class VirtualClock:
         self.run_until(within_ms=duration_ms)
 
     def _due_by(self, deadline: int) -> bool:
-        while self._queue and self._queue[0].cancelled:
+        while self._queue and self._queue[0][-1].cancelled:
             heapq.heappop(self._queue)
-        return bool(self._queue) and self._queue[0].moment <= deadline
+        return bool(self._queue) and self._queue[0][0] <= deadline
