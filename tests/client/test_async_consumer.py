@@ -78,3 +78,25 @@ def test_closing_ends_an_iteration_that_waits(cluster) -> None:
         return await asyncio.wait_for(listening, 5)
 
     assert asyncio.run(main()) == 0
+
+
+def test_what_a_cancelled_poll_took_is_handed_out_by_the_next(pond) -> None:
+    topic, group = pond.topic(1), pond.group()
+
+    async def play() -> list[bytes | None]:
+        async with AsyncConsumer(group, [topic], bootstrap=pond.bootstrap) as consumer:
+            while not await consumer.assignment():
+                await consumer.poll(1, 0.05)
+            polling = asyncio.create_task(consumer.poll(100, 5.0))
+            await asyncio.sleep(0.2)
+            polling.cancel()
+            # It still waits on its thread, and gets what nobody will see.
+            await asyncio.to_thread(pond.fill, topic, VALUES)
+            await consumer.commit()
+            assert await consumer.committed() in ({TopicPartition(topic, 0): None}, {TopicPartition(topic, 0): 0})
+            seen = [message.value for message in await consumer.poll(100, 5.0)]
+            while len(seen) < len(VALUES):
+                seen += [message.value for message in await consumer.poll(100, 5.0)]
+            return seen
+
+    assert asyncio.run(play()) == VALUES

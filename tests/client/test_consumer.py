@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -216,3 +218,119 @@ def test_what_cannot_be_is_refused(cluster) -> None:
     consumer.close()
     with pytest.raises(Closed):
         consumer.poll()
+
+
+class Held:
+    """librdkafka in a busy process: before one of its calls another thread has the interpreter for a while."""
+
+    def __init__(self, raw: Any, name: str) -> None:
+        self._raw = raw
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._name:
+            time.sleep(0.03)
+        return getattr(self._raw, name)
+
+
+GROUP_WAYS = {
+    "cooperative": {},
+    "eager": {"settings": {"partition.assignment.strategy": "range"}},
+    "new protocol": {"protocol": "consumer"},
+}
+
+
+@pytest.mark.parametrize("way", GROUP_WAYS)
+def test_what_is_revoked_inside_a_poll_is_not_handed_out_by_it(pond, way) -> None:
+    topic, group = pond.topic(), pond.group()
+    for partition in range(4):
+        pond.fill(topic, [b"x"] * 5_000, partition=partition)
+    held: set[TopicPartition] = set()
+    revocations = 0
+
+    def revoked(partitions: list[TopicPartition]) -> None:
+        nonlocal revocations
+        revocations += 1
+        held.difference_update(partitions)
+
+    options = {"bootstrap": pond.bootstrap, "session_timeout_s": 0.9, **GROUP_WAYS[way]}
+    foreign = []
+    with Consumer(group, [topic], on_assigned=held.update, on_revoked=revoked, **options) as first:
+        first.raw = Held(first.raw, "consume")  # type: ignore[assignment]
+
+        def churn() -> None:
+            for _ in range(5):
+                eventually(lambda: len(held) == 4)
+                with Consumer(group, [topic], **options) as second:
+                    eventually(lambda each=second: each.poll(1, 0.02) or each.assignment())
+
+        churning = threading.Thread(target=churn)
+        churning.start()
+        while churning.is_alive():
+            batch = first.poll(20, 0.05)
+            foreign += [str(each) for each in batch if TopicPartition(each.topic, each.partition) not in held]
+        churning.join()
+    assert revocations >= 3
+    assert foreign == [], f"{len(foreign)} records of others in {revocations} revocations"
+
+
+def test_what_came_with_a_failure_is_handed_out_afterwards(pond) -> None:
+    topic, group = pond.topic(1), pond.group()
+    pond.fill(topic, VALUES)
+    wrongs = iter([RuntimeError("a callback of ours")])
+
+    def assigned(partitions: list[TopicPartition]) -> None:
+        for wrong in wrongs:
+            raise wrong
+
+    with Consumer(group, [topic], bootstrap=pond.bootstrap, on_assigned=assigned) as consumer:
+        with pytest.raises(RuntimeError, match="of ours"):
+            eventually(lambda: consumer.poll(10, 0.1))
+        assert take(consumer, 40) == VALUES
+
+
+def test_a_commit_that_nobody_waited_for_counts_when_it_is_known(pond) -> None:
+    topic, group = pond.topic(1), pond.group()
+    pond.fill(topic, VALUES)
+    partition = TopicPartition(topic, 0)
+    with Consumer(group, [topic], bootstrap=pond.bootstrap) as consumer:
+        take(consumer, 10)
+        sent: list[bool] = []
+        raw_commit = consumer.raw.commit
+
+        class Losing:
+            """librdkafka, but a commit without waiting never arrives."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(raw, name)
+
+            def commit(self, *, offsets: Any, asynchronous: bool) -> Any:
+                sent.append(asynchronous)
+                return None if asynchronous else raw_commit(offsets=offsets, asynchronous=False)
+
+        raw, consumer.raw = consumer.raw, Losing()  # type: ignore[assignment]
+        consumer.commit(wait=False)
+        consumer.commit()
+        assert sent == [True, False]
+        assert consumer.committed([partition]) == {partition: 10}
+        consumer.raw = raw
+        take(consumer, 5)
+        consumer.commit(wait=False)
+        consumer.pause()
+        assert eventually(lambda: consumer.poll(1, 0.05) or not consumer._uncommitted())
+        assert consumer.committed([partition]) == {partition: 15}
+
+
+def test_a_pause_holds_also_what_was_fetched_ahead(pond) -> None:
+    topic = pond.topic(2)
+    for partition in (0, 1):
+        pond.fill(topic, [b"%d" % partition] * 5, partition=partition)
+    with Consumer(None, [topic], bootstrap=pond.bootstrap) as consumer:
+        first = consumer.next(10)
+        assert first is not None
+        held = TopicPartition(topic, first.partition)
+        consumer.pause([held])
+        rest = [each.partition for each in iter(lambda: consumer.next(1.0), None)]
+        assert rest == [1 - first.partition] * 5
+        consumer.resume([held])
+        assert len(take(consumer, 4)) == 4

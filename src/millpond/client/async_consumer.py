@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar, Unpack
 
 from millpond.base.ids import TopicPartition
-from millpond.client.consumer import Consumer, ConsumerGiven, Places
+from millpond.client.consumer import Consumer, ConsumerGiven, Partitions
 from millpond.client.message import Message
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class AsyncConsumer:
         self._closed = False
 
     async def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Message]:
-        return await self._run(self._consumer.poll, max_records, timeout_s)
+        return await self._records(partial(self._consumer.poll, max_records, timeout_s))
 
     async def batches(self, max_records: int = 500, timeout_s: float = 1.0) -> AsyncIterator[list[Message]]:
         while True:
@@ -37,7 +37,7 @@ class AsyncConsumer:
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Records, one by one, until it is closed. `commit` includes the one in hand."""
         while not self._closed:
-            if message := await self._run(self._consumer.next, 0.5):
+            for message in await self._records(self._next):
                 yield message
 
     async def commit(
@@ -49,32 +49,32 @@ class AsyncConsumer:
     ) -> None:
         await self._run(partial(self._consumer.commit, message, offsets=offsets, wait=wait))
 
-    async def committed(self, places: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int | None]:
-        return await self._run(self._consumer.committed, places)
+    async def committed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int | None]:
+        return await self._run(self._consumer.committed, partitions)
 
     async def seek(self, topic: str, partition: int, offset: int) -> None:
         await self._run(self._consumer.seek, topic, partition, offset)
 
-    async def seek_to_time(self, when: datetime | int, places: Iterable[TopicPartition] | None = None) -> None:
-        await self._run(self._consumer.seek_to_time, when, places)
+    async def seek_to_time(self, when: datetime | int, partitions: Iterable[TopicPartition] | None = None) -> None:
+        await self._run(self._consumer.seek_to_time, when, partitions)
 
-    async def seek_to_beginning(self, places: Iterable[TopicPartition] | None = None) -> None:
-        await self._run(self._consumer.seek_to_beginning, places)
+    async def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        await self._run(self._consumer.seek_to_beginning, partitions)
 
-    async def seek_to_end(self, places: Iterable[TopicPartition] | None = None) -> None:
-        await self._run(self._consumer.seek_to_end, places)
+    async def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        await self._run(self._consumer.seek_to_end, partitions)
 
-    async def pause(self, places: Iterable[TopicPartition] | None = None) -> None:
-        await self._run(self._consumer.pause, places)
+    async def pause(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        await self._run(self._consumer.pause, partitions)
 
-    async def resume(self, places: Iterable[TopicPartition] | None = None) -> None:
-        await self._run(self._consumer.resume, places)
+    async def resume(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        await self._run(self._consumer.resume, partitions)
 
-    async def assignment(self) -> Places:
+    async def assignment(self) -> Partitions:
         return await self._run(self._consumer.assignment)
 
-    async def position(self, place: TopicPartition) -> int | None:
-        return await self._run(self._consumer.position, place)
+    async def position(self, partition: TopicPartition) -> int | None:
+        return await self._run(self._consumer.position, partition)
 
     async def lag(self) -> dict[TopicPartition, int]:
         return await self._run(self._consumer.lag)
@@ -91,6 +91,20 @@ class AsyncConsumer:
 
     async def __aexit__(self, *failure: object) -> None:
         await self.close()
+
+    def _next(self) -> list[Message]:
+        message = self._consumer.next(0.5)
+        return [] if message is None else [message]
+
+    async def _records(self, call: Callable[[], list[Message]]) -> list[Message]:
+        """Records for whoever awaits them; when that is cancelled meanwhile, they are for the next who asks."""
+        taking = self._thread.submit(call)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(taking))
+        except asyncio.CancelledError:
+            if not taking.cancel() and not self._closed:
+                self._thread.submit(lambda: self._consumer.put_back(taking.result()))
+            raise
 
     async def _run(self, call: Callable[..., T], *given: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *given))

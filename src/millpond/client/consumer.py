@@ -6,16 +6,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 from confluent_kafka import Consumer as RawConsumer
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as RawMessage
-from confluent_kafka import TopicPartition as RawPlace
+from confluent_kafka import TopicPartition as RawPartition
 
 from millpond.base.ids import TopicPartition
 from millpond.client.connection import LOG, common_settings, make
 from millpond.client.errors import (
+    ClientError,
     Closed,
     CommitFailed,
     ConfigError,
@@ -25,16 +26,19 @@ from millpond.client.errors import (
     UnknownTopic,
     advice_on,
 )
-from millpond.client.message import Message, from_raw
+from millpond.client.message import Message, from_raw, partition_of
 
 From: TypeAlias = Literal["earliest", "latest"] | datetime | int
 """Where a group begins that has committed nothing yet: an int is a time in milliseconds since 1970."""
 Protocol: TypeAlias = Literal["classic", "consumer"]
-Places: TypeAlias = list[TopicPartition]
-OnRebalance: TypeAlias = Callable[[Places], None]
+Partitions: TypeAlias = list[TopicPartition]
+OnRebalance: TypeAlias = Callable[[Partitions], None]
 
 ANSWER_SECONDS = 15.0
 SEEK_SECONDS = 2.0
+NEXT_RECORDS = 500
+
+T = TypeVar("T")
 
 
 class ConsumerGiven(TypedDict, total=False):
@@ -92,14 +96,30 @@ class Consumer:
         self._on_lost = on_lost
         self._wait_for_topics = wait_for_topics
         self._handed_out: dict[TopicPartition, int] = {}
+        """The offset after the last record handed out."""
         self._committed: dict[TopicPartition, int] = {}
+        """What the group is known to have committed of that."""
         self._buffer: deque[Message] = deque()
-        """Records that came with one handed out by `next`."""
+        """Records that librdkafka has given and nobody was handed yet."""
+        self._revoked_meanwhile: set[TopicPartition] = set()
+        """Taken away while records were being popped: those popped of them are not ours any more."""
+        self._restarts: list[RawPartition] = []
+        """Taken away and given back while records were being popped."""
+        self._failure: BaseException | None = None
+        """What a callback raised, or librdkafka said, until whoever called can be told."""
         self._ended: set[TopicPartition] = set()
         """Partitions whose end was reached and from which nothing came since."""
         self._closed = False
-        told = _settings(group, from_, protocol, instance, isolation, session_timeout_s)
-        self.raw = make(RawConsumer, common_settings(bootstrap) | told | dict(settings or {}))
+        chosen = common_settings(bootstrap) | _settings(
+            group, from_, protocol, instance, isolation, session_timeout_s
+        )
+        chosen |= {"on_commit": self._noted} | dict(settings or {})
+        self._is_incremental = (
+            chosen.get("group.protocol") == "consumer"
+            or chosen.get("partition.assignment.strategy") == "cooperative-sticky"
+        )
+        """Whether a rebalance changes the assignment; else it replaces it."""
+        self.raw = make(RawConsumer, chosen)
         if group is None:
             self._assign_all()
         else:
@@ -109,10 +129,11 @@ class Consumer:
 
     def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Message]:
         """Up to `max_records`: waits for the first, then takes what is there. Empty when the time is over."""
-        found = self._take(max_records, timeout_s)
-        for message in found:
-            self._note(message)
-        return found
+        self._check_open()
+        if max_records < 1:
+            raise ConfigError(f"max_records is at least 1, not {max_records}")
+        self._fill(max_records, timeout_s)
+        return [self._hand_out() for _ in range(min(max_records, len(self._buffer)))]
 
     def batches(self, max_records: int = 500, timeout_s: float = 1.0) -> Iterator[list[Message]]:
         """Lists of records, never empty, for ever."""
@@ -128,13 +149,15 @@ class Consumer:
 
     def next(self, timeout_s: float = 1.0) -> Message | None:
         """The next record; None when none came in time."""
-        if not self._buffer:
-            self._buffer = deque(self._take(500, timeout_s))
-        if not self._buffer:
-            return None
-        message = self._buffer.popleft()
-        self._note(message)
-        return message
+        self._check_open()
+        self._fill(NEXT_RECORDS, timeout_s)
+        return self._hand_out() if self._buffer else None
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """These were handed out last and nobody has looked at them: hand them out again."""
+        self._buffer.extendleft(reversed(messages))
+        for message in reversed(messages):
+            self._handed_out[partition_of(message)] = message.offset
 
     # Committing
 
@@ -145,108 +168,124 @@ class Consumer:
         offsets: Mapping[TopicPartition, int] | None = None,
         wait: bool = True,
     ) -> None:
-        """Commit what has been handed out, or up to and with one message, or the given next offsets."""
+        """Commit what has been handed out, or up to and with one message, or the given next offsets.
+
+        Without `wait` nobody hears of a failure but the log; a later `commit` sends again what is not known to be
+        committed.
+        """
         if self.group is None:
             raise ConfigError("a consumer without a group has nowhere to commit: give it a group")
         self._check_open()
         if message is not None:
-            wanted: Mapping[TopicPartition, int] = {
-                TopicPartition(message.topic, message.partition): message.offset + 1
-            }
+            wanted: Mapping[TopicPartition, int] = {partition_of(message): message.offset + 1}
         else:
             wanted = self._uncommitted() if offsets is None else offsets
         if not wanted:
             return
-        places = [RawPlace(place.topic, place.partition, offset) for place, offset in wanted.items()]
+        asked = [RawPartition(*partition, offset) for partition, offset in wanted.items()]
         try:
-            if wait:
-                done = self.raw.commit(offsets=places, asynchronous=False)
-                failed = next((each.error for each in done or () if each.error is not None), None)
-                if failed is not None:
-                    raise KafkaException(failed)
-            else:
-                self.raw.commit(offsets=places, asynchronous=True)
+            if not wait:
+                self.raw.commit(offsets=asked, asynchronous=True)
+                return
+            done = self.raw.commit(offsets=asked, asynchronous=False)
+            failed = next((each.error for each in done or () if each.error is not None), None)
+            if failed is not None:
+                raise KafkaException(failed)
         except KafkaException as fault:
             error = fault.args[0]
             raise CommitFailed(
-                f"the positions of group {self.group!r} were not committed: {advice_on(error)}",
+                f"the offsets of group {self.group!r} were not committed: {advice_on(error)}",
                 code=error.code(),
                 retriable=error.retriable(),
             ) from fault
         self._committed.update(wanted)
 
-    def committed(self, places: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int | None]:
+    def _noted(self, error: KafkaError | None, raws: list[RawPartition]) -> None:
+        """The outcome of a commit that nobody waited for."""
+        for each in raws:
+            failed = error or each.error
+            if failed is not None:
+                LOG.warning("the offset of %s was not committed: %s", _name_of(each).folder, advice_on(failed))
+            elif _name_of(each) in self._handed_out:
+                self._committed[_name_of(each)] = each.offset
+
+    def committed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int | None]:
         """The group's committed offsets; None where there is none."""
-        asked = self._raw_places(places)
+        asked = self._raws(partitions)
         found = self._ask("the committed offsets", lambda: self.raw.committed(asked, timeout=ANSWER_SECONDS))
-        return {_place(each): each.offset if each.offset >= 0 else None for each in found}
+        return {_name_of(each): each.offset if each.offset >= 0 else None for each in found}
 
     # Moving about
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """The next record handed out from this partition is the one at `offset`."""
-        self._seek([RawPlace(topic, partition, offset)])
+        self._seek([RawPartition(topic, partition, offset)])
 
-    def seek_to_time(self, when: datetime | int, places: Iterable[TopicPartition] | None = None) -> None:
+    def seek_to_time(self, when: datetime | int, partitions: Iterable[TopicPartition] | None = None) -> None:
         """To the first record at or after this time; to the end where there is none."""
-        self._seek(self._at_time(_milliseconds(when), self._raw_places(places)))
+        self._seek(self._at_time(_milliseconds(when), self._raws(partitions)))
 
-    def seek_to_beginning(self, places: Iterable[TopicPartition] | None = None) -> None:
-        self._seek(self._at_bound(self._raw_places(places), 0))
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        self._seek(self._at_bound(self._raws(partitions), 0))
 
-    def seek_to_end(self, places: Iterable[TopicPartition] | None = None) -> None:
-        self._seek(self._at_bound(self._raw_places(places), 1))
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        self._seek(self._at_bound(self._raws(partitions), 1))
 
-    def pause(self, places: Iterable[TopicPartition] | None = None) -> None:
+    def pause(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Hand out nothing from these (all, when none are named) until `resume`. Membership goes on."""
-        self.raw.pause(self._raw_places(places))
+        raws = self._raws(partitions)
+        self.raw.pause(raws)
+        # What has been fetched ahead of `next` must wait too; it is fetched again.
+        ahead = {partition_of(message): message.offset for message in reversed(self._buffer)}
+        self._seek([RawPartition(*_name_of(each), ahead[_name_of(each)]) for each in raws if _name_of(each) in ahead])
 
-    def resume(self, places: Iterable[TopicPartition] | None = None) -> None:
-        self.raw.resume(self._raw_places(places))
+    def resume(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        self.raw.resume(self._raws(partitions))
 
     # Looking
 
-    def assignment(self) -> Places:
-        return [_place(each) for each in self.raw.assignment()]
+    def assignment(self) -> Partitions:
+        return [_name_of(each) for each in self.raw.assignment()]
 
-    def position(self, place: TopicPartition) -> int | None:
+    def position(self, partition: TopicPartition) -> int | None:
         """The offset after the last record handed out; None before the first."""
-        if place in self._handed_out:
-            return self._handed_out[place]
-        found: int = self.raw.position([RawPlace(*place)])[0].offset
+        if partition in self._handed_out:
+            return self._handed_out[partition]
+        found: int = self.raw.position([RawPartition(*partition)])[0].offset
         return found if found >= 0 else None
 
     def lag(self) -> dict[TopicPartition, int]:
         """Records between where this consumer is and the end, for each partition it has."""
-        places = self.assignment()
-        committed = self.committed(places) if self.group is not None and places else {}
+        partitions = self.assignment()
+        committed = self.committed(partitions) if self.group is not None and partitions else {}
         answer: dict[TopicPartition, int] = {}
-        for place in places:
-            low, high = self._bounds(place)
-            at = self.position(place)
+        for partition in partitions:
+            low, high = self._bounds(partition)
+            at = self.position(partition)
             if at is None:
-                at = committed.get(place)
-            answer[place] = max(high - (low if at is None else max(at, low)), 0)
+                at = committed.get(partition)
+            answer[partition] = max(high - (low if at is None else max(at, low)), 0)
         return answer
 
-    def _bounds(self, place: TopicPartition) -> tuple[int, int]:
+    def _bounds(self, partition: TopicPartition) -> tuple[int, int]:
         """The first offset of a partition, and the one after the last."""
         found: tuple[int, int] = self._ask(
-            f"the ends of {place.folder}",
-            lambda: self.raw.get_watermark_offsets(RawPlace(*place), timeout=ANSWER_SECONDS),
+            f"the ends of {partition.folder}",
+            lambda: self.raw.get_watermark_offsets(RawPartition(*partition), timeout=ANSWER_SECONDS),
         )
         return found
 
     def is_at_end(self) -> bool:
         """Whether everything that there is has been handed out, from at least one partition."""
-        places = self.raw.assignment()
-        return bool(places) and not self._buffer and all(_place(each) in self._ended for each in places)
+        partitions = self.raw.assignment()
+        return bool(partitions) and not self._buffer and all(_name_of(each) in self._ended for each in partitions)
 
     def close(self) -> None:
         """Leave the group. Idempotent. Commits nothing."""
         if not self._closed:
             self._closed = True
             self.raw.close()
+            self._raise_failure()
 
     def __enter__(self) -> Consumer:
         return self
@@ -256,32 +295,69 @@ class Consumer:
 
     # Inside
 
-    def _take(self, max_records: int, timeout_s: float) -> list[Message]:
-        self._check_open()
-        if max_records < 1:
-            raise ConfigError(f"max_records is at least 1, not {max_records}")
-        if self._buffer:
-            return [self._buffer.popleft() for _ in range(min(max_records, len(self._buffer)))]
+    def _fill(self, most: int, timeout_s: float) -> None:
+        """Wait until there is something to hand out, or until the time is over."""
         deadline = time.monotonic() + timeout_s
-        while True:
+        while not self._buffer:
             # librdkafka's batch call waits until the batch is full; wait for one record, then take what is there.
             first = self.raw.poll(max(deadline - time.monotonic(), 0.0))
-            raws = [first] if first is not None else []
-            if raws and max_records > 1:
-                raws += self.raw.consume(max_records - 1, timeout=0)
-            found = [from_raw(raw) for raw in raws if not self._is_event(raw)]
-            if found or time.monotonic() >= deadline:
-                return found
+            # Callbacks that ran so far came before the record. Those that run from now on may take it away.
+            self._revoked_meanwhile.clear()
+            self._restarts.clear()
+            popped = [] if first is None else [first]
+            try:
+                if popped and most > 1:
+                    popped += self.raw.consume(most - 1, timeout=0)
+            finally:
+                self._keep(popped)
+            self._restart()
+            self._raise_failure()
+            if time.monotonic() >= deadline:
+                return
+
+    def _keep(self, popped: list[RawMessage]) -> None:
+        for raw in popped:
+            if TopicPartition(raw.topic() or "", raw.partition() or 0) in self._revoked_meanwhile:
+                continue
+            try:
+                if not self._is_event(raw):
+                    self._buffer.append(from_raw(raw))
+            except ClientError as failure:
+                # The records behind it must not be lost when the caller goes on after this.
+                self._failure = self._failure or failure
+
+    def _hand_out(self) -> Message:
+        message = self._buffer.popleft()
+        self._handed_out[partition_of(message)] = message.offset + 1
+        return message
+
+    def _restart(self) -> None:
+        """Read from the committed offset what was taken away and given back in one go.
+
+        Nobody can say which of the popped records came before, so none of them was kept.
+        """
+        held = set(self.assignment()) if self._restarts else set()
+        again = [each for each in self._restarts if _name_of(each) in held]
+        self._restarts.clear()
+        if again:
+            if self._is_incremental:
+                self.raw.incremental_unassign(again)
+            self._assign(again)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
 
     def _is_event(self, raw: RawMessage) -> bool:
         """Whether this is no record but news; raises when the consumer cannot go on."""
-        place = TopicPartition(raw.topic() or "", raw.partition() or 0)
+        partition = TopicPartition(raw.topic() or "", raw.partition() or 0)
         error = raw.error()
         if error is None:
-            self._ended.discard(place)
+            self._ended.discard(partition)
             return False
         if error.code() == KafkaError._PARTITION_EOF:
-            self._ended.add(place)
+            self._ended.add(partition)
             return True
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             if not self._wait_for_topics:
@@ -296,88 +372,97 @@ class Consumer:
         return True
 
     def _uncommitted(self) -> dict[TopicPartition, int]:
-        return {place: at for place, at in self._handed_out.items() if self._committed.get(place) != at}
-
-    def _note(self, message: Message) -> None:
-        self._handed_out[TopicPartition(message.topic, message.partition)] = message.offset + 1
+        return {partition: at for partition, at in self._handed_out.items() if self._committed.get(partition) != at}
 
     def _assign_all(self) -> None:
-        places: list[RawPlace] = []
+        partitions: list[RawPartition] = []
         known = self._ask("the topics", lambda: self.raw.list_topics(timeout=ANSWER_SECONDS)).topics
         for topic in self.topics:
             if topic not in known or known[topic].error is not None:
                 raise UnknownTopic(f"topic {topic!r} does not exist: create it first")
-            places += [RawPlace(topic, partition) for partition in known[topic].partitions]
-        self.raw.assign(self._starting(places))
+            partitions += [RawPartition(topic, partition) for partition in known[topic].partitions]
+        self.raw.assign(self._starting(partitions))
 
-    def _starting(self, places: list[RawPlace]) -> list[RawPlace]:
-        """The same places, each with the offset to begin at."""
+    def _starting(self, partitions: list[RawPartition]) -> list[RawPartition]:
+        """The same partitions, each with the offset to begin at."""
         match self._from:
             case "earliest":
-                return self._at_bound(places, 0)
+                return self._at_bound(partitions, 0)
             case "latest":
-                return self._at_bound(places, 1)
+                return self._at_bound(partitions, 1)
             case when:
-                return self._at_time(_milliseconds(when), places)
+                return self._at_time(_milliseconds(when), partitions)
 
-    def _at_bound(self, places: list[RawPlace], bound: int) -> list[RawPlace]:
+    def _at_bound(self, partitions: list[RawPartition], bound: int) -> list[RawPartition]:
         """At the first offset (0) or after the last (1), as a number.
 
         librdkafka looks up a logical offset some time later, and would undo a seek that came in between.
         """
-        return [RawPlace(each.topic, each.partition, self._bounds(_place(each))[bound]) for each in places]
+        return [RawPartition(each.topic, each.partition, self._bounds(_name_of(each))[bound]) for each in partitions]
 
-    def _assigned(self, raw: RawConsumer, places: list[RawPlace]) -> None:
-        if not isinstance(self._from, str):
-            committed = self.committed([_place(each) for each in places])
-            fresh = self._at_time(
-                _milliseconds(self._from), [each for each in places if committed[_place(each)] is None]
-            )
-            begin = {_place(each): each.offset for each in fresh}
-            raw.incremental_assign(
-                [
-                    RawPlace(each.topic, each.partition, begin.get(_place(each), committed[_place(each)] or 0))
-                    for each in places
-                ]
-            )
-        else:
-            raw.incremental_assign(places)
+    def _assigned(self, raw: RawConsumer, raws: list[RawPartition]) -> None:
+        self._guard(self._assign, raws)
+        if self._revoked_meanwhile.intersection(map(_name_of, raws)):
+            # A replaced assignment can only be restarted as a whole.
+            again = [each for each in raws if not self._is_incremental or _name_of(each) in self._revoked_meanwhile]
+            self._restarts += again
+            self._revoked_meanwhile.update(map(_name_of, again))
         if self._on_assigned:
-            self._on_assigned([_place(each) for each in places])
+            self._guard(self._on_assigned, [_name_of(each) for each in raws])
 
-    def _revoked(self, raw: RawConsumer, places: list[RawPlace]) -> None:
-        gone = [_place(each) for each in places]
-        if self._on_revoked:
-            self._on_revoked(gone)
+    def _assign(self, raws: list[RawPartition]) -> None:
+        if not isinstance(self._from, str):
+            committed = self.committed(map(_name_of, raws))
+            fresh = self._at_time(
+                _milliseconds(self._from), [each for each in raws if committed[_name_of(each)] is None]
+            )
+            starts = committed | {_name_of(each): each.offset for each in fresh}
+            raws = [RawPartition(*_name_of(each), starts[_name_of(each)] or 0) for each in raws]
+        if self._is_incremental:
+            self.raw.incremental_assign(raws)
+        else:
+            self.raw.assign(raws)
+
+    def _revoked(self, raw: RawConsumer, raws: list[RawPartition]) -> None:
+        self._let_go(self._on_revoked, raws)
+
+    def _lost(self, raw: RawConsumer, raws: list[RawPartition]) -> None:
+        self._let_go(self._on_lost or self._on_revoked, raws)
+
+    def _let_go(self, callback: OnRebalance | None, raws: list[RawPartition]) -> None:
+        gone = [_name_of(each) for each in raws]
+        if callback:
+            self._guard(callback, gone)
+        self._revoked_meanwhile.update(gone)
         self._forget(gone)
 
-    def _lost(self, raw: RawConsumer, places: list[RawPlace]) -> None:
-        gone = [_place(each) for each in places]
-        told = self._on_lost or self._on_revoked
-        if told:
-            told(gone)
-        self._forget(gone)
+    def _guard(self, callback: Callable[[list[T]], None], given: list[T]) -> None:
+        """Run it; `poll` raises what it raises. Thrown through librdkafka, it would take popped records with it."""
+        try:
+            callback(given)
+        except BaseException as failure:
+            self._failure = self._failure or failure
 
-    def _forget(self, gone: Places) -> None:
-        for place in gone:
-            self._handed_out.pop(place, None)
-            self._committed.pop(place, None)
-            self._ended.discard(place)
-        self._buffer = deque(each for each in self._buffer if TopicPartition(each.topic, each.partition) not in gone)
+    def _forget(self, gone: Partitions) -> None:
+        for partition in gone:
+            self._handed_out.pop(partition, None)
+            self._committed.pop(partition, None)
+            self._ended.discard(partition)
+        self._buffer = deque(each for each in self._buffer if partition_of(each) not in gone)
 
-    def _seek(self, targets: list[RawPlace]) -> None:
-        self._forget([_place(each) for each in targets])
+    def _seek(self, targets: list[RawPartition]) -> None:
+        self._forget([_name_of(each) for each in targets])
         for each in targets:
             self._seek_one(each, time.monotonic() + SEEK_SECONDS)
-            self._handed_out[_place(each)] = each.offset
+            self._handed_out[_name_of(each)] = each.offset
 
-    def _seek_one(self, target: RawPlace, deadline: float) -> None:
+    def _seek_one(self, target: RawPartition, deadline: float) -> None:
         while True:
             try:
                 return self.raw.seek(target)
             except KafkaException as fault:
-                # Just after an assignment the partition is not being fetched yet.
-                if fault.args[0].code() == KafkaError._STATE and time.monotonic() < deadline:
+                # Just after an assignment the partition is not being fetched yet, or another order overtakes this.
+                if fault.args[0].code() in (KafkaError._STATE, KafkaError._OUTDATED) and time.monotonic() < deadline:
                     time.sleep(0.01)
                     continue
                 raise ConsumeFailed(
@@ -385,20 +470,22 @@ class Consumer:
                     "assigned partition can be sought in: poll until it is"
                 ) from fault
 
-    def _at_time(self, when_ms: int, places: list[RawPlace]) -> list[RawPlace]:
-        if not places:
+    def _at_time(self, when_ms: int, partitions: list[RawPartition]) -> list[RawPartition]:
+        if not partitions:
             return []
-        asked = [RawPlace(each.topic, each.partition, when_ms) for each in places]
-        found: list[RawPlace] = self._ask(
+        asked = [RawPartition(each.topic, each.partition, when_ms) for each in partitions]
+        found: list[RawPartition] = self._ask(
             "the offsets of a time", lambda: self.raw.offsets_for_times(asked, timeout=ANSWER_SECONDS)
         )
         return [
-            RawPlace(each.topic, each.partition, each.offset if each.offset >= 0 else self._bounds(_place(each))[1])
+            RawPartition(
+                each.topic, each.partition, each.offset if each.offset >= 0 else self._bounds(_name_of(each))[1]
+            )
             for each in found
         ]
 
-    def _raw_places(self, places: Iterable[TopicPartition] | None) -> list[RawPlace]:
-        return list(self.raw.assignment()) if places is None else [RawPlace(*each) for each in places]
+    def _raws(self, partitions: Iterable[TopicPartition] | None) -> list[RawPartition]:
+        return list(self.raw.assignment()) if partitions is None else [RawPartition(*each) for each in partitions]
 
     def _ask(self, what: str, call: Callable[[], Any]) -> Any:
         try:
@@ -449,7 +536,7 @@ def _settings(
     return told | {"session.timeout.ms": session_ms, "heartbeat.interval.ms": min(3000, max(session_ms // 3, 1))}
 
 
-def _place(raw: RawPlace) -> TopicPartition:
+def _name_of(raw: RawPartition) -> TopicPartition:
     return TopicPartition(raw.topic, raw.partition)
 
 

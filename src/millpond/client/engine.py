@@ -183,7 +183,9 @@ class Engine:
         with self._lock:
             for message in batch:
                 place = TopicPartition(message.topic, message.partition)
-                progress = self._progress.setdefault(place, Progress())
+                progress = self._progress.get(place)
+                if progress is None:
+                    continue
                 progress.begin(message.offset)
                 waited = read_waited(message)
                 if waited.group not in (None, self._options.group):

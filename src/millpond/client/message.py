@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
+from millpond.base.ids import TopicPartition
 from millpond.client.errors import DecodeFailed
 
 if TYPE_CHECKING:
@@ -86,6 +87,10 @@ class Delivery:
     partition: int
     offset: int | None
     timestamp_ms: int
+
+
+def partition_of(message: Message) -> TopicPartition:
+    return TopicPartition(message.topic, message.partition)
 
 
 def from_raw(raw: RawMessage) -> Message:

@@ -1,0 +1,289 @@
+"""A consumer group without a broker: stands in for librdkafka under Consumer and Worker, and rebalances by seed.
+
+As in librdkafka, records and rebalances come through one queue, so that a revocation may run in the middle of
+`consume`, after records of that partition have been popped; what is still queued is then dropped. As on a broker, a
+member of the current generation may commit for any partition, and one that the group has removed may not.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from millpond.base.ids import TopicPartition as Name
+
+TOPIC = "orders"
+
+
+@dataclass(frozen=True)
+class StubRecord:
+    name: Name
+    at: int
+    key_bytes: bytes | None = None
+    fault: KafkaError | None = None
+
+    def topic(self) -> str:
+        return self.name.topic
+
+    def partition(self) -> int:
+        return self.name.partition
+
+    def offset(self) -> int:
+        return self.at
+
+    def error(self) -> KafkaError | None:
+        return self.fault
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 0
+
+    def key(self) -> bytes | None:
+        return self.key_bytes
+
+    def value(self) -> bytes:
+        return b"%d/%d" % (self.name.partition, self.at)
+
+    def headers(self) -> None:
+        return None
+
+
+@dataclass
+class Group:
+    """What the broker knows. Moves of partitions are drawn from `chance`."""
+
+    seed: int
+    partitions: int = 4
+    records_each: int = 300
+    keys: int = 3
+    move_chance: float = 0.1
+    lose_chance: float = 0.02
+    lock: RLock = field(default_factory=RLock)
+    committed: dict[Name, int] = field(default_factory=dict)
+    members: list[StubConsumer] = field(default_factory=list)
+    holders: dict[Name, StubConsumer | None] = field(default_factory=dict)
+    moves: int = 0
+    losses: int = 0
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        self.holders = {Name(TOPIC, n): None for n in range(self.partitions)}
+
+    def join(self, member: StubConsumer) -> None:
+        with self.lock:
+            self.members.append(member)
+            for name, holder in self.holders.items():
+                if holder is None:
+                    self.give(name, member)
+
+    def leave(self, member: StubConsumer) -> None:
+        with self.lock:
+            self.members.remove(member)
+            for name, holder in self.holders.items():
+                if holder is member:
+                    self.holders[name] = None
+                    if self.members:
+                        self.give(name, self.chance.choice(self.members))
+
+    def give(self, name: Name, to: StubConsumer) -> None:
+        self.holders[name] = to
+        to.queue.append(("assign", name))
+
+    def stir(self) -> None:
+        """Maybe a partition moves on: asked back from its holder, or lost by it without warning."""
+        with self.lock:
+            held = [name for name, holder in self.holders.items() if holder and name in holder.owned]
+            if not held:
+                return
+            name = self.chance.choice(held)
+            holder = self.holders[name]
+            assert holder is not None
+            if self.chance.random() < self.lose_chance:
+                self.losses += 1
+                holder.is_removed = True
+                holder.queue.appendleft(("lost", None))
+                for each in held:
+                    if self.holders[each] is holder:
+                        self.give(each, self.chance.choice(self.members))
+            elif self.chance.random() < self.move_chance:
+                self.moves += 1
+                # Before, between or behind the records that are queued already.
+                holder.queue.insert(self.chance.randint(0, len(holder.queue)), ("revoke", name))
+
+    def is_done(self) -> bool:
+        with self.lock:
+            return all(self.committed.get(name, 0) >= self.records_each for name in self.holders)
+
+
+class StubConsumer:
+    """What Consumer uses of confluent_kafka.Consumer."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.queue: deque[tuple[str, Any]] = deque()
+        self.owned: dict[Name, int] = {}
+        """The partitions it has, each with the next offset to fetch."""
+        self.paused: set[Name] = set()
+        self.is_removed = False
+        """The group has gone on without it; what it commits is refused until it is assigned something again."""
+
+    def subscribe(self, topics: list[str], on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
+        self.on_assign, self.on_revoke, self.on_lost = on_assign, on_revoke, on_lost
+        self.group.join(self)
+
+    def poll(self, timeout: float) -> StubRecord | None:
+        taken = self.pop(1)
+        if not taken:
+            time.sleep(min(timeout, 0.0005))
+        return taken[0] if taken else None
+
+    def consume(self, most: int, timeout: float) -> list[StubRecord]:
+        return self.pop(most)
+
+    def pop(self, most: int) -> list[StubRecord]:
+        self.group.stir()
+        self.fetch()
+        taken: list[StubRecord] = []
+        while len(taken) < most:
+            with self.group.lock:
+                if not self.queue:
+                    break
+                kind, what = self.queue.popleft()
+            if kind == "record":
+                taken.append(what)
+            else:
+                self.rebalance(kind, what)
+        return taken
+
+    def fetch(self) -> None:
+        with self.group.lock:
+            for name, at in self.owned.items():
+                to = min(at + self.group.chance.randint(1, 4), self.group.records_each)
+                if name not in self.paused:
+                    keys = self.group.keys
+                    self.queue.extend(("record", StubRecord(name, n, b"%d" % (n % keys))) for n in range(at, to))
+                    self.owned[name] = to
+
+    def rebalance(self, kind: str, name: Name | None) -> None:
+        if kind == "assign":
+            assert name is not None
+            with self.group.lock:
+                if self.group.holders[name] is not self:
+                    return
+                self.is_removed = False
+            self.on_assign(self, [TopicPartition(*name)])
+            return
+        with self.group.lock:
+            gone = [each for each in self.owned if kind == "lost" or each == name]
+        if gone:
+            raws = [TopicPartition(*each) for each in gone]
+            (self.on_lost if kind == "lost" else self.on_revoke)(self, raws)
+            self.incremental_unassign(raws)
+        with self.group.lock:
+            for each in gone:
+                if kind == "revoke" and self.group.holders[each] is self:
+                    self.group.give(each, self.group.chance.choice(self.group.members))
+
+    def incremental_assign(self, raws: Iterable[TopicPartition]) -> None:
+        with self.group.lock:
+            for each in raws:
+                name = Name(each.topic, each.partition)
+                self.owned[name] = self.group.committed.get(name, 0)
+
+    def incremental_unassign(self, raws: Iterable[TopicPartition]) -> None:
+        gone = {Name(each.topic, each.partition) for each in raws}
+        with self.group.lock:
+            self.owned = {name: at for name, at in self.owned.items() if name not in gone}
+            self.paused -= gone
+            kept = [op for op in self.queue if not (op[0] == "record" and op[1].name in gone)]
+            self.queue.clear()
+            self.queue.extend(kept)
+
+    def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
+        with self.group.lock:
+            self.check_member()
+            for each in offsets:
+                self.group.committed[Name(each.topic, each.partition)] = each.offset
+            return offsets
+
+    def check_member(self, **marks: bool) -> None:
+        if self.is_removed:
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_MEMBER_ID, "removed", **marks))
+
+    def consumer_group_metadata(self) -> StubConsumer:
+        return self
+
+    def assignment(self) -> list[TopicPartition]:
+        with self.group.lock:
+            return [TopicPartition(*name) for name in self.owned]
+
+    def pause(self, raws: list[TopicPartition]) -> None:
+        self.paused |= {Name(each.topic, each.partition) for each in raws}
+
+    def resume(self, raws: list[TopicPartition]) -> None:
+        self.paused -= {Name(each.topic, each.partition) for each in raws}
+
+    def seek(self, to: TopicPartition) -> None:
+        name = Name(to.topic, to.partition)
+        with self.group.lock:
+            kept = [op for op in self.queue if not (op[0] == "record" and op[1].name == name)]
+            self.queue.clear()
+            self.queue.extend(kept)
+            self.owned[name] = to.offset
+
+    def close(self) -> None:
+        with self.group.lock:
+            gone = [TopicPartition(*name) for name in self.owned]
+        if gone:
+            self.on_revoke(self, gone)
+        self.group.leave(self)
+
+
+class StubProducer:
+    """What Transactional uses of confluent_kafka.Producer: outputs and positions last together, or not at all."""
+
+    def __init__(self, group: Group, outputs: list[bytes]) -> None:
+        self.group = group
+        self.outputs = outputs
+        self.open: list[bytes] = []
+        self.offsets: list[TopicPartition] = []
+
+    def init_transactions(self, timeout: float) -> None: ...
+
+    def begin_transaction(self) -> None:
+        self.open, self.offsets = [], []
+
+    def produce(self, topic: str, value: bytes, key: bytes | None, **options: object) -> None:
+        self.open.append(value)
+
+    def send_offsets_to_transaction(
+        self, offsets: list[TopicPartition], member: StubConsumer, timeout: float
+    ) -> None:
+        with self.group.lock:
+            member.check_member(txn_requires_abort=True)
+            self.offsets = offsets
+
+    def commit_transaction(self, timeout: float) -> None:
+        with self.group.lock:
+            self.outputs.extend(self.open)
+            self.group.committed.update({Name(each.topic, each.partition): each.offset for each in self.offsets})
+
+    def abort_transaction(self, timeout: float) -> None: ...
+
+    def flush(self, timeout: float) -> int:
+        return 0
+
+
+def stub_make(group: Group, outputs: list[bytes]) -> Callable[..., Any]:
+    """Takes the place of `connection.make`."""
+
+    def make(kind: Any, settings: object) -> Any:
+        return StubConsumer(group) if kind.__name__ == "Consumer" else StubProducer(group, outputs)
+
+    return make
