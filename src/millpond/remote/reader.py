@@ -120,6 +120,7 @@ class _Range:
             fetched = told.responses[0].partitions[0]
             if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._check_still_there()
+                self._check_patience()
                 time.sleep(BACKOFF_SECONDS)
                 return None
             if fetched.error_code != ErrorCode.NONE:
@@ -176,19 +177,25 @@ class _Range:
                 self._check_still_there()
         else:
             self._short_since = None
-        if now > self._deadline:
-            raise ClusterError(
-                f"{self._place.topic}[{self._place.partition}]: nothing came from offset {self._at} on for "
-                f"{self._patience_seconds:g} s, though {self._end} should be there"
-            )
+        self._check_patience(fetched.last_stable_offset)
 
     def _check_still_there(self) -> None:
+        """OffsetsGone when the log does not have the range. What it has but does not give yet is not gone."""
         begins = offsets.earliest(self._cluster, [self._place])[self._place]
-        ends = offsets.latest(self._cluster, [self._place], self._isolation)[self._place]
+        # The end for every reader: what an open transaction hides from this one is there.
+        ends = offsets.latest(self._cluster, [self._place])[self._place]
         if self._at < begins or self._end > ends:
             raise OffsetsGone(self._place, self._at if self._at < begins else self._end - 1, begins, ends)
-        if time.monotonic() > self._deadline:
-            raise OffsetsGone(self._place, self._at, begins, ends)
+
+    def _check_patience(self, last_stable_offset: int | None = None) -> None:
+        if time.monotonic() <= self._deadline:
+            return
+        is_held_back = self._isolation == "read_committed" and last_stable_offset == self._at
+        raise ClusterError(
+            f"{self._place.topic}[{self._place.partition}]: nothing came from offset {self._at} on for "
+            f"{self._patience_seconds:g} s, though the log has the records up to {self._end}"
+            + ("; an open transaction holds them back, see millpond txn list" if is_held_back else "")
+        )
 
     def _wanted(self, records: Buffer, scanned: list[kernel.ScannedBatch], fetched: _Fetched) -> Iterator[RawBatch]:
         committed = self._isolation == "read_committed"

@@ -11,6 +11,8 @@ from millpond.spark.options import OptionError, read_options
 from millpond.spark.source.batch_reader import BatchReader
 from millpond.spark.source.data_loss import DataLost
 from support.node import Node
+from support.raw import Raw
+from support.raw_transactions import RawProducer
 from support.spark_source import send
 from support.topics import create_topic, delete_records
 
@@ -91,3 +93,14 @@ def test_a_reader_travels_to_tasks(node: Node, filled: str) -> None:
     (*_, partition) = given.partitions()
     rows = pickle.loads(pickle.dumps(given)).read(pickle.loads(pickle.dumps(partition)))
     assert sum(batch.num_rows for batch in rows) in (7, 20)
+
+
+def test_what_an_open_transaction_holds_back_is_planned_and_not_lost(node: Node, filled: str) -> None:
+    ends = f'{{"{filled}":{{"0":10,"1":22,"2":0}}}}'
+    with Raw(node.port) as raw:
+        producer = RawProducer(raw, f"of {filled}").begin_session()
+        producer.send(filled, 1, b"a", b"b")
+        given = {"subscribe": filled, "kafka.isolation.level": "read_committed", "failOnDataLoss": "false"}
+        assert planned(node, **given) == [(0, 3, 10), (1, 0, 20)]
+        assert planned(node, **given, endingOffsets=ends) == [(0, 3, 10), (1, 0, 22)]
+        producer.commit()

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.client.errors import ClientError
+from millpond.remote import reader
 from millpond.remote.cluster import Cluster
+from millpond.remote.connection import BrokerConnection
+from millpond.remote.errors import ClusterError, OffsetsGone
 from millpond.spark.options import OptionError, Options, read_options
 from millpond.spark.source import reading
 from millpond.spark.source.data_loss import DataLost
 from millpond.spark.source.planning import Range
 from millpond.spark.source.reading import pooled_cluster, read_rows
+from millpond.wire import messages as m
 from millpond.wire.records import Record, encode_batch
 from support.node import Node
 from support.raw import Raw
+from support.raw_transactions import RawProducer
 from support.spark_source import send
 from support.topics import add_partitions, create_topic, delete_records, delete_topic
 
@@ -107,6 +114,68 @@ def test_what_retention_took_is_lost(node: Node, place: TopicPartition, caplog: 
         assert values(node, Range(place, 30, 60), failOnDataLoss="false") == numbers(42, 60)
     assert "the log has 42 to 100" in caplog.text
     assert values(node, Range(place, 10, 20), failOnDataLoss="false") == []
+
+
+@pytest.fixture
+def held_back(node: Node, place: TopicPartition, monkeypatch: pytest.MonkeyPatch) -> Iterator[RawProducer]:
+    """Five more records, of a transaction that is still open."""
+    monkeypatch.setattr(reader, "VANISHED_SECONDS", 0.2)
+    with Raw(node.port) as raw:
+        producer = RawProducer(raw, f"of {place.topic}").begin_session()
+        producer.send(place.topic, 0, *[str(number).encode() for number in range(100, 105)])
+        yield producer
+
+
+def test_records_behind_an_open_transaction_are_not_lost(
+    node: Node, place: TopicPartition, held_back: RawProducer
+) -> None:
+    given = {
+        "kafka.isolation.level": "read_committed",
+        "failOnDataLoss": "false",
+        "kafkaConsumer.pollTimeoutMs": "1s",
+    }
+    with pytest.raises(ClusterError, match=r"\[0\]: nothing came from offset 100 on.*open transaction"):
+        values(node, Range(place, 90, 105), **given)
+    held_back.commit()
+    assert values(node, Range(place, 90, 105), **given) == numbers(90, 105)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_what_is_in_the_log_and_cannot_be_read_for_now_is_not_lost(
+    node: Node, place: TopicPartition, monkeypatch: pytest.MonkeyPatch, code: ErrorCode, fails: str
+) -> None:
+    """A leader that answers so for longer than anybody waits, while the cluster says that everything is there."""
+    monkeypatch.setattr(reader, "VANISHED_SECONDS", 0.2)
+    receive = BrokerConnection.receive
+
+    def refused(link: BrokerConnection, answer: Any, **more: Any) -> Any:
+        response = receive(link, answer, **more)
+        if answer is m.FetchResponse:
+            response.responses[0].partitions[0].error_code = code
+            response.responses[0].partitions[0].records = None
+        return response
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BrokerConnection, "receive", refused)
+        with pytest.raises(ClientError) as raised:
+            values(node, Range(place, 30, 60), failOnDataLoss=fails, **{"kafkaConsumer.pollTimeoutMs": "1s"})
+    assert not isinstance(raised.value, DataLost | OffsetsGone), raised.value
+    assert values(node, Range(place, 30, 60)) == numbers(30, 60)
+
+
+def test_a_topic_that_was_made_anew_is_not_read_with_the_offsets_of_the_old_one(
+    node: Node, place: TopicPartition
+) -> None:
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        work = Range(place, 2, 5, cluster.topic(place.topic).topic_id)
+    assert values(node, work) == numbers(2, 5)
+    delete_topic(node.bootstrap, place.topic)
+    create_topic(node.bootstrap, place.topic)
+    send(node, place.topic, [f"other {number}" for number in range(10)])
+    with pytest.raises(DataLost, match=r"\[0\] was made anew, offsets 2 to 5 of the old one were to be read"):
+        values(node, work)
+    assert values(node, work, failOnDataLoss="false") == []
 
 
 def test_a_topic_that_went_before_its_task_came(node: Node, place: TopicPartition) -> None:

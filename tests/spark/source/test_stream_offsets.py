@@ -8,20 +8,22 @@ from collections.abc import Iterator
 import pytest
 
 from millpond.base.ids import TopicPartition
-from millpond.remote.cluster import Cluster
-from millpond.spark.source import stream_offsets
+from millpond.remote.cluster import Cluster, TopicInfo
+from millpond.spark.source import data_loss, stream_offsets
 from millpond.spark.source.data_loss import DataLost
 from millpond.spark.source.planning import Range
 from millpond.spark.source.stream_offsets import Span, StreamOffsets
 from millpond.spark.source.subscription import Named
 from support.node import Node
+from support.raw import Raw
+from support.raw_transactions import RawProducer
 from support.spark_source import send
 from support.topics import add_partitions, create_topic, delete_records, delete_topic
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_offsets, "LOSS_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(data_loss, "LOSS_PAUSE_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -146,3 +148,43 @@ def test_what_only_seems_lost_is_asked_for_again(
     answers = [{place: 2}, {place: 2}, {place: 10}]
     monkeypatch.setattr(stream_offsets.cluster_offsets, "latest", lambda *_: answers.pop(0))
     assert strict(filled).available(cluster, {place: 4}).ends == {place: 10}
+
+
+def test_what_waits_behind_an_open_transaction_is_not_lost(node: Node, cluster: Cluster, filled: str) -> None:
+    """A query that read everything, and is started again as one that reads only what is committed."""
+    first, second = TopicPartition(filled, 0), TopicPartition(filled, 1)
+    with Raw(node.port) as raw:
+        producer = RawProducer(raw, f"of {filled}").begin_session()
+        producer.send(filled, 0, b"a", b"b")
+        begun = {first: 12, second: 4}
+        offsets = StreamOffsets(Named((filled,)), "read_committed", fails=True)
+        span = offsets.available(cluster, begun)
+        assert span == Span(begun, {first: 12, second: 10})
+        assert offsets.latest(cluster, span) == {first: 12, second: 10}
+        assert offsets.ranges(cluster, begun, span.ends) == [Range(second, 4, 10)]
+        producer.commit()
+
+
+def test_a_topic_that_is_made_anew_while_a_batch_is_planned(node: Node, cluster: Cluster, filled: str) -> None:
+    begun = {TopicPartition(filled, 0): 4, TopicPartition(filled, 1): 10}
+    careful, easy = strict(filled), lenient(filled)
+    ends = careful.available(cluster, begun).ends
+    assert easy.available(cluster, begun).ends == ends
+    delete_topic(node.bootstrap, filled)
+    create_topic(node.bootstrap, filled, 2)
+    send(node, filled, [f"other {number}" for number in range(20)])
+    with pytest.raises(DataLost, match=r"\[0\] was made anew, offsets 4 to 10 of the old one were to be read"):
+        careful.ranges(cluster, begun, ends)
+    assert easy.ranges(cluster, begun, ends) == []
+    # The next batch has what is in the new one.
+    assert easy.available(cluster, ends).starts == {TopicPartition(filled, 0): 0, TopicPartition(filled, 1): 0}
+
+
+def test_a_broker_that_was_away_does_not_make_a_topic_gone(
+    cluster: Cluster, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = TopicPartition(filled, 0)
+    topics = cluster.topics
+    answers: list[dict[str, TopicInfo]] = [{}, {}]
+    monkeypatch.setattr(cluster, "topics", lambda names: answers.pop() if answers else topics(names))
+    assert lenient(filled).ranges(cluster, {place: 4}, {place: 7}) == [Range(place, 4, 7)]

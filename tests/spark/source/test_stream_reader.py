@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
 
 from millpond.spark.options import OptionError, read_options
-from millpond.spark.source import stream_offsets, stream_reader
+from millpond.spark.source import data_loss, stream_reader
 from millpond.spark.source.data_loss import DataLost
 from millpond.spark.source.stream_reader import StreamReader
 from support.node import Node
@@ -27,7 +27,7 @@ Make = Callable[..., StreamReader]
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_offsets, "LOSS_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(data_loss, "LOSS_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(stream_reader, "IDLE_SECONDS", 0.1)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from millpond.base.ids import TopicPartition
 from millpond.remote import offsets as cluster_offsets
 from millpond.remote.cluster import Cluster
 from millpond.spark.options import (
@@ -54,17 +54,25 @@ class BatchReader(DataSourceReader):
         return read_rows(self._options, partition.value)
 
     def _ranges(self, cluster: Cluster) -> list[Range]:
-        places = look(cluster, self._subscription, all_must_exist=True).places
+        found = look(cluster, self._subscription, all_must_exist=True)
+        places = found.places
         isolation = self._options.isolation
         starts = resolve(cluster, self._start, places, isolation)
         ends = resolve(cluster, self._end, places, isolation)
         earliest = cluster_offsets.earliest(cluster, places)
-        latest = cluster_offsets.latest(cluster, places, isolation)
-        return [self._kept(place, starts[place], ends[place], earliest[place], latest[place]) for place in places]
+        # For every reader: what an open transaction holds back is there, and its tasks wait for it.
+        latest = cluster_offsets.latest(cluster, places)
+        return [
+            self._kept(
+                Range(place, starts[place], ends[place], found.ids[place.topic]), earliest[place], latest[place]
+            )
+            for place in places
+        ]
 
-    def _kept(self, place: TopicPartition, start: int, end: int, earliest: int, latest: int) -> Range:
+    def _kept(self, wanted: Range, earliest: int, latest: int) -> Range:
         """The range as far as the log has it; the rest is lost. A start after the end is a mistake, never a loss."""
-        named = f"{place.topic}[{place.partition}]"
+        start, end = wanted.start, wanted.end
+        named = f"{wanted.place.topic}[{wanted.place.partition}]"
         if start > end:
             raise OptionError(f"{named} would be read from offset {start} to {end}: the start is after the end")
         if start > latest:
@@ -74,4 +82,4 @@ class BatchReader(DataSourceReader):
                 f"{named}: offsets {start} to {end} were to be read, the log has {earliest} to {latest}",
                 fails=self._options[FAIL_ON_DATA_LOSS],
             )
-        return Range(place, max(start, earliest), min(end, latest))
+        return replace(wanted, start=max(start, earliest), end=min(end, latest))

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+from uuid import UUID
 
 from millpond.base.errors import ErrorCode
+from millpond.base.ids import NO_TOPIC_ID
 from millpond.client.errors import ClientError, UnknownTopic
 
 LOG = logging.getLogger("millpond.spark")
+
+LOSS_TRIES: Final = 4
+LOSS_PAUSE_SECONDS: Final = 0.25
+
+T = TypeVar("T")
 
 _ADVICE = (
     "To go on with what there is, set failOnDataLoss=false; to read all of it anew, start with a new checkpoint. "
@@ -19,9 +29,32 @@ class DataLost(ClientError):
     """Some records of the query are gone. The text names topic, partition and offsets."""
 
 
-def is_topic_gone(fault: ClientError) -> bool:
-    """Whether the cluster does not know the topic or partition."""
+def may_be_gone(fault: ClientError) -> bool:
+    """Whether a broker does not know the topic or partition. Only the metadata says that there is none."""
     return isinstance(fault, UnknownTopic) or fault.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def was_made_anew(before: UUID, now: UUID) -> bool:
+    """Whether these are two topics of one name. Old clusters give no ids."""
+    return NO_TOPIC_ID not in (before, now) and before != now
+
+
+def confirmed(look: Callable[[], T], is_whole: Callable[[T], bool]) -> T:
+    """What `look` sees; several times if something seems to be missing.
+
+    Just after an election a broker may know less than the log has, and one that was away less than the cluster.
+    """
+    for _ in range(LOSS_TRIES - 1):
+        try:
+            seen = look()
+        except ClientError as fault:
+            if not may_be_gone(fault):
+                raise
+        else:
+            if is_whole(seen):
+                return seen
+        time.sleep(LOSS_PAUSE_SECONDS)
+    return look()
 
 
 def report_loss(what: str, *, fails: bool) -> None:

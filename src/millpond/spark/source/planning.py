@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import NamedTuple
+from uuid import UUID
 
-from millpond.base.ids import TopicPartition
+from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 
 
-class Range(NamedTuple):
+@dataclass(frozen=True, order=True, slots=True)
+class Range:
     """The records of one task: [start, end) of one partition."""
 
     place: TopicPartition
     start: int
     end: int
+    topic_id: UUID = field(default=NO_TOPIC_ID, compare=False)
+    """Whose offsets they are: a topic of the same name may have come after it."""
 
     @property
     def size(self) -> int:
@@ -49,4 +53,4 @@ def _share(size: int, total: int, tasks: int) -> int:
 def _cut(whole: Range, parts: int) -> list[Range]:
     """Equal parts; where it does not divide, the last ones are larger by one. Empty parts are left out."""
     edges = [whole.start + whole.size * number // parts for number in range(parts + 1)]
-    return [Range(whole.place, first, last) for first, last in pairwise(edges) if first < last]
+    return [replace(whole, start=first, end=last) for first, last in pairwise(edges) if first < last]

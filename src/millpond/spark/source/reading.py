@@ -21,7 +21,7 @@ from millpond.spark.options import (
     Options,
 )
 from millpond.spark.source.arrow import BatchMaker
-from millpond.spark.source.data_loss import is_topic_gone, report_loss
+from millpond.spark.source.data_loss import confirmed, may_be_gone, report_loss, was_made_anew
 from millpond.spark.source.planning import Range
 from millpond.wire.kernel import ColumnBuilder
 
@@ -59,8 +59,6 @@ def read_rows(options: Options, work: object) -> Iterator[pa.RecordBatch]:
     _check(work)
     assert isinstance(work, Range)
     with pooled_cluster(options.kafka) as cluster:
-        # What an earlier task knew of the topic: since then it may have got this partition, or other leaders.
-        cluster.forget(work.place.topic)
         if options[VALUE_FORMAT] == "raw":
             yield from _batches(cluster, options, work, with_headers=options[INCLUDE_HEADERS])
             return
@@ -99,6 +97,10 @@ def _raw_batches(cluster: Cluster, options: Options, work: Range) -> Iterator[tu
 
     Of a range that is gone in part, with failOnDataLoss=false, what is left.
     """
+    fails = options[FAIL_ON_DATA_LOSS]
+    if (lost := _why_gone(cluster, work)) is not None:
+        report_loss(lost, fails=fails)
+        return
     at, end = work.start, work.end
     poll_timeout_ms = options[POLL_TIMEOUT_MS]
     while at < end:
@@ -119,19 +121,30 @@ def _raw_batches(cluster: Cluster, options: Options, work: Range) -> Iterator[tu
             report_loss(
                 f"{_named(work.place)}: offsets {at} to {end} were to be read, the log has {gone.earliest} to "
                 f"{gone.latest}",
-                fails=options[FAIL_ON_DATA_LOSS],
+                fails=fails,
             )
-            if gone.earliest <= at and end <= gone.latest:
-                return
             at, end = max(at, gone.earliest), min(end, gone.latest)
         except ClientError as fault:
-            if not is_topic_gone(fault):
+            if not may_be_gone(fault) or (lost := _why_gone(cluster, work)) is None:
                 raise
-            report_loss(
-                f"{_named(work.place)} is gone, its offsets {at} to {end} were to be read",
-                fails=options[FAIL_ON_DATA_LOSS],
-            )
+            report_loss(lost, fails=fails)
             return
+
+
+def _why_gone(cluster: Cluster, work: Range) -> str | None:
+    """That the topic of the range is gone, or its partition; None while the cluster has them, if only for later."""
+    topic, partition = work.place
+    info = confirmed(
+        lambda: cluster.topics([topic]).get(topic),
+        lambda seen: seen is not None and partition in seen.partitions,
+    )
+    if info is None or partition not in info.partitions:
+        return f"{_named(work.place)} is gone, its offsets {work.start} to {work.end} were to be read"
+    if was_made_anew(work.topic_id, info.topic_id):
+        return (
+            f"{_named(work.place)} was made anew, offsets {work.start} to {work.end} of the old one were to be read"
+        )
+    return None
 
 
 def _check(work: object) -> None:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.client.errors import ClientError
 from millpond.remote import offsets as cluster_offsets
 from millpond.remote.offsets import Isolation
-from millpond.spark.source.data_loss import is_topic_gone, report_loss
+from millpond.spark.source.data_loss import confirmed, may_be_gone, report_loss, was_made_anew
 from millpond.spark.source.offset_spec import Offsets
 from millpond.spark.source.planning import Range
 from millpond.spark.source.subscription import Found, Subscription, look
 
 if TYPE_CHECKING:
     from millpond.remote.cluster import Cluster
-
-LOSS_TRIES: Final = 4
-LOSS_PAUSE_SECONDS: Final = 0.25
-"""What looks lost is asked for again: just after an election a broker may know less than the log has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +52,11 @@ class StreamOffsets:
     def latest(self, cluster: Cluster, span: Span) -> Offsets:
         """The ends of the same partitions a moment later; those that were, if a topic has just gone."""
         try:
-            return cluster_offsets.latest(cluster, span.ends, self._isolation)
+            ends = cluster_offsets.latest(cluster, span.ends, self._isolation)
+            # A batch does not end before it starts: an open transaction may hold back what was read before it.
+            return {place: max(end, span.starts[place]) for place, end in ends.items()}
         except ClientError as fault:
-            if not is_topic_gone(fault):
+            if not may_be_gone(fault):
                 raise
             return span.ends
 
@@ -68,7 +65,7 @@ class StreamOffsets:
 
     def ranges(self, cluster: Cluster, begun: Offsets, ends: Offsets) -> list[Range]:
         """What the tasks of a batch read. Offsets that the log does not have any more are lost."""
-        found = look(cluster, self._subscription)
+        found = confirmed(lambda: look(cluster, self._subscription), lambda seen: ends.keys() <= seen.places)
         earliest = cluster_offsets.earliest(cluster, [place for place in ends if place in found.places])
         planned = []
         for place, end in ends.items():
@@ -77,9 +74,16 @@ class StreamOffsets:
                 if start is None or start < end:
                     self._lost(f"{named(place)} is gone, its offsets {start or 0} to {end} were to be read")
                 continue
+            topic_id = found.ids[place.topic]
+            if was_made_anew(self._ids.get(place.topic, NO_TOPIC_ID), topic_id):
+                if start is None or start < end:
+                    self._lost(
+                        f"{named(place)} was made anew, offsets {start or 0} to {end} of the old one were to be read"
+                    )
+                continue
             first = self._first(place, start, end, earliest[place])
             if first < end:
-                planned.append(Range(place, first, end))
+                planned.append(Range(place, first, end, topic_id))
         return planned
 
     def _first(self, place: TopicPartition, start: int | None, end: int, earliest: int) -> int:
@@ -101,27 +105,32 @@ class StreamOffsets:
         return start
 
     def _confirmed(self, cluster: Cluster, begun: Offsets) -> tuple[Found, Offsets]:
-        """The partitions and their ends; asked for several times if something seems to be missing."""
-        for attempt in range(LOSS_TRIES):
-            is_last = attempt == LOSS_TRIES - 1
-            try:
-                found = look(cluster, self._subscription)
-                ends = cluster_offsets.latest(cluster, found.places, self._isolation)
-            except ClientError as fault:
-                if is_last or not is_topic_gone(fault):
-                    raise
-            else:
-                missing = [place for place, offset in begun.items() if ends.get(place, -1) < offset]
-                if is_last or all(place in self._left for place in missing):
-                    break
-            time.sleep(LOSS_PAUSE_SECONDS)
-        return found, ends
+        """The partitions and their ends."""
+
+        def look_for_ends() -> tuple[Found, Offsets]:
+            found = look(cluster, self._subscription)
+            ends = cluster_offsets.latest(cluster, found.places, self._isolation)
+            return found, ends | self._held_back(cluster, begun, ends)
+
+        def is_whole(seen: tuple[Found, Offsets]) -> bool:
+            ends = seen[1]
+            return all(ends.get(place, -1) >= offset or place in self._left for place, offset in begun.items())
+
+        return confirmed(look_for_ends, is_whole)
+
+    def _held_back(self, cluster: Cluster, begun: Offsets, ends: Offsets) -> Offsets:
+        """Partitions where an open transaction hides what was read before: the log has it, so nothing is lost."""
+        if self._isolation == "read_uncommitted":
+            return {}
+        behind = [place for place, end in ends.items() if end < begun.get(place, 0)]
+        log_ends = cluster_offsets.latest(cluster, behind)
+        return {place: begun[place] for place in behind if begun[place] <= log_ends[place]}
 
     def _note_made_anew(self, found: Found, begun: Offsets) -> None:
         for topic, topic_id in found.ids.items():
             before = self._ids.get(topic, NO_TOPIC_ID)
             self._ids[topic] = topic_id
-            if NO_TOPIC_ID in (before, topic_id) or before == topic_id:
+            if not was_made_anew(before, topic_id):
                 continue
             left = {place: offset for place, offset in begun.items() if place.topic == topic and offset > 0}
             if left:
