@@ -102,7 +102,7 @@ def test_batches_get_offsets_and_the_leaders_epoch(play: Play) -> None:
     assert [play.append(b"a", b"b"), play.append(b"c")] == [0, 2]
     data = play.partition.log.read_batches(0, 1000)
     assert [(header.base_offset, header.leader_epoch) for _, header in walk(data)] == [(0, 3), (2, 3)]
-    assert play.partition.high_watermark == play.partition.last_stable_offset == 3
+    assert play.partition.committed_offset == play.partition.last_stable_offset == 3
 
 
 @pytest.mark.parametrize("nothing", [None, memoryview(b"")])

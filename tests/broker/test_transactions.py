@@ -58,7 +58,7 @@ class Play:
     def stable(self) -> list[tuple[int, int]]:
         """Last stable offset and end of each partition."""
         partitions = [self.desk.broker.partitions.get("pond", index) for index in range(2)]
-        return [(each.last_stable_offset, each.high_watermark) for each in partitions]
+        return [(each.last_stable_offset, each.committed_offset) for each in partitions]
 
 
 @pytest.fixture

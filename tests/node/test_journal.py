@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import time
 
-from millpond.node.journal import LineJournal
+from millpond.node.journal import LINES_AT_ONCE_MAX, WAITING_BYTES_MAX, LineJournal
+
+
+def written(journal: LineJournal, out: io.StringIO) -> str:
+    assert journal.flush(5)
+    return out.getvalue()
 
 
 def test_an_event_is_one_line_with_its_facts() -> None:
     out = io.StringIO()
-    LineJournal(out)("partition cannot be opened", partition="orders-0", error="disk on fire")
-    line = out.getvalue()
+    journal = LineJournal(out)
+    journal("partition cannot be opened", partition="orders-0", error="disk on fire")
+    line = written(journal, out)
     assert re.fullmatch(r"\d\d:\d\d:\d\d  partition cannot be opened  partition=orders-0  error=disk on fire\n", line)
 
 
 def test_an_event_without_facts_has_no_trailing_space() -> None:
     out = io.StringIO()
-    LineJournal(out)("ready")
-    assert out.getvalue().endswith("  ready\n")
+    journal = LineJournal(out)
+    journal("ready")
+    assert written(journal, out).endswith("  ready\n")
 
 
 def test_an_event_that_floods_is_counted_instead() -> None:
@@ -28,9 +37,47 @@ def test_an_event_that_floods_is_counted_instead() -> None:
     for number in range(250):
         journal("connection closed", peer=number)
     journal("ready")
-    assert len(out.getvalue().splitlines()) == 201
+    assert len(written(journal, out).splitlines()) == 201
     now = 101.0
     for number in range(250, 260):
         journal("connection closed", peer=number)
-    assert len(out.getvalue().splitlines()) == 202
-    assert out.getvalue().endswith("connection closed  peer=250  left_out_before=50\n")
+    assert len(written(journal, out).splitlines()) == 202
+    assert written(journal, out).endswith("connection closed  peer=250  left_out_before=50\n")
+
+
+def test_a_traceback_counts_as_the_lines_that_it_has() -> None:
+    out = io.StringIO()
+    journal = LineJournal(out, lambda: 100.0)
+    for _ in range(20):
+        journal("a bug", traceback="\n" + "\n".join(f"line {number}" for number in range(49)))
+    assert written(journal, out).count("\n") == LINES_AT_ONCE_MAX
+
+
+def test_a_pipe_that_nobody_reads_costs_lines_and_no_time() -> None:
+    """Seen before: a node whose standard error was a full pipe answered nobody any more."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as reader, os.fdopen(writing, "w") as out:
+        journal = LineJournal(out)
+        began = time.monotonic()
+        for number in range(1000):
+            journal(f"event {number}", text="x" * 1000)
+        assert time.monotonic() - began < 2, "the caller never waits"
+        assert not journal.flush(0.05)
+        dropped = journal.dropped_total
+        assert 0 < dropped < 1000
+        told = b""
+        while told.count(b"\n") < 1000 - dropped:
+            told += reader.read(WAITING_BYTES_MAX)
+        assert journal.flush(5)
+        journal("ready")
+        assert f"({dropped} events before this one were dropped".encode() in reader.read(WAITING_BYTES_MAX)
+
+
+def test_a_reader_that_is_gone_is_no_fault_of_the_node() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as out:
+        journal = LineJournal(out)
+        journal("ready")
+        journal("still here")
+        assert journal.flush(5)

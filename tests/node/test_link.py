@@ -177,26 +177,34 @@ def test_a_peer_that_never_reads_cannot_hold_a_close_for_ever(
     assert big.descriptor() is None
 
 
-def test_our_own_bug_breaks_its_link_at_once(scene: Scene) -> None:
+def test_a_fault_of_the_world_in_a_handler_breaks_its_link_at_once(scene: Scene) -> None:
     def fail(count: int) -> None:
         scene.link.send([b"half an answer"])
-        raise KeyError("our bug")
+        raise OSError(errno.EMFILE, "too many open files")
 
     scene.received = fail  # type: ignore[method-assign]
     scene.far.send(b"x")
     assert scene.run_until(lambda: scene.heard)
     assert scene.heard == ["closed"]
-    assert [type(error) for error in scene.faults] == [KeyError]
+    assert [type(error) for error in scene.faults] == [OSError]
 
 
-def test_faults_in_drained_and_closed_are_told(scene: Scene) -> None:
-    def fail() -> None:
+@pytest.mark.parametrize("where", ["received", "drained", "closed"])
+def test_a_bug_of_ours_reaches_the_loop(scene: Scene, where: str) -> None:
+    def fail(*_: object) -> None:
         raise KeyError("our bug")
 
-    scene.drained = scene.closed = fail  # type: ignore[method-assign]
+    bugs: list[BaseException] = []
+    scene.loop.set_exception_handler(lambda _, context: bugs.append(context["exception"]))
+    setattr(scene, where, fail)
+    scene.far.send(b"x")
     scene.link.send([bytes(8 * MIB)])
     scene.drain()
-    assert scene.run_until(lambda: len(scene.faults) == 2)
+    if where == "closed":
+        scene.link.abort()
+    assert scene.run_until(lambda: bugs)
+    assert [type(error) for error in bugs] == [KeyError]
+    assert scene.faults == []
 
 
 def test_a_reset_is_the_end_and_no_fault(scene: Scene) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from millpond.node.bugs import EXIT_CODE
 from millpond.wire import messages as m
 from millpond.wire.header import decode_response_header, encode_request_header
+from millpond.wire.records import Record, encode_batch
 
 PROGRAM = """
 import sys
@@ -23,11 +26,23 @@ settings = node_settings({"data.folder": sys.argv[1], "listen": "127.0.0.1:0"})
 serve(settings, LineJournal(), lambda broker: print(broker.address[1], flush=True))
 """
 
+BUGS = {
+    "a timer": "broker.clock.call_later(100, lambda: 1 // 0)",
+    "a handler": "broker.dispatcher.handle = lambda connection, frame: 1 // 0",
+    "a sync round": "import millpond.broker.flusher as flusher; flusher.run_tickets = lambda *_: 1 // 0",
+    "a reader of a sync": "broker.controller.on_change(lambda records: 1 // 0)",
+}
+"""What goes wrong in a node that has just started."""
+
 
 class Child:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, bug: str = "pass") -> None:
+        program = PROGRAM.replace(
+            "serve(settings, LineJournal(), ", f"def sabotage(broker): {bug}\nserve(settings, LineJournal(), "
+        )
+        program = program.replace("lambda broker: print(", "lambda broker: sabotage(broker) or print(")
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(folder)],
+            [sys.executable, "-c", program, str(folder)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -40,6 +55,15 @@ class Child:
         self.process.send_signal(number)
         _, journal = self.process.communicate(timeout=20)
         return self.process.returncode, journal
+
+    def ask(self, *requests: tuple[int, int, bytes]) -> None:
+        """Send requests on one connection, and wait until the node answers or hangs up."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as link:
+            for key, version, body in requests:
+                body = encode_request_header(key, version, 5, "test") + body
+                link.sendall(len(body).to_bytes(4, "big") + body)
+                with contextlib.suppress(OSError):
+                    link.recv(1 << 16)
 
     def api_versions(self) -> int:
         """How many APIs it serves, asked over a socket."""
@@ -91,3 +115,41 @@ def test_a_second_node_on_the_same_folder_is_refused(child: Child, tmp_path: Pat
     assert second.returncode == 1
     assert "another process uses the data folder" in second.stderr
     assert child.api_versions() > 10
+
+
+@pytest.mark.parametrize("where", BUGS)
+def test_a_bug_ends_the_process_with_its_traceback_and_the_next_start_recovers(tmp_path: Path, where: str) -> None:
+    """Half alive is worse: flags stay set, and who waits for them waits for ever."""
+    child = Child(tmp_path / "data", BUGS[where])
+    topic = m.CreateTopicsRequest.CreatableTopic(
+        name="pond", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+    )
+    batch = encode_batch([Record(0, 1, None, b"v")])
+    data = m.ProduceRequest.PartitionProduceData(index=0, records=batch)
+    produce = m.ProduceRequest(
+        acks=-1,
+        timeout_ms=5000,
+        topic_data=[m.ProduceRequest.TopicProduceData(name="pond", partition_data=[data])],
+    )
+    with contextlib.suppress(OSError):
+        child.ask(
+            (19, 4, m.CreateTopicsRequest(topics=[topic], timeout_ms=5000).encode(4)), (0, 7, produce.encode(7))
+        )
+    _, journal = child.process.communicate(timeout=20)
+    assert child.process.returncode == EXIT_CODE
+    assert "the node ends because of a bug in it" in journal
+    assert "ZeroDivisionError" in journal
+    assert journal.count("Traceback") == 1
+    again = Child(tmp_path / "data")
+    assert again.api_versions() > 10
+    assert again.stop(signal.SIGTERM)[0] == 0
+
+
+def test_a_journal_that_nobody_reads_does_not_hold_the_node(child: Child) -> None:
+    """Standard error is a pipe here, and is read by nobody: probes of another protocol once filled it up."""
+    for _ in range(100):
+        for _ in range(10):
+            with socket.create_connection(("127.0.0.1", child.port), timeout=10) as link:
+                link.sendall(b"GET /" + b"x" * 100 + b" HTTP/1.1\r\n\r\n")
+        assert child.api_versions() > 10
+    assert child.stop(signal.SIGTERM)[0] == 0

@@ -247,4 +247,6 @@ class World:
     disk: Disk
     network: Network
     workers: Workers
+    sync_workers: Workers
+    """For syncs alone: an acknowledgement must not wait behind cold reads, compaction and removal."""
     entropy: Entropy

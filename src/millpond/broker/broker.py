@@ -70,7 +70,7 @@ class Broker:
         self.settings = settings
         self.store = LogStore(world.disk, settings[node.DATA_FOLDER], LogLimits(), world.entropy)
         self.partitions = Partitions()
-        self.flusher = Flusher(world.workers, world.disk, settings[node.DATA_FOLDER])
+        self.flusher = Flusher(world.sync_workers, world.disk, settings[node.DATA_FOLDER])
         self.fetch_sessions = FetchSessions(settings[node.FETCH_SESSION_SLOTS], world.entropy)
         self.dispatcher = Dispatcher(self, world.clock)
         self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings)

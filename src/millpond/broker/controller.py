@@ -72,7 +72,7 @@ class Controller:
         self.leader_epoch = LeaderEpoch(0)
         self._ahead = Image()
         self._clock = world.clock
-        self._workers = world.workers
+        self._sync_workers = world.sync_workers
         self._entropy = world.entropy
         self._store = store
         self._settings = settings
@@ -227,7 +227,7 @@ class Controller:
             self._clock.call_later(SYNC_RETRY_MS, self._sync)
             return
         self._is_syncing = True
-        self._workers.run(ticket.run).then(
+        self._sync_workers.run(ticket.run).then(
             lambda _: self._on_synced(ticket), lambda error: self._on_sync_failed(error, ticket)
         )
 

@@ -207,7 +207,8 @@ class Housekeeping:
     def _plan_compaction(self, partition: Partition, now_ms: int) -> CompactionPlan | None:
         try:
             # Only what is safe: a newer value that a power cut can take must not replace an older one that it cannot.
-            return partition.log.compaction_candidate(now_ms, partition.log.synced_offset)
+            safe_offset = min(partition.committed_offset, partition.log.synced_offset)
+            return partition.log.compaction_candidate(now_ms, safe_offset)
         except OSError as error:
             self._journal("compaction failed", partition=partition.name.folder, error=str(error))
             return None

@@ -74,14 +74,17 @@ class Partition:
         self._flush = flush
 
     @property
-    def high_watermark(self) -> int:
-        """With one replica all that is written is committed."""
+    def committed_offset(self) -> int:
+        """Below it nothing can be lost to what the topic promises to survive; readers see no further.
+
+        With one replica all that is written counts as committed (docs/decisions/0002). On the wire: high watermark.
+        """
         return self.log.end_offset
 
     @property
     def last_stable_offset(self) -> int:
         """Below it every transaction is decided."""
-        return self.log.last_stable_offset
+        return self.log.stable_offset(self.committed_offset)
 
     def configure(self, settings: Settings) -> None:
         """Obey changed settings from the next request on."""

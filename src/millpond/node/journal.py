@@ -1,14 +1,17 @@
 """What an operator should know, one line an event on standard error: the time, the event, its facts.
 
 An event that comes again and again (a client that speaks another protocol knocks many times a second) is told in full
-for a while, and then once a second with the number of those left out: a journal that nobody reads must not fill up
-and hold the node.
+for a while, and then once a second with the number of those left out. A thread of its own writes: a standard error
+that nobody reads, or that is gone, costs lines, which are counted, and never the loop's time.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TextIO
@@ -16,10 +19,13 @@ from typing import Final, TextIO
 LINES_AT_ONCE_MAX: Final = 200
 """Of one event; after these, one line a second."""
 
+WAITING_BYTES_MAX: Final = 256 << 10
+"""What may wait for a reader; what comes on top of it is dropped and counted."""
+
 
 @dataclass(slots=True)
 class _Allowance:
-    """Lines that may still be told of one event. It grows by one a second."""
+    """Lines that may still be told of one event, one more each second; a traceback takes as many as it has."""
 
     lines: float
     since: float
@@ -28,9 +34,10 @@ class _Allowance:
 
 class LineJournal:
     def __init__(self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._out = out or sys.stderr
+        self.dropped_total = 0
         self._clock = clock
         self._allowances: dict[str, _Allowance] = {}
+        self._writer = _Writer(out or sys.stderr)
 
     def __call__(self, event: str, **facts: object) -> None:
         now = self._clock()
@@ -40,9 +47,74 @@ class LineJournal:
         if allowance.lines < 1:
             allowance.left_out += 1
             return
-        allowance.lines -= 1
         if allowance.left_out:
             facts["left_out_before"] = allowance.left_out
             allowance.left_out = 0
         told = "  ".join(f"{name}={value}" for name, value in facts.items())
-        print(f"{time.strftime('%H:%M:%S')}  {event}  {told}".rstrip(), file=self._out, flush=True)
+        text = f"{time.strftime('%H:%M:%S')}  {event}  {told}".rstrip() + "\n"
+        allowance.lines -= text.count("\n")
+        if not self._writer.put(text):
+            self.dropped_total += 1
+
+    def flush(self, seconds: float = 1.0) -> bool:
+        """Wait until everything is written, though not for ever; whether it is."""
+        return self._writer.flush(seconds)
+
+
+class _Writer:
+    """Writes texts in their order on a thread that begins with the first of them."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._waiting: deque[str] = deque()
+        self._waiting_bytes = 0
+        self._dropped = 0
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def put(self, text: str) -> bool:
+        """False when too much waits already: the text is dropped."""
+        with self._changed:
+            if self._waiting_bytes + len(text) > WAITING_BYTES_MAX:
+                self._dropped += 1
+                return False
+            if self._dropped:
+                text = f"({self._dropped} events before this one were dropped: nobody read them in time)\n{text}"
+                self._dropped = 0
+            self._waiting.append(text)
+            self._waiting_bytes += len(text)
+            self._changed.notify_all()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="millpond-journal", daemon=True)
+            self._thread.start()
+        return True
+
+    def flush(self, seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting, seconds)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._waiting))
+                text = self._waiting[0]
+            self._write(text)
+            with self._changed:
+                self._waiting.popleft()
+                self._waiting_bytes -= len(text)
+                self._changed.notify_all()
+
+    def _write(self, text: str) -> None:
+        try:
+            descriptor = self._out.fileno()
+        except (OSError, ValueError):
+            self._out.write(text)
+            return
+        # Not through Python's own buffer: whoever else flushes it at the end would wait for our lock.
+        data = text.encode(errors="replace")
+        try:
+            while data:
+                data = data[os.write(descriptor, data) :]
+        except OSError:
+            # The reader is gone. Nobody is left to be told of it.
+            self._dropped += 1

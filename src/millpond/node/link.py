@@ -122,7 +122,8 @@ class SocketLink:
         except RemoteError as error:
             self._on_fault(self, error)
             self.close()
-        except Exception as error:
+        except OSError as error:
+            # A fault of the world that no handler has turned into an answer. Anything else is a bug, and the loop's.
             self._on_fault(self, error)
             self._die()
 
@@ -287,11 +288,7 @@ class SocketLink:
         if self._closing:
             self._die()
         elif self._handler is not None:
-            try:
-                self._handler.drained()
-            except Exception as error:
-                self._on_fault(self, error)
-                self._die()
+            self._handler.drained()
 
     # The end
 
@@ -328,12 +325,8 @@ class SocketLink:
 
     def _tell_closed(self) -> None:
         handler, self._handler = self._handler, None
-        if handler is None:
-            return
-        try:
+        if handler is not None:
             handler.closed()
-        except Exception as error:
-            self._on_fault(self, error)
 
 
 def plain_host(address: str) -> str:

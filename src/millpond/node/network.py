@@ -79,8 +79,9 @@ class SocketListener:
 class SocketNetwork:
     """The network port over the machine's own sockets.
 
-    `on_fault(link, error)` hears of everything that went wrong on a link; a `RemoteError` is the peer's fault, any
-    other error is ours. The link is closed either way, and only it. `sendfile=False` copies through Python.
+    `on_fault(link, error)` hears of everything that went wrong on a link: a `RemoteError` is the peer's fault, an
+    OSError that of the world. The link is closed either way, and only it. Any other error is a bug and reaches the
+    loop. `sendfile=False` copies through Python.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, on_fault: OnFault, sendfile: bool = True) -> None:
@@ -116,11 +117,7 @@ class SocketNetwork:
             # Gone before it was ours.
             sock.close()
             return
-        try:
-            handler = accept(link)
-        except Exception as error:
-            self.on_fault(link, error)
-            handler = None
+        handler = accept(link)
         if handler is None:
             link.abort()
         else:

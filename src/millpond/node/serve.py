@@ -16,12 +16,15 @@ from millpond.broker.broker import Broker
 from millpond.broker.dispatch import UnservedRequest
 from millpond.broker.housekeeping import Journal
 from millpond.config.node import NETWORK_SENDFILE
+from millpond.node.bugs import leave, watch_for_bugs
 from millpond.node.clock import LoopClock
 from millpond.node.disk import RealDisk
 from millpond.node.entropy import SystemEntropy
+from millpond.node.journal import LineJournal
 from millpond.node.link import SocketLink
+from millpond.node.loop_delay import LoopDelay
 from millpond.node.network import SocketNetwork
-from millpond.node.workers import ThreadWorkers
+from millpond.node.workers import SYNC_THREADS, ThreadWorkers
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -36,30 +39,35 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def serve(settings: Settings, journal: Journal, on_ready: Callable[[Broker], None]) -> None:
+def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker], None]) -> None:
     """Run a node until SIGTERM or SIGINT, then let it finish what it owes and close its logs."""
     _raise_descriptor_limit()
     loop = new_loop()
-    workers = ThreadWorkers(loop)
+    workers, sync_workers = ThreadWorkers(loop), ThreadWorkers(loop, SYNC_THREADS)
     world = World(
         clock=LoopClock(loop),
         disk=RealDisk(),
         network=SocketNetwork(loop, on_fault=fault_reporter(journal), sendfile=settings[NETWORK_SENDFILE]),
         workers=workers,
+        sync_workers=sync_workers,
         entropy=SystemEntropy(),
     )
     broker = Broker(world, settings, journal)
+    watch_for_bugs(loop, journal, lambda _: leave(journal))
     try:
         broker.start()
         for number in SIGNALS:
             loop.add_signal_handler(number, lambda: broker.drain(loop.stop))
         _calm_the_collector()
-        loop.call_soon(on_ready, broker)
+        on_ready(broker)
+        LoopDelay(world.clock, journal).start()
         loop.run_forever()
     finally:
         workers.close()
+        sync_workers.close()
         broker.close()
         loop.close()
+        journal.flush()
 
 
 def fault_reporter(journal: Journal) -> Callable[[SocketLink | None, BaseException], None]:
@@ -74,16 +82,9 @@ def fault_reporter(journal: Journal) -> Callable[[SocketLink | None, BaseExcepti
         elif link is None:
             journal("cannot accept connections for a moment", reason=error)
         else:
-            journal("connection closed: our own fault, please report it", peer=peer, reason=repr(error))
-            _print_traceback(error)
+            journal("connection closed: what it asked for could not be done", peer=peer, reason=repr(error))
 
     return report
-
-
-def _print_traceback(error: BaseException) -> None:
-    import traceback
-
-    traceback.print_exception(error)
 
 
 def _calm_the_collector() -> None:

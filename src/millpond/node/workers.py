@@ -12,7 +12,11 @@ from millpond.base.later import Later
 T = TypeVar("T")
 
 THREADS = 4
-"""Enough to overlap a slow sync with cold reads; more would only queue at the same disk."""
+"""Enough to overlap cold reads with compaction and removal; more would only queue at the same disk."""
+
+SYNC_THREADS = 3
+"""For syncs alone, so that nobody's acknowledgement waits behind other work: the rounds of the flusher, and one for
+the metadata log."""
 
 
 class ThreadWorkers:

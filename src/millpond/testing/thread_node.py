@@ -9,12 +9,13 @@ from millpond.base.ports import World
 from millpond.broker.broker import Broker
 from millpond.broker.housekeeping import Journal
 from millpond.config.node import NETWORK_SENDFILE, node_settings
+from millpond.node.bugs import watch_for_bugs
 from millpond.node.clock import LoopClock
 from millpond.node.disk import RealDisk
 from millpond.node.entropy import SystemEntropy
 from millpond.node.network import Accept, SocketListener, SocketNetwork
 from millpond.node.serve import fault_reporter
-from millpond.node.workers import ThreadWorkers
+from millpond.node.workers import SYNC_THREADS, ThreadWorkers
 from millpond.testing.loop_thread import LoopThread
 
 
@@ -90,22 +91,37 @@ class _Running:
         settings = node_settings(texts)
         self.thread = LoopThread("millpond-node")
         loop = self.thread.loop
-        self.workers = ThreadWorkers(loop)
+        self.workers, self.sync_workers = ThreadWorkers(loop), ThreadWorkers(loop, SYNC_THREADS)
+        self.bug: BaseException | None = None
+        watch_for_bugs(loop, journal, self._end_by_bug)
         self.network = _Network(loop, on_fault=fault_reporter(journal), sendfile=settings[NETWORK_SENDFILE])
-        world = World(LoopClock(loop), RealDisk(), self.network, self.workers, SystemEntropy())
+        world = World(LoopClock(loop), RealDisk(), self.network, self.workers, self.sync_workers, SystemEntropy())
         self.broker = Broker(world, settings, journal)
 
     def end(self) -> None:
         self.thread.tell(lambda: self.broker.drain(self.thread.loop.stop))
         self.thread.join()
         self.workers.close()
-        self.broker.close()
+        self.sync_workers.close()
+        if self.bug is None:
+            self.broker.close()
+        else:
+            self.broker.store.abandon()
         self.thread.loop.close()
+        if self.bug is not None:
+            raise RuntimeError("the node has ended because of a bug in it") from self.bug
+
+    def _end_by_bug(self, bug: BaseException) -> None:
+        """As the process would, the node dies at once; whoever stops it hears why."""
+        if self.bug is None:
+            self.bug = bug
+            self.let_go()
 
     def crash(self) -> None:
         self.thread.tell(self.let_go)
         self.thread.join()
         self.workers.close()
+        self.sync_workers.close()
         self.broker.store.abandon()
         self.thread.loop.close()
 

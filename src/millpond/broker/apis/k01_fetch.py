@@ -95,7 +95,7 @@ class _Fetch:
             return _failed(index, refusal.code, partition), []
         reply = m.FetchResponse.PartitionData(
             partition_index=index,
-            high_watermark=partition.high_watermark,
+            high_watermark=partition.committed_offset,
             last_stable_offset=stable_offset,
             log_start_offset=partition.log.start_offset,
             aborted_transactions=aborted if self._committed_only else None,
@@ -217,7 +217,7 @@ def _failed(index: int, code: ErrorCode, partition: Partition | None = None) -> 
     return m.FetchResponse.PartitionData(
         partition_index=index,
         error_code=code,
-        high_watermark=-1 if partition is None else partition.high_watermark,
+        high_watermark=-1 if partition is None else partition.committed_offset,
         last_stable_offset=-1,
         log_start_offset=-1 if partition is None else partition.log.start_offset,
         records=b"",

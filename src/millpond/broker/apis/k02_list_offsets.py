@@ -89,7 +89,7 @@ def _list_one(
         result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return result
     log = partition.log
-    end = partition.last_stable_offset if committed_only else partition.high_watermark
+    end = partition.last_stable_offset if committed_only else partition.committed_offset
     try:
         partition.check_leader_epoch(wanted.current_leader_epoch)
         match wanted.timestamp:

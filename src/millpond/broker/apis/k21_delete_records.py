@@ -46,8 +46,8 @@ def _delete_before(
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
             if not partition.log.limits.cleanup_delete:
                 raise Refused(ErrorCode.POLICY_VIOLATION)
-            before = partition.high_watermark if offset == TO_THE_END else offset
-            if not 0 <= before <= partition.high_watermark:
+            before = partition.committed_offset if offset == TO_THE_END else offset
+            if not 0 <= before <= partition.committed_offset:
                 raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
             partition.log.delete_before(before)
             low_watermark = partition.log.start_offset

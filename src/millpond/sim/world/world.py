@@ -49,11 +49,14 @@ class SimWorld:
         host.clock = HostClock(self.clock, host.oscillator)
         self.network.start_host(name)
         luck = f"{name} {host.lives} {self.seed}"
+        workers = SimWorkers(host.clock, f"workers {luck}")
         return World(
             clock=host.clock,
             disk=host.disk,
             network=self.network.at(name),
-            workers=SimWorkers(host.clock, f"workers {luck}"),
+            workers=workers,
+            # Its jobs overtake each other anyway: nothing waits behind another here.
+            sync_workers=workers,
             entropy=SeededEntropy(f"entropy {luck}"),
         )
 

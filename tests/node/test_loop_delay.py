@@ -1,0 +1,72 @@
+"""How long the loop stood still: measured, and told without flooding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millpond.node.loop_delay import INTERVAL_MS, QUIET_MS, STALL_MS, LoopDelay
+
+
+class HandClock:
+    """A loop whose one timer fires when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+        self._due: list[tuple[int, Callable[[], None]]] = []
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> None:
+        self._due.append((self.now_ms + delay_ms, callback))
+
+    def pass_by(self, duration_ms: int) -> None:
+        end_ms = self.now_ms + duration_ms
+        while self._due[0][0] <= end_ms:
+            due_ms, callback = self._due.pop(0)
+            self.now_ms = max(self.now_ms, due_ms)
+            callback()
+        self.now_ms = max(self.now_ms, end_ms)
+
+
+class Play:
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.lines: list[str] = []
+        self.delay = LoopDelay(self.clock, self._journal)  # type: ignore[arg-type]
+        self.delay.start()
+
+    def _journal(self, event: str, **facts: object) -> None:
+        self.lines.append(f"{event} {facts}")
+
+    def stand_still(self, duration_ms: int) -> None:
+        """Nothing runs for so long; then what is due does."""
+        self.clock.now_ms += duration_ms
+        self.clock.pass_by(0)
+
+
+def test_a_loop_that_is_never_late_has_nothing_to_tell() -> None:
+    play = Play()
+    play.clock.pass_by(10_000)
+    assert (play.delay.longest_ms, play.delay.stalls_total, play.lines) == (0, 0, [])
+
+
+def test_the_longest_stand_is_kept_and_a_long_one_told() -> None:
+    play = Play()
+    play.stand_still(STALL_MS // 2)
+    assert STALL_MS // 2 - INTERVAL_MS <= play.delay.longest_ms <= STALL_MS // 2
+    assert play.lines == []
+    play.stand_still(3 * STALL_MS)
+    assert play.delay.stalls_total == 1
+    assert play.lines == [f"the node stood still {{'longest_ms': {play.delay.longest_ms}, 'times': 1}}"]
+
+
+def test_many_stands_are_one_line() -> None:
+    play = Play()
+    for _ in range(5):
+        play.stand_still(2 * STALL_MS)
+    assert len(play.lines) == 1
+    play.clock.pass_by(QUIET_MS)
+    assert len(play.lines) == 2
+    assert "'times': 4" in play.lines[1]
+    assert play.delay.stalls_total == 5
