@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from millpond.base.settings import AnySetting
+from millpond.config.client_metrics import CLIENT_METRICS
+from millpond.config.group import GROUP
+from millpond.config.kafka_names import LISTENERS, OTHERWISE, WITHOUT_EFFECT
 from millpond.config.node import COARSE, SECTIONS
 from millpond.config.topic import TOPIC
 
@@ -19,9 +22,9 @@ INTRODUCTION = """\
 This page is written by `tools/config_docs.py` from the declarations in `src/millpond/config/`.
 
 A node takes its settings when it starts. Those marked *live* can also be changed while it runs, for one broker or for
-all of them, and a topic's settings for each topic, with any tool that speaks IncrementalAlterConfigs. The strongest
-one counts: the topic's own, then that of the running broker, that of all brokers, what the node was started with,
-and the default.
+all of them, and a topic's or a group's settings for each of them, with any tool that speaks IncrementalAlterConfigs.
+The strongest one counts: the topic's or group's own, then that of the running broker, that of all brokers, what the
+node was started with, and the default.
 """
 
 
@@ -39,7 +42,20 @@ def _lines() -> Iterator[str]:
     yield "\nLarger units are understood too, the finest one given counts: "
     yield ", ".join(f"`{name}`" for name in COARSE) + "."
     yield "\n## A topic's settings\n"
-    yield from _table(TOPIC, "Default comes from", lambda setting: f"`{setting.inherits}`")
+    yield from _table(TOPIC, "Default comes from", _inherited)
+    yield "\n## A group's settings\n"
+    yield from _table(GROUP, "Default comes from", _inherited)
+    yield "\n## A subscription's settings (client metrics)\n"
+    yield from _table(CLIENT_METRICS, "Default comes from", _inherited)
+    yield "\n## Names of Kafka's that a broker shows\n"
+    yield "Tools that ask a broker for these find what is true here. They cannot be set.\n"
+    for name, own in (*OTHERWISE.items(), *LISTENERS.items()):
+        yield f"- `{name}`: Kafka's name for `{own.name}`."
+    yield from (f"- `{setting.name}`: {setting.doc}" for setting in WITHOUT_EFFECT)
+
+
+def _inherited(setting: AnySetting) -> str:
+    return f"`{setting.inherits}`" if setting.inherits else ""
 
 
 def _table(settings: Iterable[AnySetting], title: str, last: Callable[[AnySetting], str]) -> Iterator[str]:

@@ -75,6 +75,44 @@ def test_kafka_python_alters_settings(python_admin, topic):
     assert "55000" in str(found)
 
 
+GROUP, METRICS = ConfigResourceType.GROUP, ConfigResourceType.CLIENT_METRICS
+LOGGER, BROKER = ConfigResourceType.BROKER_LOGGER, ConfigResourceType.BROKER
+
+
+def settings_of(admin, kind, name, **options):
+    found = admin.describe_configs([PythonConfigResource(kind, name)], config_filter="all", **options)
+    (of_kind,) = found.values()
+    return of_kind[name]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "setting", "default", "value"),
+    [
+        (GROUP, "readers", "consumer.session.timeout.ms", "45000", "50000"),
+        (GROUP, "readers", "share.record.lock.duration.ms", "30000", "10000"),
+        (METRICS, "watch", "interval.ms", "300000", "60000"),
+        (LOGGER, "1", "root", "INFO", "DEBUG"),
+    ],
+)
+def test_kafka_python_alters_what_groups_metrics_and_loggers_have(python_admin, kind, name, setting, default, value):
+    assert settings_of(python_admin, kind, name)[setting]["value"] == default
+    python_admin.alter_configs([PythonConfigResource(kind, name, configs={setting: value})])
+    assert settings_of(python_admin, kind, name)[setting]["value"] == value
+    assert name in str(python_admin.list_config_resources())
+    if kind == LOGGER:
+        python_admin.alter_configs([PythonConfigResource(kind, name, configs={setting: "INFO"})])
+
+
+def test_a_brokers_settings_under_kafkas_names(python_admin, node):
+    found = settings_of(python_admin, BROKER, "1")
+    assert found["listeners"]["value"] == f"PLAINTEXT://{node.bootstrap}"
+    assert found["advertised.listeners"]["value"] == f"PLAINTEXT://{node.bootstrap}"
+    assert found["log.dirs"]["value"] == str(node.data)
+    assert found["broker.id"]["value"] == "1"
+    assert found["num.io.threads"]["value"] == "1"
+    assert found["log.retention.hours"]["value"] == "168"
+
+
 def test_kafka_python_lists_offsets_and_deletes_records(python_admin, raw, topic):
     python_admin.create_topics({topic: {}})
     now_ms = time.time_ns() // 1_000_000

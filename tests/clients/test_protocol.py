@@ -12,6 +12,7 @@ from millpond.base.errors import ErrorCode
 from millpond.wire import messages as m
 from millpond.wire.header import encode_request_header
 from support.raw import LENGTH, Raw, batch, fetch_partition, fetch_request, produce_request, records_of
+from support.raw_groups import consumer_heartbeat
 
 
 def api_versions(raw, version=0):
@@ -393,6 +394,80 @@ def test_the_coordinators_message_is_as_kafka_says_it(raw):
     for version in (4, 5, 6):
         (found,) = raw.call(m.FindCoordinatorRequest(coordinator_keys=["g"]), version).coordinators
         assert (found.error_code, found.error_message) == (0, "")
+
+
+BROKER, LOGGER, METRICS, GROUP = 4, 8, 16, 32
+SET, DELETE = 0, 1
+
+
+def change(raw, kind, name, setting, value, operation=SET):
+    request = m.IncrementalAlterConfigsRequest
+    one = request.AlterableConfig(name=setting, config_operation=operation, value=value)
+    resource = request.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[one])
+    (found,) = raw.call(request(resources=[resource]), 1).responses
+    return found.error_code, found.error_message
+
+
+def describe(raw, kind, name, setting):
+    request = m.DescribeConfigsRequest
+    wanted = request.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=[setting])
+    (found,) = raw.call(request(resources=[wanted], include_documentation=True), 4).results
+    assert not found.error_code, found
+    (config,) = found.configs
+    return config
+
+
+def test_what_is_set_for_a_group_counts_at_its_next_heartbeat(raw, topic):
+    raw.create_topic(topic)
+    raw.call(m.FindCoordinatorRequest(coordinator_keys=[topic]), 4)
+    joined = consumer_heartbeat(raw, topic, str(uuid4()), 0, subscribed_topic_names=[topic], topic_partitions=[])
+    assert (joined.error_code, joined.heartbeat_interval_ms) == (0, 5000)
+    for name, value in (("consumer.heartbeat.interval.ms", "200"), ("consumer.session.timeout.ms", "700")):
+        assert change(raw, GROUP, topic, name, value) == (0, None)
+    source = describe(raw, GROUP, topic, "consumer.session.timeout.ms")
+    assert (source.value, source.config_source) == ("700", 8)
+    again = consumer_heartbeat(raw, topic, joined.member_id, joined.member_epoch)
+    assert (again.error_code, again.heartbeat_interval_ms) == (0, 200)
+    time.sleep(2)
+    gone = consumer_heartbeat(raw, topic, joined.member_id, joined.member_epoch)
+    assert gone.error_code == ErrorCode.UNKNOWN_MEMBER_ID, "its session was the group's own"
+    other = consumer_heartbeat(
+        raw, f"{topic}-2", str(uuid4()), 0, subscribed_topic_names=[topic], topic_partitions=[]
+    )
+    assert other.heartbeat_interval_ms == 5000
+
+
+def test_a_logger_that_is_set_to_debug_tells_who_connects(make_node):
+    node = make_node()
+    with Raw(node.port) as raw:
+        hello = m.ApiVersionsRequest(client_software_name="rod", client_software_version="7.2")
+        raw.call(hello, 3)
+        assert change(raw, LOGGER, "1", "root", "DEBUG") == (0, None)
+        assert describe(raw, LOGGER, "1", "root").value == "DEBUG"
+        assert "rod 7.2" not in node.journal()
+        raw.call(hello, 3)
+        assert "a client connects" in node.journal()
+        assert "rod 7.2" in node.journal()
+        for name, level, operation, code in (
+            ("root", "LOUD", SET, ErrorCode.INVALID_CONFIG),
+            ("kafka.server", "INFO", SET, ErrorCode.INVALID_CONFIG),
+            ("root", None, DELETE, ErrorCode.INVALID_REQUEST),
+        ):
+            assert change(raw, LOGGER, "1", name, level, operation)[0] == code
+        assert change(raw, LOGGER, "2", "root", "INFO")[0] == ErrorCode.INVALID_REQUEST
+
+
+def test_a_broker_takes_what_nobody_knows_and_shows_it_to_nobody(make_node):
+    node = make_node()
+    with Raw(node.port) as raw:
+        assert change(raw, BROKER, "1", "my.plugin.password", "hunter2") == (0, None)
+        assert change(raw, BROKER, "1", "num.io.threads", "8")[0] == ErrorCode.INVALID_REQUEST
+    node.restart()
+    with Raw(node.port) as raw:
+        found = describe(raw, BROKER, "1", "my.plugin.password")
+        assert (found.value, found.is_sensitive, found.config_source) == (None, True, 2)
+        assert "without effect" in found.documentation
+        assert change(raw, BROKER, "1", "my.plugin.password", None, DELETE) == (0, None)
 
 
 def test_the_quorum_is_this_node(node, raw, topic):

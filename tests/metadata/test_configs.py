@@ -5,6 +5,7 @@ import pytest
 from millpond.base.errors import ErrorCode
 from millpond.config.effective import NodeLayers, Source
 from millpond.config.node import MAX_CONNECTIONS, node_settings
+from millpond.metadata import configs
 from millpond.metadata.configs import (
     ConfigChange,
     Operation,
@@ -122,10 +123,18 @@ def test_one_wrong_setting_keeps_the_whole_resource_as_it_is_and_no_other(image,
         (changes(Resource(2, ""), ("segment.ms", SET, "1")), ErrorCode.INVALID_REQUEST, "all topics"),
         (changes(Resource(4, "9"), ("max.connections", SET, "1")), ErrorCode.INVALID_REQUEST, "no broker"),
         (changes(Resource(4, "01"), ("max.connections", SET, "1")), ErrorCode.INVALID_REQUEST, "no broker"),
-        (changes(Resource(8, "1"), ("x", SET, "1")), ErrorCode.INVALID_REQUEST, "type 8"),
+        (changes(Resource(8, "1"), ("x", SET, "1")), ErrorCode.INVALID_REQUEST, "one by one"),
+        (changes(Resource(32, ""), ("consumer.session.timeout.ms", SET, "9")), ErrorCode.INVALID_REQUEST, "name it"),
+        (changes(Resource(32, "g"), ("session.timeout.ms", SET, "9")), ErrorCode.INVALID_CONFIG, "unknown group"),
+        (changes(Resource(32, "g"), ("consumer.session.timeout.ms", SET, "5000")),
+         ErrorCode.INVALID_CONFIG, "must be more than consumer.heartbeat.interval.ms=5000"),
+        (changes(Resource(16, ""), ("interval.ms", SET, "1000")), ErrorCode.INVALID_REQUEST, "name it"),
+        (changes(Resource(16, "s"), ("interval.ms", SET, "1")), ErrorCode.INVALID_CONFIG, "from 100"),
+        (changes(BROKER, ("my.own", SET, "x" * 32_768)), ErrorCode.INVALID_CONFIG, "at most 32767 bytes"),
+        (changes(BROKER, *((f"my.{n}", SET, "x") for n in range(101))), ErrorCode.INVALID_CONFIG, "at most 100"),
         (changes(Resource(77, "1"), ("x", SET, "1")), ErrorCode.INVALID_REQUEST, "type 77"),
         (changes(BROKER, ("node.id", SET, "2")), ErrorCode.INVALID_REQUEST, "when the node starts"),
-        (changes(BROKER, ("nod.id", SET, "2")), ErrorCode.INVALID_CONFIG, "did you mean node.id"),
+        (changes(BROKER, ("listeners", SET, "x")), ErrorCode.INVALID_REQUEST, "when the node starts"),
         (changes(BROKER, ("max.connections", SET, "0")), ErrorCode.INVALID_CONFIG, "at least 1"),
         (changes(ALL_BROKERS, ("cluster.id", SET, "x")), ErrorCode.INVALID_REQUEST, "when the node starts"),
         (changes(ALL_BROKERS, ("cluster.id", DELETE, None)), ErrorCode.INVALID_REQUEST, "when the node starts"),
@@ -137,6 +146,37 @@ def test_changes_that_are_refused(image, layers, request_: ResourceChanges, code
     (reply,) = decision.reply
     assert (reply.resource, reply.verdict.code) == (request_.resource, code)
     assert said in str(reply.verdict.message)
+
+
+@pytest.mark.parametrize(
+    ("resource", "name", "value"),
+    [
+        (Resource(32, "g"), "consumer.session.timeout.ms", "9000"),
+        (Resource(32, "g"), "share.isolation.level", "read_committed"),
+        (Resource(16, "s"), "metrics", "org.apache,kafka"),
+        (BROKER, "my.plugin.secret", "x"),
+    ],
+)
+def test_groups_subscriptions_and_what_nobody_knows_can_be_set_and_taken_back(
+    image, layers, apply, resource: Resource, name: str, value: str
+) -> None:
+    apply(image, decide_incremental_alter(image, layers, [changes(resource, (name, SET, value))]))
+    assert image.config_of(resource) == {name: value}
+    apply(image, decide_incremental_alter(image, layers, [changes(resource, (name, DELETE, None))]))
+    assert resource not in image.configs
+
+
+def test_there_is_an_end_to_the_groups_that_have_settings(image, layers, apply, monkeypatch) -> None:
+    monkeypatch.setattr(configs, "RESOURCES_MAX", 5)
+    request = [changes(Resource(32, f"g{n}"), ("share.isolation.level", SET, "read_committed")) for n in range(20)]
+    codes = []
+    for each in request:
+        decision = decide_incremental_alter(image, layers, [each])
+        codes += [verdict.verdict.code for verdict in decision.reply]
+        apply(image, decision)
+    assert codes[0] == ErrorCode.NONE
+    assert codes[-1] == ErrorCode.POLICY_VIOLATION
+    assert len([each for each in image.configs if each.type == 32]) <= 5 + len(image.topics)
 
 
 def test_lags_are_compared_with_what_is_already_set(image, layers) -> None:

@@ -18,6 +18,7 @@ from millpond.broker.dispatch import Dispatcher
 from millpond.broker.fetch_sessions import FetchSessions
 from millpond.broker.flusher import Flusher
 from millpond.broker.housekeeping import Housekeeping, Journal
+from millpond.broker.loggers import Loggers
 from millpond.broker.partitions import Partition, Partitions
 from millpond.broker.producer_ids import ProducerIds
 from millpond.broker.topics import TopicKeeper
@@ -64,6 +65,7 @@ class Broker:
         self.workers = world.workers
         self.entropy = world.entropy
         self.journal = journal
+        self.loggers = Loggers()
         self.node_id = NodeId(settings[node.NODE_ID])
         self._static = settings
         self.layers = NodeLayers(settings)

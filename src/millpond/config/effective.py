@@ -1,7 +1,7 @@
 """Which of several layers gives a setting its value, and what each of the others would have given.
 
-From the strongest: the topic's own value, this broker's value set while running, the value set while running for all
-brokers, what the node was started with, the default. DescribeConfigs shows the whole chain as synonyms.
+From the strongest: the topic's or group's own value, this broker's value set while running, the value set while
+running for all brokers, what the node was started with, the default. DescribeConfigs shows the chain as synonyms.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 
-from millpond.base.settings import AnySetting, SettingError, Settings, Value
+from millpond.base.settings import AnySetting, Registry, SettingError, Settings, Value
 from millpond.config.node import NODE
 from millpond.config.topic import TOPIC
 
@@ -24,6 +24,9 @@ class Source(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
+    DYNAMIC_CLIENT_METRICS = 7
+    DYNAMIC_GROUP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +80,17 @@ class NodeLayers:
 
     def effective_for_topic(self, setting: AnySetting, overrides: Mapping[str, str]) -> Effective:
         """The chain for one of a topic's settings, given the topic's own values as text."""
-        own = _read(setting, overrides, Source.DYNAMIC_TOPIC)
-        assert setting.inherits is not None, setting.name
-        return Effective(setting, (*own, *self._layers(NODE.get(setting.inherits))))
+        return self._own_or_inherited(setting, overrides, Source.DYNAMIC_TOPIC)
+
+    def effective_for_group(self, setting: AnySetting, overrides: Mapping[str, str]) -> Effective:
+        return self._own_or_inherited(setting, overrides, Source.DYNAMIC_GROUP)
+
+    def effective_for_client_metrics(self, setting: AnySetting, overrides: Mapping[str, str]) -> Effective:
+        return self._own_or_inherited(setting, overrides, Source.DYNAMIC_CLIENT_METRICS)
+
+    def _own_or_inherited(self, setting: AnySetting, overrides: Mapping[str, str], source: Source) -> Effective:
+        given = NODE.get(setting.inherits) if setting.inherits is not None else setting
+        return Effective(setting, (*_read(setting, overrides, source), *self._layers(given)))
 
     def settings(self) -> Settings:
         """The node's settings as they stand now."""
@@ -87,12 +98,7 @@ class NodeLayers:
 
     def topic_settings(self, overrides: Mapping[str, str]) -> Settings:
         """A topic's settings as they stand now: every one resolved."""
-        values = dict(self._inherited)
-        for name in overrides:
-            if name in TOPIC:
-                for layer in _read(TOPIC.get(name), overrides, Source.DYNAMIC_TOPIC):
-                    values[name] = layer.value
-        return Settings(TOPIC, values)
+        return Settings(TOPIC, self._inherited | parsed(TOPIC, overrides))
 
     # Worked out once: a node may have many thousand topics, and most have few settings of their own.
 
@@ -112,6 +118,16 @@ class NodeLayers:
             value = self.static.overrides[setting.name]
             yield Layer(setting.name, setting.show(value), value, Source.STATIC_BROKER)
         yield Layer(setting.name, setting.show(setting.default), setting.default, Source.DEFAULT)
+
+
+def parsed(registry: Registry, texts: Mapping[str, str]) -> dict[str, Value]:
+    """The values that `texts` gives to settings of the registry."""
+    return {
+        layer.name: layer.value
+        for name in texts
+        if name in registry
+        for layer in _read(registry.get(name), texts, Source.DEFAULT)
+    }
 
 
 def _read(setting: AnySetting, texts: Mapping[str, str], source: Source) -> Iterator[Layer]:

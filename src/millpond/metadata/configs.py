@@ -1,7 +1,8 @@
 """Settings that change while the cluster runs: deciding on IncrementalAlterConfigs and AlterConfigs.
 
 A resource changes as a whole or not at all. What may be set is what the registries of `config` declare: any setting
-of a topic, and those of a broker that are live.
+of a topic, a group or a subscription to client metrics, and those of a broker that are live. What nobody knows may be
+set for a broker, too, without effect.
 """
 
 from __future__ import annotations
@@ -16,12 +17,29 @@ from typing import assert_never
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import topic_name_fault
 from millpond.base.settings import AnySetting, Kind, Registry, SettingError, Settings
+from millpond.config.client_metrics import CLIENT_METRICS
 from millpond.config.effective import NodeLayers
+from millpond.config.group import CONSUMER_HEARTBEAT_INTERVAL_MS, CONSUMER_SESSION_TIMEOUT_MS, GROUP
+from millpond.config.kafka_names import is_kafkas
 from millpond.config.node import NODE
 from millpond.config.topic import CLEANUP_POLICY, MAX_COMPACTION_LAG_MS, MIN_COMPACTION_LAG_MS, TOPIC
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.image import ALL_BROKERS, COORDINATOR_TOPICS, Image, Resource
 from millpond.metadata.records import ConfigRecord, ResourceType
+
+REGISTRIES: Mapping[int, Registry] = {
+    ResourceType.TOPIC: TOPIC,
+    ResourceType.BROKER: NODE,
+    ResourceType.GROUP: GROUP,
+    ResourceType.CLIENT_METRICS: CLIENT_METRICS,
+}
+
+RESOURCES_MAX = 10_000
+"""How many groups and subscriptions may have settings: they need not exist, so only this ends their number."""
+
+UNKNOWN_SETTINGS_MAX = 100
+TEXT_BYTES_MAX = 32_767
+"""The longest value that the protocol's older versions could carry."""
 
 
 class Operation(IntEnum):
@@ -132,6 +150,15 @@ def _check_resource(image: Image, resource: Resource) -> None:
         case ResourceType.BROKER:
             if resource.name and resource.name not in map(str, image.brokers):
                 raise Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {resource.name!r}")
+        case ResourceType.GROUP | ResourceType.CLIENT_METRICS:
+            if not resource.name:
+                raise Refused(ErrorCode.INVALID_REQUEST, "settings belong to one group or subscription; name it")
+            if resource not in image.configs and len(image.configs) >= RESOURCES_MAX + len(image.topics):
+                raise Refused(
+                    ErrorCode.POLICY_VIOLATION, f"{RESOURCES_MAX} groups and subscriptions have settings already"
+                )
+        case ResourceType.BROKER_LOGGER:
+            raise Refused(ErrorCode.INVALID_REQUEST, "levels of loggers change one by one (IncrementalAlterConfigs)")
         case _:
             raise Refused(ErrorCode.INVALID_REQUEST, f"resources of type {resource.type} have no settings here")
 
@@ -148,7 +175,7 @@ def _wish_of_replacement(image: Image, request: ResourceConfigs) -> Wish:
     _refuse_nulls(name for name, value in request.configs if value is None)
     own = image.config_of(request.resource)
     # What a broker cannot change while running, such as the cluster's id, is not the client's to forget either.
-    forgotten = [name for name in own if request.resource.type == ResourceType.TOPIC or _is_live(name)]
+    forgotten = [name for name in own if request.resource.type != ResourceType.BROKER or _may_change(name)]
     return dict.fromkeys(forgotten) | dict(request.configs)
 
 
@@ -177,13 +204,13 @@ def _changed(image: Image, layers: NodeLayers, resource: Resource, change: Confi
 
 def _parts(image: Image, layers: NodeLayers, resource: Resource, name: str) -> list[str]:
     """What a list has now, whether of its own or by default."""
-    is_topic = resource.type == ResourceType.TOPIC
-    setting = _setting(TOPIC if is_topic else NODE, name)
+    setting = _setting(REGISTRIES[resource.type], name)
     if setting.kind is not Kind.LIST:
         raise Refused(ErrorCode.INVALID_CONFIG, f"{name} is not a list: nothing can be added to or taken from it")
     own = image.config_of(resource).get(name)
     if own is not None:
         return _split(own)
+    is_topic = resource.type == ResourceType.TOPIC
     inherited = layers.effective_for_topic(setting, {}) if is_topic else layers.effective(setting)
     return _split(inherited.text)
 
@@ -192,19 +219,26 @@ def _records(image: Image, layers: NodeLayers, resource: Resource, wish: Wish) -
     """Check the wish, and give a record for each setting that really changes."""
     own = image.config_of(resource)
     given = {name: value for name, value in wish.items() if value is not None}
-    if resource.type == ResourceType.TOPIC:
-        kept = {name: value for name, value in own.items() if name not in wish}
-        _check_topic(resource.name, given, kept | given, layers)
-    else:
-        _check_broker(wish, given, own)
+    for name, value in given.items():
+        if max(len(name), len(value)) > TEXT_BYTES_MAX // 4 and max(map(_size, (name, value))) > TEXT_BYTES_MAX:
+            raise Refused(ErrorCode.INVALID_CONFIG, f"{name[:100]}: a value has at most {TEXT_BYTES_MAX} bytes")
+    kept = {name: value for name, value in own.items() if name not in wish}
+    match resource.type:
+        case ResourceType.TOPIC:
+            _check_topic(resource.name, given, kept | given, layers)
+        case ResourceType.GROUP:
+            _check_group(given, kept | given, layers)
+        case ResourceType.CLIENT_METRICS:
+            _check_each(CLIENT_METRICS, given)
+        case _:
+            _check_broker(wish, given, own)
     changed = {name: value for name, value in wish.items() if own.get(name) != value}
     return [ConfigRecord(resource.type, resource.name, name, value) for name, value in changed.items()]
 
 
 def _check_topic(topic: str, given: Mapping[str, str], all_texts: Mapping[str, str], layers: NodeLayers) -> None:
     """Each given value for itself, then how all of the topic's values go together."""
-    for name, text in given.items():
-        _parse(_setting(TOPIC, name), text)
+    _check_each(TOPIC, given)
     settings = layers.topic_settings(all_texts)
     if settings[MIN_COMPACTION_LAG_MS] > settings[MAX_COMPACTION_LAG_MS]:
         raise Refused(
@@ -220,18 +254,42 @@ def _check_topic(topic: str, given: Mapping[str, str], all_texts: Mapping[str, s
         )
 
 
+def _check_group(given: Mapping[str, str], all_texts: Mapping[str, str], layers: NodeLayers) -> None:
+    _check_each(GROUP, given)
+    session_ms, heartbeat_ms = (
+        layers.effective_for_group(setting, all_texts).value
+        for setting in (CONSUMER_SESSION_TIMEOUT_MS, CONSUMER_HEARTBEAT_INTERVAL_MS)
+    )
+    if session_ms <= heartbeat_ms:  # type: ignore[operator]
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"{CONSUMER_SESSION_TIMEOUT_MS.name}={session_ms} must be more than "
+            f"{CONSUMER_HEARTBEAT_INTERVAL_MS.name}={heartbeat_ms}",
+        )
+
+
 def _check_broker(wish: Wish, given: Mapping[str, str], own: Mapping[str, str]) -> None:
     for name in wish:
         # Taking away what is not set asks for nothing.
-        if not _is_live(name) and (name in given or name in own):
-            _setting(NODE, name)
+        if not _may_change(name) and (name in given or name in own):
             raise Refused(ErrorCode.INVALID_REQUEST, f"{name} can only be set when the node starts")
+    _check_each(NODE, {name: text for name, text in given.items() if name in NODE})
+    unknown = {name for name in (*own, *given) if name not in NODE}
+    if len(unknown) > UNKNOWN_SETTINGS_MAX:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"a broker remembers at most {UNKNOWN_SETTINGS_MAX} settings that it does not know",
+        )
+
+
+def _may_change(name: str) -> bool:
+    """Whether a running broker takes it: its live settings, and what nobody knows."""
+    return NODE.get(name).live if name in NODE else not is_kafkas(name)
+
+
+def _check_each(registry: Registry, given: Mapping[str, str]) -> None:
     for name, text in given.items():
-        _parse(_setting(NODE, name), text)
-
-
-def _is_live(name: str) -> bool:
-    return name in NODE and NODE.get(name).live
+        _parse(_setting(registry, name), text)
 
 
 def _setting(registry: Registry, name: str) -> AnySetting:
@@ -246,6 +304,10 @@ def _parse(setting: AnySetting, text: str) -> None:
         setting.parse(text)
     except SettingError as fault:
         raise Refused(ErrorCode.INVALID_CONFIG, str(fault)) from None
+
+
+def _size(text: str) -> int:
+    return len(text.encode())
 
 
 def _split(text: str) -> list[str]:

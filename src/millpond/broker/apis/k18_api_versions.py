@@ -29,6 +29,11 @@ def handle(broker: Broker, call: Call, request: m.ApiVersionsRequest) -> Outcome
         if not (_is_name(request.client_software_name) and _is_name(request.client_software_version)):
             return m.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
         call.connection.client_software = f"{request.client_software_name} {request.client_software_version}"
+        if broker.loggers.are_detailed:
+            software = call.connection.client_software
+            broker.journal(
+                "a client connects", peer=call.connection.link.peer, client=call.client_id, software=software
+            )
     response = describe(broker.dispatcher.apis)
     if call.version >= NAMED_FROM:
         _add_features(response, broker)

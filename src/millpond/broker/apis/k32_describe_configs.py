@@ -1,20 +1,24 @@
-"""DescribeConfigs (32), versions 1-4: settings of topics and brokers, where each value comes from, what it means.
+"""DescribeConfigs (32), versions 1-4: settings of topics, brokers, groups, client metrics and loggers.
 
-1 sources and synonyms · 3 types and documentation · 4 flexible. Gap: groups, client metrics and broker loggers have
-no settings yet; their resources are answered with INVALID_REQUEST.
+1 sources and synonyms · 3 types and documentation · 4 flexible. A broker also shows Kafka's names for what it has and
+what was set for it that nobody knows; as that may be a secret, its value is not shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import topic_name_fault
 from millpond.broker.api import Api, Call, Outcome
+from millpond.config.client_metrics import CLIENT_METRICS
 from millpond.config.effective import Effective, Source
+from millpond.config.group import GROUP
+from millpond.config.kafka_names import kafka_settings, unknown_settings
 from millpond.config.node import NODE
 from millpond.config.topic import TOPIC
+from millpond.metadata.image import Resource
 from millpond.metadata.records import ResourceType
 from millpond.wire import messages as m
 
@@ -43,50 +47,85 @@ def _describe(
         result.error_code, result.error_message = refused.code, refused.message
         return result
     wanted = None if resource.configuration_keys is None else frozenset(resource.configuration_keys)
-    for effective, read_only in found:
-        if wanted is None or effective.setting.name in wanted:
-            result.configs.append(_one(effective, read_only, synonyms, docs))
+    for each in found:
+        if wanted is None or each.effective.setting.name in wanted:
+            result.configs.append(_one(each, synonyms, docs))
     return result
 
 
-def _effective(broker: Broker, kind: int, name: str) -> Iterable[tuple[Effective, bool]]:
-    """Every setting of the resource with its value, and whether it can be changed while running."""
+class _Shown(NamedTuple):
+    effective: Effective
+    is_read_only: bool = False
+    is_secret: bool = False
+
+
+def _effective(broker: Broker, kind: int, name: str) -> Iterable[_Shown]:
+    """Every setting of the resource with its value."""
     layers = broker.layers
-    if kind == ResourceType.TOPIC:
-        fault = topic_name_fault(name)
-        if fault:
-            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
-        if name not in broker.image.topics:
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
-        overrides: Mapping[str, str] = broker.image.topic_config(name)
-        return [(layers.effective_for_topic(setting, overrides), False) for setting in TOPIC]
-    if kind == ResourceType.BROKER:
-        if name == "":
+    own = broker.image.config_of(Resource(kind, name))
+    match kind:
+        case ResourceType.TOPIC:
+            if fault := topic_name_fault(name):
+                raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+            if name not in broker.image.topics:
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+            return [_Shown(layers.effective_for_topic(setting, own)) for setting in TOPIC]
+        case ResourceType.GROUP | ResourceType.CLIENT_METRICS if not name:
+            raise Refused(ErrorCode.INVALID_REQUEST, "settings belong to one group or subscription; name it")
+        case ResourceType.GROUP:
+            return [_Shown(layers.effective_for_group(setting, own)) for setting in GROUP]
+        case ResourceType.CLIENT_METRICS:
+            return [_Shown(layers.effective_for_client_metrics(setting, own)) for setting in CLIENT_METRICS]
+        case ResourceType.BROKER if not name:
             # The defaults for all brokers: only what has been set for them.
-            every = [layers.effective(setting) for setting in NODE]
-            return [(each, False) for each in every if each.source == Source.DYNAMIC_DEFAULT_BROKER]
-        if name != str(broker.node_id):
-            raise Refused(
-                ErrorCode.INVALID_REQUEST,
-                f"this is broker {broker.node_id}: ask broker {name!r} for its own settings",
-            )
-        return [(layers.effective(setting), not setting.live) for setting in NODE]
-    raise Refused(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
+            every = [_Shown(layers.effective(setting)) for setting in NODE] + _unknown(broker)
+            return [each for each in every if each.effective.source == Source.DYNAMIC_DEFAULT_BROKER]
+        case ResourceType.BROKER:
+            _check_is_this_broker(broker, name)
+            kafkas = kafka_settings(layers, _address(broker.address), _address(broker.advertised()))
+            return [
+                *(_Shown(layers.effective(setting), not setting.live) for setting in NODE),
+                *(_Shown(each, is_read_only=True) for each in kafkas),
+                *_unknown(broker),
+            ]
+        case ResourceType.BROKER_LOGGER:
+            _check_is_this_broker(broker, name)
+            return [_Shown(each) for each in broker.loggers.settings()]
+        case _:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
 
 
-def _one(
-    effective: Effective, read_only: bool, synonyms: bool, docs: bool
-) -> m.DescribeConfigsResponse.DescribeConfigsResourceResult:
+def _check_is_this_broker(broker: Broker, name: str) -> None:
+    if name != str(broker.node_id):
+        raise Refused(
+            ErrorCode.INVALID_REQUEST, f"this is broker {broker.node_id}: ask broker {name!r} for its own settings"
+        )
+
+
+def _unknown(broker: Broker) -> list[_Shown]:
+    return [_Shown(each, is_secret=True) for each in unknown_settings(broker.layers)]
+
+
+def _address(host_and_port: tuple[str, int]) -> str:
+    host, port = host_and_port
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _one(each: _Shown, synonyms: bool, docs: bool) -> m.DescribeConfigsResponse.DescribeConfigsResourceResult:
+    effective = each.effective
     setting = effective.setting
     return m.DescribeConfigsResponse.DescribeConfigsResourceResult(
         name=setting.name,
-        value=effective.text,
-        read_only=read_only,
+        value=None if each.is_secret else effective.text,
+        read_only=each.is_read_only,
+        is_sensitive=each.is_secret,
         config_source=effective.source,
         config_type=setting.kind.value,
         documentation=setting.doc if docs else None,
         synonyms=[
-            m.DescribeConfigsResponse.DescribeConfigsSynonym(name=layer.name, value=layer.text, source=layer.source)
+            m.DescribeConfigsResponse.DescribeConfigsSynonym(
+                name=layer.name, value=None if each.is_secret else layer.text, source=layer.source
+            )
             for layer in (effective.layers if synonyms else ())
         ],
     )

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.base.errors import Refused
 from millpond.broker.api import Api, Call, Outcome
-from millpond.metadata.configs import ResourceConfigs, ResourceVerdict, decide_alter
-from millpond.metadata.decision import Verdict
+from millpond.broker.config_changes import commit_changes
+from millpond.metadata.configs import ResourceConfigs, decide_alter
 from millpond.metadata.image import Resource
 from millpond.wire import messages as m
 
@@ -25,26 +24,11 @@ def handle(broker: Broker, call: Call, request: m.AlterConfigsRequest) -> Outcom
         )
         for each in request.resources
     ]
-    decided = broker.controller.submit(
-        lambda image: decide_alter(image, broker.layers, wanted, validate_only=request.validate_only)
-    )
-    return decided.map(_answer).recover(
-        Refused,
-        lambda refused: _answer(tuple(ResourceVerdict(each.resource, Verdict.of(refused)) for each in wanted)),
-    )
-
-
-def _answer(verdicts: tuple[ResourceVerdict, ...]) -> m.AlterConfigsResponse:
-    return m.AlterConfigsResponse(
-        responses=[
-            m.AlterConfigsResponse.AlterConfigsResourceResponse(
-                resource_type=each.resource.type,
-                resource_name=each.resource.name,
-                error_code=each.verdict.code,
-                error_message=each.verdict.message,
-            )
-            for each in verdicts
-        ]
+    return commit_changes(
+        broker,
+        [each.resource for each in wanted],
+        lambda image: decide_alter(image, broker.layers, wanted, validate_only=request.validate_only),
+        m.AlterConfigsResponse,
     )
 
 

@@ -1,17 +1,19 @@
 """IncrementalAlterConfigs (44), versions 0-1: set, delete, append to or subtract from single settings.
 
-1 flexible. Gap: groups and client metrics have no settings yet.
+1 flexible. Levels of loggers are this node's own and last until it ends; all else is committed to the metadata.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.base.errors import Refused
+from millpond.base.errors import ErrorCode, Refused
 from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.config_changes import commit_changes
 from millpond.metadata.configs import ConfigChange, ResourceChanges, ResourceVerdict, decide_incremental_alter
-from millpond.metadata.decision import Verdict
+from millpond.metadata.decision import OK, Verdict
 from millpond.metadata.image import Resource
+from millpond.metadata.records import ResourceType
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -26,27 +28,25 @@ def handle(broker: Broker, call: Call, request: m.IncrementalAlterConfigsRequest
         )
         for each in request.resources
     ]
-    decided = broker.controller.submit(
-        lambda image: decide_incremental_alter(image, broker.layers, wanted, validate_only=request.validate_only)
-    )
-    return decided.map(_answer).recover(
-        Refused,
-        lambda refused: _answer(tuple(ResourceVerdict(each.resource, Verdict.of(refused)) for each in wanted)),
+    loggers = [each for each in wanted if each.resource.type == ResourceType.BROKER_LOGGER]
+    others = [each for each in wanted if each.resource.type != ResourceType.BROKER_LOGGER]
+    return commit_changes(
+        broker,
+        [each.resource for each in others],
+        lambda image: decide_incremental_alter(image, broker.layers, others, validate_only=request.validate_only),
+        m.IncrementalAlterConfigsResponse,
+        tuple(_change_loggers(broker, each, request.validate_only) for each in loggers),
     )
 
 
-def _answer(verdicts: tuple[ResourceVerdict, ...]) -> m.IncrementalAlterConfigsResponse:
-    return m.IncrementalAlterConfigsResponse(
-        responses=[
-            m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-                resource_type=each.resource.type,
-                resource_name=each.resource.name,
-                error_code=each.verdict.code,
-                error_message=each.verdict.message,
-            )
-            for each in verdicts
-        ]
-    )
+def _change_loggers(broker: Broker, wanted: ResourceChanges, validate_only: bool) -> ResourceVerdict:
+    try:
+        if wanted.resource.name != str(broker.node_id):
+            raise Refused(ErrorCode.INVALID_REQUEST, f"this is broker {broker.node_id}, not {wanted.resource.name!r}")
+        broker.loggers.change(wanted.changes, validate_only=validate_only)
+    except Refused as refused:
+        return ResourceVerdict(wanted.resource, Verdict.of(refused))
+    return ResourceVerdict(wanted.resource, OK)
 
 
 API = Api(key=44, name="IncrementalAlterConfigs", versions=(0, 1), handle=handle, lists="resources")

@@ -1,6 +1,6 @@
 """ListConfigResources (74), versions 0-1: which resources have settings.
 
-0 client metrics only, of which there are none · 1 by type; no type means all.
+0 client metrics only · 1 by type; no type means all. Of groups and client metrics those are listed that have some.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
 
-TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-KNOWN = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
-
 
 def handle(broker: Broker, call: Call, request: m.ListConfigResourcesRequest) -> Outcome:
-    wanted = (CLIENT_METRICS,) if call.version == 0 else tuple(request.resource_types) or KNOWN
-    if any(kind not in KNOWN for kind in wanted):
+    known = set(ResourceType)
+    wanted = {ResourceType.CLIENT_METRICS} if call.version == 0 else set(request.resource_types) or known
+    if not wanted <= known:
         return m.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[])
-    found = []
-    if TOPIC in wanted:
-        found += [(name, int(ResourceType.TOPIC)) for name in broker.image.topics]
-    for kind in (BROKER, BROKER_LOGGER):
-        if kind in wanted:
-            found.append((str(broker.node_id), kind))
+    found: list[tuple[str, int]] = []
+    if ResourceType.TOPIC in wanted:
+        found += [(name, ResourceType.TOPIC) for name in broker.image.topics]
+    found += [
+        (str(broker.node_id), kind) for kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) if kind in wanted
+    ]
+    named = {ResourceType.CLIENT_METRICS, ResourceType.GROUP} & wanted
+    found += [(each.name, each.type) for each in broker.image.configs if each.type in named]
     return m.ListConfigResourcesResponse(
         config_resources=[
             m.ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)

@@ -48,7 +48,8 @@ from millpond.coordinators.groups.consumer.watch import REJOIN, REVOCATION, SESS
 from millpond.coordinators.groups.group import CONSUMER_PROTOCOL
 from millpond.coordinators.groups.history import Why
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
-from millpond.metadata.image import Image
+from millpond.metadata.image import Image, Resource
+from millpond.metadata.records import ResourceType
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class ConsumerGroup:
     ) -> None:
         self.group_id = group_id
         self.patterns = patterns
-        self.settings = settings
+        self._settings = settings
         self.entropy = entropy
         self.state = GroupState()
         self.watch = Watch()
@@ -109,6 +110,12 @@ class ConsumerGroup:
     @property
     def image(self) -> Image:
         return self.patterns.image
+
+    @property
+    def settings(self) -> ConsumerGroupSettings:
+        """Those of all groups, but for what was set for this one."""
+        own = self.image.config_of(Resource(ResourceType.GROUP, self.group_id))
+        return self._settings.changed_by(own) if own else self._settings
 
     def is_subscribed_to(self, topic: str) -> bool:
         return any(topic in self.state.topics_of(member) for member in self.state.members.values())

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from millpond.config.effective import parsed
+from millpond.config.group import CONSUMER_HEARTBEAT_INTERVAL_MS, CONSUMER_SESSION_TIMEOUT_MS, GROUP
 
 INT32_MAX: Final = (1 << 31) - 1
 
@@ -24,6 +28,15 @@ class ConsumerGroupSettings:
     """Whether a live group may change its protocol: disabled, upgrade, downgrade or bidirectional."""
     classic_max_size: int = INT32_MAX
     """`group.max.size`: a larger group is not turned back into a classic one."""
+
+    def changed_by(self, texts: Mapping[str, str]) -> ConsumerGroupSettings:
+        """With the values that a group has of its own."""
+        own: Mapping[str, Any] = parsed(GROUP, texts)
+        return replace(
+            self,
+            heartbeat_interval_ms=own.get(CONSUMER_HEARTBEAT_INTERVAL_MS.name, self.heartbeat_interval_ms),
+            session_timeout_ms=own.get(CONSUMER_SESSION_TIMEOUT_MS.name, self.session_timeout_ms),
+        )
 
     @property
     def upgrades(self) -> bool:

@@ -1,0 +1,51 @@
+"""How much the node tells: the level of its one logger, `root`, as Kafka's tools describe and alter it.
+
+What an operator should know is told at every level. From DEBUG on the node also tells who connects. A level lasts
+until the node ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.settings import Setting
+from millpond.config.effective import Effective, Layer, Source
+from millpond.metadata.configs import ConfigChange, Operation
+
+ROOT: Final = "root"
+LEVELS: Final = ("FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE")
+DETAILED: Final = ("DEBUG", "TRACE")
+
+
+class Loggers:
+    def __init__(self) -> None:
+        self._level = "INFO"
+
+    @property
+    def are_detailed(self) -> bool:
+        return self._level in DETAILED
+
+    def settings(self) -> list[Effective]:
+        setting = Setting(ROOT, "INFO", f"How much the node tells: {', '.join(LEVELS)}. From DEBUG on, who connects.")
+        return [Effective(setting, (Layer(ROOT, self._level, self._level, Source.DYNAMIC_BROKER_LOGGER),))]
+
+    def change(self, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
+        """Set levels, all or none. Refused where one cannot be."""
+        if len({change.name for change in changes}) < len(changes):
+            raise Refused(ErrorCode.INVALID_REQUEST, "a logger is named more than once")
+        for change in changes:
+            _check(change)
+        if not validate_only:
+            for change in changes:
+                self._level = (change.value or "").upper()
+
+
+def _check(change: ConfigChange) -> None:
+    if change.name != ROOT:
+        raise Refused(ErrorCode.INVALID_CONFIG, f"there is no logger {change.name!r}, only {ROOT!r}")
+    if change.operation != Operation.SET:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"the level of {ROOT!r} can be set, not taken away or added to")
+    if (change.value or "").upper() not in LEVELS:
+        raise Refused(ErrorCode.INVALID_CONFIG, f"{change.value!r} is no level: use one of {', '.join(LEVELS)}")

@@ -1,0 +1,102 @@
+"""What Kafka's tools ask a broker for and this one calls otherwise, or does not have: shown to them, never read.
+
+Whoever sets something for a broker that neither Kafka nor this broker knows is not refused, as a plugin might want
+it; it is remembered and has no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from millpond.base.settings import AnySetting, Registry, Setting
+from millpond.config.effective import Effective, Layer, NodeLayers, Source
+from millpond.config.node import ADVERTISED_LISTENER, COARSE, DATA_FOLDER, LISTEN, NODE, NODE_ID
+
+OTHERWISE: Final[dict[str, AnySetting]] = {
+    "broker.id": NODE_ID,
+    "log.dir": DATA_FOLDER,
+    "log.dirs": DATA_FOLDER,
+    "metadata.log.dir": DATA_FOLDER,
+}
+"""Other names of settings that we have."""
+
+LISTENERS: Final = {"listeners": LISTEN, "advertised.listeners": ADVERTISED_LISTENER}
+"""The same, with a protocol in front of the address."""
+
+_ONE_LOOP = "Without effect: a node is one process that serves everybody from one loop."
+_ONE_REPLICA = "Without effect: every partition has one replica."
+_NO_SECURITY = "Without effect: there is no TLS, no SASL and no authorizer yet."
+_WORKERS = "Without effect: a few worker threads do what waits for the disk."
+_SYSTEM = "Without effect: the system chooses."
+
+WITHOUT_EFFECT: Final = Registry(
+    "Kafka",
+    (
+        Setting("process.roles", ("broker", "controller"), "Without effect: every node is both."),
+        Setting("controller.listener.names", "", "Without effect: the controller has no listener of its own."),
+        Setting("controller.quorum.voters", "", _ONE_REPLICA),
+        Setting("controller.quorum.bootstrap.servers", "", _ONE_REPLICA),
+        Setting("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT", _NO_SECURITY),
+        Setting("inter.broker.listener.name", "PLAINTEXT", _NO_SECURITY),
+        Setting("security.inter.broker.protocol", "PLAINTEXT", _NO_SECURITY),
+        Setting("authorizer.class.name", "", _NO_SECURITY),
+        Setting("sasl.enabled.mechanisms", "", _NO_SECURITY),
+        Setting("super.users", "", _NO_SECURITY),
+        Setting("num.io.threads", 1, _ONE_LOOP, bits=32),
+        Setting("num.network.threads", 1, _ONE_LOOP, bits=32),
+        Setting("num.recovery.threads.per.data.dir", 1, _WORKERS, bits=32),
+        Setting("background.threads", 1, _WORKERS, bits=32),
+        Setting("log.cleaner.threads", 1, _WORKERS, bits=32),
+        Setting("num.replica.fetchers", 0, _ONE_REPLICA, bits=32),
+        Setting("offsets.topic.replication.factor", 1, _ONE_REPLICA, bits=32),
+        Setting("transaction.state.log.replication.factor", 1, _ONE_REPLICA, bits=32),
+        Setting("transaction.state.log.min.isr", 1, _ONE_REPLICA, bits=32),
+        Setting("auto.leader.rebalance.enable", False, _ONE_REPLICA),
+        Setting("controlled.shutdown.enable", True, _ONE_REPLICA),
+        Setting("socket.receive.buffer.bytes", -1, _SYSTEM, bits=32),
+        Setting("socket.send.buffer.bytes", -1, _SYSTEM, bits=32),
+        Setting("group.coordinator.rebalance.protocols", ("classic", "consumer"), "Without effect: both are served."),
+        Setting("remote.log.storage.system.enable", False, "Without effect: there is no tiered storage."),
+    ),
+)
+
+UNKNOWN_TO_ALL = "Neither this broker nor Kafka knows it: remembered, and without effect."
+
+
+def is_kafkas(name: str) -> bool:
+    """Whether Kafka has a setting of this name for which a broker has to be started anew."""
+    return name in OTHERWISE or name in LISTENERS or name in COARSE or name in WITHOUT_EFFECT
+
+
+def kafka_settings(layers: NodeLayers, listens_on: str, is_advertised_as: str) -> Iterator[Effective]:
+    """All of Kafka's names with the values that are true here; addresses are given as host:port."""
+    for name, own in OTHERWISE.items():
+        yield _shown(layers, name, own, own.show(layers.effective(own).value))
+    for (name, own), address in zip(LISTENERS.items(), (listens_on, is_advertised_as), strict=True):
+        yield _shown(layers, name, own, f"PLAINTEXT://{address}")
+    for name, (meant, unit_ms) in COARSE.items():
+        own = NODE.get(meant)
+        count = layers.effective(own).value
+        assert isinstance(count, int), meant
+        yield _shown(layers, name, own, str(count // unit_ms if count > 0 else count))
+    for setting in WITHOUT_EFFECT:
+        text = setting.show(setting.default)
+        yield Effective(setting, (Layer(setting.name, text, setting.default, Source.DEFAULT),))
+
+
+def unknown_settings(layers: NodeLayers) -> Iterator[Effective]:
+    """What was set for this broker, or for all, that nobody knows."""
+    given = (
+        (layers.for_this_broker, Source.DYNAMIC_BROKER),
+        (layers.for_all_brokers, Source.DYNAMIC_DEFAULT_BROKER),
+    )
+    names = [name for texts, _ in given for name in texts if name not in NODE and not is_kafkas(name)]
+    for name in dict.fromkeys(names):
+        found = [Layer(name, texts[name], texts[name], source) for texts, source in given if name in texts]
+        yield Effective(Setting(name, "", UNKNOWN_TO_ALL), tuple(found))
+
+
+def _shown(layers: NodeLayers, name: str, own: AnySetting, text: str) -> Effective:
+    setting = Setting(name, text, f"Kafka's name for `{own.name}`.")
+    return Effective(setting, (Layer(name, text, text, layers.effective(own).source),))
