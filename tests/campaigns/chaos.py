@@ -25,7 +25,7 @@ LONG_TESTS = [
             "spark/test_spark_connector.py",
             "spark/sink/test_crashes.py",
             "spark/pipelines/test_declarative.py",
-            "cli/test_pipeline_run.py",
+            "cli/pipeline/test_run.py",
         )
     ),
 ]

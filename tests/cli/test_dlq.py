@@ -13,11 +13,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from hypothesis import given
-from hypothesis import strategies as st
 
 from millpond.cli import main
-from millpond.cli.dlq_progress import PAGE_OFFSETS, Redriven
 from millpond.client.dead_letters import dead_letter, origin_of
 from millpond.client.message import Message, header_list
 
@@ -249,6 +246,69 @@ def test_stats_count_by_error_topic_and_time(run: Callable[..., Told], quick: An
     assert recent["records"] == 1
 
 
+# What is not a dead-letter topic.
+
+EVERY_COMMAND = (
+    ("show",),
+    ("stats",),
+    ("redrive", "--all"),
+    ("redrive", "--all", "--dry-run"),
+    ("purge", "--all", "--yes"),
+    ("purge", "--before", "0s", "--yes"),
+    ("purge", "--redriven", "--yes"),
+)
+
+
+@pytest.mark.parametrize("words", EVERY_COMMAND)
+def test_an_ordinary_topic_is_refused_and_stays_as_it_is(
+    run: Callable[..., Told], quick: Any, topic: str, words: tuple[str, ...]
+) -> None:
+    quick.send(topic, *"abcde")
+    done = run("dlq", words[0], topic, *words[1:])
+    assert (done.code, done.out) == (1, "")
+    assert f"{topic} is not a dead-letter topic: its record 0:0 has no header dlq.topic." in done.err
+    assert "millpond dlq list" in done.err
+    assert len(run("consume", topic, "--until-end").lines) == 5
+    assert f"{topic}.redriven" not in quick.admin.list_topics(timeout=10).topics
+
+
+@pytest.mark.parametrize("words", EVERY_COMMAND)
+def test_a_stranger_among_the_letters_of_a_topic_with_another_name(
+    run: Callable[..., Told], quick: Any, box: Box, words: tuple[str, ...]
+) -> None:
+    """Its ends look like dead letters, and yet one record in its middle is somebody's own."""
+    box.dlq = quick.create(f"{box.source}-graveyard")
+    for number in range(5):
+        if number == 2:
+            box.flush()
+            quick.send(box.dlq, "precious")
+        box.put(str(number))
+    box.flush()
+    done = run("dlq", words[0], box.dlq, *words[1:])
+    assert done.code == 1
+    assert "its record 0:2 has no header dlq.topic" in done.err
+    assert len(run("consume", box.dlq, "--until-end").lines) == 6
+
+
+def test_a_topic_with_another_name_is_known_by_its_letters_and_by_its_marks(
+    run: Callable[..., Told], quick: Any, box: Box
+) -> None:
+    box.dlq = quick.create(f"{box.source}-graveyard")
+    empty = run("dlq", "show", box.dlq)
+    assert empty.code == 1
+    assert f"{box.dlq} is not a dead-letter topic: it is empty, and its name does not end in .dlq." in empty.err
+    box.put("a")
+    box.flush()
+    assert run("dlq", "redrive", box.dlq, "--all").lines[-1] == "Redrove 1 record."
+    assert run("dlq", "purge", box.dlq, "--redriven", "--yes").out == f"Deleted 1 letter of {box.dlq}.\n"
+    # It is empty again, but a redrive has left its marks beside it.
+    assert run("dlq", "show", box.dlq).err == f"{box.dlq} is empty.\n"
+    refused = run("dlq", "purge", f"{box.dlq}.redriven", "--all", "--yes")
+    assert (refused.code, "is not a dead-letter topic" in refused.err) == (1, True)
+    internal = run("dlq", "purge", "__consumer_offsets", "--all", "--yes")
+    assert internal.code == 1
+
+
 # Redriving.
 
 
@@ -470,34 +530,3 @@ def test_purge_asks_and_says_what_would_be_lost(in_terminal: Callable[..., Any],
     terminal.read_until("of which 1 have not been redriven? [y/N]")
     terminal.type("n\n")
     assert terminal.finish() == 130
-
-
-# The marks.
-
-PLACES = st.sets(st.tuples(st.integers(0, 2), st.integers(0, 3 * PAGE_OFFSETS)), max_size=60)
-
-
-@given(PLACES, st.sets(st.tuples(st.integers(0, 2), st.integers(0, 100))))
-def test_marks_come_back_as_they_were_written(some: set[tuple[int, int]], dense: set[tuple[int, int]]) -> None:
-    places = some | dense
-    marks = Redriven("id")
-    pages = {marks.add(place) for place in places}
-    assert len(marks) == len(places)
-    again, other = Redriven("id"), Redriven("another")
-    for key, value in marks.written(pages):
-        again.read(key, value)
-        other.read(key, value)
-    assert len(again) == len(places)
-    assert all(place in again for place in places)
-    assert len(other) == 0
-    neighbours = {(partition, offset + 1) for partition, offset in places} - places
-    assert not any(place in again for place in neighbours)
-
-
-def test_a_later_mark_replaces_an_earlier_one_and_a_tombstone_all() -> None:
-    marks = Redriven("id")
-    marks.read(b"0/0", b'{"topic_id":"id","redriven":[[3,5]]}')
-    marks.read(b"0/0", b'{"topic_id":"id","redriven":[[3,3]]}')
-    assert len(marks) == 1
-    marks.read(b"0/0", None)
-    assert len(marks) == 0

@@ -1,4 +1,4 @@
-"""Moments and places as people write them."""
+"""Moments and points in a topic as people write them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.cli.times import At, Beginning, End, Last, Since, read_place, read_span, read_time, show_span, show_time
+from millpond.admin.offsets import At, Beginning, End, Last, Since
+from millpond.cli.points import read_point
+from millpond.cli.times import read_span, read_time, show_span, show_time
 
 NOW_MS = 1_800_000_000_000
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "point"),
     [
         ("beginning", Beginning()),
         ("Earliest", Beginning()),
@@ -29,14 +31,14 @@ NOW_MS = 1_800_000_000_000
         ("2026-01-31T09:30:00+01:00", Since(1_769_848_200_000)),
     ],
 )
-def test_a_place_is_read(text: str, place: object) -> None:
-    assert read_place(text, NOW_MS) == place
+def test_a_place_is_read(text: str, point: object) -> None:
+    assert read_point(text, NOW_MS) == point
 
 
 @pytest.mark.parametrize("text", ["", "soon", "5 parsecs ago", "ago", "--5", "1e5", "2026-13-01", "٣"])
 def test_what_names_no_place_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        read_place(text, NOW_MS)
+        read_point(text, NOW_MS)
 
 
 def test_a_span_is_no_span_without_a_unit() -> None:

@@ -144,7 +144,7 @@ def test_what_cannot_be_is_told(millpond: Any, topic: str) -> None:
     assert nothing.err == f"millpond: Producer 5 has no open transaction in {topic}-0; there is none at all.\n"
     assert "There is no topic zzzz" in millpond("txn", "hanging", "--topic", "zzzz").err
     secured = millpond("txn", "list", "-X", "security.protocol=sasl_plaintext", "-X", "sasl.mechanism=KERBEROS")
-    assert secured.code == 1
+    assert secured.code == 2
     assert "choose one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512" in secured.err
 
 

@@ -23,12 +23,12 @@ def peer(answer: bytes) -> Iterator[tuple[str, int]]:
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
-        link, _ = listener.accept()
-        with link:
-            link.recv(65536)
-            link.sendall(answer)
-            link.shutdown(socket.SHUT_WR)
-            link.recv(65536)
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(answer)
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(65536)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -42,25 +42,25 @@ def framed(body: bytes) -> bytes:
 
 
 def test_the_newest_common_version_is_spoken(node: Node) -> None:
-    with BrokerConnection("127.0.0.1", node.port) as link:
-        newest = link.ask(m.DescribeClusterRequest(), m.DescribeClusterResponse)
+    with BrokerConnection("127.0.0.1", node.port) as connection:
+        newest = connection.ask(m.DescribeClusterRequest(), m.DescribeClusterResponse)
         assert newest.brokers[0].port == node.port
         # The same connection goes on, and an older version does as well.
-        oldest = link.ask(m.MetadataRequest(topics=[]), m.MetadataResponse, newest=1)
+        oldest = connection.ask(m.MetadataRequest(topics=[]), m.MetadataResponse, newest=1)
         assert [each.node_id for each in oldest.brokers] == [newest.brokers[0].broker_id]
-        assert link.version(m.MetadataRequest, newest=4) == 4
+        assert connection.version(m.MetadataRequest, newest=4) == 4
         with pytest.raises(Unsupported, match="Fetch"):
-            link.version(m.FetchRequest, newest=3)
+            connection.version(m.FetchRequest, newest=3)
 
 
 def test_several_questions_may_be_on_their_way(node: Node) -> None:
-    with BrokerConnection("127.0.0.1", node.port) as link:
-        link.send(m.MetadataRequest(topics=[]), m.MetadataResponse)
-        link.send(m.DescribeClusterRequest(), m.DescribeClusterResponse)
-        assert link.waiting_count == 2
-        assert link.receive(m.MetadataResponse).brokers
-        assert link.receive(m.DescribeClusterResponse).brokers
-        assert link.waiting_count == 0
+    with BrokerConnection("127.0.0.1", node.port) as connection:
+        connection.send(m.MetadataRequest(topics=[]), m.MetadataResponse)
+        connection.send(m.DescribeClusterRequest(), m.DescribeClusterResponse)
+        assert connection.waiting_count == 2
+        assert connection.receive(m.MetadataResponse).brokers
+        assert connection.receive(m.DescribeClusterResponse).brokers
+        assert connection.waiting_count == 0
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_a_broker_that_lacks_the_api_is_told_apart() -> None:
     nothing_known = framed(struct.pack(">ihi", 1, 0, 0))
     with (
         peer(nothing_known) as (host, port),
-        BrokerConnection(host, port, answer_seconds=5) as link,
+        BrokerConnection(host, port, answer_seconds=5) as connection,
         pytest.raises(Unsupported, match="ListTransactions"),
     ):
-        link.ask(m.ListTransactionsRequest(), m.ListTransactionsResponse)
+        connection.ask(m.ListTransactionsRequest(), m.ListTransactionsResponse)
 
 
 def test_nobody_there_is_said_with_the_address() -> None:

@@ -13,7 +13,7 @@ from millpond.remote.errors import PASSING, Answered, OffsetsGone, check
 
 def test_an_answer_is_told_in_words_with_advice() -> None:
     fault = Answered("topic 'x'", ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no")
-    assert str(fault).startswith("topic 'x': TOPIC_AUTHORIZATION_FAILED (no); this user may not use the topic")
+    assert str(fault).startswith("topic 'x': no (TOPIC_AUTHORIZATION_FAILED); this user may not use the topic")
     assert fault.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert not fault.retriable
 
@@ -36,4 +36,4 @@ def test_all_is_well_is_no_error() -> None:
 def test_lost_offsets_travel_from_an_executor_to_the_driver() -> None:
     fault = pickle.loads(pickle.dumps(OffsetsGone(TopicPartition("t", 3), 5, 40, 100)))
     assert str(fault) == "t[3]: offset 5 was asked for, the log has 40 to 100"
-    assert (fault.place, fault.wanted, fault.earliest, fault.latest) == (("t", 3), 5, 40, 100)
+    assert (fault.partition, fault.wanted, fault.earliest, fault.latest) == (("t", 3), 5, 40, 100)

@@ -45,13 +45,13 @@ def test_an_open_transaction_holds_back_who_reads_committed(node: Node, filled: 
     producer.begin_transaction()
     producer.produce(filled, b"open", partition=0)
     producer.flush()
-    place = Place(filled, 0)
+    partition = Place(filled, 0)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
-        assert offsets.latest(cluster, [place], "read_committed") == {place: 10}
-        assert offsets.latest(cluster, [place]) == {place: 11}
+        assert offsets.latest(cluster, [partition], "read_committed") == {partition: 10}
+        assert offsets.latest(cluster, [partition]) == {partition: 11}
         producer.commit_transaction(10)
         # The record and the marker behind it.
-        assert offsets.latest(cluster, [place], "read_committed") == {place: 12}
+        assert offsets.latest(cluster, [partition], "read_committed") == {partition: 12}
 
 
 def test_a_group_without_members_keeps_what_is_committed(node: Node, filled: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import pytest
 from confluent_kafka import Producer
 
-from millpond.base.ids import TopicPartition as Place
+from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import OffsetsGone
 from millpond.remote.reader import RawBatch, read_range
@@ -38,21 +38,21 @@ def fill(node: Node, topic: str, count: int, **settings: object) -> None:
 def test_a_range_has_every_record_once(node: Node, topic: str, codec: str) -> None:
     fill(node, topic, 500, **{"compression.type": codec})
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
-        place = Place(topic, 0)
+        partition = TopicPartition(topic, 0)
         expected = [(number, b"%d" % number * 10) for number in range(500)]
-        assert rows(read_range(cluster, place, 0, 500), 0, 500) == expected
+        assert rows(read_range(cluster, partition, 0, 500), 0, 500) == expected
         # A few hundred bytes at a time: every batch is a question of its own.
-        assert rows(read_range(cluster, place, 7, 321, fetch_bytes=300), 7, 321) == expected[7:321]
-        assert list(read_range(cluster, place, 9, 9)) == []
+        assert rows(read_range(cluster, partition, 7, 321, fetch_bytes=300), 7, 321) == expected[7:321]
+        assert list(read_range(cluster, partition, 9, 9)) == []
 
 
 def test_a_reader_that_stops_early_leaves_the_cluster_usable(node: Node, topic: str) -> None:
     fill(node, topic, 500)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
-        reader = read_range(cluster, Place(topic, 0), 0, 500, fetch_bytes=300)
+        reader = read_range(cluster, TopicPartition(topic, 0), 0, 500, fetch_bytes=300)
         next(reader)
         reader.close()  # type: ignore[attr-defined]
-        assert len(rows(read_range(cluster, Place(topic, 0), 0, 500), 0, 500)) == 500
+        assert len(rows(read_range(cluster, TopicPartition(topic, 0), 0, 500), 0, 500)) == 500
 
 
 def test_what_was_aborted_is_left_out_for_who_reads_committed(node: Node, topic: str) -> None:
@@ -78,16 +78,16 @@ def test_what_was_aborted_is_left_out_for_who_reads_committed(node: Node, topic:
                 writer.abort_transaction(10)
     end = 12 * 2 * 4
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
-        place = Place(topic, 0)
-        everything = rows(read_range(cluster, place, 0, end), 0, end)
+        partition = TopicPartition(topic, 0)
+        everything = rows(read_range(cluster, partition, 0, end), 0, end)
         assert len(everything) == 72
         for fetch_bytes in (1, 700, 1 << 20):
             committed = rows(
-                read_range(cluster, place, 0, end, isolation="read_committed", fetch_bytes=fetch_bytes), 0, end
+                read_range(cluster, partition, 0, end, isolation="read_committed", fetch_bytes=fetch_bytes), 0, end
             )
             assert sorted(value for _, value in committed) == sorted(expected)  # type: ignore[type-var]
         # Begun in the middle of an aborted transaction.
-        late = rows(read_range(cluster, place, 5, end, isolation="read_committed", fetch_bytes=200), 5, end)
+        late = rows(read_range(cluster, partition, 5, end, isolation="read_committed", fetch_bytes=200), 5, end)
         assert late == [each for each in committed if each[0] >= 5]
 
 
@@ -96,20 +96,20 @@ def test_offsets_that_are_gone_are_named(node: Node, topic: str) -> None:
     delete_records(node.bootstrap, topic, 0, 40)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         with pytest.raises(OffsetsGone) as early:
-            list(read_range(cluster, Place(topic, 0), 10, 100))
+            list(read_range(cluster, TopicPartition(topic, 0), 10, 100))
         assert (early.value.wanted, early.value.earliest, early.value.latest) == (10, 40, 100)
         with pytest.raises(OffsetsGone) as late:
-            list(read_range(cluster, Place(topic, 0), 200, 300))
+            list(read_range(cluster, TopicPartition(topic, 0), 200, 300))
         assert (late.value.wanted, late.value.latest) == (299, 100)
         with pytest.raises(OffsetsGone):
-            list(read_range(cluster, Place(topic, 0), 90, 120))
+            list(read_range(cluster, TopicPartition(topic, 0), 90, 120))
 
 
 def test_a_node_that_dies_in_the_middle_is_waited_for(make_node: Callable[..., Node], topic: str) -> None:
     node = make_node()
     fill(node, topic, 2000)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
-        reader = read_range(cluster, Place(topic, 0), 0, 2000, fetch_bytes=300)
+        reader = read_range(cluster, TopicPartition(topic, 0), 0, 2000, fetch_bytes=300)
         found = rows([next(reader)], 0, 2000)
         node.restart(crash=True)
         found += rows(reader, 0, 2000)

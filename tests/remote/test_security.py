@@ -55,24 +55,24 @@ def create_topic(settings: dict[str, str], name: str) -> int:
 
 
 def test_every_login_works_and_a_wrong_password_is_refused(behind_door: MakeDoor, certificates: Certificates) -> None:
-    place = behind_door(server_context(certificates.server), LOGINS)
-    place |= {"security.protocol": "SASL_SSL", "ssl.ca.location": str(certificates.authority)}
+    settings = behind_door(server_context(certificates.server), LOGINS)
+    settings |= {"security.protocol": "SASL_SSL", "ssl.ca.location": str(certificates.authority)}
     for mechanism in LOGINS:
         for user, password in USERS.items():
             who = {"sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": password}
-            assert create_topic({**place, **who}, "kept") == 1
+            assert create_topic({**settings, **who}, "kept") == 1
         for user, password in (("alice", "pond"), ("nobody", "geheim"), ("böb", "")):
             who = {"sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": password}
             with pytest.raises(LoginFailed, match=f"refuses the user '{user}'.*check the user name"):
-                create_topic({**place, **who}, "kept")
+                create_topic({**settings, **who}, "kept")
 
 
 def test_what_java_and_librdkafka_are_told_opens_the_same_door(
     behind_door: MakeDoor, certificates: Certificates
 ) -> None:
-    place = behind_door(server_context(certificates.server), LOGINS)
+    settings = behind_door(server_context(certificates.server), LOGINS)
     java = {
-        **place,
+        **settings,
         "security.protocol": "SASL_SSL",
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(certificates.authority),
@@ -96,41 +96,41 @@ def test_what_java_and_librdkafka_are_told_opens_the_same_door(
 
 
 def test_a_mechanism_that_is_not_offered_is_named_with_those_that_are(behind_door: MakeDoor) -> None:
-    place = behind_door(logins={"PLAIN": LOGINS["PLAIN"]})
+    settings = behind_door(logins={"PLAIN": LOGINS["PLAIN"]})
     who = {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "alice", "sasl.password": USERS["alice"]}
-    assert create_topic({**place, **who, "sasl.mechanism": "PLAIN"}, "kept") == 1
+    assert create_topic({**settings, **who, "sasl.mechanism": "PLAIN"}, "kept") == 1
     with pytest.raises(LoginFailed, match=r"does not take sasl.mechanism=SCRAM-SHA-256; it offers: PLAIN"):
-        create_topic({**place, **who, "sasl.mechanism": "SCRAM-SHA-256"}, "kept")
+        create_topic({**settings, **who, "sasl.mechanism": "SCRAM-SHA-256"}, "kept")
 
 
 @pytest.mark.parametrize("mechanism", HASHES)
 def test_a_broker_that_does_not_know_the_password_is_not_believed(behind_door: MakeDoor, mechanism: str) -> None:
-    place = behind_door(logins={mechanism: lambda: ScramServer(mechanism, USERS, knows_passwords=False)})
+    settings = behind_door(logins={mechanism: lambda: ScramServer(mechanism, USERS, knows_passwords=False)})
     who = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism}
     who |= {"sasl.username": "alice", "sasl.password": USERS["alice"]}
     with pytest.raises(LoginFailed, match="does not know the password itself"):
-        create_topic({**place, **who}, "kept")
+        create_topic({**settings, **who}, "kept")
 
 
 def test_certificates_are_checked_on_both_sides(behind_door: MakeDoor, certificates: Certificates) -> None:
-    place = behind_door(server_context(certificates.server, certificates.authority))
-    place["security.protocol"] = "SSL"
+    settings = behind_door(server_context(certificates.server, certificates.authority))
+    settings["security.protocol"] = "SSL"
     ours = {"ssl.certificate.location": str(certificates.client), "ssl.key.location": str(certificates.client)}
     trusted = {"ssl.ca.location": str(certificates.authority)}
-    assert create_topic({**place, **trusted, **ours}, "kept") == 1
+    assert create_topic({**settings, **trusted, **ours}, "kept") == 1
     as_java_says = {
         "ssl.truststore.certificates": certificates.authority.read_text(),
         "ssl.keystore.location": str(certificates.client),
         "ssl.keystore.type": "PEM",
     }
-    assert create_topic({**place, **as_java_says}, "kept") == 1
+    assert create_topic({**settings, **as_java_says}, "kept") == 1
     as_text = {"ssl.ca.pem": certificates.authority.read_text(), **_own_as_text(certificates.client)}
-    assert create_topic({**place, **as_text}, "kept") == 1
+    assert create_topic({**settings, **as_text}, "kept") == 1
     with pytest.raises(LoginFailed, match=r"no TLS with .*ssl.ca.location"):
-        create_topic({**place, **ours, "ssl.ca.location": str(certificates.stranger)}, "kept")
+        create_topic({**settings, **ours, "ssl.ca.location": str(certificates.stranger)}, "kept")
     # A broker refuses a client without a certificate after the handshake: by then we have sent the first question.
     with pytest.raises(ClientError, match=r"the broker accepts our certificate \(ssl.certificate.location"):
-        create_topic({**place, **trusted, "default.api.timeout.ms": "500"}, "kept")
+        create_topic({**settings, **trusted, "default.api.timeout.ms": "500"}, "kept")
 
 
 def _own_as_text(path: Path) -> dict[str, str]:
@@ -142,13 +142,13 @@ def _own_as_text(path: Path) -> dict[str, str]:
 def test_a_certificate_of_another_host_is_refused_unless_nobody_shall_look(
     behind_door: MakeDoor, certificates: Certificates
 ) -> None:
-    place = behind_door(server_context(certificates.elsewhere))
-    place |= {"security.protocol": "SSL", "ssl.ca.location": str(certificates.authority)}
+    settings = behind_door(server_context(certificates.elsewhere))
+    settings |= {"security.protocol": "SSL", "ssl.ca.location": str(certificates.authority)}
     with pytest.raises(LoginFailed, match="names this host"):
-        create_topic(place, "kept")
-    assert create_topic({**place, "ssl.endpoint.identification.algorithm": ""}, "kept") == 1
+        create_topic(settings, "kept")
+    assert create_topic({**settings, "ssl.endpoint.identification.algorithm": ""}, "kept") == 1
     unchecked = {"ssl.ca.location": str(certificates.stranger), "enable.ssl.certificate.verification": "false"}
-    assert create_topic({**place, **unchecked}, "kept") == 1
+    assert create_topic({**settings, **unchecked}, "kept") == 1
 
 
 def test_one_side_speaks_tls_and_the_other_does_not(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millpond.base.ids import TopicPartition as Place
+from millpond.base.ids import TopicPartition
 from millpond.remote import offsets
 from millpond.remote.cluster import Cluster
 from millpond.remote.reader import read_range
@@ -17,7 +17,7 @@ from millpond.wire import kernel
 from support.mock_cluster import MockCluster
 
 LEADERS = [1, 2, 3, 3, 2, 1]
-PLACES = [Place("shared", partition) for partition in range(len(LEADERS))]
+PLACES = [TopicPartition("shared", partition) for partition in range(len(LEADERS))]
 BATCHES = 40
 BATCH = 5
 
@@ -44,22 +44,22 @@ def payload(first: int) -> bytes:
     return bytes(kernel.encode_rows(rows, selection, 0, 1 << 30, 0).payload)
 
 
-def write(cluster: Cluster, places: list[Place], disturb: dict[int, object] | None = None) -> None:
+def write(cluster: Cluster, partitions: list[TopicPartition], disturb: dict[int, object] | None = None) -> None:
     """Numbers in order to all partitions alike; before some of the batches something happens."""
     now_ms = int(time.time() * 1000)
     with BatchWriter(cluster, request_bytes=1) as writer:
         for batch in range(BATCHES):
             if disturb and batch in disturb:
                 disturb[batch]()  # type: ignore[operator]
-            for place in places:
-                writer.append(place, payload(batch * BATCH), BATCH, now_ms, now_ms)
+            for partition in partitions:
+                writer.append(partition, payload(batch * BATCH), BATCH, now_ms, now_ms)
         writer.flush()
 
 
-def numbers(cluster: Cluster, place: Place, disturb: dict[int, object] | None = None) -> list[int]:
+def numbers(cluster: Cluster, partition: TopicPartition, disturb: dict[int, object] | None = None) -> list[int]:
     found: list[int] = []
-    end = offsets.latest(cluster, [place])[place]
-    for count, (header, data) in enumerate(read_range(cluster, place, 0, end, fetch_bytes=200)):
+    end = offsets.latest(cluster, [partition])[partition]
+    for count, (header, data) in enumerate(read_range(cluster, partition, 0, end, fetch_bytes=200)):
         if disturb and count in disturb:
             disturb[count]()  # type: ignore[operator]
         decoded = kernel.decode_records(data, header.record_count, header.base_offset, header.base_timestamp, None)
@@ -71,22 +71,22 @@ EXPECTED = list(range(BATCHES * BATCH))
 
 
 def test_every_leader_is_asked_for_its_own(mock: MockCluster, cluster: Cluster) -> None:
-    assert [cluster.topic("shared").partitions[place.partition].leader for place in PLACES] == LEADERS
-    assert len({cluster.leader(*place).address for place in PLACES}) == 3
+    assert [cluster.topic("shared").partitions[partition.partition].leader for partition in PLACES] == LEADERS
+    assert len({cluster.leader(*partition).address for partition in PLACES}) == 3
     write(cluster, PLACES)
     assert offsets.earliest(cluster, PLACES) == dict.fromkeys(PLACES, 0)
     assert offsets.latest(cluster, PLACES) == dict.fromkeys(PLACES, BATCHES * BATCH)
-    for place in PLACES:
-        assert numbers(cluster, place) == EXPECTED
+    for partition in PLACES:
+        assert numbers(cluster, partition) == EXPECTED
 
 
 def test_a_leader_that_moves_is_followed(mock: MockCluster, cluster: Cluster) -> None:
-    place = PLACES[0]
+    partition = PLACES[0]
     moves = {10: lambda: mock.move("shared", 0, 2), 20: lambda: mock.move("shared", 0, 3)}
-    write(cluster, [place, PLACES[1]], moves)
+    write(cluster, [partition, PLACES[1]], moves)
     assert numbers(cluster, PLACES[1]) == EXPECTED
     back = {5: lambda: mock.move("shared", 0, 1), 25: lambda: mock.move("shared", 0, 2)}
-    assert numbers(cluster, place, back) == EXPECTED
+    assert numbers(cluster, partition, back) == EXPECTED
     mock.move("shared", 0, 1)
     assert offsets.latest(cluster, PLACES) == {each: (each.partition < 2) * BATCHES * BATCH for each in PLACES}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from millpond.base.ids import TopicPartition as Place
+from millpond.base.ids import TopicPartition
 from millpond.client.errors import ClientError, Fenced
 from millpond.remote.cluster import Cluster
 from millpond.remote.transactions import (
@@ -44,9 +44,9 @@ def fill(cluster: Cluster, identity: ProducerIdentity, topic: str, *values: byte
     """Write into partition 0; the offset of the first."""
     batch = encode_batch([Record(number, 1, None, value) for number, value in enumerate(values)])
     with BatchWriter(cluster, transactional=identity) as writer:
-        writer.append(Place(topic, 0), batch[HEADER_BYTES:], len(values), 1, 1)
+        writer.append(TopicPartition(topic, 0), batch[HEADER_BYTES:], len(values), 1, 1)
         writer.flush()
-        return writer.first_offsets[Place(topic, 0)]
+        return writer.first_offsets[TopicPartition(topic, 0)]
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -61,7 +61,7 @@ def test_ending_again_hears_the_same(cluster: Cluster, node: Node, topic: str, c
     # The other way cannot be had any more, and the answer says how it is.
     assert end(cluster, identity, commit=not commit) is expected
     assert describe(cluster, [identity.transactional_id])[identity.transactional_id].outcome(identity) is expected
-    assert fate(cluster, identity, Place(topic, 0), first) is (Fate.SEEN if commit else Fate.HIDDEN)
+    assert fate(cluster, identity, TopicPartition(topic, 0), first) is (Fate.SEEN if commit else Fate.HIDDEN)
     with Raw(node.port) as raw:
         assert committed_values(raw, topic) == ([b"a"] if commit else [])
 
@@ -75,15 +75,15 @@ def test_a_newer_producer_fences_and_the_log_still_knows(cluster: Cluster, node:
     lost_at = fill(cluster, lost, topic, b"lost")
     newest = init_producer(cluster, f"{topic}-t", TIMEOUT_MS)
     with pytest.raises(Fenced):
-        add_partitions(cluster, lost, [Place(topic, 0)])
+        add_partitions(cluster, lost, [TopicPartition(topic, 0)])
     # The coordinator cannot tell the two apart any more; readers can.
     assert end(cluster, kept, commit=True) is Outcome.FENCED
     assert end(cluster, lost, commit=True) is Outcome.FENCED
-    assert fate(cluster, kept, Place(topic, 0), kept_at) is Fate.SEEN
-    assert fate(cluster, lost, Place(topic, 0), lost_at) is Fate.HIDDEN
+    assert fate(cluster, kept, TopicPartition(topic, 0), kept_at) is Fate.SEEN
+    assert fate(cluster, lost, TopicPartition(topic, 0), lost_at) is Fate.HIDDEN
     assert end(cluster, newest, commit=True) is Outcome.EMPTY
     delete_records(node.bootstrap, topic, 0, lost_at + 1)
-    assert fate(cluster, kept, Place(topic, 0), kept_at) is Fate.GONE
+    assert fate(cluster, kept, TopicPartition(topic, 0), kept_at) is Fate.GONE
 
 
 def test_somebody_elses_batch_proves_nothing(cluster: Cluster, node: Node, topic: str) -> None:
@@ -92,7 +92,7 @@ def test_somebody_elses_batch_proves_nothing(cluster: Cluster, node: Node, topic
     first = fill(cluster, identity, topic, b"a")
     end(cluster, identity, commit=True)
     stranger = identity._replace(producer_id=identity.producer_id + 1)
-    assert fate(cluster, stranger, Place(topic, 0), first) is Fate.GONE
+    assert fate(cluster, stranger, TopicPartition(topic, 0), first) is Fate.GONE
 
 
 def test_what_timed_out_is_lost(make_node: Callable[..., Node], topic: str) -> None:
@@ -104,9 +104,9 @@ def test_what_timed_out_is_lost(make_node: Callable[..., Node], topic: str) -> N
         assert list_open(cluster, topic) == [identity.transactional_id]
         assert eventually(lambda: not list_open(cluster, topic))
         assert end(cluster, identity, commit=True) is Outcome.FENCED
-        assert eventually(lambda: fate(cluster, identity, Place(topic, 0), first) is Fate.HIDDEN)
+        assert eventually(lambda: fate(cluster, identity, TopicPartition(topic, 0), first) is Fate.HIDDEN)
         with pytest.raises((Fenced, TransactionLost)):
-            add_partitions(cluster, identity, [Place(topic, 0)])
+            add_partitions(cluster, identity, [TopicPartition(topic, 0)])
 
 
 def test_open_ones_are_found_by_their_prefix(cluster: Cluster, node: Node, topic: str) -> None:
@@ -114,11 +114,11 @@ def test_open_ones_are_found_by_their_prefix(cluster: Cluster, node: Node, topic
     names = [f"{topic}.{name}" for name in ("a", "b", "c")]
     identities = [init_producer(cluster, name, TIMEOUT_MS) for name in names]
     for identity in identities[:2]:
-        add_partitions(cluster, identity, [Place(topic, 0), Place(topic, 1)])
+        add_partitions(cluster, identity, [TopicPartition(topic, 0), TopicPartition(topic, 1)])
     assert list_open(cluster, f"{topic}.") == names[:2]
     found = describe(cluster, [*names, "nobody"])
     assert {name: found[name].is_open for name in found} == dict(zip(names, (True, True, False), strict=True))
-    assert found[names[0]].places == {Place(topic, 0), Place(topic, 1)}
+    assert found[names[0]].partitions == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
     assert found[names[0]].outcome(identities[0]) is None
     assert found[names[2]].outcome(identities[2]) is Outcome.EMPTY
     assert end(cluster, identities[0], commit=False) is Outcome.ABORTED
@@ -129,7 +129,7 @@ def test_many_end_together(cluster: Cluster, node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic)
     identities = [init_producer(cluster, f"{topic}.{number:03}", TIMEOUT_MS) for number in range(70)]
     for identity in identities:
-        add_partitions(cluster, identity, [Place(topic, 0)])
+        add_partitions(cluster, identity, [TopicPartition(topic, 0)])
     fenced = identities[3]
     init_producer(cluster, fenced.transactional_id, TIMEOUT_MS)
     expected = {each: Outcome.FENCED if each is fenced else Outcome.COMMITTED for each in identities}
@@ -146,7 +146,7 @@ def test_many_end_although_the_connection_breaks(make_node: Callable[..., Node],
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         identities = [init_producer(cluster, f"{topic}.{number}", TIMEOUT_MS) for number in range(5)]
         for identity in identities:
-            add_partitions(cluster, identity, [Place(topic, 0)])
+            add_partitions(cluster, identity, [TopicPartition(topic, 0)])
         node.restart(crash=True)
         assert end_all(cluster, identities, commit=False) == dict.fromkeys(identities, Outcome.ABORTED)
 

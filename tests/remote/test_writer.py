@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from millpond.base.errors import ErrorCode
-from millpond.base.ids import TopicPartition as Place
+from millpond.base.ids import TopicPartition
 from millpond.client.errors import Fenced, SendFailed
 from millpond.remote.cluster import Cluster
 from millpond.remote.transactions import Fate, end, fate, init_producer
@@ -38,9 +38,9 @@ def payload(values: list[bytes]) -> bytes:
     return bytes(kernel.encode_rows(rows, selection, 0, 1 << 30, 0).payload)
 
 
-def append(writer: BatchWriter, place: Place, values: list[bytes]) -> None:
+def append(writer: BatchWriter, partition: TopicPartition, values: list[bytes]) -> None:
     now_ms = int(time.time() * 1000)
-    writer.append(place, payload(values), len(values), now_ms, now_ms)
+    writer.append(partition, payload(values), len(values), now_ms, now_ms)
 
 
 def numbered(first: int, count: int) -> list[bytes]:
@@ -56,7 +56,7 @@ def test_everything_is_there_once_and_in_order(node: Node, topic: str, acks: int
         BatchWriter(cluster, acks=acks, codec=codec, buffer_bytes=4_000, request_bytes=1_000) as writer,
     ):
         for first in range(0, 3_000, 10):
-            append(writer, Place(topic, first % 3), numbered(first, 10))
+            append(writer, TopicPartition(topic, first % 3), numbered(first, 10))
         writer.flush()
         assert set(writer.first_offsets.values()) == {0}
         with Raw(node.port) as raw:
@@ -78,7 +78,7 @@ def test_crashes_of_the_node_lose_double_and_reorder_nothing(make_node: Callable
         ):
             while not enough.is_set():
                 batches.append(numbered(len(batches) * 10, 10))
-                append(writer, Place(topic, len(batches) % 2), batches[-1])
+                append(writer, TopicPartition(topic, len(batches) % 2), batches[-1])
             writer.flush()
 
     with ThreadPoolExecutor(1) as pool:
@@ -97,15 +97,15 @@ def test_crashes_of_the_node_lose_double_and_reorder_nothing(make_node: Callable
 
 def test_a_transaction_shows_when_it_is_committed(node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic, 1)
-    place = Place(topic, 0)
+    partition = TopicPartition(topic, 0)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster, Raw(node.port) as raw:
         identity = init_producer(cluster, f"{topic}-t", 60_000)
         with BatchWriter(cluster, transactional=identity) as writer:
-            append(writer, place, [b"a", b"b"])
+            append(writer, partition, [b"a", b"b"])
             writer.flush()
-            assert writer.first_offsets == {place: 0}
+            assert writer.first_offsets == {partition: 0}
         assert committed_values(raw, topic) == []
-        assert fate(cluster, identity, place, 0) is Fate.PENDING
+        assert fate(cluster, identity, partition, 0) is Fate.PENDING
         end(cluster, identity, commit=True)
         assert committed_values(raw, topic) == [b"a", b"b"]
 
@@ -115,10 +115,10 @@ def test_who_was_fenced_is_told(node: Node, topic: str) -> None:
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         older = init_producer(cluster, f"{topic}-t", 60_000)
         with BatchWriter(cluster, transactional=older) as writer:
-            append(writer, Place(topic, 0), [b"a"])
+            append(writer, TopicPartition(topic, 0), [b"a"])
             writer.flush()
             init_producer(cluster, f"{topic}-t", 60_000)
-            append(writer, Place(topic, 0), [b"b"])
+            append(writer, TopicPartition(topic, 0), [b"b"])
             with pytest.raises(Fenced, match="taken over"):
                 writer.flush()
 
@@ -126,10 +126,10 @@ def test_who_was_fenced_is_told(node: Node, topic: str) -> None:
 def test_a_gap_in_the_sequence_is_said_to_be_one(node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic, 1)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster, BatchWriter(cluster) as writer:
-        append(writer, Place(topic, 0), [b"a"])
+        append(writer, TopicPartition(topic, 0), [b"a"])
         writer.flush()
-        writer._lanes[Place(topic, 0)].next_sequence = 7
-        append(writer, Place(topic, 0), [b"h"])
+        writer._queues[TopicPartition(topic, 0)].next_sequence = 7
+        append(writer, TopicPartition(topic, 0), [b"h"])
         with pytest.raises(SendFailed, match="lost track of this producer") as caught:
             writer.flush()
         assert caught.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -140,10 +140,10 @@ def test_a_node_that_stays_away_ends_the_wait(make_node: Callable[..., Node], to
     create_topic(node.bootstrap, topic, 1)
     settings = {"bootstrap.servers": node.bootstrap, "default.api.timeout.ms": "300"}
     with Cluster(settings) as cluster, BatchWriter(cluster, delivery_seconds=0.3) as writer:
-        append(writer, Place(topic, 0), [b"a"])
+        append(writer, TopicPartition(topic, 0), [b"a"])
         writer.flush()
         node.kill9()
-        append(writer, Place(topic, 0), [b"b"])
+        append(writer, TopicPartition(topic, 0), [b"b"])
         with pytest.raises(Exception, match=r"no broker answers|has not acknowledged"):
             writer.flush()
 
@@ -151,7 +151,7 @@ def test_a_node_that_stays_away_ends_the_wait(make_node: Callable[..., Node], to
 def test_a_batch_that_is_too_large_is_refused_with_advice(node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic, 1, {"max.message.bytes": "1000"})
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster, BatchWriter(cluster) as writer:
-        append(writer, Place(topic, 0), [b"x" * 2_000])
+        append(writer, TopicPartition(topic, 0), [b"x" * 2_000])
         with pytest.raises(Exception, match=r"MESSAGE_TOO_LARGE.*max\.message\.bytes"):
             writer.flush()
 
@@ -210,7 +210,7 @@ class Script:
 def scripted(script: Script, batches: int) -> None:
     with BatchWriter(cast(Cluster, script), request_bytes=1) as writer:
         for number in range(batches):
-            append(writer, Place("t", 0), [b"%d" % number])
+            append(writer, TopicPartition("t", 0), [b"%d" % number])
         writer.flush()
 
 
@@ -250,9 +250,9 @@ def test_a_gap_at_the_oldest_batch_is_an_error() -> None:
 def test_a_new_leader_is_sent_to_when_the_old_one_has_answered() -> None:
     older, newer = Script(), Script()
     with BatchWriter(cast(Cluster, older), request_bytes=1) as writer:
-        append(writer, Place("t", 0), [b"0"])
+        append(writer, TopicPartition("t", 0), [b"0"])
         older.leader = lambda *_: newer  # type: ignore[method-assign]
-        append(writer, Place("t", 0), [b"1"])
+        append(writer, TopicPartition("t", 0), [b"1"])
         assert newer.sequences == []
         writer.flush()
     assert (older.sequences, newer.sequences) == ([0], [1])

@@ -1,4 +1,4 @@
-"""The `millpond` command. Each subcommand is a file of its own, imported only when it is used."""
+"""The `millpond` command. Each subcommand is a file or a folder of its own, imported only when it is used."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Try it in two terminals:
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "up": ("millpond.cli.up", "Run a node in the foreground."),
-    "topic": ("millpond.cli.topic", "Create, list, describe, alter and delete topics."),
+    "topic": ("millpond.cli.topic.command", "Create, list, describe, alter and delete topics."),
     "produce": ("millpond.cli.produce", "Write lines of a file or of standard input to a topic."),
-    "consume": ("millpond.cli.consume", "Print the records of a topic, from any place on."),
-    "group": ("millpond.cli.group", "Consumer groups: members, lag, offsets, rebalances."),
+    "consume": ("millpond.cli.consume", "Print the records of a topic, from anywhere on."),
+    "group": ("millpond.cli.group.command", "Consumer groups: members, lag, offsets, rebalances."),
     "txn": ("millpond.cli.txn", "Transactions: list and describe them, abort one that hangs."),
-    "trace": ("millpond.cli.trace", "Where a record's time goes, hop by hop, from send to read."),
-    "plan": ("millpond.cli.plan", "Storage, bandwidth, brokers and partitions for a workload."),
-    "dlq": ("millpond.cli.dlq", "Dead letters: list, show, count, redrive and purge them."),
-    "pipeline": ("millpond.cli.pipeline", "Topics into tables and topics on Spark: run, check, status."),
-    "log": ("millpond.cli.log_dump", "Look into the files of a data folder (log dump FILE)."),
+    "trace": ("millpond.cli.trace.command", "Where a record's time goes, hop by hop, from send to read."),
+    "plan": ("millpond.cli.plan.command", "Storage, bandwidth, brokers and partitions for a workload."),
+    "dlq": ("millpond.cli.dlq.command", "Dead letters: list, show, count, redrive and purge them."),
+    "pipeline": ("millpond.cli.pipeline.command", "Topics into tables and topics on Spark: run, check, status."),
+    "log": ("millpond.cli.log.command", "Look into the files of a data folder (log dump FILE)."),
     "version": ("millpond.cli.version", "Say which version this is, and what it runs on."),
 }
 """Each command's module and its line in the overview, which is told without importing the module."""
@@ -57,7 +57,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            from millpond.cli.errors import nearest
+            from millpond.admin.errors import nearest
 
             ctx.fail(f"There is no command {args[0]!r}{nearest(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)

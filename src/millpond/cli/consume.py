@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from millpond.cli.connect import Cluster, cluster_options, topic_of
+from millpond.cli.access import Access, cluster_options, known_partitions
 from millpond.cli.errors import Failed, failed
 from millpond.cli.json_lines import Headers, dump
-from millpond.cli.offsets import Partition, bounds_of, resolve
-from millpond.cli.times import Place, read_place, show_time
+from millpond.cli.times import show_time
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
-    from confluent_kafka.admin._metadata import TopicMetadata
+
+    from millpond.admin.offsets import Point
 
 POLL_SECONDS: Final = 0.2
 BATCH_RECORDS: Final = 2000
@@ -40,7 +40,7 @@ Formatter = Callable[["Message"], bytes]
     multiple=True,
     help="Only this one; repeatable.",
 )
-@click.option("--from", "place", metavar="PLACE", default="beginning", show_default=True, help="Where to begin.")
+@click.option("--from", "point", metavar="POINT", default="beginning", show_default=True, help="Where to begin.")
 @click.option("-n", "--count", metavar="N", type=click.IntRange(1), help="Stop after this many records.")
 @click.option("--follow/--until-end", default=True, help="Wait for what comes (the default), or stop at the end.")
 @click.option("-j", "--json-lines", is_flag=True, help="Each record as a line of JSON, with everything it has.")
@@ -51,18 +51,18 @@ Formatter = Callable[["Message"], bytes]
 def command(
     topic: str,
     wanted: tuple[int, ...],
-    place: str,
+    point: str,
     count: int | None,
     follow: bool,
     json_lines: bool,
     keys: bool,
     headers: bool,
     timestamps: bool,
-    cluster: Cluster,
+    access: Access,
 ) -> int:
     """Print the records of TOPIC, one a line, and wait for more until Ctrl-C.
 
-    PLACE is beginning, end, an offset (1200), so many records before the end (-10), a time (2026-01-31T08:30,
+    POINT is beginning, end, an offset (1200), so many records before the end (-10), a time (2026-01-31T08:30,
     local unless it names a zone) or how long ago (5m, "1h30m ago"). Within a partition the order is that of the
     log; between partitions there is none.
 
@@ -76,30 +76,37 @@ def command(
       millpond consume orders --from "5m ago" --json-lines | jq .value
       millpond consume orders --partition 2 --from 1200 --count 1 --headers
     """
-    from confluent_kafka import TopicPartition
+    from confluent_kafka import TopicPartition as Assignment
 
-    begin = _place(place)
-    # The admin client learns all offsets with two questions; a consumer would ask for one partition at a time.
-    consumer, admin = _consumer(cluster, follow), cluster.admin()
-    # Each is asked for the topics, because a client that has not heard of the leaders looks for them for seconds.
-    topic_of(admin, topic)
-    partitions = _partitions(topic_of(consumer, topic), wanted)
-    bounds = bounds_of(admin, partitions)
-    starts = resolve(admin, bounds, begin)
+    from millpond.admin.errors import unknown_partition
+    from millpond.admin.offsets import bounds_of, resolve
+    from millpond.base.ids import TopicPartition
+
+    begin = _point(point)
+    consumer = _consumer(access, follow)
+    there = known_partitions(consumer, topic)
+    partitions = [TopicPartition(topic, index) for index in sorted(set(wanted)) or there]
+    # All offsets are learned with two questions; a consumer would ask for one partition at a time.
+    with access.open() as cluster:
+        for each in partitions:
+            if each.partition not in there:
+                raise unknown_partition(*each, len(there))
+        bounds = bounds_of(cluster, partitions)
+        starts = resolve(cluster, bounds, begin)
     show = _json_line if json_lines else _plain_line(keys, headers, timestamps, sys.stdout.isatty())
     try:
         if not follow:
             starts = {each: start for each, start in starts.items() if start < bounds[each].end}
-        consumer.assign([TopicPartition(topic, index, start) for (topic, index), start in starts.items()])
-        ends = None if follow else {index: bounds[topic, index].end for topic, index in starts}
+        consumer.assign([Assignment(*each, start) for each, start in starts.items()])
+        ends = None if follow else {each.partition: bounds[each].end for each in starts}
         Reader(consumer, show, count, ends).run()
     finally:
         consumer.close()
     return 0
 
 
-def _consumer(cluster: Cluster, follow: bool) -> Consumer:
-    return cluster.consumer(
+def _consumer(access: Access, follow: bool) -> Consumer:
+    return access.consumer(
         # librdkafka insists on a name; no group comes into being, because nothing is subscribed or committed.
         group_id="millpond-consume",
         enable_auto_commit=False,
@@ -114,21 +121,15 @@ def _consumer(cluster: Cluster, follow: bool) -> Consumer:
     )
 
 
-def _place(text: str) -> Place:
+def _point(text: str) -> Point:
+    from millpond.cli.points import read_point
+
     try:
-        return read_place(text, time.time_ns() // 1_000_000)
+        return read_point(text, time.time_ns() // 1_000_000)
     except ValueError:
         raise click.UsageError(
             f"--from {text}: give beginning, end, an offset, -N, a time as 2026-01-31T08:30 or a span as 5m."
         ) from None
-
-
-def _partitions(topic: TopicMetadata, wanted: tuple[int, ...]) -> list[Partition]:
-    there = sorted(topic.partitions)
-    for index in wanted:
-        if index not in topic.partitions:
-            raise Failed(f"{topic.topic} has no partition {index}: they go from 0 to {len(there) - 1}.")
-    return [(str(topic.topic), index) for index in sorted(set(wanted)) or there]
 
 
 class Reader:
@@ -220,8 +221,8 @@ def _plain_line(keys: bool, headers: bool, timestamps: bool, is_terminal: bool) 
         if keys:
             parts.append(shown(_bytes(message.key()), is_terminal))
         if headers:
-            told = (f"{name}={shown(value, is_terminal)}" for name, value in _headers(message))
-            parts.append(",".join(told) or "-")
+            fields = (f"{name}={shown(value, is_terminal)}" for name, value in _headers(message))
+            parts.append(",".join(fields) or "-")
         parts.append(shown(_bytes(message.value()), is_terminal))
         return ("\t".join(parts) + "\n").encode()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -21,22 +19,15 @@ class Failed(click.ClickException):
         click.echo(f"millpond: {self.message}", err=True)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the known one that was probably meant, if there is one."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else "."
-
-
 def nobody_listens(bootstrap: str) -> Failed:
     return Failed(
         f"Nothing listens on {bootstrap}: start a node with `millpond up`, or name another with --bootstrap."
     )
 
 
-def unknown_topic(topic: str, known: Iterable[str], *, to_create: bool = True) -> Failed:
-    near = nearest(topic, known)
-    hint = f"; create it with `millpond topic create {topic}`." if near == "." and to_create else near
-    return Failed(f"There is no topic {topic}{hint}")
+def sentence(text: str) -> str:
+    """With a full stop, unless it has an end already."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 _WORDS: Final = {
@@ -56,8 +47,7 @@ def reason(error: KafkaError) -> str:
     own = _WORDS.get(error.name())
     if own is not None:
         return own
-    text = str(error.str()).removeprefix("Broker: ") or str(error.name())
-    return text if text.endswith((".", "?", "!")) else f"{text}."
+    return sentence(str(error.str()).removeprefix("Broker: ") or str(error.name()))
 
 
 def failed(what: str, error: KafkaError) -> Failed:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
-from millpond.cli.connect import Cluster, cluster_options, pairs, topic_of
+from millpond.cli.access import Access, cluster_options, known_partitions, pairs
 from millpond.cli.errors import Failed, reason
 from millpond.cli.json_lines import Headers, NotARecord, Outgoing, load
 
@@ -47,7 +47,7 @@ def command(
     compression: str,
     partition: int | None,
     rate: float | None,
-    cluster: Cluster,
+    access: Access,
 ) -> int:
     """Write lines of a file or of standard input to TOPIC, each as one record.
 
@@ -66,16 +66,16 @@ def command(
     if json_lines and key_separator is not None:
         raise click.UsageError("--key-separator is for plain lines: with --json-lines the key is a field.")
     given: Headers = [(name, value.encode()) for name, value in pairs(headers, "--headers").items()]
-    producer = _producer(cluster, acks, compression)
-    sender = Sender(producer, topic, len(topic_of(producer, topic).partitions), rate)
+    producer = _producer(access, acks, compression)
+    sender = Sender(producer, topic, len(known_partitions(producer, topic)), rate)
     sender.check_partition(partition)
     with _source(file) as source:
         records = _json_records(source) if json_lines else _plain_records(source, _separator(key_separator))
         return sender.run(_completed(record, given, partition) for record in records)
 
 
-def _producer(cluster: Cluster, acks: str, compression: str) -> Producer:
-    return cluster.producer(
+def _producer(access: Access, acks: str, compression: str) -> Producer:
+    return access.producer(
         acks=acks,
         compression_type=compression,
         # With all acknowledgements at hand a retry need not double or reorder anything.
@@ -236,19 +236,19 @@ class Sender:
             self.failed += left
             self.first_reason = self.first_reason or "they were still on their way when you stopped."
 
-    # Telling.
+    # Showing.
 
     def _progress(self) -> None:
         now = time.monotonic()
         if sys.stderr.isatty() and not sys.stdin.isatty() and now - self._shown >= PROGRESS_SECONDS:
             self._shown = now
-            click.echo(f"\r\x1b[K{self._told()}", err=True, nl=False)
+            click.echo(f"\r\x1b[K{self._summary()}", err=True, nl=False)
 
     def _summarise(self) -> None:
         erase = "\r\x1b[K" if sys.stderr.isatty() else ""
-        click.echo(f"{erase}{self._told()}", err=True)
+        click.echo(f"{erase}{self._summary()}", err=True)
 
-    def _told(self) -> str:
+    def _summary(self) -> str:
         seconds = max(time.monotonic() - self._started, 1e-6)
         arrived = self.sent - self.failed
         return (

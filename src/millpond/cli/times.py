@@ -1,9 +1,8 @@
-"""Moments as people write them, and the places in a topic that `--from` can name."""
+"""Moments and lengths of time as people write them, and back."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -12,52 +11,6 @@ _NAMES: Final = {
     "sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "day": "d", "week": "w",
 }  # fmt: skip
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
-_OFFSET: Final = re.compile(r"-?[0-9]{1,19}")
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """The first record that is still there."""
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """Only what comes from now on."""
-
-
-@dataclass(frozen=True, slots=True)
-class At:
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Last:
-    """So many records before the end of each partition."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Since:
-    """The first record that is not older than this moment."""
-
-    time_ms: int
-
-
-Place = Beginning | End | At | Last | Since
-
-
-def read_place(text: str, now_ms: int) -> Place:
-    """What `--from` says. ValueError if it says nothing known."""
-    text = text.strip()
-    match text.lower():
-        case "beginning" | "start" | "earliest":
-            return Beginning()
-        case "end" | "latest":
-            return End()
-    if _OFFSET.fullmatch(text):
-        return Last(-int(text)) if text.startswith("-") else At(int(text))
-    return Since(read_time(text, now_ms))
 
 
 def read_time(text: str, now_ms: int) -> int:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from millpond.cli.connect import Cluster, cluster_options
-from millpond.cli.errors import Failed
+from millpond.cli.access import Access, cluster_options
 from millpond.cli.table import Cell, print_table
 from millpond.cli.times import read_span, show_span
 
 if TYPE_CHECKING:
-    from millpond.cli.transactions import OpenProducer, Transaction, Transactions
+    from millpond.admin.transactions import OpenProducer, Transaction
+    from millpond.base.ids import TopicPartition
 
 STATES: Final = ("ongoing", "committing", "aborting", "committed", "aborted", "empty")
 NOTHING: Final = "–"
@@ -42,7 +42,7 @@ def command() -> None:
 @click.option("--older-than", metavar="SPAN", help="Only those that have been open for longer, as 5m.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
 @cluster_options
-def list_command(states: tuple[str, ...], older_than: str | None, as_json: bool, cluster: Cluster) -> None:
+def list_command(states: tuple[str, ...], older_than: str | None, as_json: bool, access: Access) -> None:
     """List the transactional ids with the state of their last transaction.
 
     \b
@@ -50,24 +50,24 @@ def list_command(states: tuple[str, ...], older_than: str | None, as_json: bool,
       millpond txn list
       millpond txn list --state ongoing --older-than 5m
     """
-    from millpond.cli.transactions import Transactions
+    from millpond.admin.transactions import list_transactions
 
     least_ms = _span("--older-than", older_than) if older_than is not None else None
-    with Transactions(cluster) as asked:
-        found = asked.list_all()
+    with access.open() as cluster:
+        listed = list_transactions(cluster)
     now_ms = _now_ms()
-    found = [
+    transactions = [
         each
-        for each in found
+        for each in listed
         if (not states or each.state in states)
         and (least_ms is None or (each.started_ms is not None and now_ms - each.started_ms > least_ms))
     ]
     if as_json:
-        click.echo(json.dumps([_as_json(each, now_ms) for each in found], indent=2))
-    elif found:
+        click.echo(json.dumps([_as_json(each, now_ms) for each in transactions], indent=2))
+    elif transactions:
         print_table(
             ("Id", "State", "Open for", "Times out", "Partitions", "Producer"),
-            [_row(each, now_ms) for each in found],
+            [_row(each, now_ms) for each in transactions],
             words=2,
         )
     elif states or older_than:
@@ -80,32 +80,36 @@ def list_command(states: tuple[str, ...], older_than: str | None, as_json: bool,
 @click.argument("name", metavar="ID")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
 @cluster_options
-def describe_command(name: str, as_json: bool, cluster: Cluster) -> None:
+def describe_command(name: str, as_json: bool, access: Access) -> None:
     """Show the transaction of the transactional ID: its partitions, and what waits behind it.
 
     \b
     Example:
       millpond txn describe payments-1
     """
-    from millpond.cli.transactions import Transactions
+    from millpond.admin.transactions import describe_transaction, held_back, open_producers
 
-    with Transactions(cluster) as asked:
-        found = asked.describe(name)
-        places = [each for each in found.partitions if each[0] in asked.topics]
-        opened = [each for each in asked.open_producers(places) if each.producer_id == found.producer_id]
-    held = _held_back(cluster, opened)
+    with access.open() as cluster:
+        transaction = describe_transaction(cluster, name)
+        there = cluster.topics({each.topic for each in transaction.partitions})
+        partitions = [each for each in transaction.partitions if each.topic in there]
+        opened = [each for each in open_producers(cluster, partitions) if each.producer_id == transaction.producer_id]
+        held = held_back(cluster, opened)
     now_ms = _now_ms()
     if as_json:
-        click.echo(json.dumps(_as_json(found, now_ms) | {"open": _open_json(opened, held)}, indent=2))
+        click.echo(json.dumps(_as_json(transaction, now_ms) | {"open": _open_json(opened, held)}, indent=2))
         return
-    click.secho(f"{found.id}: {found.state}{_for_how_long(found, now_ms)}", bold=True)
-    click.echo(f"producer {found.producer_id}, epoch {found.producer_epoch}, timeout {show_span(found.timeout_ms)}")
-    if found.partitions:
+    click.secho(f"{transaction.id}: {transaction.state}{_for_how_long(transaction, now_ms)}", bold=True)
+    click.echo(
+        f"producer {transaction.producer_id}, epoch {transaction.producer_epoch}, "
+        f"timeout {show_span(transaction.timeout_ms)}"
+    )
+    if transaction.partitions:
         click.echo()
         _print_open(opened, held, now_ms)
-        untouched = sorted(set(found.partitions) - {each.partition for each in opened})
+        untouched = sorted(set(transaction.partitions) - {each.partition for each in opened})
         if untouched:
-            from millpond.cli.group_describe import show_partitions
+            from millpond.cli.group.description import show_partitions
 
             click.echo(f"Nothing is open in {show_partitions(untouched)}.")
 
@@ -114,7 +118,7 @@ def describe_command(name: str, as_json: bool, cluster: Cluster) -> None:
 @click.option("-t", "--topic", "topics", metavar="TOPIC", multiple=True, help="Only here; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
 @cluster_options
-def hanging_command(topics: tuple[str, ...], as_json: bool, cluster: Cluster) -> None:
+def hanging_command(topics: tuple[str, ...], as_json: bool, access: Access) -> None:
     """Find transactions that are open in a partition though no coordinator will end them.
 
     \b
@@ -122,21 +126,11 @@ def hanging_command(topics: tuple[str, ...], as_json: bool, cluster: Cluster) ->
       millpond txn hanging
       millpond txn hanging --topic orders
     """
-    from millpond.cli.errors import unknown_topic
-    from millpond.cli.transactions import Transactions
+    from millpond.admin.transactions import hanging_producers, held_back
 
-    with Transactions(cluster) as asked:
-        for topic in topics:
-            if topic not in asked.topics:
-                raise unknown_topic(topic, asked.topics, to_create=False)
-        places = [
-            (topic, index)
-            for topic in topics or asked.topics
-            for index, each in asked.topics[topic].partitions.items()
-            if each.leader in asked.brokers
-        ]
-        hanging = asked.hanging(places)
-    held = _held_back(cluster, hanging)
+    with access.open() as cluster:
+        hanging = hanging_producers(cluster, topics)
+        held = held_back(cluster, hanging)
     if as_json:
         click.echo(json.dumps(_open_json(hanging, held), indent=2))
     elif hanging:
@@ -160,7 +154,7 @@ def abort_command(
     partition: int | None,
     producer_id: int | None,
     force: bool,
-    cluster: Cluster,
+    access: Access,
 ) -> None:
     """Abort an open transaction: by its transactional id, or in one partition where it hangs.
 
@@ -172,60 +166,25 @@ def abort_command(
       millpond txn abort --id payments-1
       millpond txn abort --topic orders --partition 0 --producer-id 4001
     """
-    from millpond.cli.transactions import Transactions
+    from millpond.admin.transactions import abort_hanging, abort_transaction
+    from millpond.base.ids import TopicPartition
 
-    place = (topic, partition, producer_id)
-    if None in place if name is None else place != (None, None, None):
+    in_partition = (topic, partition, producer_id)
+    if None in in_partition if name is None else in_partition != (None, None, None):
         raise click.UsageError("Name a transaction by --id, or by all of --topic, --partition and --producer-id.")
-    with Transactions(cluster) as asked:
+    with access.open() as cluster:
         if name is not None:
-            _abort_by_id(asked, name)
-        else:
-            assert topic is not None
-            assert partition is not None
-            assert producer_id is not None
-            _abort_in_partition(asked, topic, partition, producer_id, force)
-
-
-def _abort_by_id(asked: Transactions, name: str) -> None:
-    found = asked.describe(name)
-    if found.state == "committing":
-        raise Failed(f"{name} is being committed, which cannot be undone: it ends when all its partitions are up.")
-    if found.state not in ("ongoing", "aborting"):
-        raise Failed(f"{name} has no open transaction: its last state is {found.state}.")
-    asked.fence(found)
-    since = f" after {show_span(_now_ms() - found.started_ms)}" if found.started_ms is not None else ""
-    click.echo(f"Aborted the transaction of {name}{since}; its producer {found.producer_id} is fenced.")
-
-
-def _abort_in_partition(asked: Transactions, topic: str, index: int, producer_id: int, force: bool) -> None:
-    opened = asked.open_producers([(topic, index)])
-    found = next((each for each in opened if each.producer_id == producer_id), None)
-    if found is None:
-        others = ", ".join(str(each.producer_id) for each in opened)
-        hint = f"the open ones there are of {others}." if others else "there is none at all."
-        raise Failed(f"Producer {producer_id} has no open transaction in {topic}-{index}; {hint}")
-    owner = asked.owners([found]).get(found)
-    if owner and not force:
-        raise Failed(
-            f"This transaction does not hang, it is {owner.state}: abort all of it with "
-            f"`millpond txn abort --id {owner.id}`."
-        )
-    asked.write_abort(found)
-    click.echo(f"Aborted what producer {producer_id} left open in {topic}-{index} since offset {found.first_offset}.")
-
-
-def _held_back(cluster: Cluster, opened: Iterable[OpenProducer]) -> dict[tuple[str, int], int]:
-    """How many records readers of committed ones wait for, by partition."""
-    from millpond.cli.offsets import LATEST, offsets_at
-
-    places = sorted({each.partition for each in opened})
-    if not places:
-        return {}
-    admin = cluster.admin()
-    stable = offsets_at(admin, places, LATEST, committed_only=True)
-    ends = offsets_at(admin, places, LATEST)
-    return {each: max(0, ends[each] - stable[each]) for each in places}
+            transaction = abort_transaction(cluster, name)
+            since = "" if (began := transaction.started_ms) is None else f" after {show_span(_now_ms() - began)}"
+            click.echo(f"Aborted the transaction of {name}{since}; its producer {transaction.producer_id} is fenced.")
+            return
+        assert topic is not None
+        assert partition is not None
+        assert producer_id is not None
+        opened = abort_hanging(cluster, TopicPartition(topic, partition), producer_id, force=force)
+    click.echo(
+        f"Aborted what producer {producer_id} left open in {topic}-{partition} since offset {opened.first_offset}."
+    )
 
 
 # Showing.
@@ -245,15 +204,15 @@ def _times_out(each: Transaction, now_ms: int) -> str:
     return f"in {show_span(left_ms)}" if left_ms > 0 else f"overdue {show_span(-left_ms)}"
 
 
-def _for_how_long(found: Transaction, now_ms: int) -> str:
-    if found.started_ms is None:
+def _for_how_long(transaction: Transaction, now_ms: int) -> str:
+    if transaction.started_ms is None:
         return ""
-    times_out = _times_out(found, now_ms)
-    told = f"times out {times_out}" if times_out.startswith("in") else times_out
-    return f" for {show_span(now_ms - found.started_ms)}, {told}"
+    times_out = _times_out(transaction, now_ms)
+    when = f"times out {times_out}" if times_out.startswith("in") else times_out
+    return f" for {show_span(now_ms - transaction.started_ms)}, {when}"
 
 
-def _print_open(opened: Iterable[OpenProducer], held: dict[tuple[str, int], int], now_ms: int) -> None:
+def _print_open(opened: Iterable[OpenProducer], held: dict[TopicPartition, int], now_ms: int) -> None:
     rows: list[list[Cell]] = [
         [
             *each.partition,
@@ -269,12 +228,12 @@ def _print_open(opened: Iterable[OpenProducer], held: dict[tuple[str, int], int]
 
 
 def _as_json(each: Transaction, now_ms: int) -> dict[str, Any]:
-    told = asdict(each) | {"open_ms": None if each.started_ms is None else now_ms - each.started_ms}
-    told["partitions"] = [{"topic": topic, "partition": index} for topic, index in each.partitions]
-    return told
+    fields = asdict(each) | {"open_ms": None if each.started_ms is None else now_ms - each.started_ms}
+    fields["partitions"] = [{"topic": topic, "partition": index} for topic, index in each.partitions]
+    return fields
 
 
-def _open_json(opened: Iterable[OpenProducer], held: dict[tuple[str, int], int]) -> list[dict[str, Any]]:
+def _open_json(opened: Iterable[OpenProducer], held: dict[TopicPartition, int]) -> list[dict[str, Any]]:
     return [
         {
             "topic": each.partition[0],

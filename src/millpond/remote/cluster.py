@@ -17,7 +17,16 @@ from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.remote.bootstrap import Address, addresses, bootstrap_servers
 from millpond.remote.connection import BrokerConnection
-from millpond.remote.errors import Answered, ClusterError, ConfigError, UnknownTopic, Unreachable, check
+from millpond.remote.errors import (
+    STALE_COORDINATOR,
+    Answered,
+    ClusterError,
+    ConfigError,
+    UnknownTopic,
+    Unreachable,
+    check,
+)
+from millpond.remote.security import SETTINGS as SECURITY_SETTINGS
 from millpond.remote.security import Security
 from millpond.wire import messages as m
 
@@ -28,12 +37,21 @@ BACKOFF_SECONDS_MAX: Final = 1.0
 UNKNOWN_TOPIC_TRIES: Final = 5
 """A topic that was just created may not be known everywhere; one that is missing should not cost a minute."""
 
+SETTINGS: Final = SECURITY_SETTINGS | {
+    "bootstrap.servers",
+    "client.id",
+    "request.timeout.ms",
+    "default.api.timeout.ms",
+}
+"""Every name that a cluster looks at."""
+
 CoordinatorKind = Literal["group", "transaction"]
 _RECORDS: Final = "records"
 _QUESTIONS: Final = "questions"
 _KINDS: Final[Mapping[str, int]] = {"group": 0, "transaction": 1}
 
 T = TypeVar("T")
+R = TypeVar("R", bound=m.Message)
 
 
 @dataclass(slots=True, frozen=True)
@@ -41,6 +59,8 @@ class PartitionInfo:
     leader: int
     """-1 while there is none."""
     leader_epoch: int
+    replicas: tuple[int, ...] = ()
+    in_sync: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
@@ -55,13 +75,15 @@ class Cluster:
     """The way to every broker. Close it, or use it in a `with`."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
+        self._settings = dict(settings)
         self._bootstrap = addresses(bootstrap_servers(settings.get("bootstrap.servers")))
         self._security = Security.from_settings(settings)
         self._client_id = settings.get("client.id", "millpond")
         self._answer_seconds = _milliseconds(settings, "request.timeout.ms", REQUEST_TIMEOUT_MS) / 1000
         self.patience_seconds = _milliseconds(settings, "default.api.timeout.ms", API_TIMEOUT_MS) / 1000
         self._brokers: dict[int, Address] = {}
-        self._links: dict[tuple[Address, str], BrokerConnection] = {}
+        self._controller = -1
+        self._connections: dict[tuple[Address, str], BrokerConnection] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._coordinators: dict[tuple[CoordinatorKind, str], Address] = {}
 
@@ -73,10 +95,14 @@ class Cluster:
     ) -> None:
         self.close()
 
+    def twin(self) -> Cluster:
+        """Connections of its own to the same cluster, for writing while a reader has requests on their way."""
+        return Cluster(self._settings)
+
     def close(self) -> None:
-        for link in self._links.values():
-            link.close()
-        self._links.clear()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
 
     def topics(self, names: Collection[str] | None = None, *, create: bool = False) -> dict[str, TopicInfo]:
         """What the cluster knows now of these topics, or of all; one that does not exist is left out.
@@ -108,7 +134,7 @@ class Cluster:
         if address is None:
             self.forget(topic)
             raise Answered(f"{topic}[{partition}] has no leader", ErrorCode.LEADER_NOT_AVAILABLE)
-        return self._link(address)
+        return self._connection(address)
 
     def coordinator(self, kind: CoordinatorKind, key: str) -> BrokerConnection:
         """The connection to the broker that keeps this group or transactional id."""
@@ -116,26 +142,37 @@ class Cluster:
         if address is None:
             address = self._coordinators[kind, key] = self._find_coordinator(kind, key)
         # A leader may have answers outstanding; what the coordinator is asked should not wait behind them.
-        return self._link(address, _QUESTIONS)
+        return self._connection(address, _QUESTIONS)
 
     def any(self) -> BrokerConnection:
         """A connection to some broker, an open one if there is one."""
-        for link in list(self._links.values()):
-            if not link.is_closed and not link.waiting_count:
-                return link
+        for connection in list(self._connections.values()):
+            if not connection.is_closed and not connection.waiting_count:
+                return connection
         refusals: list[ClusterError] = []
         for address in dict.fromkeys([*self._brokers.values(), *self._bootstrap]):
             try:
-                return self._link(address, _QUESTIONS)
+                return self._connection(address, _QUESTIONS)
             except Unreachable as refusal:
                 refusals.append(refusal)
         raise refusals[0]
 
-    def brokers(self) -> list[BrokerConnection]:
-        """A connection to every broker, for questions that each answers for itself."""
+    def addresses(self) -> dict[int, Address]:
+        """Every broker by its id."""
         if not self._brokers:
             self.topics([])
-        return [self._link(address) for address in self._brokers.values()]
+        return dict(self._brokers)
+
+    def broker(self, broker_id: int) -> BrokerConnection:
+        """The connection to one broker, for questions that each answers for itself."""
+        return self._connection(self.addresses()[broker_id], _QUESTIONS)
+
+    def brokers(self) -> list[BrokerConnection]:
+        return [self.broker(each) for each in self.addresses()]
+
+    def controller(self) -> BrokerConnection:
+        """The connection to the broker that changes topics; to any where each of them passes such wishes on."""
+        return self.broker(self._controller) if self._controller in self.addresses() else self.any()
 
     def forget(self, topic: str) -> None:
         """Ask anew for the topic's leaders before it is used again."""
@@ -143,6 +180,27 @@ class Cluster:
 
     def forget_coordinator(self, kind: CoordinatorKind, key: str) -> None:
         self._coordinators.pop((kind, key), None)
+
+    def ask_coordinator(
+        self,
+        kind: CoordinatorKind,
+        key: str,
+        request: m.Message,
+        answer: type[R],
+        code_of: Callable[[R], int],
+        *,
+        newest: int | None = None,
+    ) -> R:
+        """Ask the coordinator of a group or transactional id; the next call looks for it anew if it has moved."""
+        try:
+            response = self.coordinator(kind, key).ask(request, answer, newest=newest)
+            code = code_of(response)
+            if code in STALE_COORDINATOR:
+                raise Answered(f"the coordinator of {kind} {key!r}", code)
+        except ClusterError:
+            self.forget_coordinator(kind, key)
+            raise
+        return response
 
     def retrying(self, what: str, action: Callable[[], T], *, seconds: float | None = None) -> T:
         """Do it, again after a pause while the reason is one that passes, for at most `seconds`."""
@@ -161,48 +219,52 @@ class Cluster:
             time.sleep(pause)
             pause = min(pause * 2, BACKOFF_SECONDS_MAX)
 
-    def _link(self, address: Address, purpose: str = _RECORDS) -> BrokerConnection:
-        link = self._links.get((address, purpose))
-        if link is None or link.is_closed:
-            link = self._links[address, purpose] = BrokerConnection(
+    def _connection(self, address: Address, purpose: str = _RECORDS) -> BrokerConnection:
+        connection = self._connections.get((address, purpose))
+        if connection is None or connection.is_closed:
+            connection = self._connections[address, purpose] = BrokerConnection(
                 *address, security=self._security, client_id=self._client_id, answer_seconds=self._answer_seconds
             )
-        return link
+        return connection
 
     def _ask_topics(self, names: Collection[str] | None, create: bool) -> dict[str, TopicInfo]:
         wanted = None if names is None else [m.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
         request = m.MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
-        told = self.any().ask(request, m.MetadataResponse)
-        check(told.error_code, "the cluster does not describe itself")
-        self._brokers = {each.node_id: Address(each.host, each.port) for each in told.brokers}
+        response = self.any().ask(request, m.MetadataResponse)
+        check(response.error_code, "the cluster does not describe itself")
+        self._brokers = {each.node_id: Address(each.host, each.port) for each in response.brokers}
+        self._controller = response.controller_id
         found = {}
-        for topic in told.topics:
+        for topic in response.topics:
             name = topic.name or ""
             self._topics.pop(name, None)
             if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not create:
                 continue
             check(topic.error_code, f"topic {name!r}")
             partitions = {
-                each.partition_index: PartitionInfo(each.leader_id, each.leader_epoch) for each in topic.partitions
+                each.partition_index: PartitionInfo(
+                    each.leader_id, each.leader_epoch, tuple(each.replica_nodes), tuple(each.isr_nodes)
+                )
+                for each in topic.partitions
             }
             found[name] = TopicInfo(name, topic.topic_id or NO_TOPIC_ID, partitions, topic.is_internal)
         self._topics |= found
         return found
 
     def _find_coordinator(self, kind: CoordinatorKind, key: str) -> Address:
-        link = self.any()
-        many = link.version(m.FindCoordinatorRequest) >= 4
+        connection = self.any()
+        many = connection.version(m.FindCoordinatorRequest) >= 4
         request = m.FindCoordinatorRequest(
             key="" if many else key, key_type=_KINDS[kind], coordinator_keys=[key] if many else []
         )
-        told = link.ask(request, m.FindCoordinatorResponse)
+        response = connection.ask(request, m.FindCoordinatorResponse)
         what = f"the coordinator of {kind} {key!r}"
         if many:
-            found = told.coordinators[0]
+            found = response.coordinators[0]
             check(found.error_code, what, found.error_message)
             return Address(found.host, found.port)
-        check(told.error_code, what, told.error_message)
-        return Address(told.host, told.port)
+        check(response.error_code, what, response.error_message)
+        return Address(response.host, response.port)
 
 
 def _milliseconds(settings: Mapping[str, str], name: str, default: int) -> int:

@@ -164,7 +164,7 @@ class BrokerConnection:
     def _ask_versions(self) -> dict[int, tuple[int, int]]:
         try:
             self._send(_API_VERSIONS_KEY, 0, m.ApiVersionsRequest(), m.ApiVersionsResponse)
-            told = self.receive(m.ApiVersionsResponse)
+            response = self.receive(m.ApiVersionsResponse)
         except Unreachable as fault:
             if isinstance(fault.__cause__, TimeoutError):
                 raise
@@ -174,7 +174,7 @@ class BrokerConnection:
                 "and, with TLS, that the broker accepts our certificate (ssl.certificate.location, ssl.keystore.*)",
                 retriable=True,
             ) from fault
-        return {each.api_key: (each.min_version, each.max_version) for each in told.api_keys}
+        return {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
 
     def _log_in(self, login: Login) -> None:
         hands = self.ask(m.SaslHandshakeRequest(mechanism=login.mechanism), m.SaslHandshakeResponse)

@@ -88,7 +88,7 @@ class UnknownTopic(ClientError):
 
 
 class Fenced(ClientError):
-    """Another instance has taken the place of this one."""
+    """Another instance has taken over from this one."""
 
 
 class ClusterError(ClientError):
@@ -110,32 +110,34 @@ class Unsupported(ClusterError):
 class Answered(ClusterError):
     """A broker answered with an error code."""
 
-    def __init__(self, what: str, code: int, told: str | None = None) -> None:
+    def __init__(self, what: str, code: int, message: str | None = None) -> None:
         known = {each.value for each in ErrorCode}
         name = ErrorCode(code).name if code in known else f"error {code}"
         advice = ADVICE.get(code)
-        text = f"{what}: {name}" + (f" ({told})" if told else "") + (f"; {advice}" if advice else "")
+        reason = f"{message.rstrip('.')} ({name})" if message else name
+        text = f"{what}: {reason}" + (f"; {advice}" if advice else "")
         super().__init__(text, code=code, retriable=code in PASSING)
 
 
 class OffsetsGone(ClusterError):
     """Records that were asked for are not in the log, or not any more."""
 
-    def __init__(self, place: TopicPartition, wanted: int, earliest: int, latest: int) -> None:
+    def __init__(self, partition: TopicPartition, wanted: int, earliest: int, latest: int) -> None:
         super().__init__(
-            f"{place.topic}[{place.partition}]: offset {wanted} was asked for, the log has {earliest} to {latest}",
+            f"{partition.topic}[{partition.partition}]: offset {wanted} was asked for, "
+            f"the log has {earliest} to {latest}",
             code=ErrorCode.OFFSET_OUT_OF_RANGE,
         )
-        self.place = place
+        self.partition = partition
         self.wanted = wanted
         self.earliest = earliest
         self.latest = latest
 
     def __reduce__(self) -> tuple[type[OffsetsGone], tuple[TopicPartition, int, int, int]]:
-        return OffsetsGone, (self.place, self.wanted, self.earliest, self.latest)
+        return OffsetsGone, (self.partition, self.wanted, self.earliest, self.latest)
 
 
-def check(code: int, what: str, told: str | None = None) -> None:
+def check(code: int, what: str, message: str | None = None) -> None:
     """Raise `Answered` unless the broker said that all is well."""
     if code != ErrorCode.NONE:
-        raise Answered(what, code, told)
+        raise Answered(what, code, message)

@@ -10,7 +10,7 @@ from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
 from millpond.remote.connection import BrokerConnection
-from millpond.remote.errors import STALE_COORDINATOR, STALE_LEADER, Answered, ClusterError, UnknownTopic
+from millpond.remote.errors import STALE_LEADER, Answered, ClusterError, UnknownTopic, check
 from millpond.wire import messages as m
 
 Isolation = Literal["read_uncommitted", "read_committed"]
@@ -19,18 +19,20 @@ ISOLATION_LEVELS: Final[Mapping[str, int]] = {"read_uncommitted": 0, "read_commi
 _EARLIEST: Final = -2
 _LATEST: Final = -1
 _NONE: Final = -1
+_OFFSET_FETCH_NEWEST: Final = 7
+"""The last version that asks for one group at a time."""
 
 
-def earliest(cluster: Cluster, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+def earliest(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """The first offset that each partition still has."""
-    return _list_offsets(cluster, dict.fromkeys(places, _EARLIEST), "read_uncommitted")
+    return _list_offsets(cluster, dict.fromkeys(partitions, _EARLIEST), "read_uncommitted")
 
 
 def latest(
-    cluster: Cluster, places: Iterable[TopicPartition], isolation: Isolation = "read_uncommitted"
+    cluster: Cluster, partitions: Iterable[TopicPartition], isolation: Isolation = "read_uncommitted"
 ) -> dict[TopicPartition, int]:
     """The offset after the last record that a reader may see."""
-    return _list_offsets(cluster, dict.fromkeys(places, _LATEST), isolation)
+    return _list_offsets(cluster, dict.fromkeys(partitions, _LATEST), isolation)
 
 
 def at_times(
@@ -38,12 +40,35 @@ def at_times(
 ) -> dict[TopicPartition, int | None]:
     """The first offset whose record is not older; None where every record is."""
     found = _list_offsets(cluster, times_ms, isolation)
-    return {place: None if offset == _NONE else offset for place, offset in found.items()}
+    return {partition: None if offset == _NONE else offset for partition, offset in found.items()}
 
 
 def commit_group(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Note how far a group is that has no members of its own."""
     cluster.retrying(f"commit the offsets of group {group!r}", lambda: _commit_group(cluster, group, offsets))
+
+
+def committed_by_group(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
+    """How far the group has come; a partition for which it has committed nothing is left out."""
+
+    def attempt() -> dict[TopicPartition, int]:
+        response = cluster.ask_coordinator(
+            "group",
+            group,
+            m.OffsetFetchRequest(group_id=group, topics=None),
+            m.OffsetFetchResponse,
+            lambda each: each.error_code,
+            newest=_OFFSET_FETCH_NEWEST,
+        )
+        check(response.error_code, f"the offsets of group {group!r} are not known")
+        return {
+            TopicPartition(topic.name, each.partition_index): each.committed_offset
+            for topic in response.topics
+            for each in topic.partitions
+            if each.error_code == ErrorCode.NONE and each.committed_offset >= 0
+        }
+
+    return cluster.retrying(f"ask for the offsets of group {group!r}", attempt)
 
 
 def _list_offsets(
@@ -53,23 +78,23 @@ def _list_offsets(
 
     def ask_for_the_rest() -> None:
         by_leader: dict[BrokerConnection, dict[TopicPartition, int]] = defaultdict(dict)
-        for place, moment in wanted.items():
-            if place not in found:
-                by_leader[cluster.leader(*place)][place] = moment
-        for link, asked in by_leader.items():
-            found.update(_ask_leader(cluster, link, asked, isolation))
+        for partition, moment in wanted.items():
+            if partition not in found:
+                by_leader[cluster.leader(*partition)][partition] = moment
+        for connection, asked in by_leader.items():
+            found.update(_ask_leader(cluster, connection, asked, isolation))
 
     cluster.retrying("ask for offsets", ask_for_the_rest)
-    return {place: found[place] for place in wanted}
+    return {partition: found[partition] for partition in wanted}
 
 
 def _ask_leader(
-    cluster: Cluster, link: BrokerConnection, asked: Mapping[TopicPartition, int], isolation: Isolation
+    cluster: Cluster, connection: BrokerConnection, asked: Mapping[TopicPartition, int], isolation: Isolation
 ) -> dict[TopicPartition, int]:
     by_topic: dict[str, list[m.ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
-    for place, moment in asked.items():
-        by_topic[place.topic].append(
-            m.ListOffsetsRequest.ListOffsetsPartition(partition_index=place.partition, timestamp=moment)
+    for partition, moment in asked.items():
+        by_topic[partition.topic].append(
+            m.ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition, timestamp=moment)
         )
     request = m.ListOffsetsRequest(
         replica_id=-1,
@@ -80,14 +105,14 @@ def _ask_leader(
         ],
     )
     try:
-        told = link.ask(request, m.ListOffsetsResponse)
+        response = connection.ask(request, m.ListOffsetsResponse)
     except ClusterError:
         for name in by_topic:
             cluster.forget(name)
         raise
     found: dict[TopicPartition, int] = {}
     fault: Answered | None = None
-    for topic in told.topics:
+    for topic in response.topics:
         for each in topic.partitions:
             if each.error_code == ErrorCode.NONE:
                 found[TopicPartition(topic.name, each.partition_index)] = each.offset
@@ -102,10 +127,10 @@ def _ask_leader(
 
 def _commit_group(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
     by_topic: dict[str, list[m.OffsetCommitRequest.OffsetCommitRequestPartition]] = defaultdict(list)
-    for place, offset in offsets.items():
-        by_topic[place.topic].append(
+    for partition, offset in offsets.items():
+        by_topic[partition.topic].append(
             m.OffsetCommitRequest.OffsetCommitRequestPartition(
-                partition_index=place.partition, committed_offset=offset, committed_metadata=""
+                partition_index=partition.partition, committed_offset=offset, committed_metadata=""
             )
         )
     request = m.OffsetCommitRequest(
@@ -116,19 +141,17 @@ def _commit_group(cluster: Cluster, group: str, offsets: Mapping[TopicPartition,
         ],
     )
     # From version 10 on topics go by their ids.
-    try:
-        told = cluster.coordinator("group", group).ask(request, m.OffsetCommitResponse, newest=9)
-    except ClusterError:
-        cluster.forget_coordinator("group", group)
-        raise
-    for topic in told.topics:
+    response = cluster.ask_coordinator("group", group, request, m.OffsetCommitResponse, _worst, newest=9)
+    for topic in response.topics:
         for each in topic.partitions:
-            if each.error_code in STALE_COORDINATOR:
-                cluster.forget_coordinator("group", group)
             if each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise UnknownTopic(f"{topic.name}[{each.partition_index}] is gone; group {group!r} cannot commit it")
             if each.error_code != ErrorCode.NONE:
-                told_text = None
+                advice = None
                 if each.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
-                    told_text = "the group has members of its own; choose a name that no consumer uses"
-                raise Answered(f"group {group!r} cannot commit", each.error_code, told_text)
+                    advice = "the group has members of its own; choose a name that no consumer uses"
+                raise Answered(f"group {group!r} cannot commit", each.error_code, advice)
+
+
+def _worst(response: m.OffsetCommitResponse) -> int:
+    return max((each.error_code for topic in response.topics for each in topic.partitions), default=0)

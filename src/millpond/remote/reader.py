@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -13,12 +14,12 @@ from millpond.base.ports import Buffer
 from millpond.remote import offsets
 from millpond.remote.cluster import BACKOFF_SECONDS, Cluster
 from millpond.remote.connection import BrokerConnection
-from millpond.remote.errors import STALE_LEADER, Answered, ClusterError, OffsetsGone
+from millpond.remote.errors import STALE_LEADER, Answered, ClusterError, OffsetsGone, check
 from millpond.remote.offsets import ISOLATION_LEVELS, Isolation
 from millpond.wire import kernel
 from millpond.wire import messages as m
 from millpond.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader, read_header
-from millpond.wire.records import decode_batch, records_section
+from millpond.wire.records import Record, decode_batch, records_section
 
 FETCH_BYTES: Final = 4 << 20
 WAIT_MS: Final = 500
@@ -30,6 +31,7 @@ with time how far the log is committed."""
 _FETCH_NEWEST: Final = 12
 """The last version in which topics go by their names."""
 _ABORT: Final = 0
+_FETCHES_AT_ONCE: Final = 64
 
 if TYPE_CHECKING:
     _Fetched = m.FetchResponse.PartitionData
@@ -42,10 +44,18 @@ class RawBatch(NamedTuple):
     payload: Buffer
     """The decompressed records section."""
 
+    def records(self) -> list[Record]:
+        header = self.header
+        append_time = header.max_timestamp if header.is_append_time else None
+        fields = kernel.decode_records(
+            self.payload, header.record_count, header.base_offset, header.base_timestamp, append_time
+        )
+        return [Record._make(each) for each in fields]
+
 
 def read_range(
     cluster: Cluster,
-    place: TopicPartition,
+    partition: TopicPartition,
     start: int,
     end: int,
     *,
@@ -57,7 +67,83 @@ def read_range(
 
     OffsetsGone when the log does not have the range; ClusterError when nothing comes for `patience_seconds`.
     """
-    return _Range(cluster, place, start, end, isolation, fetch_bytes, patience_seconds).batches()
+    return _Range(cluster, partition, start, end, isolation, fetch_bytes, patience_seconds).batches()
+
+
+def read_records(
+    cluster: Cluster, partition: TopicPartition, start: int, end: int, *, isolation: Isolation = "read_uncommitted"
+) -> Iterator[Record]:
+    """Every record within [start, end), one by one."""
+    patience = cluster.patience_seconds
+    for batch in read_range(cluster, partition, start, end, isolation=isolation, patience_seconds=patience):
+        yield from (each for each in batch.records() if start <= each.offset < end)
+
+
+def first_records(
+    cluster: Cluster, starts: Mapping[TopicPartition, int], *, isolation: Isolation = "read_uncommitted"
+) -> dict[TopicPartition, Record]:
+    """The first record from each offset on; a partition that has none now is left out.
+
+    For single records of many partitions: the requests go out together, and each brings one batch.
+    """
+    found: dict[TopicPartition, Record] = {}
+    left = dict(starts)
+
+    def look() -> None:
+        by_leader: dict[BrokerConnection, list[TopicPartition]] = defaultdict(list)
+        for partition in left:
+            by_leader[cluster.leader(*partition)].append(partition)
+        for connection, asked in by_leader.items():
+            for at in range(0, len(asked), _FETCHES_AT_ONCE):
+                for partition, fetched in _fetch_together(
+                    cluster, connection, {each: left[each] for each in asked[at : at + _FETCHES_AT_ONCE]}, isolation
+                ):
+                    _note_first(partition, fetched, isolation, left, found)
+
+    while left:
+        cluster.retrying("read records", look)
+    return found
+
+
+def _fetch_together(
+    cluster: Cluster, connection: BrokerConnection, starts: Mapping[TopicPartition, int], isolation: Isolation
+) -> Iterator[tuple[TopicPartition, _Fetched]]:
+    try:
+        for partition, start in starts.items():
+            # A broker gives the first batch whole, however little was asked for.
+            request = _fetch_request(partition, start, isolation, fetch_bytes=1, wait_ms=0)
+            connection.send(request, m.FetchResponse, newest=_FETCH_NEWEST)
+        for partition in starts:
+            fetched = _only_partition(partition, connection.receive(m.FetchResponse))
+            if fetched.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
+                cluster.forget(partition.topic)
+                raise Answered(f"reading {partition.topic}[{partition.partition}]", fetched.error_code)
+            yield partition, fetched
+    finally:
+        if connection.waiting_count:
+            connection.close()
+
+
+def _note_first(
+    partition: TopicPartition,
+    fetched: _Fetched,
+    isolation: Isolation,
+    left: dict[TopicPartition, int],
+    found: dict[TopicPartition, Record],
+) -> None:
+    """Takes the partition from `left` when its record is known or there is none; else moves its offset on."""
+    records = _bytes_of(fetched)
+    scanned = kernel.scan(records, 0, len(records), True) if records else []
+    if not scanned or fetched.error_code:
+        del left[partition]
+        return
+    for batch in _visible(records, scanned, fetched, isolation):
+        for record in batch.records():
+            if record.offset >= left[partition]:
+                found[partition] = record
+                del left[partition]
+                return
+    left[partition] = scanned[-1].last_offset + 1
 
 
 class _Range:
@@ -66,7 +152,7 @@ class _Range:
     def __init__(
         self,
         cluster: Cluster,
-        place: TopicPartition,
+        partition: TopicPartition,
         start: int,
         end: int,
         isolation: Isolation,
@@ -74,7 +160,7 @@ class _Range:
         patience_seconds: float,
     ) -> None:
         self._cluster = cluster
-        self._place = place
+        self._partition = partition
         self._at = start
         self._end = end
         self._isolation = isolation
@@ -82,7 +168,7 @@ class _Range:
         self._patience_seconds = patience_seconds
         self._deadline = time.monotonic() + patience_seconds
         self._short_since: float | None = None
-        self._link: BrokerConnection | None = None
+        self._connection: BrokerConnection | None = None
 
     def batches(self) -> Iterator[RawBatch]:
         try:
@@ -101,34 +187,31 @@ class _Range:
                 if self._at < self._end:
                     # The broker works on the next answer while the caller works on this one.
                     self._try_to_send()
-                yield from self._wanted(records, scanned, fetched)
+                before_end = [each for each in scanned if each.base_offset < self._end]
+                yield from _visible(records, before_end, fetched, self._isolation)
         finally:
             # An answer that nobody waits for would be taken for the next question's.
-            if self._link is not None and self._link.waiting_count:
-                self._link.close()
+            if self._connection is not None and self._connection.waiting_count:
+                self._connection.close()
 
     def _next_answer(self) -> _Fetched | None:
         """The answer for `_at`; None when it has to be asked for again."""
         try:
-            if self._link is None:
+            if self._connection is None:
                 self._send()
-            link, self._link = self._link, None
-            assert link is not None
-            told = link.receive(m.FetchResponse, seconds=WAIT_MS / 1000)
-            if told.error_code != ErrorCode.NONE:
-                raise Answered(f"reading {self._place.topic}", told.error_code)
-            fetched = told.responses[0].partitions[0]
+            connection, self._connection = self._connection, None
+            assert connection is not None
+            response = connection.receive(m.FetchResponse, seconds=WAIT_MS / 1000)
+            fetched = _only_partition(self._partition, response)
             if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._check_still_there()
                 self._check_patience()
                 time.sleep(BACKOFF_SECONDS)
                 return None
             if fetched.error_code != ErrorCode.NONE:
-                raise Answered(f"reading {self._place.topic}[{self._place.partition}]", fetched.error_code)
-        except IndexError:
-            raise MalformedMessage("a Fetch was answered without its partition") from None
+                raise Answered(f"reading {self._partition.topic}[{self._partition.partition}]", fetched.error_code)
         except ClusterError as fault:
-            self._cluster.forget(self._place.topic)
+            self._cluster.forget(self._partition.topic)
             if not fault.retriable or time.monotonic() > self._deadline:
                 raise
             if fault.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -143,30 +226,15 @@ class _Range:
         except ClusterError as fault:
             if not fault.retriable:
                 raise
-            self._link = None
+            self._connection = None
 
     def _send(self) -> None:
-        link = self._cluster.leader(*self._place)
-        request = m.FetchRequest(
-            max_wait_ms=WAIT_MS,
-            min_bytes=1,
-            max_bytes=max(self._fetch_bytes, 1),
-            isolation_level=ISOLATION_LEVELS[self._isolation],
-            topics=[
-                m.FetchRequest.FetchTopic(
-                    topic=self._place.topic,
-                    partitions=[
-                        m.FetchRequest.FetchPartition(
-                            partition=self._place.partition,
-                            fetch_offset=self._at,
-                            partition_max_bytes=self._fetch_bytes,
-                        )
-                    ],
-                )
-            ],
+        connection = self._cluster.leader(*self._partition)
+        request = _fetch_request(
+            self._partition, self._at, self._isolation, fetch_bytes=max(self._fetch_bytes, 1), wait_ms=WAIT_MS
         )
-        link.send(request, m.FetchResponse, newest=_FETCH_NEWEST)
-        self._link = link
+        connection.send(request, m.FetchResponse, newest=_FETCH_NEWEST)
+        self._connection = connection
 
     def _nothing_came(self, fetched: _Fetched) -> None:
         limit = fetched.high_watermark if self._isolation == "read_uncommitted" else fetched.last_stable_offset
@@ -181,39 +249,65 @@ class _Range:
 
     def _check_still_there(self) -> None:
         """OffsetsGone when the log does not have the range. What it has but does not give yet is not gone."""
-        begins = offsets.earliest(self._cluster, [self._place])[self._place]
+        begins = offsets.earliest(self._cluster, [self._partition])[self._partition]
         # The end for every reader: what an open transaction hides from this one is there.
-        ends = offsets.latest(self._cluster, [self._place])[self._place]
+        ends = offsets.latest(self._cluster, [self._partition])[self._partition]
         if self._at < begins or self._end > ends:
-            raise OffsetsGone(self._place, self._at if self._at < begins else self._end - 1, begins, ends)
+            raise OffsetsGone(self._partition, self._at if self._at < begins else self._end - 1, begins, ends)
 
     def _check_patience(self, last_stable_offset: int | None = None) -> None:
         if time.monotonic() <= self._deadline:
             return
         is_held_back = self._isolation == "read_committed" and last_stable_offset == self._at
         raise ClusterError(
-            f"{self._place.topic}[{self._place.partition}]: nothing came from offset {self._at} on for "
+            f"{self._partition.topic}[{self._partition.partition}]: nothing came from offset {self._at} on for "
             f"{self._patience_seconds:g} s, though the log has the records up to {self._end}"
             + ("; an open transaction holds them back, see millpond txn list" if is_held_back else "")
         )
 
-    def _wanted(self, records: Buffer, scanned: list[kernel.ScannedBatch], fetched: _Fetched) -> Iterator[RawBatch]:
-        committed = self._isolation == "read_committed"
-        pending = [(each.first_offset, each.producer_id) for each in fetched.aborted_transactions or ()]
-        heapify(pending)
-        aborted: set[int] = set()
-        for batch in scanned:
-            while committed and pending and pending[0][0] <= batch.last_offset:
-                aborted.add(heappop(pending)[1])
-            if batch.attributes & CONTROL:
-                if batch.producer_id in aborted and _is_abort(records, batch.position):
-                    aborted.discard(batch.producer_id)
-                continue
-            if batch.attributes & TRANSACTIONAL and batch.producer_id in aborted:
-                continue
-            if batch.base_offset < self._end:
-                header = read_header(records, batch.position)
-                yield RawBatch(header, records_section(records, batch.position, header))
+
+def _fetch_request(
+    partition: TopicPartition, start: int, isolation: Isolation, *, fetch_bytes: int, wait_ms: int
+) -> m.FetchRequest:
+    wanted = m.FetchRequest.FetchPartition(
+        partition=partition.partition, fetch_offset=start, partition_max_bytes=fetch_bytes
+    )
+    return m.FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=fetch_bytes,
+        isolation_level=ISOLATION_LEVELS[isolation],
+        topics=[m.FetchRequest.FetchTopic(topic=partition.topic, partitions=[wanted])],
+    )
+
+
+def _only_partition(partition: TopicPartition, response: m.FetchResponse) -> _Fetched:
+    check(response.error_code, f"reading {partition.topic}")
+    try:
+        return response.responses[0].partitions[0]
+    except IndexError:
+        raise MalformedMessage("a Fetch was answered without its partition") from None
+
+
+def _visible(
+    records: Buffer, scanned: list[kernel.ScannedBatch], fetched: _Fetched, isolation: Isolation
+) -> Iterator[RawBatch]:
+    """The batches with data; with read_committed, without the aborted ones."""
+    committed = isolation == "read_committed"
+    pending = [(each.first_offset, each.producer_id) for each in fetched.aborted_transactions or ()]
+    heapify(pending)
+    aborted: set[int] = set()
+    for batch in scanned:
+        while committed and pending and pending[0][0] <= batch.last_offset:
+            aborted.add(heappop(pending)[1])
+        if batch.attributes & CONTROL:
+            if batch.producer_id in aborted and _is_abort(records, batch.position):
+                aborted.discard(batch.producer_id)
+            continue
+        if batch.attributes & TRANSACTIONAL and batch.producer_id in aborted:
+            continue
+        header = read_header(records, batch.position)
+        yield RawBatch(header, records_section(records, batch.position, header))
 
 
 def _bytes_of(fetched: _Fetched) -> Buffer:

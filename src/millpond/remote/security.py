@@ -14,6 +14,21 @@ from millpond.remote.sasl import MECHANISMS, Login
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
+SETTINGS: Final = frozenset(
+    {
+        "security.protocol",
+        "enable.ssl.certificate.verification",
+        *("sasl." + each for each in ("mechanism", "mechanisms", "username", "password", "jaas.config")),
+        *("ssl.ca." + each for each in ("location", "pem")),
+        *("ssl.certificate." + each for each in ("location", "pem")),
+        *("ssl.key." + each for each in ("location", "pem", "password")),
+        *("ssl.truststore." + each for each in ("location", "type", "certificates")),
+        *("ssl.keystore." + each for each in ("location", "type", "certificate.chain", "key")),
+        "ssl.endpoint.identification.algorithm",
+    }
+)
+"""Every name that is looked at here."""
+
 _JAAS_FIELD: Final = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^\s;"\']+))')
 _JAVA_STORE: Final = "ssl.{}.location"
 

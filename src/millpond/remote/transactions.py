@@ -83,7 +83,10 @@ class Described:
     identity: ProducerIdentity
     state: str
     """As tools show it: Empty, Ongoing, PrepareCommit, CompleteCommit, PrepareAbort, CompleteAbort …"""
-    places: frozenset[TopicPartition]
+    partitions: frozenset[TopicPartition]
+    timeout_ms: int = 0
+    started_ms: int = -1
+    """When the one under way began, since 1970; -1 when none is."""
 
     @property
     def is_open(self) -> bool:
@@ -109,18 +112,20 @@ def init_producer(cluster: Cluster, transactional_id: str, timeout_ms: int) -> P
     what = f"begin as transactional id {transactional_id!r}"
 
     def attempt() -> ProducerIdentity:
-        told = _ask(cluster, transactional_id, request, m.InitProducerIdResponse, INIT_NEWEST, lambda r: r.error_code)
-        check(told.error_code, f"cannot {what} with a timeout of {timeout_ms} ms")
-        return ProducerIdentity(transactional_id, told.producer_id, told.producer_epoch)
+        response = _ask(
+            cluster, transactional_id, request, m.InitProducerIdResponse, INIT_NEWEST, lambda r: r.error_code
+        )
+        check(response.error_code, f"cannot {what} with a timeout of {timeout_ms} ms")
+        return ProducerIdentity(transactional_id, response.producer_id, response.producer_epoch)
 
     return cluster.retrying(what, attempt)
 
 
-def add_partitions(cluster: Cluster, identity: ProducerIdentity, places: Collection[TopicPartition]) -> None:
+def add_partitions(cluster: Cluster, identity: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
     """Take partitions into the transaction, which begins it; to be done before the first record goes there."""
     by_topic: dict[str, list[int]] = defaultdict(list)
-    for place in places:
-        by_topic[place.topic].append(place.partition)
+    for partition in partitions:
+        by_topic[partition.topic].append(partition.partition)
     kind = m.AddPartitionsToTxnRequest
     request = kind(
         v3_and_below_transactional_id=identity.transactional_id,
@@ -131,18 +136,18 @@ def add_partitions(cluster: Cluster, identity: ProducerIdentity, places: Collect
         ],
     )
 
-    def worst(told: m.AddPartitionsToTxnResponse) -> int:
+    def worst(response: m.AddPartitionsToTxnResponse) -> int:
         codes = [
             each.partition_error_code
-            for topic in told.results_by_topic_v3_and_below
+            for topic in response.results_by_topic_v3_and_below
             for each in topic.results_by_partition
         ]
         # A partition that was not attempted is not to blame.
         return max(codes, key=lambda code: (code != 0, code != ErrorCode.OPERATION_NOT_ATTEMPTED), default=0)
 
     def attempt() -> None:
-        told = _ask(cluster, identity.transactional_id, request, m.AddPartitionsToTxnResponse, ADD_NEWEST, worst)
-        refuse(identity, worst(told), f"cannot add partitions to transaction {identity.transactional_id!r}")
+        response = _ask(cluster, identity.transactional_id, request, m.AddPartitionsToTxnResponse, ADD_NEWEST, worst)
+        refuse(identity, worst(response), f"cannot add partitions to transaction {identity.transactional_id!r}")
 
     cluster.retrying("add partitions to a transaction", attempt)
 
@@ -153,15 +158,17 @@ def end(cluster: Cluster, identity: ProducerIdentity, *, commit: bool) -> Outcom
     what = f"end transaction {identity.transactional_id!r}"
 
     def attempt() -> Outcome:
-        told = _ask(cluster, identity.transactional_id, request, m.EndTxnResponse, END_NEWEST, lambda r: r.error_code)
-        match told.error_code:
+        response = _ask(
+            cluster, identity.transactional_id, request, m.EndTxnResponse, END_NEWEST, lambda r: r.error_code
+        )
+        match response.error_code:
             case ErrorCode.NONE:
                 return Outcome.COMMITTED if commit else Outcome.ABORTED
             case ErrorCode.PRODUCER_FENCED | ErrorCode.INVALID_PRODUCER_EPOCH | ErrorCode.INVALID_PRODUCER_ID_MAPPING:
                 return Outcome.FENCED
             case ErrorCode.INVALID_TXN_STATE:
                 return _ended_before(cluster, identity)
-        raise Answered(f"cannot {what}", told.error_code)
+        raise Answered(f"cannot {what}", response.error_code)
 
     return cluster.retrying(what, attempt)
 
@@ -175,9 +182,9 @@ def end_all(
     try:
         for identity in identities:
             by_coordinator[cluster.coordinator("transaction", identity.transactional_id)].append(identity)
-        for link, asked in by_coordinator.items():
+        for connection, asked in by_coordinator.items():
             for start in range(0, len(asked), ENDS_AT_ONCE):
-                ended |= _end_together(link, asked[start : start + ENDS_AT_ONCE], commit)
+                ended |= _end_together(connection, asked[start : start + ENDS_AT_ONCE], commit)
     except ClusterError:
         # Whoever has no answer is asked again, alone and with patience; asking twice does no harm.
         pass
@@ -196,8 +203,8 @@ def describe(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, De
         for name in names:
             if name not in asked:
                 by_coordinator[cluster.coordinator("transaction", name)].append(name)
-        for link, wanted in by_coordinator.items():
-            found.update(_describe(cluster, link, wanted))
+        for connection, wanted in by_coordinator.items():
+            found.update(_describe(cluster, connection, wanted))
             asked.update(wanted)
 
     cluster.retrying("describe transactions", ask_for_the_rest)
@@ -206,22 +213,26 @@ def describe(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, De
 
 def list_open(cluster: Cluster, prefix: str) -> list[str]:
     """The transactional ids that begin so and have an open transaction."""
+    return [name for name in list_ids(cluster, states=["Ongoing"]) if name.startswith(prefix)]
+
+
+def list_ids(cluster: Cluster, *, states: Collection[str] = (), producer_ids: Collection[int] = ()) -> list[str]:
+    """The transactional ids that the coordinators know; those in some states, or of some producers."""
+    request = m.ListTransactionsRequest(state_filters=list(states), producer_id_filters=list(producer_ids))
 
     def attempt() -> list[str]:
         found: set[str] = set()
-        for link in cluster.brokers():
-            told = link.ask(
-                m.ListTransactionsRequest(state_filters=["Ongoing"]), m.ListTransactionsResponse, newest=0
-            )
-            check(told.error_code, "cannot list transactions")
-            found |= {each.transactional_id for each in told.transaction_states}
-        return sorted(name for name in found if name.startswith(prefix))
+        for connection in cluster.brokers():
+            response = connection.ask(request, m.ListTransactionsResponse, newest=0)
+            check(response.error_code, "cannot list transactions")
+            found |= {each.transactional_id for each in response.transaction_states}
+        return sorted(found)
 
     return cluster.retrying("list transactions", attempt)
 
 
-def fate(cluster: Cluster, identity: ProducerIdentity, place: TopicPartition, first_offset: int) -> Fate:
-    """What the log itself says of a transaction whose first batch in `place` is at `first_offset`.
+def fate(cluster: Cluster, identity: ProducerIdentity, partition: TopicPartition, first_offset: int) -> Fate:
+    """What the log itself says of a transaction whose first batch in `partition` is at `first_offset`.
 
     It is the last word on what a coordinator has forgotten: readers go by nothing else.
     """
@@ -231,10 +242,10 @@ def fate(cluster: Cluster, identity: ProducerIdentity, place: TopicPartition, fi
         isolation_level=_READ_COMMITTED,
         topics=[
             m.FetchRequest.FetchTopic(
-                topic=place.topic,
+                topic=partition.topic,
                 partitions=[
                     m.FetchRequest.FetchPartition(
-                        partition=place.partition, fetch_offset=first_offset, partition_max_bytes=HEADER_BYTES
+                        partition=partition.partition, fetch_offset=first_offset, partition_max_bytes=HEADER_BYTES
                     )
                 ],
             )
@@ -243,21 +254,21 @@ def fate(cluster: Cluster, identity: ProducerIdentity, place: TopicPartition, fi
 
     def attempt() -> m.FetchResponse.PartitionData:
         try:
-            told = cluster.leader(*place).ask(request, m.FetchResponse, newest=_FETCH_NEWEST)
+            response = cluster.leader(*partition).ask(request, m.FetchResponse, newest=_FETCH_NEWEST)
         except ClusterError:
-            cluster.forget(place.topic)
+            cluster.forget(partition.topic)
             raise
-        fetched = told.responses[0].partitions[0]
+        fetched = response.responses[0].partitions[0]
         if fetched.error_code in STALE_LEADER:
-            cluster.forget(place.topic)
+            cluster.forget(partition.topic)
         if fetched.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
-            check(fetched.error_code, f"reading {place.topic}[{place.partition}]")
+            check(fetched.error_code, f"reading {partition.topic}[{partition.partition}]")
         return fetched
 
     return _fate_of(cluster.retrying("read what became of a transaction", attempt), identity, first_offset)
 
 
-def refuse(identity: ProducerIdentity, code: int, what: str, told: str | None = None) -> None:
+def refuse(identity: ProducerIdentity, code: int, what: str, response: str | None = None) -> None:
     """Raise what an error of a transactional producer means, if it is one."""
     if code in _FENCED:
         raise Fenced(
@@ -275,7 +286,7 @@ def refuse(identity: ProducerIdentity, code: int, what: str, told: str | None = 
             "timeout?",
             code=code,
         )
-    check(code, what, told)
+    check(code, what, response)
 
 
 def _fate_of(fetched: m.FetchResponse.PartitionData, identity: ProducerIdentity, first_offset: int) -> Fate:
@@ -306,15 +317,17 @@ def _end_request(identity: ProducerIdentity, commit: bool) -> m.EndTxnRequest:
     )
 
 
-def _end_together(link: BrokerConnection, identities: list[ProducerIdentity], commit: bool) -> set[ProducerIdentity]:
+def _end_together(
+    connection: BrokerConnection, identities: list[ProducerIdentity], commit: bool
+) -> set[ProducerIdentity]:
     """Those that ended as asked."""
     try:
         for identity in identities:
-            link.send(_end_request(identity, commit), m.EndTxnResponse, newest=END_NEWEST)
-        return {each for each in identities if link.receive(m.EndTxnResponse).error_code == ErrorCode.NONE}
+            connection.send(_end_request(identity, commit), m.EndTxnResponse, newest=END_NEWEST)
+        return {each for each in identities if connection.receive(m.EndTxnResponse).error_code == ErrorCode.NONE}
     finally:
-        if link.waiting_count:
-            link.close()
+        if connection.waiting_count:
+            connection.close()
 
 
 def _ended_before(cluster: Cluster, identity: ProducerIdentity) -> Outcome:
@@ -325,23 +338,33 @@ def _ended_before(cluster: Cluster, identity: ProducerIdentity) -> Outcome:
     return outcome
 
 
-def _describe(cluster: Cluster, link: BrokerConnection, names: list[str]) -> dict[str, Described]:
+def _describe(cluster: Cluster, connection: BrokerConnection, names: list[str]) -> dict[str, Described]:
     try:
-        told = link.ask(m.DescribeTransactionsRequest(transactional_ids=names), m.DescribeTransactionsResponse)
+        response = connection.ask(
+            m.DescribeTransactionsRequest(transactional_ids=names), m.DescribeTransactionsResponse
+        )
     except ClusterError:
         for name in names:
             cluster.forget_coordinator("transaction", name)
         raise
     found: dict[str, Described] = {}
-    for each in told.transaction_states:
+    for each in response.transaction_states:
         if each.error_code in STALE_COORDINATOR:
             cluster.forget_coordinator("transaction", each.transactional_id)
         if each.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             continue
         check(each.error_code, f"cannot describe transaction {each.transactional_id!r}")
-        places = frozenset(TopicPartition(topic.topic, index) for topic in each.topics for index in topic.partitions)
+        partitions = frozenset(
+            TopicPartition(topic.topic, index) for topic in each.topics for index in topic.partitions
+        )
         identity = ProducerIdentity(each.transactional_id, each.producer_id, each.producer_epoch)
-        found[each.transactional_id] = Described(identity, each.transaction_state, places)
+        found[each.transactional_id] = Described(
+            identity,
+            each.transaction_state,
+            partitions,
+            each.transaction_timeout_ms,
+            each.transaction_start_time_ms,
+        )
     return found
 
 
@@ -357,16 +380,8 @@ def _ask(
     patience = time.monotonic() + _COMPLETION_SECONDS
     pause = _COMPLETION_STEP_SECONDS
     while True:
-        try:
-            told = cluster.coordinator("transaction", transactional_id).ask(request, answer, newest=newest)
-        except ClusterError:
-            cluster.forget_coordinator("transaction", transactional_id)
-            raise
-        code = code_of(told)
-        if code in STALE_COORDINATOR:
-            cluster.forget_coordinator("transaction", transactional_id)
-            raise Answered(f"the coordinator of {transactional_id!r}", code)
-        if code != ErrorCode.CONCURRENT_TRANSACTIONS or time.monotonic() > patience:
-            return told
+        response = cluster.ask_coordinator("transaction", transactional_id, request, answer, code_of, newest=newest)
+        if code_of(response) != ErrorCode.CONCURRENT_TRANSACTIONS or time.monotonic() > patience:
+            return response
         time.sleep(pause)
         pause *= 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
@@ -22,13 +22,16 @@ from millpond.remote.connection import BrokerConnection
 from millpond.remote.errors import PASSING, ClusterError, SendFailed, check
 from millpond.remote.transactions import ProducerIdentity, add_partitions, refuse
 from millpond.wire import messages as m
-from millpond.wire.batch import SEQUENCE_COUNT
-from millpond.wire.records import wrap_payload
+from millpond.wire.batch import HEADER_BYTES, SEQUENCE_COUNT
+from millpond.wire.records import Record, encode_batch, wrap_payload
 
 ACKS_ALL: Final = -1
 IN_FLIGHT: Final = 5
 """Brokers remember this many batches of a producer; one sent again must be among them."""
 
+BATCH_BYTES: Final = 900_000
+"""Most topics take a batch of a megabyte (max.message.bytes)."""
+RECORD_OVERHEAD_BYTES: Final = 32
 BUFFER_BYTES: Final = 32 << 20
 REQUEST_BYTES: Final = 1 << 20
 DELIVERY_SECONDS: Final = 120.0
@@ -49,14 +52,14 @@ class _Batch:
 
 
 @dataclass(slots=True, eq=False)
-class _Lane:
+class _Queue:
     """What goes to one partition. `batches` are those not yet acknowledged, the oldest first."""
 
-    place: TopicPartition
+    partition: TopicPartition
     batches: deque[_Batch] = field(default_factory=deque)
     sent: int = 0
     """How many of them, from the oldest on, are on their way."""
-    link: BrokerConnection | None = None
+    connection: BrokerConnection | None = None
     """Where they were sent to."""
     is_failing: bool = False
     """One came back: nothing more is sent until all have, so that the order stays."""
@@ -71,8 +74,8 @@ class _Lane:
 class _Sent:
     """One request on its way."""
 
-    link: BrokerConnection
-    batches: list[tuple[_Lane, _Batch]]
+    connection: BrokerConnection
+    batches: list[tuple[_Queue, _Batch]]
 
 
 class BatchWriter:
@@ -104,7 +107,7 @@ class BatchWriter:
         self._delivery_seconds = delivery_seconds
         self._transactional = transactional
         self._identity = transactional
-        self._lanes: dict[TopicPartition, _Lane] = {}
+        self._queues: dict[TopicPartition, _Queue] = {}
         self._on_their_way: deque[_Sent] = deque()
         self._held_bytes = 0
         self._unsent_bytes = 0
@@ -120,16 +123,16 @@ class BatchWriter:
     @property
     def first_offsets(self) -> dict[TopicPartition, int]:
         """Where the first batch of each partition was stored, as far as brokers have said so."""
-        found = {place: lane.first_offset for place, lane in self._lanes.items()}
-        return {place: offset for place, offset in found.items() if offset is not None and offset >= 0}
+        found = {partition: queue.first_offset for partition, queue in self._queues.items()}
+        return {partition: offset for partition, offset in found.items() if offset is not None and offset >= 0}
 
     def append(
-        self, place: TopicPartition, payload: Buffer, count: int, base_timestamp: int, max_timestamp: int
+        self, partition: TopicPartition, payload: Buffer, count: int, base_timestamp: int, max_timestamp: int
     ) -> None:
         """Take `count` encoded records for a partition. Waits while too much is unacknowledged."""
-        lane = self._lanes.get(place)
-        if lane is None:
-            lane = self._lanes[place] = _Lane(place)
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = _Queue(partition)
         identity = self._identity or self._identify()
         data = wrap_payload(
             payload,
@@ -139,17 +142,43 @@ class BatchWriter:
             codec=self._codec,
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
-            base_sequence=lane.next_sequence if identity is not _ANONYMOUS else -1,
+            base_sequence=queue.next_sequence if identity is not _ANONYMOUS else -1,
             transactional=self._transactional is not None,
         )
-        lane.next_sequence = (lane.next_sequence + count) % SEQUENCE_COUNT
-        lane.batches.append(_Batch(data, time.monotonic()))
+        queue.next_sequence = (queue.next_sequence + count) % SEQUENCE_COUNT
+        queue.batches.append(_Batch(data, time.monotonic()))
         self._held_bytes += len(data)
         self._unsent_bytes += len(data)
         if self._unsent_bytes >= self._request_bytes:
             self._send_what_can_go()
         while self._held_bytes > self._buffer_bytes:
             self._step()
+
+    def append_records(self, partition: TopicPartition, records: Iterable[Record]) -> None:
+        """Take records that are not encoded yet; their offsets say nothing."""
+        chosen: list[Record] = []
+        size = 0
+        for record in records:
+            length = sum(len(each or b"") for each in (record.key, record.value)) + RECORD_OVERHEAD_BYTES
+            length += sum(len(name) + len(value or b"") + 4 for name, value in record.headers)
+            if chosen and size + length > BATCH_BYTES:
+                self._append_batch(partition, chosen)
+                chosen, size = [], 0
+            chosen.append(record._replace(offset=len(chosen)))
+            size += length
+        if chosen:
+            self._append_batch(partition, chosen)
+
+    def _append_batch(self, partition: TopicPartition, records: Sequence[Record]) -> None:
+        payload = encode_batch(records)[HEADER_BYTES:]
+        latest = max(each.timestamp for each in records)
+        self.append(partition, payload, len(records), records[0].timestamp, latest)
+
+    def begin_transaction(self) -> None:
+        """What is appended from now on belongs to another transaction; the last one is flushed and ended."""
+        assert not self._held_bytes, "records of the last transaction are not acknowledged"
+        for queue in self._queues.values():
+            queue.is_added = False
 
     def flush(self) -> None:
         """Wait until everything that was appended is acknowledged."""
@@ -160,7 +189,7 @@ class BatchWriter:
         """Without a flush before it, what is not acknowledged may or may not be stored."""
         for sent in self._on_their_way:
             # Its answer would be taken for that of the next question.
-            sent.link.close()
+            sent.connection.close()
         self._on_their_way.clear()
 
     def _identify(self) -> ProducerIdentity:
@@ -170,9 +199,9 @@ class BatchWriter:
 
         def attempt() -> ProducerIdentity:
             request = m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-            told = self._cluster.any().ask(request, m.InitProducerIdResponse)
-            check(told.error_code, "cannot get a producer id")
-            return ProducerIdentity("", told.producer_id, told.producer_epoch)
+            response = self._cluster.any().ask(request, m.InitProducerIdResponse)
+            check(response.error_code, "cannot get a producer id")
+            return ProducerIdentity("", response.producer_id, response.producer_epoch)
 
         self._identity = self._cluster.retrying("get a producer id", attempt)
         return self._identity
@@ -183,7 +212,7 @@ class BatchWriter:
         if self._on_their_way:
             self._receive()
             return
-        waiting = [lane.resume_at for lane in self._lanes.values() if lane.batches]
+        waiting = [queue.resume_at for queue in self._queues.values() if queue.batches]
         if waiting:
             time.sleep(max(0.0, min(waiting) - time.monotonic()))
 
@@ -191,69 +220,69 @@ class BatchWriter:
         if self._transactional is not None:
             self._add_new_partitions(self._transactional)
         while self._unsent_bytes:
-            by_link = self._choose()
-            if not by_link:
+            by_connection = self._choose()
+            if not by_connection:
                 return
-            for link, chosen in by_link.items():
-                self._send(link, chosen)
+            for connection, chosen in by_connection.items():
+                self._send(connection, chosen)
 
     def _add_new_partitions(self, identity: ProducerIdentity) -> None:
-        fresh = [lane for lane in self._lanes.values() if not lane.is_added]
+        fresh = [queue for queue in self._queues.values() if not queue.is_added]
         if fresh:
-            add_partitions(self._cluster, identity, [lane.place for lane in fresh])
-            for lane in fresh:
-                lane.is_added = True
+            add_partitions(self._cluster, identity, [queue.partition for queue in fresh])
+            for queue in fresh:
+                queue.is_added = True
 
-    def _choose(self) -> dict[BrokerConnection, list[tuple[_Lane, _Batch]]]:
+    def _choose(self) -> dict[BrokerConnection, list[tuple[_Queue, _Batch]]]:
         """The next batch of every partition that may send one, up to a request's size for each broker."""
         now = time.monotonic()
-        chosen: dict[BrokerConnection, list[tuple[_Lane, _Batch]]] = defaultdict(list)
+        chosen: dict[BrokerConnection, list[tuple[_Queue, _Batch]]] = defaultdict(list)
         sizes: dict[BrokerConnection, int] = defaultdict(int)
-        for lane in self._sendable(now):
-            link = self._leader(lane, now)
-            if link is None or (lane.sent and lane.link is not link):
+        for queue in self._sendable(now):
+            connection = self._leader(queue, now)
+            if connection is None or (queue.sent and queue.connection is not connection):
                 continue
-            batch = lane.batches[lane.sent]
-            if sizes[link] and sizes[link] + len(batch.data) > self._request_bytes:
+            batch = queue.batches[queue.sent]
+            if sizes[connection] and sizes[connection] + len(batch.data) > self._request_bytes:
                 continue
-            sizes[link] += len(batch.data)
-            chosen[link].append((lane, batch))
+            sizes[connection] += len(batch.data)
+            chosen[connection].append((queue, batch))
         return chosen
 
-    def _sendable(self, now: float) -> Iterator[_Lane]:
-        for lane in self._lanes.values():
-            if lane.is_failing and lane.sent == 0 and lane.resume_at <= now:
-                lane.is_failing = False
-            if lane.sent < min(len(lane.batches), self._in_flight) and not lane.is_failing:
-                yield lane
+    def _sendable(self, now: float) -> Iterator[_Queue]:
+        for queue in self._queues.values():
+            if queue.is_failing and queue.sent == 0 and queue.resume_at <= now:
+                queue.is_failing = False
+            if queue.sent < min(len(queue.batches), self._in_flight) and not queue.is_failing:
+                yield queue
 
-    def _leader(self, lane: _Lane, now: float) -> BrokerConnection | None:
+    def _leader(self, queue: _Queue, now: float) -> BrokerConnection | None:
         try:
-            return self._cluster.leader(*lane.place)
+            return self._cluster.leader(*queue.partition)
         except ClusterError as fault:
-            self._came_back(lane, fault, now)
+            self._came_back(queue, fault, now)
             return None
 
-    def _send(self, link: BrokerConnection, chosen: list[tuple[_Lane, _Batch]]) -> None:
-        while sum(sent.link is link for sent in self._on_their_way) >= self._in_flight:
+    def _send(self, connection: BrokerConnection, chosen: list[tuple[_Queue, _Batch]]) -> None:
+        while sum(sent.connection is connection for sent in self._on_their_way) >= self._in_flight:
             self._receive()
         # Waiting for those answers may have changed what can go.
         chosen = [
-            (lane, batch)
-            for lane, batch in chosen
-            if not lane.is_failing and lane.sent < len(lane.batches) and lane.batches[lane.sent] is batch
+            (queue, batch)
+            for queue, batch in chosen
+            if not queue.is_failing and queue.sent < len(queue.batches) and queue.batches[queue.sent] is batch
         ]
         if not chosen:
             return
         by_topic: dict[str, list[m.ProduceRequest.PartitionProduceData]] = defaultdict(list)
-        for lane, batch in chosen:
-            by_topic[lane.place.topic].append(
-                m.ProduceRequest.PartitionProduceData(index=lane.place.partition, records=batch.data)
+        for queue, batch in chosen:
+            by_topic[queue.partition.topic].append(
+                m.ProduceRequest.PartitionProduceData(index=queue.partition.partition, records=batch.data)
             )
-            lane.sent += 1
-            lane.link = link
+            queue.sent += 1
+            queue.connection = connection
             self._unsent_bytes -= len(batch.data)
-        self._on_their_way.append(_Sent(link, chosen))
+        self._on_their_way.append(_Sent(connection, chosen))
         request = m.ProduceRequest(
             transactional_id=self._transactional.transactional_id if self._transactional else None,
             acks=self._acks,
@@ -264,80 +293,80 @@ class BatchWriter:
             ],
         )
         try:
-            link.send(request, m.ProduceResponse, newest=_PRODUCE_NEWEST)
+            connection.send(request, m.ProduceResponse, newest=_PRODUCE_NEWEST)
         except ClusterError as fault:
-            self._lost(link, fault)
+            self._lost(connection, fault)
 
     def _receive(self) -> None:
         """Take the oldest answer."""
         oldest = self._on_their_way[0]
         try:
-            told = oldest.link.receive(m.ProduceResponse)
+            response = oldest.connection.receive(m.ProduceResponse)
         except ClusterError as fault:
-            self._lost(oldest.link, fault)
+            self._lost(oldest.connection, fault)
             return
         self._on_their_way.popleft()
         answers = {
             TopicPartition(topic.name, each.index): each
-            for topic in told.responses
+            for topic in response.responses
             for each in topic.partition_responses
         }
-        for lane, batch in oldest.batches:
-            answer = answers.get(lane.place)
+        for queue, batch in oldest.batches:
+            answer = answers.get(queue.partition)
             if answer is None:
-                self._failed(lane, batch, ErrorCode.UNKNOWN_SERVER_ERROR, "the broker left the partition out")
+                self._failed(queue, batch, ErrorCode.UNKNOWN_SERVER_ERROR, "the broker left the partition out")
             elif answer.error_code in _STORED:
-                self._stored(lane, batch, answer.base_offset)
+                self._stored(queue, batch, answer.base_offset)
             else:
-                self._failed(lane, batch, answer.error_code, answer.error_message)
+                self._failed(queue, batch, answer.error_code, answer.error_message)
 
-    def _stored(self, lane: _Lane, batch: _Batch, base_offset: int) -> None:
-        assert lane.batches[0] is batch, "answers of one partition come in order"
-        lane.batches.popleft()
-        lane.sent -= 1
-        lane.pause = BACKOFF_SECONDS
-        if lane.first_offset is None:
-            lane.first_offset = base_offset
+    def _stored(self, queue: _Queue, batch: _Batch, base_offset: int) -> None:
+        assert queue.batches[0] is batch, "answers of one partition come in order"
+        queue.batches.popleft()
+        queue.sent -= 1
+        queue.pause = BACKOFF_SECONDS
+        if queue.first_offset is None:
+            queue.first_offset = base_offset
         self._held_bytes -= len(batch.data)
 
-    def _failed(self, lane: _Lane, batch: _Batch, code: int, told: str | None) -> None:
-        what = f"writing to {lane.place.topic}[{lane.place.partition}]"
-        if code in _GAP and batch is lane.batches[0]:
+    def _failed(self, queue: _Queue, batch: _Batch, code: int, response: str | None) -> None:
+        what = f"writing to {queue.partition.topic}[{queue.partition.partition}]"
+        if code in _GAP and batch is queue.batches[0]:
             raise SendFailed(
                 f"{what}: the broker has lost track of this producer ({ErrorCode(code).name}): records that it had "
                 "acknowledged are gone, or the partition was not written to for too long",
                 code=code,
             )
         if code not in PASSING and code not in _GAP and code != ErrorCode.CORRUPT_MESSAGE:
-            refuse(self._transactional or _ANONYMOUS, code, what, told)
-        lane.sent -= 1
+            refuse(self._transactional or _ANONYMOUS, code, what, response)
+        queue.sent -= 1
         self._unsent_bytes += len(batch.data)
         # A gap is what the batches after a failed one run into: it closes when that one is sent again.
         fault = ClusterError(f"{what}: {ErrorCode(code).name}", code=code, retriable=True)
-        self._came_back(lane, fault, time.monotonic())
+        self._came_back(queue, fault, time.monotonic())
 
-    def _lost(self, link: BrokerConnection, fault: ClusterError) -> None:
+    def _lost(self, connection: BrokerConnection, fault: ClusterError) -> None:
         """The connection broke: what was on its way there may be stored or not, and is sent again."""
-        link.close()
+        connection.close()
         now = time.monotonic()
-        for sent in [each for each in self._on_their_way if each.link is link]:
+        for sent in [each for each in self._on_their_way if each.connection is connection]:
             self._on_their_way.remove(sent)
-            for lane, batch in sent.batches:
-                lane.sent -= 1
+            for queue, batch in sent.batches:
+                queue.sent -= 1
                 self._unsent_bytes += len(batch.data)
-                self._came_back(lane, fault, now)
+                self._came_back(queue, fault, now)
 
-    def _came_back(self, lane: _Lane, fault: ClusterError, now: float) -> None:
-        self._cluster.forget(lane.place.topic)
+    def _came_back(self, queue: _Queue, fault: ClusterError, now: float) -> None:
+        self._cluster.forget(queue.partition.topic)
         if not fault.retriable:
             raise fault
-        if now - lane.batches[0].made > self._delivery_seconds:
+        if now - queue.batches[0].made > self._delivery_seconds:
             raise SendFailed(
-                f"{lane.place.topic}[{lane.place.partition}] has not acknowledged a batch for "
+                f"{queue.partition.topic}[{queue.partition.partition}] has not acknowledged a batch for "
                 f"{self._delivery_seconds:g} s (delivery.timeout.ms): {fault}",
                 code=fault.code,
             ) from fault
-        if not lane.is_failing:
-            lane.is_failing = True
-            lane.resume_at = now + lane.pause
-            lane.pause = min(lane.pause * 2, BACKOFF_SECONDS_MAX)
+        if not queue.is_failing:
+            queue.is_failing = True
+            queue.resume_at = now + queue.pause
+            queue.pause = min(queue.pause * 2, BACKOFF_SECONDS_MAX)

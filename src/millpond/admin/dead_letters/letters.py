@@ -1,0 +1,214 @@
+"""One dead letter, the topic that it is in, and which letters are meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from millpond.admin.errors import NotDeadLetters
+from millpond.admin.offsets import Bounds, bounds_of
+from millpond.admin.topics import find_topic
+from millpond.base.ids import TopicPartition
+from millpond.client.dead_letters import TOPIC, DeadLetter, read_dead_letter
+from millpond.client.errors import DecodeFailed
+from millpond.client.message import Message
+from millpond.remote import offsets
+from millpond.remote.cluster import Cluster, TopicInfo
+from millpond.remote.reader import first_records, read_records
+from millpond.wire.records import Record
+
+ENDING: Final = ".dlq"
+"""Who names a topic so says that it holds dead letters, whoever writes them."""
+
+REDRIVEN_ENDING: Final = ".redriven"
+"""Beside a dead-letter topic, the topic that says which of its letters were redriven."""
+
+INTERNAL: Final = "__"
+PARTITIONS_PEEKED_MAX: Final = 500
+"""So many partitions of topics with other names are looked into."""
+
+
+class LetterId(NamedTuple):
+    """A letter within its topic."""
+
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}:{self.offset}"
+
+
+class Letter:
+    """One record of a dead-letter topic."""
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+
+    @property
+    def id(self) -> LetterId:
+        return LetterId(self.message.partition, self.message.offset)
+
+    @cached_property
+    def facts(self) -> DeadLetter | None:
+        """What its headers say; None if no worker put it there."""
+        try:
+            return read_dead_letter(self.message)
+        except DecodeFailed:
+            return None
+
+    @property
+    def error_type(self) -> str:
+        return self.facts.error_type if self.facts else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which letters are meant. What is empty or None does not restrict; the rest must all hold."""
+
+    errors: frozenset[str] = frozenset()
+    """Types of errors, whole or without their module."""
+    keys: frozenset[bytes] = frozenset()
+    since_ms: int | None = None
+    until_ms: int | None = None
+    """When the letter was written; the end does not belong to it."""
+    ids: frozenset[LetterId] = frozenset()
+
+    def takes(self, letter: Letter) -> bool:
+        message = letter.message
+        return (
+            (not self.ids or letter.id in self.ids)
+            and (self.since_ms is None or message.timestamp_ms >= self.since_ms)
+            and (self.until_ms is None or message.timestamp_ms < self.until_ms)
+            and (not self.keys or message.key in self.keys)
+            and (not self.errors or self._names(letter.error_type))
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every letter is meant."""
+        return self == Filter()
+
+    def _names(self, error_type: str) -> bool:
+        return error_type in self.errors or error_type.rpartition(".")[2] in self.errors
+
+
+class LetterTopic:
+    """A topic that is known to hold dead letters: by its name, or by the headers of every record in it."""
+
+    def __init__(self, cluster: Cluster, info: TopicInfo, bounds: Mapping[TopicPartition, Bounds]) -> None:
+        self.cluster = cluster
+        self.info = info
+        self.bounds = bounds
+        """Where each partition begins, and where what is committed ends."""
+
+    @classmethod
+    def find(cls, cluster: Cluster, name: str) -> LetterTopic:
+        """The topic of this name; NotDeadLetters if it is not one of dead letters."""
+        info = find_topic(cluster, name)
+        if name.startswith(INTERNAL):
+            raise _refusal(name, "it is one of the cluster's own")
+        found = cls(cluster, info, bounds_of(cluster, partitions_of(info), "read_committed"))
+        if not found.is_named_so and not list(found.edges()) and marks_topic(name) not in cluster.topics():
+            raise _refusal(name, f"it is empty, and its name does not end in {ENDING}")
+        return found
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def is_named_so(self) -> bool:
+        return self.name.endswith(ENDING)
+
+    def narrowed(self, wanted: Filter) -> dict[TopicPartition, Bounds]:
+        """The part of each partition outside of which the filter takes nothing."""
+        bounds = dict(self.bounds)
+        if wanted.ids:
+            bounds = {each: _around(bound, each.partition, wanted.ids) for each, bound in bounds.items()}
+        if wanted.since_ms is not None:
+            # Everything before the first record that is young enough is too old, in whatever order they were stamped.
+            firsts = offsets.at_times(self.cluster, dict.fromkeys(bounds, wanted.since_ms))
+            bounds = {
+                each: Bounds(bound.end if (at := firsts[each]) is None else max(bound.start, at), bound.end)
+                for each, bound in bounds.items()
+            }
+        return bounds
+
+    def letters(self, bounds: Mapping[TopicPartition, Bounds]) -> Iterator[Letter]:
+        """Every committed letter within the bounds; in the log's order within a partition.
+
+        NotDeadLetters at the first record that is none, unless the topic's name says that it holds dead letters.
+        """
+        for partition, bound in bounds.items():
+            for record in read_records(self.cluster, partition, *bound, isolation="read_committed"):
+                yield self._letter(partition, record)
+
+    def edges(self) -> Iterator[Letter]:
+        """The first letter of each partition, and one from its end."""
+        filled = {each: bound for each, bound in self.bounds.items() if bound.start < bound.end}
+        # What ends a transaction stands behind its records: the last offset may have no record.
+        for starts in (
+            {each: bound.start for each, bound in filled.items()},
+            {each: max(bound.start, bound.end - 2) for each, bound in filled.items()},
+        ):
+            for partition, record in first_records(self.cluster, starts, isolation="read_committed").items():
+                yield self._letter(partition, record)
+
+    def _letter(self, partition: TopicPartition, record: Record) -> Letter:
+        letter = Letter(
+            Message(*partition, record.offset, record.timestamp, record.key, record.value, record.headers)
+        )
+        if letter.facts is None and not self.is_named_so:
+            raise _refusal(self.name, f"its record {letter.id} has no header {TOPIC}")
+        return letter
+
+
+def find_letter_topics(cluster: Cluster) -> tuple[list[LetterTopic], int]:
+    """The dead-letter topics of a cluster, and how many partitions of other topics were too many to look into."""
+    known = cluster.topics()
+    suspects = {name for name in known if name.endswith(ENDING) or marks_topic(name) in known}
+    others = [name for name in sorted(known) if not name.startswith(INTERNAL) and name not in suspects]
+    partitions = [
+        each
+        for name in others
+        for each in partitions_of(known[name])
+        if known[name].partitions[each.partition].leader >= 0
+    ]
+    peeked = partitions[:PARTITIONS_PEEKED_MAX]
+    bounds = bounds_of(cluster, peeked, "read_committed")
+    starts = {each: bound.start for each, bound in bounds.items() if bound.start < bound.end}
+    for partition, record in first_records(cluster, starts, isolation="read_committed").items():
+        if any(name == TOPIC for name, _ in record.headers):
+            suspects.add(partition.topic)
+    topics = []
+    for name in sorted(suspects):
+        try:
+            topics.append(LetterTopic.find(cluster, name))
+        except NotDeadLetters:
+            continue
+    return topics, len(partitions) - len(peeked)
+
+
+def partitions_of(info: TopicInfo) -> list[TopicPartition]:
+    return [TopicPartition(info.name, index) for index in sorted(info.partitions)]
+
+
+def marks_topic(name: str) -> str:
+    """The topic that says which letters of this one were redriven."""
+    return name + REDRIVEN_ENDING
+
+
+def _around(bound: Bounds, index: int, ids: frozenset[LetterId]) -> Bounds:
+    wanted = [offset for partition, offset in ids if partition == index]
+    if not wanted:
+        return Bounds(bound.end, bound.end)
+    return Bounds(max(bound.start, min(wanted)), min(bound.end, max(wanted) + 1))
+
+
+def _refusal(name: str, reason: str) -> NotDeadLetters:
+    return NotDeadLetters(
+        f"{name} is not a dead-letter topic: {reason}. Nothing was changed; see those that are with "
+        "`millpond dlq list`."
+    )

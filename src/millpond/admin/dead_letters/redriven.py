@@ -1,0 +1,123 @@
+"""Which dead letters have been redriven, exactly: marks in a small compacted topic beside the dead letters.
+
+A log cannot delete single records and a filter takes any of them, so one committed offset cannot say what is done.
+The topic `<dead letters>.redriven` has one record for each thousand offsets of a partition that has something done:
+
+    key    0/17                                       partition 0, offsets 17000 to 17999
+    value  {"topic_id": "…", "redriven": [[17000, 17499], [17502, 17502]]}
+
+A redrive writes it in the transaction that sends the records, so that both happen or neither does. A dead-letter
+topic that was deleted and made anew has another id; marks of the old one do not count.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+from uuid import UUID
+
+from millpond.admin.dead_letters.letters import LetterId, LetterTopic, marks_topic
+from millpond.admin.errors import Refused
+from millpond.admin.offsets import bounds_of
+from millpond.admin.topics import BY_DEFAULT, TopicExists, create_topic
+from millpond.base.ids import TopicPartition
+from millpond.remote.errors import ClusterError
+from millpond.remote.reader import read_records
+
+PAGE_OFFSETS: Final = 1000
+
+Page = tuple[int, int]
+"""A partition and the number of a thousand offsets in it."""
+
+
+class Redriven:
+    """The set of letters that have been redriven: one bit for each."""
+
+    def __init__(self, topic_id: str = "") -> None:
+        self.topic_id = topic_id
+        self._pages: dict[Page, int] = {}
+
+    def __contains__(self, letter: LetterId) -> bool:
+        partition, offset = letter
+        number, bit = divmod(offset, PAGE_OFFSETS)
+        return bool(self._pages.get((partition, number), 0) >> bit & 1)
+
+    def __len__(self) -> int:
+        return sum(bits.bit_count() for bits in self._pages.values())
+
+    def add(self, letter: LetterId) -> Page:
+        """Mark it; the page that has to be written again."""
+        partition, offset = letter
+        number, bit = divmod(offset, PAGE_OFFSETS)
+        page = (partition, number)
+        self._pages[page] = self._pages.get(page, 0) | 1 << bit
+        return page
+
+    def read(self, key: bytes, value: bytes | None) -> None:
+        """Take over what a record of the topic says. Later records of a key replace earlier ones."""
+        partition, _, number = key.decode().partition("/")
+        page = (int(partition), int(number))
+        written: Any = json.loads(value) if value is not None else {"topic_id": self.topic_id, "redriven": []}
+        if written["topic_id"] == self.topic_id:
+            self._pages[page] = 0
+            for first, last in written["redriven"]:
+                for offset in range(first, last + 1):
+                    self.add(LetterId(page[0], offset))
+
+    def written(self, pages: Iterable[Page]) -> Iterator[tuple[bytes, bytes]]:
+        """The records, as key and value, that say what is done on these pages."""
+        for partition, number in sorted(pages):
+            ranges = list(_ranges(self._pages[partition, number], number * PAGE_OFFSETS))
+            value = json.dumps({"topic_id": self.topic_id, "redriven": ranges}, separators=(",", ":"))
+            yield b"%d/%d" % (partition, number), value.encode()
+
+
+def _ranges(bits: int, first: int) -> Iterator[tuple[int, int]]:
+    """The runs of ones, as first and last offset."""
+    at = 0
+    while bits >> at:
+        rest = bits >> at
+        at += (rest & -rest).bit_length() - 1
+        run = bits >> at
+        length = (~run & run + 1).bit_length() - 1
+        yield first + at, first + at + length - 1
+        at += length
+
+
+def read_redriven(topic: LetterTopic) -> Redriven:
+    """What is done so far. Everything is waiting when nothing was ever redriven."""
+    done = Redriven(_topic_id(topic.info.topic_id))
+    name = marks_topic(topic.name)
+    if name in topic.cluster.topics([name]):
+        marks = TopicPartition(name, 0)
+        bounds = bounds_of(topic.cluster, [marks], "read_committed")[marks]
+        for record in read_records(topic.cluster, marks, *bounds, isolation="read_committed"):
+            try:
+                done.read(record.key or b"", record.value)
+            except (ValueError, KeyError, TypeError):
+                raise Refused(
+                    f"{name}[0]@{record.offset} is not what a redrive writes: topic {name} is used by something else."
+                ) from None
+    return done
+
+
+def ensure_marks_topic(topic: LetterTopic) -> None:
+    name = marks_topic(topic.name)
+    if name not in topic.cluster.topics([name]):
+        try:
+            create_topic(topic.cluster, name, 1, BY_DEFAULT, {"cleanup.policy": "compact"})
+        except TopicExists:
+            # Another redrive was quicker.
+            return
+        except ClusterError as refusal:
+            raise Refused(
+                f"{refusal}. A redrive keeps its progress there: let somebody create it who may, with one partition "
+                "and cleanup.policy=compact."
+            ) from refusal
+
+
+def _topic_id(topic_id: UUID) -> str:
+    """As Kafka's tools write it. It tells a topic from one of the same name before it."""
+    return urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")

@@ -1,0 +1,249 @@
+"""Consumer groups: which there are, who is in them, what they have committed; committing for them, deleting them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from millpond.admin.errors import Refused, nearest
+from millpond.base.errors import ErrorCode, MalformedMessage
+from millpond.base.ids import TopicPartition
+from millpond.remote import offsets
+from millpond.remote.cluster import Cluster
+from millpond.remote.errors import Answered, Unsupported, check
+from millpond.wire import messages as m
+
+STABLE: Final = "stable"
+REBALANCING: Final = "rebalancing"
+EMPTY: Final = "empty"
+DEAD: Final = "dead"
+STATES: Final = (STABLE, REBALANCING, EMPTY, DEAD)
+
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+TYPES: Final = (CLASSIC, CONSUMER)
+
+_STATES: Final = {
+    "Stable": STABLE,
+    "Empty": EMPTY,
+    "Dead": DEAD,
+    "PreparingRebalance": REBALANCING,
+    "CompletingRebalance": REBALANCING,
+    "Assigning": REBALANCING,
+    "Reconciling": REBALANCING,
+}
+"""What people call the states, by their names in the protocol."""
+
+_CONSUMERS: Final = "consumer"
+"""The protocol type of groups of consumers; Connect and others have their own."""
+
+_VERSION: Final = struct.Struct(">h")
+
+_JOINED: Final = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS}
+)
+
+NAMED_MAX: Final = 3
+"""How many members a sentence names before it counts the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    group: str
+    state: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    id: str
+    instance: str | None
+    client: str
+    host: str
+    partitions: tuple[TopicPartition, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.instance or self.client or self.id} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    id: str
+    state: str
+    type: str
+    assignor: str
+    coordinator: str
+    members: tuple[Member, ...] = ()
+
+    @property
+    def owners(self) -> dict[TopicPartition, Member]:
+        return {partition: member for member in self.members for partition in member.partitions}
+
+
+def list_groups(cluster: Cluster) -> list[GroupListing]:
+    """Every group of consumers, by name. Half a list would look like a whole one, so every broker must answer."""
+
+    def attempt() -> list[GroupListing]:
+        listed: dict[str, GroupListing] = {}
+        for connection in cluster.brokers():
+            response = connection.ask(m.ListGroupsRequest(), m.ListGroupsResponse)
+            check(response.error_code, "A broker does not say what groups it has")
+            for each in response.groups:
+                if each.protocol_type in (_CONSUMERS, ""):
+                    kind = each.group_type.lower() or CLASSIC
+                    listed[each.group_id] = GroupListing(each.group_id, _state(each.group_state), kind)
+        return sorted(listed.values(), key=lambda each: each.group)
+
+    return cluster.retrying("list the groups", attempt)
+
+
+def find_groups(cluster: Cluster, names: Sequence[str]) -> list[Group]:
+    """The groups of these names; one that is not there is refused with the nearest name."""
+    groups = [describe_group(cluster, name) for name in dict.fromkeys(names)]
+    for group in groups:
+        # A group that exists only by its offsets has no members and is not dead.
+        if group.state == DEAD:
+            near = nearest(group.id, [each.group for each in list_groups(cluster) if each.group != group.id])
+            hint = "; see those that are there with `millpond group list`." if near == "." else near
+            raise Refused(f"There is no group {group.id}{hint}")
+    return groups
+
+
+def describe_group(cluster: Cluster, name: str) -> Group:
+    """A group that does not exist is dead."""
+
+    def attempt() -> Group:
+        try:
+            group = _describe_consumer(cluster, name)
+        except Unsupported:
+            group = None
+        return _describe_classic(cluster, name) if group is None else group
+
+    return cluster.retrying(f"describe group {name}", attempt)
+
+
+def committed_offsets(cluster: Cluster, names: Iterable[str]) -> dict[str, dict[TopicPartition, int]]:
+    """The committed offsets by group; a partition without one is left out."""
+    return {name: offsets.committed_by_group(cluster, name) for name in names}
+
+
+def commit_offsets(cluster: Cluster, name: str, wanted: Mapping[TopicPartition, int]) -> None:
+    """Commit for a group that has no members."""
+    try:
+        offsets.commit_group(cluster, name, wanted)
+    except Answered as refusal:
+        if refusal.code in _JOINED:
+            raise Refused(
+                f"Group {name} keeps its offsets: a member has joined meanwhile; stop it and try again."
+            ) from None
+        raise
+
+
+def delete_groups(cluster: Cluster, names: Iterable[str]) -> None:
+    """Delete groups with all that they have committed."""
+    for name in dict.fromkeys(names):
+
+        def attempt(name: str = name) -> None:
+            response = cluster.ask_coordinator(
+                "group",
+                name,
+                m.DeleteGroupsRequest(groups_names=[name]),
+                m.DeleteGroupsResponse,
+                lambda each: each.results[0].error_code,
+            )
+            check(response.results[0].error_code, f"Group {name} was not deleted")
+
+        cluster.retrying(f"delete group {name}", attempt)
+
+
+def refuse_if_active(group: Group, to_do: str) -> None:
+    """`to_do` is what must wait until nobody is left, as in "to reset it"."""
+    if not group.members:
+        return
+    named = ", ".join(str(member) for member in group.members[:NAMED_MAX])
+    more = len(group.members) - NAMED_MAX
+    if more > 0:
+        named += f" and {more} more"
+    count = len(group.members)
+    raise Refused(
+        f"Group {group.id} has {count} active member{'' if count == 1 else 's'} ({named}): stop "
+        f"{'it' if count == 1 else 'them'} first {to_do}; one that died leaves when its session times out."
+    )
+
+
+def _describe_consumer(cluster: Cluster, name: str) -> Group | None:
+    """The group if it is one of the newer protocol."""
+    request = m.ConsumerGroupDescribeRequest(group_ids=[name])
+    response = cluster.ask_coordinator(
+        "group", name, request, m.ConsumerGroupDescribeResponse, lambda each: each.groups[0].error_code
+    )
+    (group,) = response.groups
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return None
+    check(group.error_code, f"Group {name} cannot be described", group.error_message)
+    members = [
+        _member(
+            each.member_id,
+            each.instance_id,
+            each.client_id,
+            each.client_host,
+            [
+                TopicPartition(topic.topic_name, index)
+                for topic in each.assignment.topic_partitions
+                for index in topic.partitions
+            ],
+        )
+        for each in group.members
+    ]
+    return _group(cluster, name, _state(group.group_state), CONSUMER, group.assignor_name, members)
+
+
+def _describe_classic(cluster: Cluster, name: str) -> Group:
+    request = m.DescribeGroupsRequest(groups=[name])
+    response = cluster.ask_coordinator(
+        "group", name, request, m.DescribeGroupsResponse, lambda each: each.groups[0].error_code
+    )
+    (group,) = response.groups
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return _group(cluster, name, DEAD, CLASSIC, "", [])
+    check(group.error_code, f"Group {name} cannot be described", group.error_message)
+    members = [
+        _member(
+            each.member_id,
+            each.group_instance_id,
+            each.client_id,
+            each.client_host,
+            _assigned(each.member_assignment) if group.protocol_type == _CONSUMERS else [],
+        )
+        for each in group.members
+    ]
+    return _group(cluster, name, _state(group.group_state), CLASSIC, group.protocol_data, members)
+
+
+def _group(cluster: Cluster, name: str, state: str, kind: str, assignor: str, members: Iterable[Member]) -> Group:
+    ordered = sorted(members, key=lambda member: (member.instance or member.client, member.id))
+    return Group(name, state, kind, assignor, cluster.coordinator("group", name).address, tuple(ordered))
+
+
+def _member(
+    member_id: str, instance: str | None, client: str, host: str, partitions: Iterable[TopicPartition]
+) -> Member:
+    # Java brokers put a slash before the address.
+    return Member(member_id, instance or None, client, host.removeprefix("/"), tuple(sorted(partitions)))
+
+
+def _assigned(data: bytes) -> list[TopicPartition]:
+    """What a member of a classic group was given: its client wrote this, and may have written anything."""
+    kind = m.ConsumerProtocolAssignment
+    try:
+        (version,) = _VERSION.unpack_from(data)
+        assignment, _ = kind.decode(data, min(version, kind.VERSIONS[1]), _VERSION.size)
+    except (struct.error, MalformedMessage):
+        return []
+    return [TopicPartition(each.topic, index) for each in assignment.assigned_partitions for index in each.partitions]
+
+
+def _state(name: str) -> str:
+    return _STATES.get(name, name.lower() or "unknown")

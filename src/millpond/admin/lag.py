@@ -1,0 +1,234 @@
+"""How far a group is behind: in records, in time, and how soon it will have caught up.
+
+A sample is what the cluster says at one moment; two of them give rates. How old the oldest unread record is, is read
+from the record itself: one fetch for each partition that lags.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from millpond.admin.groups import Group, committed_offsets, find_groups
+from millpond.admin.offsets import Bounds, bounds_of
+from millpond.base.ids import TopicPartition
+from millpond.remote.cluster import Cluster
+from millpond.remote.reader import first_records
+
+AGES_SECONDS_MAX: Final = 3.0
+AGES_MAX: Final = 500
+"""Of so many partitions, those with the largest lag, the oldest unread record is looked up."""
+
+RATE_WINDOW_SECONDS: Final = 30.0
+"""Looking again and again, rates are those of this long: auto-commits come seconds apart."""
+
+NEVER: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Committed offsets by group and the partitions' bounds, at one moment."""
+
+    at_seconds: float
+    committed: Mapping[str, Mapping[TopicPartition, int]]
+    bounds: Mapping[TopicPartition, Bounds]
+
+
+def take_sample(cluster: Cluster, groups: Iterable[Group]) -> Sample:
+    groups = list(groups)
+    # Offsets before ends: the other way round a busy group would seem to be ahead of its topic.
+    committed = committed_offsets(cluster, [group.id for group in groups])
+    wanted = {partition for offsets in committed.values() for partition in offsets}
+    wanted.update(partition for group in groups for partition in group.owners)
+    topics = cluster.topics({each.topic for each in wanted}) if wanted else {}
+    # A topic that has gone, or a partition without a leader, has nobody to ask.
+    led = [
+        each
+        for each in sorted(wanted)
+        if each.topic in topics
+        and (info := topics[each.topic].partitions.get(each.partition)) is not None
+        and info.leader >= 0
+    ]
+    return Sample(time.monotonic(), committed, bounds_of(cluster, led))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One partition as one group reads it. None is what is not known, or does not apply."""
+
+    topic: str
+    partition: int
+    member: str | None
+    start: int | None
+    end: int | None
+    committed: int | None
+    lag: int | None
+    lost: int
+    """Records that were deleted before the group read them."""
+    behind_ms: int | None
+    """How long the oldest unread record has been waiting."""
+    read_per_second: float | None
+    written_per_second: float | None
+
+    @property
+    def catch_up_seconds(self) -> float | None:
+        return catch_up(self.lag, self.read_per_second, self.written_per_second)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    group: Group
+    partitions: tuple[PartitionLag, ...] = ()
+
+    @property
+    def lag(self) -> int:
+        return sum(each.lag or 0 for each in self.partitions)
+
+    @property
+    def lost(self) -> int:
+        return sum(each.lost for each in self.partitions)
+
+    @property
+    def uncounted(self) -> int:
+        """Records of partitions without a committed offset: where a reader would begin is its own affair."""
+        return sum((each.end or 0) - (each.start or 0) for each in self.partitions if each.committed is None)
+
+    @property
+    def behind_ms(self) -> int | None:
+        return max((each.behind_ms for each in self.partitions if each.behind_ms is not None), default=None)
+
+    @property
+    def read_per_second(self) -> float | None:
+        return _sum(each.read_per_second for each in self.partitions)
+
+    @property
+    def written_per_second(self) -> float | None:
+        return _sum(each.written_per_second for each in self.partitions)
+
+    @property
+    def catch_up_seconds(self) -> float | None:
+        """The group has caught up when its last partition has."""
+        times = [each.catch_up_seconds for each in self.partitions if each.lag]
+        known = [each for each in times if each is not None]
+        return max(known) if known and len(known) == len(times) else None
+
+
+def catch_up(lag: int | None, read_per_second: float | None, written_per_second: float | None) -> float | None:
+    """Seconds until nothing is unread at this pace; NEVER when it grows faster; None when nothing is read."""
+    if not lag or not read_per_second:
+        return None
+    gain = read_per_second - (written_per_second or 0.0)
+    return lag / gain if gain > 0 else NEVER
+
+
+def lags_of(
+    groups: Iterable[Group],
+    sample: Sample,
+    before: Sample | None,
+    ages_ms: Mapping[TopicPartition, Mapping[int, int]],
+) -> list[GroupLag]:
+    """`ages_ms` is the age of a record by partition and offset."""
+    return [
+        GroupLag(
+            group,
+            tuple(
+                _partition_lag(group, partition, sample, before, ages_ms.get(partition, {}))
+                for partition in sorted(group.owners.keys() | sample.committed[group.id].keys())
+            ),
+        )
+        for group in groups
+    ]
+
+
+def oldest_unread(sample: Sample) -> dict[TopicPartition, set[int]]:
+    """The offsets that the groups read next, where there is something to read; the largest lags first."""
+    found: dict[TopicPartition, set[int]] = {}
+    lags: dict[TopicPartition, int] = {}
+    for offsets in sample.committed.values():
+        for partition, committed in offsets.items():
+            bound = sample.bounds.get(partition)
+            if bound is not None and committed < bound.end:
+                unread = max(committed, bound.start)
+                found.setdefault(partition, set()).add(unread)
+                lags[partition] = max(lags.get(partition, 0), bound.end - unread)
+    return {each: found[each] for each in sorted(found, key=lambda each: -lags[each])[:AGES_MAX]}
+
+
+def _partition_lag(
+    group: Group, partition: TopicPartition, sample: Sample, before: Sample | None, ages_ms: Mapping[int, int]
+) -> PartitionLag:
+    committed = sample.committed[group.id].get(partition)
+    bound = sample.bounds.get(partition)
+    owner = group.owners.get(partition)
+    unread = None if committed is None or bound is None else max(committed, bound.start)
+    was = before.committed.get(group.id, {}).get(partition) if before else None
+    old = before.bounds.get(partition) if before else None
+    seconds = sample.at_seconds - before.at_seconds if before else 0.0
+    return PartitionLag(
+        *partition,
+        member=owner.id if owner else None,
+        start=bound.start if bound else None,
+        end=bound.end if bound else None,
+        committed=committed,
+        lag=None if unread is None or bound is None else max(0, bound.end - unread),
+        lost=0 if unread is None or committed is None else unread - committed,
+        behind_ms=None if unread is None else ages_ms.get(unread),
+        read_per_second=_rate(was, committed, seconds),
+        written_per_second=_rate(old.end if old else None, bound.end if bound else None, seconds),
+    )
+
+
+def _rate(was: int | None, now: int | None, seconds: float) -> float | None:
+    # Offsets that went back were reset: that is no reading.
+    return max(0, now - was) / seconds if was is not None and now is not None and seconds > 0 else None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def record_ages(cluster: Cluster, wanted: Mapping[TopicPartition, set[int]]) -> dict[TopicPartition, dict[int, int]]:
+    """Milliseconds since each record's timestamp, as far as they can be learned in a few seconds.
+
+    An offset without a record (a marker, or compacted away) has the age of the next one that is there. Records of an
+    open transaction count: people wait for them, too.
+    """
+    ages: dict[TopicPartition, dict[int, int]] = {each: {} for each in wanted}
+    deadline = time.monotonic() + AGES_SECONDS_MAX
+    # Groups that stand at different offsets of one partition are looked up one after another.
+    left = {each: sorted(offsets) for each, offsets in wanted.items()}
+    while left and time.monotonic() < deadline:
+        step = {each: offsets.pop(0) for each, offsets in left.items()}
+        for each, record in first_records(cluster, step).items():
+            if record.timestamp >= 0:
+                ages[each][step[each]] = max(0, time.time_ns() // 1_000_000 - record.timestamp)
+        left = {each: offsets for each, offsets in left.items() if offsets}
+    return ages
+
+
+class LagWatch:
+    """Looks at groups once or again and again; what it remembers of the last looks gives the rates."""
+
+    def __init__(self, cluster: Cluster, names: Sequence[str], *, sample_seconds: float = 1.0) -> None:
+        """The first look takes `sample_seconds` to learn rates; with 0 there are none."""
+        self._cluster = cluster
+        self._names = list(dict.fromkeys(names))
+        self._sample_seconds = sample_seconds
+        self._samples: deque[Sample] = deque()
+
+    def look(self) -> list[GroupLag]:
+        groups = find_groups(self._cluster, self._names)
+        if not self._samples and self._sample_seconds:
+            self._samples.append(take_sample(self._cluster, groups))
+            time.sleep(self._sample_seconds)
+            groups = find_groups(self._cluster, self._names)
+        sample = take_sample(self._cluster, groups)
+        while len(self._samples) > 1 and sample.at_seconds - self._samples[0].at_seconds > RATE_WINDOW_SECONDS:
+            self._samples.popleft()
+        before = self._samples[0] if self._samples and self._sample_seconds else None
+        self._samples.append(sample)
+        return lags_of(groups, sample, before, record_ages(self._cluster, oldest_unread(sample)))

@@ -1,0 +1,258 @@
+"""Topics: which there are, what is in them, what they are set to; creating, growing, altering and deleting them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from millpond.admin.errors import Refused, unknown_topic
+from millpond.admin.offsets import bounds_of
+from millpond.base.errors import ErrorCode, MalformedMessage
+from millpond.base.ids import TopicPartition
+from millpond.remote.cluster import Cluster, TopicInfo
+from millpond.remote.errors import Answered, ClusterError, check
+from millpond.wire import messages as m
+
+BY_DEFAULT: Final = -1
+"""As many partitions or replicas as the cluster gives a topic whose creator names no number."""
+
+SOURCES: Final = {
+    1: "topic",
+    2: "broker, changed while running",
+    3: "all brokers, changed while running",
+    4: "broker, set at start",
+    5: "default",
+}
+"""Where a setting's value comes from, by the protocol's number."""
+
+_DEFAULT_SOURCE: Final = 5
+_TOPIC: Final = 2
+_SET: Final = 0
+_DELETE: Final = 1
+_LOG_DIRS_NEWEST: Final = 1
+_DELETE_NEWEST: Final = 5
+"""The last version in which topics go by their names alone."""
+
+
+class TopicExists(Refused):
+    """A topic of this name is there already."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSetting:
+    name: str
+    value: str | None
+    """None: it is a secret."""
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    partition: int
+    leader: int
+    """-1 while there is none."""
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    start: int | None
+    end: int | None
+    size_bytes: int | None
+    """What its leader holds on disk; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    name: str
+    partitions: tuple[PartitionFacts, ...]
+    settings: tuple[TopicSetting, ...]
+    """Those that are not simply the default."""
+
+
+def find_topic(cluster: Cluster, name: str, *, to_create: bool = True) -> TopicInfo:
+    return find_topics(cluster, [name], to_create=to_create)[name]
+
+
+def find_topics(cluster: Cluster, names: Iterable[str], *, to_create: bool = True) -> dict[str, TopicInfo]:
+    """The topics of these names; one that is not there is refused with the nearest name."""
+    known = cluster.topics()
+    wanted = list(dict.fromkeys(names))
+    for name in wanted:
+        if name not in known:
+            raise unknown_topic(name, known, to_create=to_create)
+    return {name: known[name] for name in wanted}
+
+
+def describe_topics(cluster: Cluster, names: Iterable[str]) -> list[TopicFacts]:
+    topics = find_topics(cluster, names)
+    # A partition without a leader has nobody to ask.
+    led = [
+        TopicPartition(name, index)
+        for name, topic in topics.items()
+        for index, each in topic.partitions.items()
+        if each.leader >= 0
+    ]
+    bounds = bounds_of(cluster, led)
+    sizes = partition_sizes(cluster)
+    settings = own_settings(cluster, list(topics))
+    facts = []
+    for name, topic in topics.items():
+        partitions = []
+        for index, each in sorted(topic.partitions.items()):
+            partition = TopicPartition(name, index)
+            bound = bounds.get(partition)
+            partitions.append(
+                PartitionFacts(
+                    index,
+                    each.leader,
+                    each.replicas,
+                    each.in_sync,
+                    bound.start if bound else None,
+                    bound.end if bound else None,
+                    sizes.get((each.leader, partition)),
+                )
+            )
+        facts.append(TopicFacts(name, tuple(partitions), settings[name]))
+    return facts
+
+
+def own_settings(cluster: Cluster, names: Sequence[str]) -> dict[str, tuple[TopicSetting, ...]]:
+    """The settings of each topic that are not simply the default."""
+    kind = m.DescribeConfigsRequest
+    request = kind(
+        resources=[
+            kind.DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
+            for name in names
+        ]
+    )
+
+    def attempt() -> dict[str, tuple[TopicSetting, ...]]:
+        settings = {}
+        for each in cluster.any().ask(request, m.DescribeConfigsResponse).results:
+            check(each.error_code, f"The settings of {each.resource_name} are not known", each.error_message)
+            settings[each.resource_name] = tuple(
+                TopicSetting(
+                    entry.name, None if entry.is_sensitive else entry.value, SOURCES.get(entry.config_source, "?")
+                )
+                for entry in sorted(each.configs, key=lambda entry: (entry.config_source, entry.name))
+                if entry.config_source != _DEFAULT_SOURCE
+            )
+        return settings
+
+    return cluster.retrying("ask for the settings of topics", attempt)
+
+
+def partition_sizes(cluster: Cluster) -> dict[tuple[int, TopicPartition], int]:
+    """Bytes on disk by broker and partition. Where a broker does not answer they are simply not known."""
+    sizes: dict[tuple[int, TopicPartition], int] = {}
+    for broker in cluster.addresses():
+        try:
+            request = m.DescribeLogDirsRequest(topics=None)
+            response = cluster.broker(broker).ask(request, m.DescribeLogDirsResponse, newest=_LOG_DIRS_NEWEST)
+        except (ClusterError, MalformedMessage):
+            continue
+        sizes |= {
+            (broker, TopicPartition(topic.name, each.partition_index)): each.partition_size
+            for result in response.results
+            for topic in result.topics
+            for each in topic.partitions
+            if not each.is_future_key
+        }
+    return sizes
+
+
+def create_topic(
+    cluster: Cluster,
+    name: str,
+    partitions: int = BY_DEFAULT,
+    replicas: int = BY_DEFAULT,
+    settings: Mapping[str, str] | None = None,
+) -> None:
+    kind = m.CreateTopicsRequest
+    topic = kind.CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replicas,
+        assignments=[],
+        configs=[kind.CreatableTopicConfig(name=key, value=value) for key, value in (settings or {}).items()],
+    )
+    request = kind(topics=[topic], timeout_ms=_patience_ms(cluster))
+
+    def attempt() -> None:
+        (result,) = cluster.controller().ask(request, m.CreateTopicsResponse).topics
+        if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise TopicExists(
+                f"Topic {name} exists already: see it with `millpond topic describe {name}`, "
+                "or add --if-not-exists if that is fine."
+            )
+        check(result.error_code, f"Topic {name} was not created", result.error_message)
+
+    cluster.retrying(f"create topic {name}", attempt)
+    cluster.forget(name)
+
+
+def grow_topic(cluster: Cluster, name: str, partitions: int) -> None:
+    """Give the topic this many partitions; it cannot be given fewer than it has."""
+    count = len(find_topic(cluster, name).partitions)
+    if partitions < count:
+        raise Refused(f"Topic {name} has {count} partitions, and a topic cannot be given fewer than it has.")
+    if partitions == count:
+        return
+    kind = m.CreatePartitionsRequest
+    wanted = kind.CreatePartitionsTopic(name=name, count=partitions, assignments=None)
+    request = kind(topics=[wanted], timeout_ms=_patience_ms(cluster))
+
+    def attempt() -> None:
+        (result,) = cluster.controller().ask(request, m.CreatePartitionsResponse).results
+        check(result.error_code, f"Topic {name} keeps its partitions", result.error_message)
+
+    cluster.retrying(f"give topic {name} more partitions", attempt)
+    cluster.forget(name)
+
+
+def alter_topic(cluster: Cluster, name: str, settings: Mapping[str, str], unset: Collection[str] = ()) -> None:
+    kind = m.IncrementalAlterConfigsRequest
+    changes = [kind.AlterableConfig(name=key, config_operation=_SET, value=value) for key, value in settings.items()]
+    changes += [kind.AlterableConfig(name=key, config_operation=_DELETE, value=None) for key in unset]
+    resource = kind.AlterConfigsResource(resource_type=_TOPIC, resource_name=name, configs=changes)
+
+    def attempt() -> None:
+        (result,) = cluster.any().ask(kind(resources=[resource]), m.IncrementalAlterConfigsResponse).responses
+        check(result.error_code, f"Topic {name} keeps its settings", result.error_message)
+
+    cluster.retrying(f"change the settings of topic {name}", attempt)
+
+
+def delete_topics(cluster: Cluster, names: Collection[str]) -> None:
+    """Delete them with all that is in them; all of them exist, or nothing is deleted."""
+    find_topics(cluster, names, to_create=False)
+    request = m.DeleteTopicsRequest(topic_names=list(dict.fromkeys(names)), timeout_ms=_patience_ms(cluster))
+    response = cluster.controller().ask(request, m.DeleteTopicsResponse, newest=_DELETE_NEWEST)
+    for each in response.responses:
+        check(each.error_code, f"Topic {each.name} was not deleted", each.error_message)
+        cluster.forget(each.name or "")
+
+
+def delete_records(cluster: Cluster, before: Mapping[TopicPartition, int]) -> None:
+    """Cut each partition from its beginning: everything before the offset goes."""
+    kind = m.DeleteRecordsRequest
+    for partition, offset in before.items():
+        topic = kind.DeleteRecordsTopic(
+            name=partition.topic,
+            partitions=[kind.DeleteRecordsPartition(partition_index=partition.partition, offset=offset)],
+        )
+        request = kind(topics=[topic], timeout_ms=_patience_ms(cluster))
+
+        def attempt(partition: TopicPartition = partition, request: m.DeleteRecordsRequest = request) -> None:
+            response = cluster.leader(*partition).ask(request, m.DeleteRecordsResponse)
+            for each in (part for named in response.topics for part in named.partitions):
+                if each.error_code:
+                    cluster.forget(partition.topic)
+                    raise Answered(
+                        f"The records of {partition.topic}-{partition.partition} were not deleted", each.error_code
+                    )
+
+        cluster.retrying(f"delete records of {partition.topic}", attempt)
+
+
+def _patience_ms(cluster: Cluster) -> int:
+    return round(cluster.patience_seconds * 1000)

@@ -1,0 +1,232 @@
+"""Transactions: which are open, what they hold back, and a way out for those that hang. Needs Kafka 3.0 or newer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from millpond.admin.errors import Refused, nearest, unknown_partition
+from millpond.admin.topics import find_topics
+from millpond.base.ids import TopicPartition
+from millpond.remote import offsets
+from millpond.remote import transactions as remote
+from millpond.remote.cluster import Cluster
+from millpond.remote.connection import BrokerConnection
+from millpond.remote.errors import check
+from millpond.wire import messages as m
+
+STATES: Final = {
+    "Empty": "empty",
+    "Ongoing": "ongoing",
+    "PrepareCommit": "committing",
+    "PrepareAbort": "aborting",
+    "CompleteCommit": "committed",
+    "CompleteAbort": "aborted",
+    "Dead": "dead",
+    "PrepareEpochFence": "aborting",
+}
+"""What people call the states, by their names in the protocol."""
+
+OPEN: Final = ("ongoing", "committing", "aborting")
+
+NAMES_AT_ONCE_MAX: Final = 500
+"""One question names at most so many ids or partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int | None
+    """When the one under way began; None when none is."""
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenProducer:
+    """A producer whose transaction has begun in a partition and not ended there."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    first_offset: int
+    last_write_ms: int | None
+
+
+def list_transactions(cluster: Cluster, producer_ids: Sequence[int] = ()) -> list[Transaction]:
+    """Every transactional id that the coordinators know; or those of some producers."""
+    names = remote.list_ids(cluster, producer_ids=producer_ids)
+    described: dict[str, remote.Described] = {}
+    for at in range(0, len(names), NAMES_AT_ONCE_MAX):
+        # One that has gone since it was listed is left out.
+        described |= remote.describe(cluster, names[at : at + NAMES_AT_ONCE_MAX])
+    return [_transaction(described[name]) for name in names if name in described]
+
+
+def describe_transaction(cluster: Cluster, name: str) -> Transaction:
+    described = remote.describe(cluster, [name]).get(name)
+    if described is None:
+        near = nearest(name, remote.list_ids(cluster))
+        hint = "; see those that are there with `millpond txn list`." if near == "." else near
+        raise Refused(f"There is no transactional id {name}{hint}")
+    return _transaction(described)
+
+
+def abort_transaction(cluster: Cluster, name: str) -> Transaction:
+    """Abort what is open under the id, and refuse whoever had the id from now on; the transaction as it was."""
+    transaction = describe_transaction(cluster, name)
+    if transaction.state == "committing":
+        raise Refused(f"{name} is being committed, which cannot be undone: it ends when all its partitions are up.")
+    if transaction.state not in ("ongoing", "aborting"):
+        raise Refused(f"{name} has no open transaction: its last state is {transaction.state}.")
+    # The id keeps its timeout: whoever comes next with it may rely on that.
+    remote.init_producer(cluster, name, transaction.timeout_ms)
+    return transaction
+
+
+def open_producers(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[OpenProducer]:
+    """Who has an open transaction in these partitions, as their leaders know it."""
+    wanted = sorted(set(partitions))
+    found: list[OpenProducer] = []
+
+    def ask() -> None:
+        found.clear()
+        by_leader: dict[BrokerConnection, list[TopicPartition]] = defaultdict(list)
+        for each in wanted:
+            by_leader[cluster.leader(*each)].append(each)
+        for connection, asked in by_leader.items():
+            for at in range(0, len(asked), NAMES_AT_ONCE_MAX):
+                found.extend(_open_on(cluster, connection, asked[at : at + NAMES_AT_ONCE_MAX]))
+
+    cluster.retrying("ask for open transactions", ask)
+    return sorted(found, key=lambda each: (each.partition, each.first_offset))
+
+
+def hanging_producers(cluster: Cluster, topics: Iterable[str] = ()) -> list[OpenProducer]:
+    """The open ones that no coordinator will end, in some topics or in all; not in partitions without a leader."""
+    known = find_topics(cluster, topics, to_create=False) or cluster.topics()
+    led = [
+        TopicPartition(name, index)
+        for name, topic in known.items()
+        for index, each in topic.partitions.items()
+        if each.leader >= 0
+    ]
+    first = open_producers(cluster, led)
+    if not first:
+        return []
+    owned = owners(cluster, first)
+    # One that ended between the two questions would look like one that hangs: the third tells them apart.
+    again = set(open_producers(cluster, {each.partition for each in first}))
+    return [each for each in first if each not in owned and each in again]
+
+
+def owners(cluster: Cluster, producers: Sequence[OpenProducer]) -> dict[OpenProducer, Transaction]:
+    """The transactions by which coordinators will end these; one that hangs has none."""
+    known = {
+        (each.producer_id, partition): each
+        for each in list_transactions(cluster, sorted({each.producer_id for each in producers}))
+        if each.started_ms is not None
+        for partition in each.partitions
+    }
+    return {each: owner for each in producers if (owner := known.get((each.producer_id, each.partition))) is not None}
+
+
+def abort_hanging(
+    cluster: Cluster, partition: TopicPartition, producer_id: int, *, force: bool = False
+) -> OpenProducer:
+    """Write the end of the transaction into the partition itself, past the coordinator; what was open there.
+
+    Refused if a coordinator would still end it, unless `force`: it may then end half.
+    """
+    known = find_topics(cluster, [partition.topic], to_create=False)[partition.topic].partitions
+    if partition.partition not in known:
+        raise unknown_partition(*partition, len(known))
+    opened = open_producers(cluster, [partition])
+    producer = next((each for each in opened if each.producer_id == producer_id), None)
+    where = f"{partition.topic}-{partition.partition}"
+    if producer is None:
+        others = ", ".join(str(each.producer_id) for each in opened)
+        hint = f"the open ones there are of {others}." if others else "there is none at all."
+        raise Refused(f"Producer {producer_id} has no open transaction in {where}; {hint}")
+    owner = owners(cluster, [producer]).get(producer)
+    if owner and not force:
+        raise Refused(
+            f"This transaction does not hang, it is {owner.state}: abort all of it with "
+            f"`millpond txn abort --id {owner.id}`."
+        )
+    _write_abort(cluster, producer, where)
+    return producer
+
+
+def held_back(cluster: Cluster, producers: Iterable[OpenProducer]) -> dict[TopicPartition, int]:
+    """How many records readers of committed ones wait for, by partition."""
+    partitions = sorted({each.partition for each in producers})
+    stable = offsets.latest(cluster, partitions, "read_committed")
+    ends = offsets.latest(cluster, partitions)
+    return {each: max(0, ends[each] - stable[each]) for each in partitions}
+
+
+def _write_abort(cluster: Cluster, producer: OpenProducer, where: str) -> None:
+    kind = m.WriteTxnMarkersRequest
+    topic, index = producer.partition
+    marker = kind.WritableTxnMarker(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        transaction_result=False,
+        topics=[kind.WritableTxnMarkerTopic(name=topic, partition_indexes=[index])],
+        # A producer that never ended a transaction before has none yet: 0 is not newer than any.
+        coordinator_epoch=max(producer.coordinator_epoch, 0),
+    )
+
+    def attempt() -> None:
+        response = cluster.leader(topic, index).ask(kind(markers=[marker]), m.WriteTxnMarkersResponse, newest=1)
+        codes = [part.error_code for each in response.markers for named in each.topics for part in named.partitions]
+        check(codes[0] if codes else -1, f"The transaction in {where} was not aborted")
+
+    cluster.retrying(f"abort the transaction in {where}", attempt)
+
+
+def _open_on(
+    cluster: Cluster, connection: BrokerConnection, partitions: Sequence[TopicPartition]
+) -> Iterable[OpenProducer]:
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for topic, index in partitions:
+        by_topic[topic].append(index)
+    kind = m.DescribeProducersRequest
+    request = kind(
+        topics=[kind.TopicRequest(name=name, partition_indexes=indexes) for name, indexes in by_topic.items()]
+    )
+    for each in connection.ask(request, m.DescribeProducersResponse, newest=0).topics:
+        for partition in each.partitions:
+            if partition.error_code:
+                cluster.forget(each.name)
+            check(partition.error_code, f"The producers of {each.name}-{partition.partition_index} are not known")
+            for producer in partition.active_producers:
+                if producer.current_txn_start_offset >= 0:
+                    yield OpenProducer(
+                        TopicPartition(each.name, partition.partition_index),
+                        producer.producer_id,
+                        producer.producer_epoch,
+                        producer.coordinator_epoch,
+                        producer.current_txn_start_offset,
+                        producer.last_timestamp if producer.last_timestamp >= 0 else None,
+                    )
+
+
+def _transaction(described: remote.Described) -> Transaction:
+    state = STATES.get(described.state, described.state.lower())
+    is_open = state in OPEN and described.started_ms >= 0
+    return Transaction(
+        *described.identity[:1],
+        state,
+        *described.identity[1:],
+        described.timeout_ms,
+        described.started_ms if is_open else None,
+        tuple(sorted(described.partitions)),
+    )

@@ -1,0 +1,1 @@
+"""`millpond dlq`: dead letters."""

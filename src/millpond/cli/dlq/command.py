@@ -1,0 +1,325 @@
+"""`millpond dlq`: dead letters, who wrote them and why, and the way back, on any Kafka cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import click
+
+from millpond.cli.access import Access, cluster_options
+from millpond.cli.dlq.options import filter_options, read_letter_ids, read_rate
+from millpond.cli.table import print_table
+
+if TYPE_CHECKING:
+    from millpond.admin.dead_letters.letters import Filter
+    from millpond.admin.dead_letters.redrive import Redrive, RedriveOrder, RedrivePlan
+
+
+@click.group("dlq")
+def command() -> None:
+    """Dead letters: records that could not be processed, and what failed.
+
+    \b
+    Examples:
+      millpond dlq list
+      millpond dlq show orders.dlq --error ValueError --limit 3
+      millpond dlq stats orders.dlq --since 1d
+      millpond dlq redrive orders.dlq --error Timeout --dry-run
+      millpond dlq purge orders.dlq --before 30d
+    """
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@cluster_options
+def list_command(as_json: bool, access: Access) -> None:
+    """List dead-letter topics: those named *.dlq, and those that hold records with the headers of dead letters.
+
+    Waiting are the letters that have not been redriven. A count with ~ is taken from the offsets of a large topic.
+
+    \b
+    Examples:
+      millpond dlq list
+      millpond dlq list --json | jq '.[] | select(.waiting > 0).topic'
+    """
+    from millpond.admin.dead_letters.topics import list_letter_topics
+    from millpond.cli.dlq.letters import show_age
+
+    with access.open() as cluster:
+        topics, left_out = list_letter_topics(cluster)
+    if left_out:
+        click.echo(
+            f"{left_out:,} partitions of topics whose name does not end in .dlq were not looked into.", err=True
+        )
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(each) for each in topics], indent=2))
+    elif topics:
+        rows = [
+            (
+                each.topic,
+                each.partitions,
+                f"{'~' if each.is_estimate else ''}{each.records:,}",
+                f"{'~' if each.is_estimate else ''}{each.waiting:,}",
+                show_age(each.oldest_ms),
+                show_age(each.newest_ms),
+            )
+            for each in topics
+        ]
+        print_table(("Topic", "Partitions", "Letters", "Waiting", "Oldest", "Newest"), rows)
+    else:
+        click.echo("There are no dead letters: no topic is named *.dlq or holds any.", err=True)
+
+
+@command.command("show")
+@click.argument("topic")
+@click.option("-p", "--partition", metavar="P", type=click.IntRange(0), help="With --offset: this one record.")
+@click.option("-o", "--offset", metavar="O", type=click.IntRange(0), help="With --partition: this one record.")
+@click.option("-n", "--limit", metavar="N", type=click.IntRange(1, 10_000), default=10, show_default=True)
+@filter_options
+@click.option("--full", is_flag=True, help="Whole values, and tracebacks.")
+@click.option("-j", "--json-lines", is_flag=True, help="Each letter as a line of JSON, with everything it has.")
+@cluster_options
+def show_command(
+    topic: str,
+    partition: int | None,
+    offset: int | None,
+    limit: int,
+    wanted: Filter,
+    full: bool,
+    json_lines: bool,
+    access: Access,
+) -> None:
+    """Show the last letters of TOPIC, or one: where it came from, what failed, and the record itself.
+
+    TYPE is the error's name, with its module or without.
+
+    \b
+    Examples:
+      millpond dlq show orders.dlq
+      millpond dlq show orders.dlq --partition 0 --offset 17
+      millpond dlq show orders.dlq --error ValueError --since 1h --full
+      millpond dlq show orders.dlq --limit 1000 --json-lines | jq .error.message
+    """
+    from millpond.admin.dead_letters.letters import LetterId
+    from millpond.admin.dead_letters.topics import last_letters
+    from millpond.cli.dlq.letters import as_object, print_letter
+
+    if (partition is None) != (offset is None):
+        raise click.UsageError("--partition and --offset name one record together: give both.")
+    if partition is not None and offset is not None:
+        wanted, full = dataclasses.replace(wanted, ids=frozenset({LetterId(partition, offset)})), True
+    with access.open() as cluster:
+        letters, redriven = last_letters(cluster, topic, wanted, limit)
+    if not letters:
+        click.echo("No letter is like that." if not wanted.is_open else f"{topic} is empty.", err=True)
+    for number, letter in enumerate(letters):
+        if json_lines:
+            click.echo(json.dumps(as_object(letter, letter.id in redriven), ensure_ascii=False))
+            continue
+        if number:
+            click.echo()
+        print_letter(letter, letter.id in redriven, whole=full)
+
+
+@command.command("stats")
+@click.argument("topic")
+@filter_options
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@cluster_options
+def stats_command(topic: str, wanted: Filter, as_json: bool, access: Access) -> None:
+    """Count the letters of TOPIC by error, by original topic, by group and over time.
+
+    \b
+    Examples:
+      millpond dlq stats orders.dlq
+      millpond dlq stats orders.dlq --since 1d --error ValueError
+      millpond dlq stats orders.dlq --json | jq .errors
+    """
+    from millpond.admin.dead_letters.topics import count_letters
+    from millpond.cli.dlq.letters import print_counts
+
+    with access.open() as cluster:
+        counts = count_letters(cluster, topic, wanted)
+    if as_json:
+        facts = {
+            "topic": topic,
+            "records": counts.records,
+            "waiting": counts.waiting,
+            "errors": counts.errors,
+            "origins": counts.origins,
+            "groups": counts.groups,
+            "over_time": [{"from": moment, "records": count} for moment, count in counts.over_time().items()],
+        }
+        click.echo(json.dumps(facts, indent=2))
+    elif counts.records:
+        print_counts(topic, counts)
+    else:
+        click.echo("No letter is like that." if not wanted.is_open else f"{topic} is empty.", err=True)
+
+
+@command.command("redrive")
+@click.argument("topic")
+@click.option("-a", "--all", "everything", is_flag=True, help="All letters that have not been redriven.")
+@click.option(
+    "-o", "--offset", "offsets", metavar="P:O", multiple=True, help="This one, or P:FIRST-LAST; repeatable."
+)
+@filter_options
+@click.option("--to", metavar="TOPIC", help="Into this topic instead of the one they came from.")
+@click.option("--dry-run", is_flag=True, help="Only say what it would do.")
+@click.option("--rate", metavar="N/s", help="At most N records a second.")
+@click.option(
+    "--max-redrives",
+    metavar="N",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="A record that was redriven N times and came back stays.",
+)
+@click.option(
+    "--batch", metavar="N", type=click.IntRange(1, 10_000), default=500, show_default=True, help="Per transaction."
+)
+@cluster_options
+def redrive_command(
+    topic: str,
+    everything: bool,
+    offsets: tuple[str, ...],
+    wanted: Filter,
+    to: str | None,
+    dry_run: bool,
+    rate: str | None,
+    max_redrives: int,
+    batch: int,
+    access: Access,
+) -> int:
+    """Send letters of TOPIC back to the topic and partition that they came from, each of them once.
+
+    Several filters must all hold. What was redriven stays in the log but is not sent again: interrupted in any way,
+    the same command goes on where it was. The exit code is 130 when it was stopped before it was done.
+
+    Records arrive in transactions: who reads uncommitted records may see some twice after an interruption.
+
+    \b
+    Examples:
+      millpond dlq redrive orders.dlq --all --dry-run
+      millpond dlq redrive orders.dlq --all --rate 50/s
+      millpond dlq redrive orders.dlq --error Timeout --since 2h
+      millpond dlq redrive orders.dlq --offset 0:17 --offset 2:100-120
+      millpond dlq redrive orders.dlq --key customer-42 --to orders.inspect
+    """
+    from millpond.admin.dead_letters.redrive import Redrive, RedriveOrder, plan_redrive
+
+    wanted = dataclasses.replace(wanted, ids=read_letter_ids(offsets))
+    if everything != wanted.is_open:
+        raise click.UsageError(
+            "--all does not go with a filter."
+            if everything
+            else "Say which: --all, --offset, --error, --key or a time."
+        )
+    order = RedriveOrder(topic, wanted, to, max_redrives, read_rate(rate), batch)
+    with access.open() as cluster:
+        if dry_run:
+            _print_plan(order, plan_redrive(cluster, order))
+            click.echo("Nothing was changed: this was a dry run.")
+            return 0
+        redrive = Redrive(cluster, order)
+        _print_plan(order, redrive.plan)
+        _run_until_stopped(redrive)
+    if redrive.is_stopped and redrive.sent < redrive.plan.records:
+        click.echo(
+            f"Stopped after {redrive.sent:,} of {redrive.plan.records:,} records: "
+            "the same command goes on where it was."
+        )
+        return 130
+    click.echo(f"Redrove {redrive.sent:,} record{'' if redrive.sent == 1 else 's'}.")
+    return 0
+
+
+def _run_until_stopped(redrive: Redrive) -> None:
+    """Ctrl-C and SIGTERM stop it between two transactions."""
+    before = {number: signal.signal(number, lambda *_: redrive.stop()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with _progress(redrive.plan.records) as report:
+            redrive.run(report)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _print_plan(order: RedriveOrder, plan: RedrivePlan) -> None:
+    from millpond.admin.dead_letters.redrive import NAMED_MAX, Fate
+
+    for target, count in sorted(plan.targets.items()):
+        click.echo(f"{order.topic} → {target}: {count:,} record{'' if count == 1 else 's'}")
+    done, held, homeless = (plan.fates[each] for each in (Fate.DONE, Fate.HELD, Fate.HOMELESS))
+    if done:
+        click.echo(f"{done:,} were redriven before and are not sent again.")
+    if held:
+        named = ", ".join(map(str, plan.held))
+        more = f" and {held - NAMED_MAX:,} more" if held > NAMED_MAX else ""
+        redrives = "redrive" if order.redrives_max == 1 else "redrives"
+        click.echo(
+            f"{held:,} stay, because they came back after {order.redrives_max} {redrives}: "
+            f"{named}{more}; send them nevertheless with a higher --max-redrives."
+        )
+    if homeless:
+        click.echo(f"{homeless:,} stay, because they do not say where they came from: give --to TOPIC.")
+    for letter in plan.missing[:NAMED_MAX]:
+        click.echo(f"There is no letter {letter}.")
+    if not (plan.records or done or held or homeless or plan.missing):
+        click.echo("No letter is like that.")
+
+
+def _progress(total: int) -> AbstractContextManager[Callable[[int], None]]:
+    """A bar on a terminal, with what is left; nothing elsewhere."""
+    if not sys.stderr.isatty() or not total:
+        return nullcontext(lambda _: None)
+    from millpond.cli.progress import progress_bar
+
+    return progress_bar(total)
+
+
+@command.command("purge")
+@click.argument("topic")
+@click.option("--before", metavar="TIME", help="Letters written before then: 2026-01-31T08:30 or 30d.")
+@click.option("--redriven", "only_redriven", is_flag=True, help="Up to the first letter that has not been redriven.")
+@click.option("-a", "--all", "everything", is_flag=True, help="All that are there now.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@cluster_options
+def purge_command(
+    topic: str, before: str | None, only_redriven: bool, everything: bool, yes: bool, access: Access
+) -> None:
+    """Delete letters of TOPIC for good, oldest first. It says how many and asks.
+
+    A log is cut from its beginning: a partition loses all letters before the first one that is to stay.
+
+    \b
+    Examples:
+      millpond dlq purge orders.dlq --redriven
+      millpond dlq purge orders.dlq --before 30d
+      millpond dlq purge orders.dlq --all --yes
+    """
+    from millpond.admin.dead_letters.purge import apply_purge, plan_purge
+    from millpond.cli.points import read_moment
+
+    if sum((before is not None, only_redriven, everything)) != 1:
+        raise click.UsageError("Say what goes with one of --before, --redriven and --all.")
+    moment = None if before is None else read_moment("--before", before)
+    with access.open() as cluster:
+        plan = plan_purge(cluster, topic, before_ms=moment, only_redriven=only_redriven)
+        if not plan.records:
+            click.echo("Nothing to delete.")
+            return
+        letters = f"{plan.records:,} letter{'' if plan.records == 1 else 's'} of {topic}"
+        if not yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError(f"There is nobody to ask: add --yes to delete {letters}.")
+            lost = f", of which {plan.waiting:,} have not been redriven" if plan.waiting else ""
+            click.confirm(f"Delete {letters}{lost}?", abort=True)
+        apply_purge(cluster, plan)
+    click.echo(f"Deleted {letters}.")

@@ -1,0 +1,222 @@
+"""`millpond group`: consumer groups, their lag, their offsets and their history, on any Kafka cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import Final
+
+import click
+
+from millpond.cli.access import Access, cluster_options
+from millpond.cli.table import print_table
+
+STATES: Final = ("stable", "rebalancing", "empty", "dead")
+TYPES: Final = ("classic", "consumer")
+
+
+@click.group("group")
+def command() -> None:
+    """Consumer groups: who reads what, how far behind, and why they rebalanced.
+
+    \b
+    Examples:
+      millpond group list
+      millpond group describe billing --watch 2
+      millpond group reset billing --topic orders --to-time "1h ago" --dry-run
+      millpond group history billing
+      millpond group delete billing
+    """
+
+
+@command.command("list")
+@click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Only these; repeatable.")
+@click.option("--type", "types", type=click.Choice(TYPES), multiple=True, help="Only groups of this protocol.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@cluster_options
+def list_command(states: tuple[str, ...], types: tuple[str, ...], as_json: bool, access: Access) -> None:
+    """List the consumer groups with their protocol and state.
+
+    \b
+    Examples:
+      millpond group list
+      millpond group list --state empty --json | jq -r '.[].group'
+    """
+    from millpond.admin.groups import list_groups
+
+    with access.open() as cluster:
+        listed = list_groups(cluster)
+    groups = [each for each in listed if (not states or each.state in states) and (not types or each.type in types)]
+    if as_json:
+        click.echo(json.dumps([asdict(each) for each in groups], indent=2))
+    elif groups:
+        print_table(("Group", "Type", "State"), [(each.group, each.type, each.state) for each in groups], words=3)
+    elif states or types:
+        click.echo("No group is like that: see all with `millpond group list`.", err=True)
+    else:
+        click.echo("There are no groups yet: one comes into being with its first consumer.", err=True)
+
+
+@command.command("describe")
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs; with --watch a line each time.")
+@click.option("--watch", metavar="SECONDS", type=click.FloatRange(0.5, 3600), help="Again and again, until Ctrl-C.")
+@click.option(
+    "--sample",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 3600),
+    default=1.0,
+    show_default=True,
+    help="How long to look on for rates; 0: no rates.",
+)
+@cluster_options
+def describe_command(
+    names: tuple[str, ...], as_json: bool, watch: float | None, sample: float, access: Access
+) -> None:
+    """Show who reads what, how far behind in records and in time, and how soon it will have caught up.
+
+    Rates are those of committed offsets: a consumer that commits every 5 s wants --sample 10. "Behind" is the age
+    of the oldest record that the group has not read. A dash is what is not known or stands still.
+
+    \b
+    Examples:
+      millpond group describe billing
+      millpond group describe billing --watch 2
+      millpond group describe billing shipping --json --sample 0 | jq '.[].lag'
+    """
+    from millpond.admin.lag import LagWatch
+    from millpond.cli.group.description import show_groups, watch_groups
+
+    with access.open() as cluster:
+        lags = LagWatch(cluster, names, sample_seconds=sample)
+        if watch is None:
+            show_groups(lags.look(), as_json=as_json)
+        else:
+            watch_groups(lags, watch, as_json=as_json)
+
+
+@command.command("reset")
+@click.argument("name", metavar="GROUP")
+@click.option(
+    "-t", "--topic", "topics", metavar="T[:P,P]", multiple=True, required=True, help="What to reset; repeatable."
+)
+@click.option("--to-earliest", is_flag=True, help="The first record that is still there.")
+@click.option("--to-latest", is_flag=True, help="Only what comes from now on.")
+@click.option("--to-offset", metavar="N", type=click.IntRange(0), help="This offset.")
+@click.option("--to-time", metavar="TIME", help='The first record since then: 2026-01-31T08:30 or "1h ago".')
+@click.option("--shift", metavar="±N", type=int, help="So many records on (+) or back (-).")
+@click.option("--dry-run", is_flag=True, help="Only show what it would do.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@cluster_options
+def reset_command(
+    name: str,
+    topics: tuple[str, ...],
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_time: str | None,
+    shift: int | None,
+    dry_run: bool,
+    yes: bool,
+    access: Access,
+) -> None:
+    """Move what GROUP has committed to other offsets. It shows the change and asks first.
+
+    The group must have no active members: they would commit over it. An offset outside the log is moved to its edge.
+
+    \b
+    Examples:
+      millpond group reset billing --topic orders --to-earliest --dry-run
+      millpond group reset billing --topic orders:0,3 --to-time "1h ago"
+      millpond group reset billing --topic orders --topic refunds --shift -100 --yes
+    """
+    from millpond.admin.offset_reset import apply_reset, plan_reset
+    from millpond.cli.group.reset import print_plan, read_target, read_topics
+
+    target = read_target(to_earliest, to_latest, to_offset, to_time, shift, time.time_ns() // 1_000_000)
+    with access.open() as cluster:
+        plan = plan_reset(cluster, name, read_topics(topics), target)
+        print_plan(plan)
+        if dry_run:
+            click.echo("Nothing was changed: this was a dry run.")
+            return
+        if not plan.changes:
+            click.echo("Nothing to change: the group is there already.")
+            return
+        if not yes:
+            _ask(f"Reset group {name}?", "reset")
+        apply_reset(cluster, plan)
+    count = len(plan.changes)
+    click.echo(f"Reset {count} partition{'' if count == 1 else 's'} of group {name}.")
+
+
+@command.command("delete")
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@cluster_options
+def delete_command(names: tuple[str, ...], yes: bool, access: Access) -> None:
+    """Delete groups with all that they have committed. It asks first.
+
+    \b
+    Examples:
+      millpond group delete billing
+      millpond group delete billing shipping --yes
+    """
+    from millpond.admin.groups import delete_groups, find_groups, refuse_if_active
+
+    names = tuple(dict.fromkeys(names))
+    listed = ", ".join(names)
+    with access.open() as cluster:
+        for group in find_groups(cluster, names):
+            refuse_if_active(group, "to delete it")
+        if not yes:
+            _ask(f"Delete {listed} and all offsets of {'it' if len(names) == 1 else 'them'}?", "delete")
+        delete_groups(cluster, names)
+    click.echo(f"Deleted {listed}.")
+
+
+@command.command("history")
+@click.argument("name", metavar="GROUP")
+@click.option("-n", "--limit", metavar="N", type=click.IntRange(1), default=10, show_default=True, help="The last N.")
+@click.option("--since", metavar="TIME", help='Only since then: 2026-01-31T08:30 or "1h ago".')
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.option("--history-topic", default="__group_history", hidden=True)
+@cluster_options
+def history_command(
+    name: str, limit: int, since: str | None, as_json: bool, history_topic: str, access: Access
+) -> None:
+    """Explain the rebalances of GROUP: who came or went and why, what moved, and how long nobody read.
+
+    \b
+    Examples:
+      millpond group history billing
+      millpond group history billing --since 1h --limit 50
+      millpond group history billing --json | jq '.[].paused_ms'
+    """
+    from millpond.admin.history import read_history
+    from millpond.cli.group.history import print_history
+    from millpond.cli.points import read_moment
+
+    since_ms = read_moment("--since", since) if since is not None else None
+    with access.open() as cluster:
+        rebalances = read_history(cluster, name, limit=limit, since_ms=since_ms, topic=history_topic)
+    if as_json:
+        click.echo(json.dumps([each.written for each in rebalances or ()], indent=2))
+    elif rebalances:
+        print_history(name, rebalances)
+    elif rebalances is None:
+        click.echo(
+            "This cluster keeps no history of rebalances: no group has rebalanced yet, or it is no Millpond.",
+            err=True,
+        )
+    else:
+        span = "since then" if since is not None else "yet"
+        click.echo(f"Group {name} has not rebalanced {span}; is its name right? See `millpond group list`.", err=True)
+
+
+def _ask(question: str, verb: str) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"There is nobody to ask: add --yes to {verb} without a question.")
+    click.confirm(question, abort=True)

@@ -1,0 +1,228 @@
+"""How `millpond group describe` shows groups and their lag."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import click
+
+from millpond.admin.groups import Member
+from millpond.admin.lag import NEVER, GroupLag, LagWatch, PartitionLag
+from millpond.base.ids import TopicPartition
+from millpond.cli.table import Cell, print_table
+from millpond.cli.times import show_span
+
+NOTHING: Final = "–"
+NAP_SECONDS: Final = 0.05
+CLEAR_SCREEN: Final = "\x1b[H\x1b[2J\x1b[3J"
+
+
+def show_groups(groups: list[GroupLag], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([group_json(each) for each in groups], indent=2))
+    else:
+        print_groups(groups)
+
+
+def watch_groups(lags: LagWatch, every_seconds: float, *, as_json: bool) -> None:
+    """Until Ctrl-C, which is a good end.
+
+    The signal is only noted: what is being asked is quickly done, and a line half written would be worse.
+    """
+    stops: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: stops.append(number))
+    try:
+        while not stops:
+            groups = lags.look()
+            if as_json:
+                at = {"at_ms": time.time_ns() // 1_000_000}
+                click.echo(json.dumps(at | {"groups": [group_json(each) for each in groups]}))
+            else:
+                click.echo(CLEAR_SCREEN if sys.stdout.isatty() else "", nl=False)
+                click.secho(f"{time.strftime('%H:%M:%S')}  every {show_span(every_seconds * 1000)}", dim=True)
+                print_groups(groups)
+                if not sys.stdout.isatty():
+                    click.echo()
+            sys.stdout.flush()
+            until = time.monotonic() + every_seconds
+            while not stops and (left := until - time.monotonic()) > 0:
+                time.sleep(min(left, NAP_SECONDS))
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# As JSON: numbers plain, times in the unit that the name says, null for what is not known.
+
+
+def group_json(group_lag: GroupLag) -> dict[str, Any]:
+    group = group_lag.group
+    return {
+        "group": group.id,
+        "state": group.state,
+        "type": group.type,
+        "assignor": group.assignor,
+        "coordinator": group.coordinator,
+        "lag": group_lag.lag,
+        "behind_ms": group_lag.behind_ms,
+        "lost": group_lag.lost,
+        "uncounted": group_lag.uncounted,
+        "read_per_second": group_lag.read_per_second,
+        "written_per_second": group_lag.written_per_second,
+        "catch_up_seconds": _finite(group_lag.catch_up_seconds),
+        "members": [
+            {
+                "id": member.id,
+                "instance": member.instance,
+                "client": member.client,
+                "host": member.host,
+                "partitions": [{"topic": topic, "partition": index} for topic, index in member.partitions],
+            }
+            for member in group.members
+        ],
+        "partitions": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "member": each.member,
+                "start": each.start,
+                "end": each.end,
+                "committed": each.committed,
+                "lag": each.lag,
+                "behind_ms": each.behind_ms,
+                "lost": each.lost,
+                "read_per_second": each.read_per_second,
+                "written_per_second": each.written_per_second,
+                "catch_up_seconds": _finite(each.catch_up_seconds),
+            }
+            for each in group_lag.partitions
+        ],
+    }
+
+
+def _finite(seconds: float | None) -> float | None:
+    return None if seconds is None or seconds == NEVER else seconds
+
+
+# For people.
+
+
+def print_groups(groups: Sequence[GroupLag]) -> None:
+    for at, group_lag in enumerate(groups):
+        if at:
+            click.echo()
+        print_group(group_lag)
+
+
+def print_group(group_lag: GroupLag) -> None:
+    group = group_lag.group
+    click.secho(f"{group.id}: {group.state}, {_count(len(group.members), 'member')}, {_lag(group_lag)}", bold=True)
+    facts = [f"{group.type} protocol"]
+    facts += [f"assignor {group.assignor}"] if group.assignor else []
+    facts += [f"coordinator {group.coordinator}"] if group.coordinator else []
+    click.echo(", ".join(facts) + pace(group_lag))
+    numbers = {member.id: f"#{at}" for at, member in enumerate(group.members, 1)}
+    if group.members:
+        click.echo()
+        print_table(
+            ("By", "Member", "Client", "Host", "Partitions"),
+            [(numbers[each.id], _who(each), each.client, each.host, _held(each)) for each in group.members],
+            words=5,
+        )
+    for topic, partitions in groupby(group_lag.partitions, key=lambda each: each.topic):
+        click.echo()
+        click.secho(topic, bold=True)
+        print_table(
+            ("By", "Partition", "Start", "Committed", "End", "Lag", "Behind", "Rate", "Left"),
+            [_row(each, numbers) for each in partitions],
+        )
+    if not group_lag.partitions:
+        click.echo("It has committed nothing and nothing is assigned.")
+    if group_lag.uncounted:
+        click.echo(f"\nThe lag leaves out {group_lag.uncounted:,} records of partitions with nothing committed.")
+    if group_lag.lost:
+        click.echo(
+            f"\n{group_lag.lost:,} records were deleted before this group read them: retention is too short for it."
+        )
+
+
+def pace(group_lag: GroupLag) -> str:
+    """The end of a sentence: how fast it reads, and where that leads."""
+    if not group_lag.read_per_second:
+        return ""
+    text = f"\nreads {_rate(group_lag.read_per_second)}"
+    left = group_lag.catch_up_seconds
+    if left is None:
+        return text
+    if left == NEVER:
+        return f"{text}, while {_rate(group_lag.written_per_second)} come in: it does not catch up"
+    return f"{text}: caught up in {show_span(left * 1000)}"
+
+
+def _row(each: PartitionLag, numbers: dict[str, str]) -> list[Cell]:
+    left = each.catch_up_seconds
+    return [
+        numbers.get(each.member or "", NOTHING),
+        each.partition,
+        _known(each.start),
+        _known(each.committed),
+        _known(each.end),
+        _known(each.lag),
+        NOTHING if each.behind_ms is None else show_span(each.behind_ms),
+        _rate(each.read_per_second),
+        NOTHING if left is None else "never" if left == NEVER else show_span(left * 1000),
+    ]
+
+
+def _lag(group_lag: GroupLag) -> str:
+    if not any(each.lag is not None for each in group_lag.partitions):
+        return "lag unknown" if group_lag.partitions else "no partitions"
+    if not group_lag.lag:
+        return "no lag"
+    behind = f", {show_span(group_lag.behind_ms)} behind" if group_lag.behind_ms is not None else ""
+    return f"lag {_count(group_lag.lag, 'record')}{behind}"
+
+
+def _known(number: int | None) -> Cell:
+    return NOTHING if number is None else number
+
+
+def _rate(per_second: float | None) -> str:
+    if not per_second:
+        return NOTHING
+    return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.1f}/s"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _who(member: Member) -> str:
+    return f"{member.instance} ({member.id})" if member.instance else member.id
+
+
+def _held(member: Member) -> str:
+    return show_partitions(member.partitions) or NOTHING
+
+
+def show_partitions(partitions: Iterable[TopicPartition]) -> str:
+    """`orders 0-3, 7; refunds 1`."""
+    parts = []
+    for topic, held in groupby(sorted(partitions), key=lambda each: each[0]):
+        parts.append(f"{topic} {_runs([index for _, index in held])}")
+    return "; ".join(parts)
+
+
+def _runs(indexes: list[int]) -> str:
+    runs: list[list[int]] = []
+    for index in indexes:
+        if runs and runs[-1][-1] == index - 1:
+            runs[-1][1:] = [index]
+        else:
+            runs.append([index])
+    return ", ".join("-".join(map(str, run)) for run in runs)

@@ -1,0 +1,110 @@
+"""How `millpond group history` explains rebalances, in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+import click
+
+from millpond.admin.history import GroupRebalance, Move, RebalanceCause
+from millpond.base.ids import TopicPartition
+from millpond.cli.group.description import show_partitions
+from millpond.cli.times import show_span
+from millpond.coordinators.groups.history import Why
+
+CAUSES_SHOWN_MAX: Final = 10
+MOVES_SHOWN_MAX: Final = 20
+NOBODY: Final = "nobody"
+
+_UUID: Final = re.compile(r"-([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+
+def print_history(group: str, rebalances: Sequence[GroupRebalance]) -> None:
+    count = len(rebalances)
+    click.secho(f"{group}: the last {count} rebalances" if count > 1 else f"{group}: one rebalance", bold=True)
+    clients: dict[str, RebalanceCause] = {}
+    for rebalance in rebalances:
+        # Who was heard of once is known by name from then on.
+        clients |= {cause.member_id: cause for cause in rebalance.causes}
+        click.echo()
+        click.echo("\n".join(explain(rebalance, clients)))
+
+
+def explain(rebalance: GroupRebalance, clients: Mapping[str, RebalanceCause]) -> Iterable[str]:
+    """What happened, line by line: when and at what cost, why, what moved."""
+    members = rebalance.members
+    facts = [f"generation {rebalance.generation}"] if rebalance.generation is not None else []
+    facts += [f"{members} member{'' if members == 1 else 's'}" if members else "nobody left"]
+    facts += [f"{rebalance.protocol}"] if rebalance.protocol else []
+    paused_ms = rebalance.paused_ms
+    facts += ["not finished" if paused_ms is None else f"paused {show_span(paused_ms)}" if paused_ms else "no pause"]
+    yield click.style(_moment(rebalance.started_ms), bold=True) + "  " + ", ".join(facts)
+    causes, rejoined = _parted(rebalance.causes)
+    for cause in causes[:CAUSES_SHOWN_MAX]:
+        yield "  " + _because(cause)
+    if len(causes) > CAUSES_SHOWN_MAX:
+        yield f"  and {len(causes) - CAUSES_SHOWN_MAX} more causes"
+    if rejoined:
+        yield f"  {rejoined} member{'' if rejoined == 1 else 's'} rejoined"
+    moved = _moved(rebalance.moves)
+    for (before, after), partitions in list(moved.items())[:MOVES_SHOWN_MAX]:
+        yield f"  {show_partitions(partitions)}: {_named(before, clients)} → {_named(after, clients)}"
+    shown = sum(len(partitions) for partitions in list(moved.values())[:MOVES_SHOWN_MAX])
+    if rebalance.moves_total > shown:
+        yield f"  and {rebalance.moves_total - shown:,} more partitions moved"
+    elif not moved and members:
+        yield "  nothing moved"
+
+
+def short(member_id: str) -> str:
+    """A member's id without most of the randomness in it, still enough to tell two apart."""
+    return _plain(_UUID.sub(r"-\1", member_id))
+
+
+def _parted(causes: Sequence[RebalanceCause]) -> tuple[Sequence[RebalanceCause], int]:
+    """What set it off and what else came in between, and how many only came along, as everybody must."""
+    if not causes or causes[0].why == Why.REJOINED:
+        return causes, 0
+    real = [cause for cause in causes if cause.why != Why.REJOINED]
+    return real, len(causes) - len(real)
+
+
+def _because(cause: RebalanceCause) -> str:
+    if not cause.member_id:
+        return _plain(cause.why) + _detail(cause)
+    host = f" on {_plain(cause.client_host)}" if cause.client_host else ""
+    return f"{_named(cause.member_id, {cause.member_id: cause})}{host}: {_plain(cause.why)}{_detail(cause)}"
+
+
+def _detail(cause: RebalanceCause) -> str:
+    return f" ({_plain(cause.detail)})" if cause.detail else ""
+
+
+def _named(member_id: str | None, known: Mapping[str, RebalanceCause]) -> str:
+    if member_id is None:
+        return NOBODY
+    cause, short_id = known.get(member_id), short(member_id)
+    name = (cause.instance_id or cause.client_id) if cause else ""
+    # Most clients make their member id of the client id: once is enough.
+    return short_id if not name or short_id.startswith(name) else f"{_plain(name)} ({short_id})"
+
+
+def _moved(moves: Iterable[Move]) -> dict[tuple[str | None, str | None], list[TopicPartition]]:
+    """The partitions that went the same way, together."""
+    together: dict[tuple[str | None, str | None], list[TopicPartition]] = {}
+    for move in moves:
+        together.setdefault((move.before, move.after), []).append(move.partition)
+    return together
+
+
+def _moment(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000):%Y-%m-%d %H:%M:%S}"
+
+
+def _plain(text: str) -> str:
+    """Clients choose these words: a terminal must not obey them."""
+    return _CONTROL.sub("?", str(text))

@@ -1,0 +1,60 @@
+"""How `millpond group reset` reads what is wanted, and how it shows what would change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from millpond.admin.groups import DEAD
+from millpond.admin.offset_reset import ResetPlan, Shift, Target
+from millpond.admin.offsets import At, Beginning, End, Since
+from millpond.cli.points import read_moment
+from millpond.cli.table import Cell, print_table
+
+
+def read_target(
+    to_earliest: bool, to_latest: bool, to_offset: int | None, to_time: str | None, shift: int | None, now_ms: int
+) -> Target:
+    """The one target that the options name."""
+    named: list[Target] = []
+    if to_earliest:
+        named.append(Beginning())
+    if to_latest:
+        named.append(End())
+    if to_offset is not None:
+        named.append(At(to_offset))
+    if to_time is not None:
+        named.append(Since(read_moment("--to-time", to_time, now_ms)))
+    if shift is not None:
+        named.append(Shift(shift))
+    if len(named) != 1:
+        raise click.UsageError("Name one target: --to-earliest, --to-latest, --to-offset, --to-time or --shift.")
+    return named[0]
+
+
+def read_topics(texts: Sequence[str]) -> list[tuple[str, list[int] | None]]:
+    """`T` is every partition of the topic, `T:0,3` those two."""
+    topics: list[tuple[str, list[int] | None]] = []
+    for text in texts:
+        topic, colon, listed = text.partition(":")
+        try:
+            topics.append((topic, [int(part) for part in listed.split(",")] if colon else None))
+        except ValueError:
+            raise click.UsageError(f"--topic {text}: give partitions as {topic}:0,3.") from None
+    return topics
+
+
+def print_plan(plan: ResetPlan) -> None:
+    if plan.group.state == DEAD:
+        click.echo(f"There is no group {plan.group.id} yet: it comes into being with these offsets.")
+    rows: list[list[Cell]] = []
+    for step in plan.steps:
+        topic, index = step.partition
+        before = step.before
+        change = "" if before is None else f"{step.after - before:+,}" if step.after != before else "stays"
+        rows.append([topic, index, "–" if before is None else before, step.after, change])
+    print_table(("Topic", "Partition", "Before", "After", "Change"), rows)
+    for step in plan.steps:
+        if step.note:
+            click.echo(f"{step.partition[0]}-{step.partition[1]}: {step.note}")

@@ -1,0 +1,1 @@
+"""`millpond log`: the files of a data folder."""

@@ -1,0 +1,1 @@
+"""`millpond pipeline`: declared jobs on Spark."""

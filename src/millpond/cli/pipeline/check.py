@@ -1,0 +1,135 @@
+"""What `millpond pipeline check` says: a declaration as it was understood, and whether Spark can run here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import click
+
+from millpond.cli.panel import Row, panel
+from millpond.cli.pipeline.file import Wrong, sentence
+from millpond.spark.pipelines.context import dead_letter_topics, parse_options, source_options
+from millpond.spark.pipelines.declaration import DeclarationError, Pipeline, kind_of
+from millpond.spark.pipelines.kind import Job
+from millpond.spark.pipelines.session import SessionError, check_python, find_java
+from millpond.spark.pipelines.values import Duration, key_of
+from millpond.spark.versions import installed_version
+
+SECRET: Final = re.compile(r"password|secret|jaas|token|private|keystore\.key|credential", re.IGNORECASE)
+HIDDEN: Final = "(hidden)"
+
+
+def print_declaration(pipeline: Pipeline, *, as_json: bool) -> None:
+    check_options(pipeline)
+    if as_json:
+        click.echo(json.dumps(plain(pipeline), indent=2))
+        return
+    click.echo(panel(pipeline.name, list(rows(pipeline))))
+    try:
+        check_python()
+        java = find_java()
+    except SessionError as fault:
+        click.echo(f"The declaration is in order, but Spark cannot run here: {sentence(str(fault))}")
+        return
+    click.echo(
+        f"The declaration is in order. Spark {installed_version('pyspark')} is here, with Java {java.version}."
+    )
+
+
+def check_options(pipeline: Pipeline) -> None:
+    """The source's options, as the source itself will read them."""
+    from millpond.spark.options import OptionError, read_options
+
+    if pipeline.source is None:
+        return
+    try:
+        for job in pipeline.jobs:
+            if kind_of(job).reads_source:
+                read_options(source_options(pipeline, job) | parse_options(pipeline, job), "readStream")
+    except DeclarationError as fault:
+        raise Wrong(sentence(str(fault))) from None
+    except OptionError as fault:
+        raise Wrong(sentence(f"[source] options: {fault}")) from None
+
+
+def rows(pipeline: Pipeline) -> Iterator[Row]:
+    yield "checkpoint", pipeline.checkpoint
+    yield "trigger", pipeline.trigger
+    source, parse = pipeline.source, pipeline.parse
+    if source is not None:
+        what = ", ".join(source.topic) or f"topics like {source.pattern}"
+        start = f"{source.start:%Y-%m-%dT%H:%M:%SZ}" if isinstance(source.start, datetime) else source.start
+        yield "reads", f"{what} at {source.bootstrap}, first from {start}"
+        if source.group:
+            yield "group", source.group
+        for key, text in source.options.items():
+            yield "option", f"{key} = {HIDDEN if SECRET.search(key) else text}"
+        yield "values", parse.format + (f": {_short(parse.schema_text())}" if parse.format != "raw" else "")
+        if parse.format != "raw":
+            letters = ", ".join(dead_letter_topics(pipeline, source.topic))
+            yield "bad records", parse.bad_records + (f" to {letters}" if letters else "")
+    for number, step in enumerate(pipeline.transforms, 1):
+        yield f"step {number}", (f"{step.name}: " if step.name else "") + _short(step.sql)
+    for key, text in pipeline.spark.conf.items():
+        yield "spark", f"{key} = {HIDDEN if SECRET.search(key) else text}"
+    for job in pipeline.jobs:
+        yield "", ""
+        yield from _job_rows(job)
+
+
+def _job_rows(job: Job) -> Iterator[Row]:
+    kind = kind_of(job)
+    yield "job", f"{job.name}: {kind.doc}" if job.name == kind.name else f"{job.name} ({kind.name}): {kind.doc}"
+    for key, given in _said(job).items():
+        if key != "name":
+            yield f"  {key}", _short(_told(given))
+
+
+def _said(table: Any) -> dict[str, Any]:
+    """What is not as it would be by itself."""
+    pairs = ((each, getattr(table, each.name)) for each in dataclasses.fields(table))
+    return {key_of(each): given for each, given in pairs if given != each.default and given not in (None, "", (), {})}
+
+
+def _told(given: Any) -> str:
+    if dataclasses.is_dataclass(given) and not isinstance(given, Duration | type):
+        return _told(_said(given))
+    if isinstance(given, Mapping):
+        shown = (f"{key} = {HIDDEN if SECRET.search(str(key)) else _told(each)}" for key, each in given.items())
+        return ", ".join(shown)
+    if isinstance(given, tuple | list):
+        return ", ".join(map(_told, given))
+    if isinstance(given, bool):
+        return str(given).lower()
+    return f"{given:,}" if isinstance(given, int) else str(given)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 100 else line[:99] + "…"
+
+
+def plain(given: Any, key: str = "") -> Any:
+    """As JSON has it, without secrets."""
+    if isinstance(given, Duration | datetime):
+        return str(given)
+    if isinstance(given, Pipeline):
+        return {each.name: plain(getattr(given, each.name)) for each in dataclasses.fields(given)}
+    if isinstance(given, Job):
+        return {"kind": given.kind} | _fields(given)
+    if dataclasses.is_dataclass(given):
+        return _fields(given)
+    if isinstance(given, Mapping):
+        return {name: plain(each, str(name)) for name, each in given.items()}
+    if isinstance(given, tuple | list):
+        return [plain(each) for each in given]
+    return HIDDEN if isinstance(given, str) and SECRET.search(key) else given
+
+
+def _fields(given: Any) -> dict[str, Any]:
+    return {key_of(each): plain(getattr(given, each.name), each.name) for each in dataclasses.fields(given)}

@@ -1,0 +1,160 @@
+"""`millpond pipeline`: what is declared in a small file, run on Spark and watched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from millpond.cli.errors import Failed
+from millpond.cli.pipeline.file import load
+
+
+@click.group("pipeline")
+def command() -> None:
+    """Pipelines: topics into tables and topics, exactly once, on Spark.
+
+    A pipeline is declared in a small TOML file: what it reads, how it parses, SQL in between, and jobs such as
+    archive, aggregate and latest. Spark comes with pip install 'millpond[spark]', and needs Java.
+
+    \b
+    Examples:
+      millpond pipeline init orders.toml
+      millpond pipeline check orders.toml
+      millpond pipeline run orders.toml
+      millpond pipeline run orders.toml --once --json
+      millpond pipeline status --watch
+    """
+
+
+@command.command("init")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default="pipeline.toml")
+@click.option("-k", "--kind", "wanted", metavar="KIND", multiple=True, help="A job of this kind; repeatable.")
+@click.option("-t", "--topic", default="orders", show_default=True, help="The topic that it reads.")
+@click.option("--force", is_flag=True, help="Over a file that is there.")
+def init_command(file: Path, wanted: tuple[str, ...], topic: str, force: bool) -> None:
+    """Write an example to begin with: a commented declaration in FILE (pipeline.toml).
+
+    \b
+    Examples:
+      millpond pipeline init
+      millpond pipeline init orders.toml --topic orders --kind archive --kind latest
+    """
+    from millpond.cli.pipeline.example import example
+
+    text = example(file.stem, topic, wanted)
+    if file.exists() and not force:
+        raise Failed(f"{file} is there already: name another file, or add --force.")
+    try:
+        file.write_text(text)
+    except OSError as fault:
+        raise Failed(f"{file} cannot be written: {fault.strerror}.") from None
+    click.echo(f"Wrote {file}. Next: millpond pipeline check {file}")
+
+
+@command.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+def check_command(file: Path, as_json: bool) -> None:
+    """Say what FILE declares, and whether Spark can run here. Nothing is started.
+
+    Passwords are not shown.
+
+    \b
+    Examples:
+      millpond pipeline check orders.toml
+      millpond pipeline check orders.toml --json | jq .jobs
+    """
+    from millpond.cli.pipeline.check import print_declaration
+
+    print_declaration(load(file), as_json=as_json)
+
+
+@command.command("run")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--once", is_flag=True, help="Take what is there now, and end.")
+@click.option("--master", metavar="URL", help="Where Spark runs: local[*] (the default), spark://host:7077, yarn, …")
+@click.option("--remote", metavar="URL", help="A Spark Connect server, as sc://host:15002; needs no Java here.")
+@click.option("-c", "--conf", metavar="KEY=VALUE", multiple=True, help="A setting of Spark; repeatable.")
+@click.option("--metrics", metavar="ADDRESS", default="", help="Serve metrics for Prometheus, as 127.0.0.1:9108.")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON each time, for programs.")
+@click.option("-q", "--quiet", is_flag=True, help="Only say how it ended.")
+@click.option("--every", metavar="SECONDS", type=click.FloatRange(1, 3600), help="How often lines are printed.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["error", "warn", "info", "debug"]),
+    default="error",
+    show_default=True,
+    help="How much Spark writes into its log.",
+)
+def run_command(
+    file: Path,
+    once: bool,
+    master: str | None,
+    remote: str | None,
+    conf: tuple[str, ...],
+    metrics: str,
+    as_json: bool,
+    quiet: bool,
+    every: float | None,
+    log_level: str,
+) -> None:
+    """Run the pipeline that FILE declares, until Ctrl-C; the next run goes on from where this one ends.
+
+    On a terminal a table shows how it goes: rates, lag, and the time a batch takes; elsewhere lines do. SIGTERM and
+    Ctrl-C let the batch that is under way end for a moment; a second one does not wait. It ends with 0 when it was
+    stopped or is done, with 1 when a job failed, with 2 when the declaration is wrong.
+
+    \b
+    Examples:
+      millpond pipeline run orders.toml
+      millpond pipeline run orders.toml --once
+      millpond pipeline run orders.toml --metrics 127.0.0.1:9108
+      millpond pipeline run orders.toml --master spark://10.0.0.5:7077 -c spark.executor.memory=4g
+    """
+    from millpond.cli.pipeline.run import run_pipeline
+
+    if master and remote:
+        raise click.UsageError("--master and --remote are two ways to reach Spark: give one of them.")
+    run_pipeline(
+        load(file),
+        once=once,
+        master=master or "",
+        remote=remote or "",
+        conf=read_conf(conf),
+        metrics=metrics,
+        log_level=log_level.upper(),
+        style="quiet" if quiet else "json" if as_json else "auto",
+        every_seconds=every,
+    )
+
+
+@command.command("status")
+@click.argument("what", metavar="[FILE|FOLDER|NAME]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs; with --watch a line each time.")
+@click.option("--watch", is_flag=True, help="Again every second, until Ctrl-C.")
+def status_command(what: str | None, as_json: bool, watch: bool) -> None:
+    """Show the pipelines that run or ran here: since when, batches, rates, lag and the last error.
+
+    Without an argument these are all that keep their state in .millpond/pipelines. A pipeline is dead when its
+    process ended without a word; running it again repairs that.
+
+    \b
+    Examples:
+      millpond pipeline status
+      millpond pipeline status orders.toml --watch
+      millpond pipeline status --json | jq '.[] | select(.condition != "running").name'
+    """
+    from millpond.cli.pipeline.status import show_statuses
+
+    show_statuses(what, as_json=as_json, watch=watch)
+
+
+def read_conf(given: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in given:
+        key, is_there, text = each.partition("=")
+        if not is_there or not key.strip():
+            raise click.UsageError(f"--conf {each}: write it as KEY=VALUE, as spark.executor.memory=4g.")
+        found[key.strip()] = text.strip()
+    return found

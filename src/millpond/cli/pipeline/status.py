@@ -1,0 +1,124 @@
+"""`millpond pipeline status`: what runs and what ran, read from the files that runs leave."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from millpond.admin.errors import nearest
+from millpond.cli.errors import Failed
+from millpond.cli.pipeline.figures import COLUMNS, WORDS, cells, drawn, extras
+from millpond.cli.pipeline.file import load
+from millpond.cli.table import print_table
+from millpond.cli.times import show_span
+from millpond.spark.pipelines.declaration import HOME
+from millpond.spark.pipelines.status import Status, find_statuses, read_status
+
+WATCH_SECONDS: Final = 1.0
+
+
+def show_statuses(what: str | None, *, as_json: bool, watch: bool) -> None:
+    found = look(what)
+    if not watch:
+        _show(found, as_json=as_json)
+        return
+    stop = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: stop.set())
+    try:
+        if as_json or not sys.stdout.isatty():
+            _watch_lines(what, stop, as_json=as_json)
+        else:
+            _watch_screen(what, stop)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def look(what: str | None) -> list[Status]:
+    """The pipelines that were asked for."""
+    if what is None:
+        found = [status for _, status in find_statuses(Path(HOME))]
+        if not found:
+            raise Failed(f"No pipeline has run here: there is none in {HOME}. Name a file, or a folder of pipelines.")
+        return found
+    folder = Path(what)
+    if folder.is_dir():
+        one = read_status(folder)
+        found = [one] if one is not None else [status for _, status in find_statuses(folder)]
+        if not found:
+            raise Failed(f"No pipeline has run in {folder}: there is no status in it.")
+        return found
+    if folder.is_file() or what.endswith(".toml"):
+        pipeline = load(folder)
+        status = read_status(pipeline.folder)
+        if status is None:
+            raise Failed(f"{pipeline.name} has not run yet: start it with `millpond pipeline run {what}`.")
+        return [status]
+    status = read_status(Path(HOME) / what)
+    if status is None:
+        known = [status.snapshot.name for _, status in find_statuses(Path(HOME))]
+        raise Failed(f"There is no pipeline {what} in {HOME}{nearest(what, known)}")
+    return [status]
+
+
+def as_object(status: Status) -> dict[str, Any]:
+    return {"condition": status.condition} | status.snapshot.as_object()
+
+
+def _show(found: list[Status], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([as_object(each) for each in found], indent=2))
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        for number, each in enumerate(found):
+            if number:
+                console.print()
+            console.print(drawn(each.snapshot, each.condition))
+    else:
+        _print_plain(found)
+
+
+def _print_plain(found: list[Status]) -> None:
+    rows = [(each.snapshot.name, each.condition, *cells(job)) for each in found for job in each.snapshot.jobs]
+    print_table(("Pipeline", "Condition", *COLUMNS), rows, words=2 + WORDS)
+    for each in found:
+        for job in each.snapshot.jobs:
+            told = "  ".join(f"{name} {text}" for name, text in extras(job))
+            if told:
+                click.echo(f"{each.snapshot.name}, {job.name}: {told}")
+        if each.snapshot.error:
+            click.echo(f"{each.snapshot.name}: {each.snapshot.error}")
+
+
+def _watch_lines(what: str | None, stop: threading.Event, *, as_json: bool) -> None:
+    while not stop.is_set():
+        found = look(what)
+        if as_json:
+            click.echo(json.dumps([as_object(each) for each in found]))
+        else:
+            _print_plain(found)
+            click.echo()
+        sys.stdout.flush()
+        stop.wait(WATCH_SECONDS)
+
+
+def _watch_screen(what: str | None, stop: threading.Event) -> None:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(highlight=False), auto_refresh=False) as live:
+        while not stop.is_set():
+            parts: list[Any] = []
+            for each in look(what):
+                parts += [drawn(each.snapshot, each.condition), Text("")]
+            foot = Text(f"  every {show_span(WATCH_SECONDS * 1000)} · Ctrl-C ends", style="dim")
+            live.update(Group(*parts, foot), refresh=True)
+            stop.wait(WATCH_SECONDS)

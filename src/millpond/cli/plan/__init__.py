@@ -1,0 +1,1 @@
+"""`millpond plan`: how much hardware a workload needs."""

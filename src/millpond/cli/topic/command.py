@@ -1,0 +1,177 @@
+"""`millpond topic`: create, list, describe, alter and delete topics, over the wire of any Kafka cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+
+from millpond.cli.access import Access, cluster_options, pairs
+from millpond.cli.table import print_table
+
+INTERNAL = "__"
+"""How the names of the cluster's own topics begin."""
+
+
+@click.group("topic")
+def command() -> None:
+    """Create, list, describe, alter and delete topics.
+
+    \b
+    Examples:
+      millpond topic create orders --partitions 3 --set retention.ms=86400000
+      millpond topic list
+      millpond topic describe orders
+      millpond topic alter orders --partitions 6
+      millpond topic delete orders
+    """
+
+
+@command.command("create")
+@click.argument("name")
+@click.option("-p", "--partitions", metavar="N", type=click.IntRange(1), help="[default: the cluster's]")
+@click.option("-r", "--replicas", metavar="N", type=click.IntRange(1), help="[default: the cluster's]")
+@click.option("--set", "sets", metavar="NAME=VALUE", multiple=True, help="A setting of the topic; may be repeated.")
+@click.option("--if-not-exists", is_flag=True, help="A topic that is there already is fine.")
+@cluster_options
+def create_command(
+    name: str,
+    partitions: int | None,
+    replicas: int | None,
+    sets: tuple[str, ...],
+    if_not_exists: bool,
+    access: Access,
+) -> None:
+    """Create the topic NAME.
+
+    \b
+    Examples:
+      millpond topic create orders
+      millpond topic create orders --partitions 3 --set cleanup.policy=compact
+    """
+    from millpond.admin.topics import BY_DEFAULT, TopicExists, create_topic
+
+    with access.open() as cluster:
+        try:
+            create_topic(cluster, name, partitions or BY_DEFAULT, replicas or BY_DEFAULT, pairs(sets, "--set"))
+        except TopicExists:
+            if not if_not_exists:
+                raise
+            click.echo(f"Topic {name} exists already.")
+            return
+        there = cluster.topics([name]).get(name)
+    count = len(there.partitions) if there is not None else partitions or 0
+    click.echo(f"Created topic {name} with {_counted(count, 'partition')}.")
+
+
+@command.command("list")
+@click.option("--internal", is_flag=True, help="Also the cluster's own topics.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@cluster_options
+def list_command(internal: bool, as_json: bool, access: Access) -> None:
+    """List the topics with their numbers of partitions and replicas.
+
+    \b
+    Example:
+      millpond topic list --json | jq '.[].name'
+    """
+    with access.open() as cluster:
+        known = cluster.topics()
+    topics = [
+        (name, len(topic.partitions), max((len(each.replicas) for each in topic.partitions.values()), default=0))
+        for name, topic in sorted(known.items())
+        if internal or not name.startswith(INTERNAL)
+    ]
+    if as_json:
+        click.echo(json.dumps([{"name": n, "partitions": p, "replicas": r} for n, p, r in topics], indent=2))
+    elif topics:
+        print_table(("Topic", "Partitions", "Replicas"), topics)
+    else:
+        click.echo("There are no topics yet: create one with `millpond topic create NAME`.", err=True)
+
+
+@command.command("describe")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@cluster_options
+def describe_command(names: tuple[str, ...], as_json: bool, access: Access) -> None:
+    """Show the partitions of topics, what is in them, and the settings that are not the default.
+
+    \b
+    Examples:
+      millpond topic describe orders
+      millpond topic describe orders payments --json
+    """
+    from millpond.admin.topics import describe_topics
+    from millpond.cli.topic.description import print_description
+
+    with access.open() as cluster:
+        topics = describe_topics(cluster, names)
+    if as_json:
+        click.echo(json.dumps([asdict(topic) for topic in topics], indent=2))
+        return
+    for at, topic in enumerate(topics):
+        if at:
+            click.echo()
+        print_description(topic)
+
+
+@command.command("alter")
+@click.argument("name")
+@click.option("-p", "--partitions", metavar="N", type=click.IntRange(1), help="Grow to this many partitions.")
+@click.option("--set", "sets", metavar="NAME=VALUE", multiple=True, help="Change a setting; may be repeated.")
+@click.option("--unset", "unsets", metavar="NAME", multiple=True, help="Back to the default; may be repeated.")
+@cluster_options
+def alter_command(
+    name: str, partitions: int | None, sets: tuple[str, ...], unsets: tuple[str, ...], access: Access
+) -> None:
+    """Change settings of the topic NAME, or give it more partitions (there is no way back to fewer).
+
+    \b
+    Examples:
+      millpond topic alter orders --set retention.ms=3600000 --unset cleanup.policy
+      millpond topic alter orders --partitions 6
+    """
+    from millpond.admin.topics import alter_topic, find_topic, grow_topic
+
+    settings = pairs(sets, "--set")
+    if partitions is None and not settings and not unsets:
+        raise click.UsageError("Say what to change: --partitions, --set or --unset.")
+    with access.open() as cluster:
+        find_topic(cluster, name)
+        if settings or unsets:
+            alter_topic(cluster, name, settings, unsets)
+        if partitions is not None:
+            grow_topic(cluster, name, partitions)
+    click.echo(f"Changed topic {name}.")
+
+
+@command.command("delete")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@cluster_options
+def delete_command(names: tuple[str, ...], yes: bool, access: Access) -> None:
+    """Delete topics with all that is in them. It asks first.
+
+    \b
+    Examples:
+      millpond topic delete orders
+      millpond topic delete orders payments --yes
+    """
+    from millpond.admin.topics import delete_topics, find_topics
+
+    with access.open() as cluster:
+        find_topics(cluster, names, to_create=False)
+        listed = ", ".join(names)
+        if not yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError("There is nobody to ask: add --yes to delete without a question.")
+            click.confirm(f"Delete {listed} and every record in {'it' if len(names) == 1 else 'them'}?", abort=True)
+        delete_topics(cluster, names)
+    click.echo(f"Deleted {listed}.")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,40 @@
+"""How `millpond topic describe` shows a topic."""
+
+from __future__ import annotations
+
+import click
+
+from millpond.admin.topics import TopicFacts
+from millpond.cli.table import Cell, byte_size, print_table
+
+
+def print_description(topic: TopicFacts) -> None:
+    records = sum((each.end or 0) - (each.start or 0) for each in topic.partitions)
+    sizes = [each.size_bytes for each in topic.partitions if each.size_bytes is not None]
+    size = f", {byte_size(sum(sizes))}" if sizes else ""
+    count = len(topic.partitions)
+    # Offsets, not records: compaction and markers take some without leaving a record.
+    click.secho(f"{topic.name}: {count} partition{'' if count == 1 else 's'}, {records:,} offsets{size}", bold=True)
+    rows: list[list[Cell]] = [
+        [
+            each.partition,
+            "none" if each.leader < 0 else each.leader,
+            ",".join(map(str, each.replicas)),
+            ",".join(map(str, each.in_sync)),
+            "-" if each.start is None else each.start,
+            "-" if each.end is None else each.end,
+            "-" if each.size_bytes is None else byte_size(each.size_bytes),
+        ]
+        for each in topic.partitions
+    ]
+    print_table(("Partition", "Leader", "Replicas", "In sync", "Start", "End", "Size"), rows, words=0)
+    if topic.settings:
+        click.echo()
+        print_table(
+            ("Setting", "Value", "From"),
+            [
+                (each.name, each.value if each.value is not None else "(hidden)", each.source)
+                for each in topic.settings
+            ],
+            words=3,
+        )

@@ -1,0 +1,1 @@
+"""`millpond trace`: where a record's time goes."""

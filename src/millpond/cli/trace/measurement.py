@@ -1,0 +1,297 @@
+"""Records sent one at a time, and everything about their way that a client can see.
+
+The producer's own part comes from librdkafka's statistics, which are asked for so often that one record is alone in
+them. The network's part is half a TCP handshake each way: the kernel answers that, not the broker. What is left of
+the round trip is the broker's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from millpond.cli.access import ANSWER_SECONDS, Access
+from millpond.cli.errors import Failed, failed
+from millpond.cli.trace.hops import Times
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Message
+
+HEADER: Final = "millpond-trace"
+STATISTICS_MS: Final = 10
+WARM_UP: Final = 3
+HANDSHAKES: Final = 9
+PARTS: Final = ("int_latency", "outbuf_latency", "rtt")
+LOG_APPEND_TIME: Final = 2
+
+
+class Leader(NamedTuple):
+    """Where the records go."""
+
+    topic: str
+    partition: int
+    broker: int
+    address: tuple[str, int]
+
+
+class Sent(NamedTuple):
+    began: float
+    """By the monotonic clock, in seconds; the others are spans in milliseconds."""
+    wall_ms: float
+    latency_ms: float
+    linger_ms: float
+    queued_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    records: Sequence[Times]
+    leader_only_ms: Sequence[float]
+    """What the broker took for records that only the leader had to append; empty if none were sent."""
+    network_ms: float
+    """A round trip of the network alone."""
+    group: str
+    """As which the records were read back."""
+    clock_ms: float | None
+    """How far the broker's clock is ahead of ours, where it stamps what it appends."""
+
+
+def trace(
+    access: Access, leader: Leader, *, count: int, size: int, linger_ms: float, acks: str, does_commit: bool
+) -> Traced:
+    network_ms = _handshake_ms(leader.address)
+    with _Reader(access, leader, does_commit) as reader:
+        sender = _Sender(access, leader, acks, linger_ms)
+        # Only with acks=all is there something to tell apart.
+        twin = _Sender(access, leader, "1", linger_ms) if acks == "all" else None
+        for _ in range(WARM_UP):
+            reader.wait_for(_one(sender, reader, size)[0])
+            if twin is not None:
+                _one(twin, reader, size)
+        records, leader_only_ms, clocks_ms = [], [], []
+        for _ in range(count):
+            if twin is not None:
+                sent = _one(twin, reader, size)[1]
+                leader_only_ms.append(_broker_ms(sent, network_ms))
+            index, sent = _one(sender, reader, size)
+            read = reader.wait_for(index)
+            times = _times(sent, read, network_ms)
+            records.append(times)
+            if read.append_time_ms is not None:
+                appended_ms = sent.wall_ms + times.linger + times.send + times.broker / 2
+                # Timestamps are cut to whole milliseconds: on average half of one is missing.
+                clocks_ms.append(read.append_time_ms + 0.5 - appended_ms)
+    return Traced(records, leader_only_ms, network_ms, reader.group, median(clocks_ms) if clocks_ms else None)
+
+
+def _one(sender: _Sender, reader: _Reader, size: int) -> tuple[int, Sent]:
+    index, headers = reader.announce()
+    return index, sender.send(os.urandom(size), headers)
+
+
+def _broker_ms(sent: Sent, network_ms: float) -> float:
+    return max(0.0, sent.latency_ms - sent.linger_ms - sent.queued_ms - network_ms)
+
+
+def _times(sent: Sent, read: Read, network_ms: float) -> Times:
+    return Times(
+        linger=sent.linger_ms,
+        send=sent.queued_ms + network_ms / 2,
+        broker=_broker_ms(sent, network_ms),
+        acknowledge=network_ms / 2,
+        arrived=(read.arrived - sent.began) * 1000,
+        process=(read.processed - read.arrived) * 1000,
+        acknowledged=sent.latency_ms,
+    )
+
+
+def _handshake_ms(address: tuple[str, int]) -> float:
+    """The usual time of a TCP handshake. Names are looked up before, so that none of it is theirs."""
+    try:
+        family, kind, number, _, target = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+        spans = []
+        for _ in range(HANDSHAKES):
+            with socket.socket(family, kind, number) as probe:
+                probe.settimeout(ANSWER_SECONDS)
+                began = time.perf_counter()
+                probe.connect(target)
+                spans.append((time.perf_counter() - began) * 1000)
+    except OSError as error:
+        raise Failed(f"The leader at {address[0]}:{address[1]} cannot be reached: {error}.") from None
+    return median(spans)
+
+
+class _Sender:
+    """Sends one record at a time and learns from the statistics where its time went."""
+
+    def __init__(self, access: Access, leader: Leader, acks: str, linger_ms: float) -> None:
+        self._leader = leader
+        self._sums: dict[str, tuple[float, int]] = {}
+        self._reports = 0
+        self._producer = access.producer(
+            acks=acks,
+            linger_ms=linger_ms,
+            message_timeout_ms=int(ANSWER_SECONDS * 1000),
+            statistics_interval_ms=STATISTICS_MS,
+            stats_cb=self._on_statistics,
+        )
+
+    def send(self, value: bytes, headers: dict[str, bytes]) -> Sent:
+        self._sums = dict.fromkeys(PARTS, (0.0, 0))
+        delivered: list[tuple[KafkaError | None, Message]] = []
+        wall_ms, began = time.time() * 1000, time.monotonic()
+        self._producer.produce(
+            self._leader.topic,
+            value,
+            partition=self._leader.partition,
+            headers=list(headers.items()),
+            on_delivery=lambda fault, message: delivered.append((fault, message)),
+        )
+        while not delivered:
+            self._producer.poll(0.1)
+        fault, message = delivered[0]
+        if fault is not None:
+            raise failed("A record was not acknowledged", fault)
+        latency_ms = (message.latency() or 0.0) * 1000
+        self._wait_for_statistics()
+        return Sent(began, wall_ms, latency_ms, *(self._mean_ms(part) for part in PARTS[:2]))
+
+    def _wait_for_statistics(self) -> None:
+        """The next report may have been written before the acknowledgement came; the one after it was not."""
+        enough = self._reports + 2
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while self._reports < enough and not all(count for _, count in self._sums.values()):
+            self._producer.poll(0.1)
+            if time.monotonic() > deadline:
+                raise Failed("The client library gives no statistics: is statistics.interval.ms set with -X?")
+
+    def _mean_ms(self, part: str) -> float:
+        # A question of the library's own (metadata, say) may have gone the same way meanwhile: then the mean is told.
+        total, count = self._sums[part]
+        return total / count / 1000 if count else 0.0
+
+    def _on_statistics(self, text: str) -> None:
+        self._reports += 1
+        for broker in json.loads(text).get("brokers", {}).values():
+            if broker.get("nodeid") == self._leader.broker:
+                self._add(broker)
+
+    def _add(self, broker: dict[str, Any]) -> None:
+        for part in PARTS:
+            window = broker.get(part, {})
+            total, count = self._sums.get(part, (0.0, 0))
+            self._sums[part] = total + window.get("sum", 0), count + window.get("cnt", 0)
+
+
+class Read(NamedTuple):
+    arrived: float
+    processed: float
+    append_time_ms: float | None
+
+
+class _Reader:
+    """A consumer on a thread of its own, which notes when each record came and when it was done with it."""
+
+    def __init__(self, access: Access, leader: Leader, does_commit: bool) -> None:
+        self._run = os.urandom(6).hex()
+        self._leader = leader
+        self._does_commit = does_commit
+        self.group = f"millpond-trace-{self._run}"
+        self._announced = 0
+        self._found: dict[int, Read] = {}
+        self._news = threading.Condition()
+        self._fault: KafkaError | None = None
+        self._is_over = False
+        self._consumer: Consumer = access.consumer(
+            group_id=self.group,
+            enable_auto_commit=False,
+            auto_offset_reset="error",
+            # Somebody's open transaction would hold our records back.
+            isolation_level="read_uncommitted",
+        )
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+
+    def __enter__(self) -> _Reader:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        topic, partition = self._leader.topic, self._leader.partition
+        try:
+            _, end = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_SECONDS)
+        except KafkaException as refusal:
+            self._consumer.close()
+            raise failed(f"The end of {topic} is not known", refusal.args[0]) from None
+        self._consumer.assign([TopicPartition(topic, partition, end)])
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        self._thread.join()
+        self._consumer.close()
+
+    def announce(self) -> tuple[int, dict[str, bytes]]:
+        """A number for the next record, and the headers that it is known by."""
+        self._announced += 1
+        return self._announced, {HEADER: f"{self._run}/{self._announced}".encode()}
+
+    def wait_for(self, index: int) -> Read:
+        with self._news:
+            self._news.wait_for(lambda: index in self._found or self._fault is not None, ANSWER_SECONDS)
+            if index in self._found:
+                return self._found[index]
+        if self._fault is not None:
+            raise failed("The records cannot be read back", self._fault)
+        raise Failed(f"A record was acknowledged but could not be read within {ANSWER_SECONDS:g} seconds.")
+
+    def _loop(self) -> None:
+        while not self._is_over:
+            message = self._consumer.poll(0.1)
+            arrived = time.monotonic()
+            if message is None:
+                continue
+            fault = message.error()
+            if fault is not None:
+                if not fault.retriable():
+                    self._tell_fault(fault)
+                continue
+            index = self._index_of(message)
+            if index is None:
+                continue
+            self._process(message)
+            with self._news:
+                self._found[index] = Read(arrived, time.monotonic(), _append_time(message))
+                self._news.notify_all()
+
+    def _process(self, message: Message) -> None:
+        from confluent_kafka import KafkaException
+
+        if self._does_commit:
+            try:
+                self._consumer.commit(message=message, asynchronous=False)
+            except KafkaException as refusal:
+                self._tell_fault(refusal.args[0])
+
+    def _tell_fault(self, fault: KafkaError) -> None:
+        with self._news:
+            self._fault = fault
+            self._news.notify_all()
+
+    def _index_of(self, message: Message) -> int | None:
+        for name, value in cast("list[tuple[str, bytes | None]]", message.headers() or ()):
+            if name == HEADER and isinstance(value, bytes):
+                run, _, number = value.decode(errors="replace").partition("/")
+                if run == self._run:
+                    return int(number)
+        return None
+
+
+def _append_time(message: Message) -> float | None:
+    kind, stamp_ms = message.timestamp()
+    return float(stamp_ms) if kind == LOG_APPEND_TIME else None

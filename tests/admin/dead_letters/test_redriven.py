@@ -1,0 +1,37 @@
+"""The marks that say which letters were redriven."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond.admin.dead_letters.letters import LetterId
+from millpond.admin.dead_letters.redriven import PAGE_OFFSETS, Redriven
+
+LETTERS = st.sets(st.builds(LetterId, st.integers(0, 2), st.integers(0, 3 * PAGE_OFFSETS)), max_size=60)
+
+
+@given(LETTERS, st.sets(st.builds(LetterId, st.integers(0, 2), st.integers(0, 100))))
+def test_marks_come_back_as_they_were_written(some: set[LetterId], dense: set[LetterId]) -> None:
+    letters = some | dense
+    marks = Redriven("id")
+    pages = {marks.add(letter) for letter in letters}
+    assert len(marks) == len(letters)
+    again, other = Redriven("id"), Redriven("another")
+    for key, value in marks.written(pages):
+        again.read(key, value)
+        other.read(key, value)
+    assert len(again) == len(letters)
+    assert all(letter in again for letter in letters)
+    assert len(other) == 0
+    neighbours = {LetterId(partition, offset + 1) for partition, offset in letters} - letters
+    assert not any(letter in again for letter in neighbours)
+
+
+def test_a_later_mark_replaces_an_earlier_one_and_a_tombstone_all() -> None:
+    marks = Redriven("id")
+    marks.read(b"0/0", b'{"topic_id":"id","redriven":[[3,5]]}')
+    marks.read(b"0/0", b'{"topic_id":"id","redriven":[[3,3]]}')
+    assert len(marks) == 1
+    marks.read(b"0/0", None)
+    assert len(marks) == 0

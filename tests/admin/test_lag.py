@@ -1,0 +1,86 @@
+"""Lag, rates and what follows from them, out of samples."""
+
+from __future__ import annotations
+
+import pytest
+
+from millpond.admin.groups import Group, Member
+from millpond.admin.lag import NEVER, Sample, catch_up, lags_of, oldest_unread
+from millpond.admin.offsets import Bounds
+from millpond.base.ids import TopicPartition
+
+ONE = TopicPartition("t", 0)
+TWO = TopicPartition("t", 1)
+GROUP = Group("g", "stable", "classic", "range", "localhost:9092", (Member("m", None, "c", "h", (ONE, TWO)),))
+
+
+def sample(at: float, committed: dict[TopicPartition, int], bounds: dict[TopicPartition, Bounds]) -> Sample:
+    return Sample(at, {"g": committed}, bounds)
+
+
+@pytest.mark.parametrize(
+    ("lag", "read", "written", "seconds"),
+    [
+        (100, 20.0, 0.0, 5.0),
+        (100, 20.0, 10.0, 10.0),
+        (100, 20.0, None, 5.0),
+        (100, 20.0, 20.0, NEVER),
+        (100, 20.0, 50.0, NEVER),
+        (100, 0.0, 0.0, None),
+        (100, None, 5.0, None),
+        (0, 20.0, 20.0, None),
+        (None, 20.0, 20.0, None),
+    ],
+)
+def test_the_time_to_catch_up(
+    lag: int | None, read: float | None, written: float | None, seconds: float | None
+) -> None:
+    assert catch_up(lag, read, written) == seconds
+
+
+def test_two_samples_give_rates() -> None:
+    before = sample(10.0, {ONE: 100}, {ONE: Bounds(0, 500), TWO: Bounds(0, 9)})
+    now = sample(12.0, {ONE: 140, TWO: 9}, {ONE: Bounds(0, 510), TWO: Bounds(0, 9)})
+    (told,) = lags_of([GROUP], now, before, {ONE: {140: 7000}})
+    one, two = told.partitions
+    assert (one.lag, one.behind_ms, one.read_per_second, one.written_per_second) == (370, 7000, 20.0, 5.0)
+    assert one.catch_up_seconds == pytest.approx(370 / 15)
+    # The first commit of a partition is no reading from 0 to there.
+    assert (two.lag, two.behind_ms, two.read_per_second) == (0, None, None)
+    assert (told.lag, told.behind_ms, told.read_per_second) == (370, 7000, 20.0)
+    assert told.catch_up_seconds == one.catch_up_seconds
+
+
+def test_offsets_that_went_back_are_no_reading() -> None:
+    bounds = {ONE: Bounds(0, 500)}
+    (told,) = lags_of([GROUP], sample(2.0, {ONE: 0}, bounds), sample(1.0, {ONE: 400}, bounds), {})
+    assert told.read_per_second == 0
+    assert told.catch_up_seconds is None
+
+
+def test_what_is_not_known_is_none_and_not_zero() -> None:
+    (told,) = lags_of([GROUP], sample(1.0, {ONE: 5}, {}), None, {})
+    assert [(each.lag, each.end, each.read_per_second) for each in told.partitions] == [(None, None, None)] * 2
+    assert told.catch_up_seconds is None
+
+
+def test_records_of_a_partition_with_nothing_committed_are_counted_apart() -> None:
+    (told,) = lags_of([GROUP], sample(1.0, {ONE: 5}, {ONE: Bounds(0, 9), TWO: Bounds(20, 50)}), None, {})
+    assert (told.lag, told.uncounted) == (4, 30)
+
+
+def test_a_group_has_caught_up_when_its_slowest_partition_has() -> None:
+    bounds = {ONE: Bounds(0, 100), TWO: Bounds(0, 1000)}
+    moving = lags_of([GROUP], sample(2.0, {ONE: 50, TWO: 50}, bounds), sample(1.0, {ONE: 40, TWO: 40}, bounds), {})
+    assert moving[0].catch_up_seconds == 95.0
+    # One that stands still says nothing about when.
+    stuck = lags_of([GROUP], sample(2.0, {ONE: 50, TWO: 50}, bounds), sample(1.0, {ONE: 40, TWO: 50}, bounds), {})
+    assert stuck[0].catch_up_seconds is None
+
+
+def test_the_oldest_unread_record_is_the_next_one_that_is_still_there() -> None:
+    bounds = {ONE: Bounds(30, 100), TWO: Bounds(0, 1000), TopicPartition("t", 2): Bounds(0, 7)}
+    committed = {"a": {ONE: 10, TopicPartition("t", 2): 7, TopicPartition("gone", 0): 3}, "b": {ONE: 60, TWO: 1}}
+    found = oldest_unread(Sample(0.0, committed, bounds))
+    assert found == {TWO: {1}, ONE: {30, 60}}
+    assert list(found) == [TWO, ONE], "the largest lag first"

@@ -1,0 +1,50 @@
+"""How a description is worded."""
+
+from __future__ import annotations
+
+import pytest
+
+from millpond.admin.groups import Group
+from millpond.admin.lag import GroupLag, PartitionLag
+from millpond.base.ids import TopicPartition
+from millpond.cli.group.description import pace, print_group, show_partitions
+
+
+@pytest.mark.parametrize(
+    ("partitions", "shown"),
+    [
+        ([], ""),
+        ([("t", 0)], "t 0"),
+        ([("t", 0), ("t", 1)], "t 0-1"),
+        ([("t", 3), ("t", 0), ("t", 2), ("t", 7), ("s", 1)], "s 1; t 0, 2-3, 7"),
+    ],
+)
+def test_partitions_are_told_in_runs(partitions: list[tuple[str, int]], shown: str) -> None:
+    assert show_partitions(TopicPartition(*each) for each in partitions) == shown
+
+
+def reading(read: float | None, written: float) -> GroupLag:
+    partition = PartitionLag("t", 0, None, 0, 900, 0, 900, 0, None, read, written)
+    return GroupLag(Group("g", "empty", "classic", "", ""), (partition,))
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "said"),
+    [
+        (None, 0.0, ""),
+        (0.0, 5.0, ""),
+        (9.0, 0.0, "\nreads 9.0/s: caught up in 1m 40s"),
+        (1000.0, 2000.0, "\nreads 1,000/s, while 2,000/s come in: it does not catch up"),
+    ],
+)
+def test_the_pace_says_where_it_leads(read: float | None, written: float, said: str) -> None:
+    assert pace(reading(read, written)) == said
+
+
+def test_what_the_lag_leaves_out_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    counted = PartitionLag("t", 0, None, 0, 900, 895, 5, 0, None, None, None)
+    uncounted = PartitionLag("t", 1, None, 100, 1500, None, None, 0, None, None, None)
+    print_group(GroupLag(Group("g", "empty", "classic", "", ""), (counted, uncounted)))
+    told = capsys.readouterr().out
+    assert told.startswith("g: empty, 0 members, lag 5 records\n")
+    assert told.endswith("\nThe lag leaves out 1,400 records of partitions with nothing committed.\n")
