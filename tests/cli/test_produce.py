@@ -151,9 +151,13 @@ def test_a_node_that_goes_away_is_told(start_node: Callable[..., Any], lonely: A
             "produce", "t", "-b", node.address, "--rate", "100", "-X", "message.timeout.ms=1000", stdin=-1
         )
         assert process.stdin is not None
-        process.stdin.write(b"x\n" * 150)
+        process.stdin.write(b"x\n" * 1000)
         process.stdin.flush()
-        time.sleep(0.7)
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            (topic,) = json.loads(lonely("topic", "describe", "t", "--json", "-b", node.address).out)
+            if topic["partitions"][0]["end"]:
+                break
         node.stop(9)
         process.stdin.close()
         process.stdin = None
