@@ -1,0 +1,50 @@
+"""What can happen to a replica of the quorum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from millpond.quorum.messages import Request, Response
+from millpond.quorum.ready import Ask, Durable
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request came in; `request_id` names it in the reply."""
+
+    request_id: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The response to one of our own requests, or None when there will be none."""
+
+    ask: Ask
+    response: Response | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hung:
+    """Whoever sent this request has gone; nobody waits for its reply."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """Nothing but time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The owner of the log wrote to it, as only the leader's may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Hand over: resign if leading, and tell the others who should follow."""
+
+
+Event: TypeAlias = Asked | Answered | Hung | Time | Appended | Stop | Durable

@@ -1,0 +1,131 @@
+"""What replicas of the quorum say to each other, as values: one request and one response per API of the protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode
+
+NO_LEADER = -1
+NO_EPOCH = -1
+
+
+class ReplicaKey(NamedTuple):
+    """One replica on one disk. A wiped disk has another directory id, and so is a stranger."""
+
+    node_id: int
+    directory_id: UUID
+
+
+class SnapshotId(NamedTuple):
+    """All records below `end_offset`, the last of which was written in `epoch`."""
+
+    end_offset: int
+    epoch: int
+
+
+class EpochEnd(NamedTuple):
+    """Where an epoch ends in somebody's log."""
+
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """Vote (52): may I lead? With `pre_vote` the epoch is not raised and nothing is promised."""
+
+    epoch: int
+    candidate: ReplicaKey
+    voter: ReplicaKey
+    last_epoch: int
+    end_offset: int
+    pre_vote: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BeginQuorumEpoch:
+    """BeginQuorumEpoch (53): I lead this epoch; come and fetch."""
+
+    epoch: int
+    leader_id: int
+    voter: ReplicaKey
+
+
+@dataclass(frozen=True, slots=True)
+class EndQuorumEpoch:
+    """EndQuorumEpoch (54): I lead no more; the first of `successors` should stand at once."""
+
+    epoch: int
+    leader_id: int
+    successors: tuple[ReplicaKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Fetch (1) of the metadata log. Its offset says what this replica has, so it promises that much."""
+
+    epoch: int
+    replica: ReplicaKey
+    offset: int
+    last_epoch: int
+    high_watermark: int
+    wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSnapshot:
+    """FetchSnapshot (59): the bytes of a snapshot from a position on."""
+
+    epoch: int
+    replica: ReplicaKey
+    snapshot: SnapshotId
+    position: int
+
+
+Request: TypeAlias = Vote | BeginQuorumEpoch | EndQuorumEpoch | Fetch | FetchSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class VoteResponse:
+    error: ErrorCode
+    epoch: int
+    leader_id: int
+    granted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EpochResponse:
+    """The response to BeginQuorumEpoch and EndQuorumEpoch."""
+
+    error: ErrorCode
+    epoch: int
+    leader_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResponse:
+    """At most one of `diverging`, `snapshot` and `records` says something."""
+
+    error: ErrorCode
+    epoch: int
+    leader_id: int
+    high_watermark: int = -1
+    diverging: EpochEnd | None = None
+    snapshot: SnapshotId | None = None
+    records: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSnapshotResponse:
+    error: ErrorCode
+    epoch: int
+    leader_id: int
+    size: int = 0
+    position: int = 0
+    data: bytes = b""
+
+
+Response: TypeAlias = VoteResponse | EpochResponse | FetchResponse | FetchSnapshotResponse

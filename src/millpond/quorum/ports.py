@@ -1,0 +1,67 @@
+"""What the quorum needs from outside: a log, chance, and a memory of elections that survives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from millpond.quorum.messages import NO_LEADER, EpochEnd, ReplicaKey, SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """What a replica must remember about elections, whatever happens to it: the file `quorum-state`."""
+
+    epoch: int = 0
+    leader_id: int = NO_LEADER
+    voted: ReplicaKey | None = None
+
+
+class QuorumLog(Protocol):
+    """The metadata log and its snapshots on this replica.
+
+    A change is seen at once by every method here, and survives a power cut only once `Durable` has said so.
+    """
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last record, or of the snapshot that the log begins with."""
+
+    @property
+    def latest_snapshot(self) -> SnapshotId | None: ...
+
+    def end_of(self, epoch: int) -> EpochEnd | None:
+        """The largest epoch not above `epoch` that the log knows, and where it ends; None when it knows none."""
+
+    def append_leader_change(self, epoch: int, leader_id: int) -> None:
+        """Open an epoch: one control record, so that an epoch has something of its own to commit."""
+
+    def append_fetched(self, records: bytes) -> None:
+        """Take what the leader sent, as it is."""
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop everything at and above `offset`."""
+
+    def read(self, offset: int) -> bytes:
+        """Whole batches from `offset` on, as many as one response should have; empty at the end."""
+
+    def snapshot_size(self, snapshot: SnapshotId) -> int | None:
+        """None where there is no such snapshot (any more)."""
+
+    def read_snapshot(self, snapshot: SnapshotId, position: int) -> bytes: ...
+
+    def install_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
+        """Drop the whole log, and begin again at the end of this snapshot."""
+
+
+class Chance(Protocol):
+    """Where random delays come from."""
+
+    def below(self, bound: int) -> int:
+        """A whole number from 0 up to but not including `bound`."""

@@ -1,0 +1,101 @@
+"""The order of disk and network as types: what promises something can be sent only by showing that it is durable."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from millpond.quorum.messages import Fetch, Request, Response
+from millpond.quorum.ports import Election
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """Said by the disk alone: everything up to `version` of this replica survives a power cut."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request to a node; its response comes back as an event together with it."""
+
+    node_id: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The response to a request that came in as `request_id`."""
+
+    request_id: int
+    response: Response
+
+
+Outgoing: TypeAlias = Ask | Reply
+
+
+class Promise:
+    """A message that would be a lie if the disk forgot. Only `Outbox.release` opens it, and only for a `Durable`."""
+
+    __slots__ = ("_message", "version")
+
+    def __init__(self, message: Outgoing, version: int) -> None:
+        self._message = message
+        self.version = version
+
+    @property
+    def acknowledges(self) -> bool:
+        return isinstance(self._message, Ask) and isinstance(self._message.request, Fetch)
+
+    def open(self, durable: Durable) -> Outgoing:
+        assert durable.version >= self.version, "promised before it was durable"
+        return self._message
+
+
+@dataclass(slots=True)
+class Ready:
+    """What a step wants of the outside world.
+
+    `send` may go now. `save` must be made durable, together with the log as it is now, and be reported as
+    `Durable(version)`; what waits for that stays with the replica until then.
+    """
+
+    version: int
+    save: Election | None = None
+    sync: bool = False
+    send: list[Outgoing] = field(default_factory=list)
+
+    @property
+    def must_persist(self) -> bool:
+        return self.sync or self.save is not None
+
+
+class Outbox:
+    """Messages of one replica on their way out, held back until what they promise is durable."""
+
+    def __init__(self) -> None:
+        self._now: list[Outgoing] = []
+        self._held: deque[Promise] = deque()
+
+    def send(self, message: Outgoing) -> None:
+        """For what promises nothing."""
+        self._now.append(message)
+
+    def promise(self, message: Outgoing, version: int, durable: Durable) -> None:
+        """For what counts on everything up to `version` being durable."""
+        self._held.append(Promise(message, version))
+        self.release(durable)
+
+    def forget_fetches(self) -> None:
+        """Drop acknowledgements that were not sent in time."""
+        self._held = deque(each for each in self._held if not each.acknowledges)
+
+    def release(self, durable: Durable) -> None:
+        while self._held and self._held[0].version <= durable.version:
+            self._now.append(self._held.popleft().open(durable))
+
+    def take(self) -> list[Outgoing]:
+        messages, self._now = self._now, []
+        return messages

@@ -1,0 +1,701 @@
+"""One replica of the metadata quorum: an event and the time go in; what to persist and what to send come out.
+
+The log is read and written here, as seen by everyone on this node at once. That it survives is another matter: each
+change of the log or of the election raises `version`, and what promises something (a vote, a fetch whose offset is an
+acknowledgement) waits in the outbox until the disk has reported that version as durable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from millpond.base.errors import ErrorCode
+from millpond.quorum.events import Answered, Appended, Asked, Event, Hung, Stop, Time
+from millpond.quorum.messages import (
+    NO_LEADER,
+    BeginQuorumEpoch,
+    EndQuorumEpoch,
+    EpochEnd,
+    EpochResponse,
+    Fetch,
+    FetchResponse,
+    FetchSnapshot,
+    FetchSnapshotResponse,
+    ReplicaKey,
+    Response,
+    SnapshotId,
+    Vote,
+    VoteResponse,
+)
+from millpond.quorum.ports import Chance, Election, QuorumLog
+from millpond.quorum.ready import Ask, Durable, Outbox, Ready, Reply
+from millpond.quorum.roles import (
+    Candidate,
+    Download,
+    Follower,
+    Leader,
+    ParkedFetch,
+    Prospective,
+    ReplicaProgress,
+    Resigned,
+    Role,
+    Tally,
+    Unattached,
+)
+
+OBSERVERS_MAX = 1000
+
+
+class QuorumBroken(Exception):
+    """What is committed would change. The replica must stop at once: going on would spread it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long the quorum waits, in milliseconds."""
+
+    election_ms: int = 1000
+    """At least; as much again at random, so that two seldom stand at once."""
+    fetch_ms: int = 2000
+    fetch_wait_ms: int = 500
+    retry_ms: int = 100
+    backoff_ms_max: int = 1000
+
+    @property
+    def check_quorum_ms(self) -> int:
+        # Longer than the followers' own patience: a leader should not go while they still believe in it.
+        return self.fetch_ms * 3 // 2
+
+
+class Replica:
+    """A voter, or an observer when `me` is none of the `voters`."""
+
+    def __init__(
+        self,
+        me: ReplicaKey,
+        voters: Sequence[ReplicaKey],
+        log: QuorumLog,
+        election: Election,
+        chance: Chance,
+        now_ms: int,
+        timing: Timing | None = None,
+    ) -> None:
+        self.me = me
+        self.voters = tuple(voters)
+        self.is_voter = me in self.voters
+        self.log = log
+        self.election = election
+        self.high_watermark = -1
+        """Everything below is committed; -1 while unknown."""
+        self._others = tuple(voter for voter in self.voters if voter != me)
+        self._timing = timing or Timing()
+        self._chance = chance
+        self._outbox = Outbox()
+        self._version = 0
+        self._durable = Durable(0)
+        self._must_save = False
+        self._must_sync = False
+        self._durable_end = log.end_offset
+        self._ends: deque[tuple[int, int]] = deque()
+        self._rounds_lost = 0
+        if log.last_epoch > election.epoch:
+            self._elect(Election(log.last_epoch))
+        # Whoever may have led an epoch never leads it again: a power cut may have taken records of it that others
+        # have seen, and the same offset in the same epoch must always be the same record.
+        led = election.leader_id == me.node_id or election.voted == me
+        # A voter on its own has nobody to wait for.
+        deadline_ms = now_ms + (self._election_timeout_ms() if self._others else 0)
+        self.role: Role = Resigned(deadline_ms) if led and self.is_voter else Unattached(deadline_ms, now_ms)
+
+    # Facts.
+
+    @property
+    def epoch(self) -> int:
+        return self.election.epoch
+
+    @property
+    def leader_id(self) -> int:
+        match self.role:
+            case Leader():
+                return self.me.node_id
+            case Follower(leader_id=leader_id) | Prospective(leader_id=leader_id):
+                return leader_id
+            case _:
+                return NO_LEADER
+
+    @property
+    def is_leader(self) -> bool:
+        return isinstance(self.role, Leader)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `Time` should come at the latest."""
+        match self.role:
+            case Leader() as role:
+                if len(self.voters) == 1 and not role.parked:
+                    return None
+                return min([role.begin_ms, *(parked.deadline_ms for parked in role.parked.values())])
+            case Follower(deadline_ms=deadline_ms, retry_ms=retry_ms):
+                return deadline_ms if retry_ms is None else min(deadline_ms, retry_ms)
+            case Unattached(deadline_ms=deadline_ms, look_ms=look_ms) if not self.is_voter:
+                return look_ms
+            case Unattached(deadline_ms=deadline_ms, look_ms=look_ms):
+                return min(deadline_ms, look_ms)
+            case Prospective(deadline_ms=deadline_ms, look_ms=look_ms):
+                return min(deadline_ms, look_ms)
+            case Candidate(deadline_ms=deadline_ms) | Resigned(deadline_ms=deadline_ms):
+                return deadline_ms
+
+    # Events.
+
+    def step(self, event: Event, now_ms: int) -> Ready:
+        match event:
+            case Asked(request_id, request):
+                match request:
+                    case Vote():
+                        self._on_vote(request_id, request, now_ms)
+                    case BeginQuorumEpoch():
+                        self._on_begin_epoch(request_id, request, now_ms)
+                    case EndQuorumEpoch():
+                        self._on_end_epoch(request_id, request, now_ms)
+                    case Fetch():
+                        self._on_fetch(request_id, request, now_ms)
+                    case FetchSnapshot():
+                        self._on_fetch_snapshot(request_id, request, now_ms)
+                    case _:
+                        assert_never(request)
+            case Answered(ask, response):
+                self._on_answer(ask, response, now_ms)
+            case Hung(request_id):
+                if isinstance(self.role, Leader):
+                    self.role.parked.pop(request_id, None)
+            case Time():
+                self._on_time(now_ms)
+            case Appended():
+                assert isinstance(self.role, Leader), "only a leader's log is written to"
+                self._log_changed()
+                self._answer_parked(now_ms)
+            case Stop():
+                if isinstance(self.role, Leader):
+                    self._resign(now_ms)
+            case Durable():
+                self._on_durable(event, now_ms)
+            case _:
+                assert_never(event)
+        return self._ready()
+
+    def _ready(self) -> Ready:
+        ready = Ready(self._version, self.election if self._must_save else None, self._must_sync, self._outbox.take())
+        self._must_save = self._must_sync = False
+        return ready
+
+    def _on_durable(self, durable: Durable, now_ms: int) -> None:
+        self._durable = durable
+        while self._ends and self._ends[0][0] <= durable.version:
+            self._durable_end = self._ends.popleft()[1]
+        self._outbox.release(durable)
+        match self.role:
+            case Candidate() as role if durable.version >= role.vote_version:
+                role.tally.count(self.me.node_id, True)
+                self._judge_candidate(now_ms)
+            case Leader():
+                self._advance_high_watermark(now_ms)
+            case _:
+                pass
+
+    def _on_time(self, now_ms: int) -> None:
+        match self.role:
+            case Leader() as role:
+                self._lead_on(role, now_ms)
+            case Follower() as role:
+                if now_ms >= role.deadline_ms:
+                    self._lose_leader(role, now_ms)
+                elif role.retry_ms is not None and now_ms >= role.retry_ms:
+                    self._fetch_again(role)
+            case Unattached() as role:
+                if self.is_voter and now_ms >= role.deadline_ms:
+                    self._become_prospective(NO_LEADER, now_ms)
+                elif now_ms >= role.look_ms:
+                    role.look_ms = now_ms + self._timing.retry_ms
+                    self._look_for_leader()
+            case Prospective() as role:
+                if now_ms >= role.deadline_ms:
+                    self._end_pre_vote(role, now_ms)
+                elif now_ms >= role.look_ms:
+                    role.look_ms = now_ms + self._timing.retry_ms
+                    self._look_for_leader()
+            case Candidate() as role:
+                if now_ms >= role.deadline_ms:
+                    self._become_prospective(NO_LEADER, now_ms)
+            case Resigned() as role:
+                if now_ms >= role.deadline_ms:
+                    self._become_prospective(NO_LEADER, now_ms)
+            case _:
+                assert_never(self.role)
+
+    # What is remembered.
+
+    def _elect(self, election: Election) -> None:
+        if election != self.election:
+            assert election.epoch >= self.election.epoch, "an epoch never falls"
+            self.election = election
+            self._version += 1
+            self._must_save = True
+
+    def _log_changed(self) -> None:
+        self._version += 1
+        self._must_sync = True
+        self._ends.append((self._version, self.log.end_offset))
+
+    def _promise(self, message: Ask | Reply) -> None:
+        self._outbox.promise(message, self._version, self._durable)
+
+    def _reply(self, request_id: int, response: Response) -> None:
+        """A reply names our epoch, so it waits until that is durable."""
+        self._promise(Reply(request_id, response))
+
+    # Changing roles.
+
+    def _enter(self, role: Role, now_ms: int) -> None:
+        left, self.role = self.role, role
+        # A fetch that still waits for the disk acknowledges records of an epoch that is over for us. Sent now, it
+        # could help to commit what the next leader does not have.
+        self._outbox.forget_fetches()
+        if isinstance(left, Leader):
+            for parked in left.parked.values():
+                self._reply(parked.request_id, self._refuse_fetch(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        if isinstance(role, Leader | Follower):
+            self._rounds_lost = 0
+
+    def _become_unattached(self, epoch: int, now_ms: int) -> None:
+        """A higher epoch is known and its leader is not. What is left of the patience stays as it is."""
+        match self.role:
+            case Unattached(deadline_ms=deadline_ms) | Resigned(deadline_ms=deadline_ms):
+                pass
+            case Follower(deadline_ms=deadline_ms) | Prospective(deadline_ms=deadline_ms):
+                pass
+            case _:
+                deadline_ms = now_ms + self._election_timeout_ms()
+        self._elect(Election(epoch))
+        self._enter(Unattached(deadline_ms, now_ms + self._timing.retry_ms), now_ms)
+
+    def _become_follower(self, epoch: int, leader_id: int, now_ms: int) -> None:
+        voted = self.election.voted if epoch == self.election.epoch else None
+        self._elect(Election(epoch, leader_id, voted))
+        role = Follower(leader_id, now_ms + self._timing.fetch_ms)
+        self._enter(role, now_ms)
+        self._fetch_again(role)
+
+    def _become_prospective(self, leader_id: int, now_ms: int) -> None:
+        tally = Tally(len(self.voters))
+        tally.count(self.me.node_id, True)
+        deadline_ms = now_ms + self._election_timeout_ms()
+        self._enter(Prospective(leader_id, tally, deadline_ms, now_ms + self._timing.retry_ms), now_ms)
+        if tally.is_won:
+            self._become_candidate(now_ms)
+        else:
+            self._call_for_votes(pre_vote=True)
+
+    def _become_candidate(self, now_ms: int) -> None:
+        self._elect(Election(self.epoch + 1, NO_LEADER, self.me))
+        deadline_ms = now_ms + self._election_timeout_ms()
+        self._enter(Candidate(Tally(len(self.voters)), self._version, deadline_ms), now_ms)
+        self._call_for_votes(pre_vote=False)
+
+    def _become_leader(self, now_ms: int) -> None:
+        self._elect(Election(self.epoch, self.me.node_id, self.me))
+        epoch_start = self.log.end_offset
+        self._enter(Leader(epoch_start, now_ms, now_ms + self._timing.fetch_ms // 2), now_ms)
+        self.log.append_leader_change(self.epoch, self.me.node_id)
+        self._log_changed()
+        for voter in self._others:
+            self._call_voter(voter)
+
+    def _resign(self, now_ms: int) -> None:
+        role = self.role
+        assert isinstance(role, Leader)
+        successors = sorted(self._others, key=lambda each: -self._progress(role, each).end_offset)
+        for voter in self._others:
+            self._outbox.send(Ask(voter.node_id, EndQuorumEpoch(self.epoch, self.me.node_id, tuple(successors))))
+        self._enter(Resigned(now_ms + self._election_timeout_ms()), now_ms)
+
+    def _learn(self, epoch: int, leader_id: int, now_ms: int) -> None:
+        """Somebody says that this is the epoch, and who leads it."""
+        if epoch > self.epoch:
+            # They may remember us as a leader that we have forgotten to be; that epoch is over for us.
+            if leader_id in (NO_LEADER, self.me.node_id):
+                self._become_unattached(epoch, now_ms)
+            else:
+                self._become_follower(epoch, leader_id, now_ms)
+        elif epoch == self.epoch and leader_id not in (NO_LEADER, self.me.node_id, self.leader_id):
+            if isinstance(self.role, Leader) or self.leader_id != NO_LEADER:
+                raise QuorumBroken(f"epoch {epoch} has two leaders: {self.leader_id} and {leader_id}")
+            self._become_follower(epoch, leader_id, now_ms)
+
+    # Elections: asking.
+
+    def _call_for_votes(self, *, pre_vote: bool) -> None:
+        for voter in self._others:
+            vote = Vote(self.epoch, self.me, voter, self.log.last_epoch, self.log.end_offset, pre_vote)
+            if pre_vote:
+                self._outbox.send(Ask(voter.node_id, vote))
+            else:
+                self._promise(Ask(voter.node_id, vote))
+
+    def _on_vote_answer(self, ask: Ask, vote: Vote, response: VoteResponse, now_ms: int) -> None:
+        # The response does not say which kind of vote it is for: it counts only in the role that asked.
+        if vote.epoch != self.epoch or response.epoch > self.epoch:
+            return
+        role = self.role
+        if vote.pre_vote and isinstance(role, Prospective):
+            role.tally.count(ask.node_id, response.granted)
+            if role.tally.is_won:
+                self._become_candidate(now_ms)
+            elif role.tally.is_lost:
+                self._end_pre_vote(role, now_ms)
+        elif not vote.pre_vote and isinstance(role, Candidate):
+            role.tally.count(ask.node_id, response.granted)
+            self._judge_candidate(now_ms)
+
+    def _judge_candidate(self, now_ms: int) -> None:
+        role = self.role
+        assert isinstance(role, Candidate)
+        if role.tally.is_won:
+            self._become_leader(now_ms)
+        elif role.tally.is_lost:
+            role.deadline_ms = min(role.deadline_ms, now_ms + self._backoff_ms())
+
+    def _end_pre_vote(self, role: Prospective, now_ms: int) -> None:
+        """Not now. Whoever leads may still be there; else wait for another to stand, and try again."""
+        if role.leader_id != NO_LEADER:
+            self._become_follower(self.epoch, role.leader_id, now_ms)
+        else:
+            self._enter(Unattached(now_ms + self._backoff_ms(), now_ms), now_ms)
+
+    def _lose_leader(self, role: Follower, now_ms: int) -> None:
+        if self.is_voter:
+            self._become_prospective(role.leader_id, now_ms)
+        else:
+            self._enter(Unattached(now_ms, now_ms), now_ms)
+
+    # Elections: answering.
+
+    def _on_vote(self, request_id: int, vote: Vote, now_ms: int) -> None:
+        error = self._vote_fault(vote)
+        if error is not ErrorCode.NONE:
+            self._reply(request_id, VoteResponse(error, self.epoch, self.leader_id))
+            return
+        if vote.epoch > self.epoch:
+            self._become_unattached(vote.epoch, now_ms)
+        granted = self._grants(vote)
+        if granted and not vote.pre_vote:
+            self._elect(Election(self.epoch, NO_LEADER, vote.candidate))
+            self._enter(Unattached(now_ms + self._election_timeout_ms(), now_ms + self._timing.retry_ms), now_ms)
+        self._reply(request_id, VoteResponse(ErrorCode.NONE, self.epoch, self.leader_id, granted))
+
+    def _vote_fault(self, vote: Vote) -> ErrorCode:
+        if vote.voter != self.me:
+            return ErrorCode.INVALID_VOTER_KEY
+        if vote.candidate not in self.voters:
+            return ErrorCode.INCONSISTENT_VOTER_SET
+        if vote.last_epoch > vote.epoch or (vote.last_epoch == vote.epoch and not vote.pre_vote):
+            return ErrorCode.INVALID_REQUEST
+        # The epoch goes along, so that a candidate from the past finds its way even when it only asks.
+        return ErrorCode.FENCED_LEADER_EPOCH if vote.epoch < self.epoch else ErrorCode.NONE
+
+    def _grants(self, vote: Vote) -> bool:
+        if not self.is_voter or (vote.last_epoch, vote.end_offset) < (self.log.last_epoch, self.log.end_offset):
+            return False
+        match self.role:
+            case Leader():
+                return False
+            case Follower(has_fetched=has_fetched):
+                return vote.pre_vote and not has_fetched
+            case Candidate() | Resigned():
+                return vote.pre_vote
+            case Unattached() | Prospective():
+                return vote.pre_vote or self.election.voted in (None, vote.candidate)
+            case _:
+                assert_never(self.role)
+
+    def _on_begin_epoch(self, request_id: int, begin: BeginQuorumEpoch, now_ms: int) -> None:
+        if begin.voter != self.me:
+            error = ErrorCode.INVALID_VOTER_KEY
+        elif begin.epoch < self.epoch:
+            error = ErrorCode.FENCED_LEADER_EPOCH
+        else:
+            error = ErrorCode.NONE
+            self._learn(begin.epoch, begin.leader_id, now_ms)
+        self._reply(request_id, EpochResponse(error, self.epoch, self.leader_id))
+
+    def _on_end_epoch(self, request_id: int, end: EndQuorumEpoch, now_ms: int) -> None:
+        if end.epoch < self.epoch:
+            self._reply(request_id, EpochResponse(ErrorCode.FENCED_LEADER_EPOCH, self.epoch, self.leader_id))
+            return
+        if end.epoch > self.epoch:
+            self._become_unattached(end.epoch, now_ms)
+        if self.is_voter and isinstance(self.role, Follower | Unattached | Prospective):
+            wait_ms = self._successor_wait_ms(end.successors)
+            self._enter(Unattached(now_ms + wait_ms, now_ms + self._timing.retry_ms), now_ms)
+        self._reply(request_id, EpochResponse(ErrorCode.NONE, self.epoch, self.leader_id))
+
+    def _successor_wait_ms(self, successors: tuple[ReplicaKey, ...]) -> int:
+        """The first stands at once, the next ones later and later, so that they do not stand in each other's way."""
+        if self.me not in successors:
+            return self._election_timeout_ms()
+        rank = successors.index(self.me)
+        if rank == 0:
+            return 0
+        return min(self._timing.backoff_ms_max, (self._timing.backoff_ms_max >> (len(successors) - 1)) << (rank - 1))
+
+    # Leading.
+
+    def _lead_on(self, role: Leader, now_ms: int) -> None:
+        if self._has_lost_quorum(role, now_ms):
+            self._resign(now_ms)
+            return
+        for parked in [each for each in role.parked.values() if now_ms >= each.deadline_ms]:
+            del role.parked[parked.request_id]
+            self._send_records(parked.request_id, parked.fetch)
+        if now_ms >= role.begin_ms:
+            interval_ms = self._timing.fetch_ms // 2
+            role.begin_ms = now_ms + interval_ms
+            for voter in self._others:
+                fetched_ms = self._progress(role, voter).fetched_ms
+                if fetched_ms is None or now_ms - fetched_ms > interval_ms:
+                    self._call_voter(voter)
+
+    def _call_voter(self, voter: ReplicaKey) -> None:
+        self._promise(Ask(voter.node_id, BeginQuorumEpoch(self.epoch, self.me.node_id, voter)))
+
+    def _has_lost_quorum(self, role: Leader, now_ms: int) -> bool:
+        """Without a majority that fetches, another may lead already: who cannot commit should not pretend to."""
+        heard = 1
+        for voter in self._others:
+            fetched_ms = self._progress(role, voter).fetched_ms
+            since_ms = role.elected_ms if fetched_ms is None else fetched_ms
+            heard += now_ms - since_ms <= self._timing.check_quorum_ms
+        return heard <= len(self.voters) // 2
+
+    def _progress(self, role: Leader, replica: ReplicaKey) -> ReplicaProgress:
+        progress = role.progress.get(replica)
+        if progress is None:
+            progress = ReplicaProgress()
+            # Anybody may claim to be an observer; only so many are remembered.
+            if replica in self.voters or len(role.progress) < OBSERVERS_MAX:
+                role.progress[replica] = progress
+        return progress
+
+    def _advance_high_watermark(self, now_ms: int) -> None:
+        role = self.role
+        assert isinstance(role, Leader)
+        ends = sorted(
+            self._durable_end if voter == self.me else self._progress(role, voter).end_offset for voter in self.voters
+        )
+        # The offset that a majority has: as many voters are at or beyond it as make one.
+        offset = ends[(len(ends) - 1) // 2]
+        # What earlier epochs left is committed only together with a record of this one: a majority that has it does
+        # not stop a replica with a later epoch from being elected without it.
+        if offset > role.epoch_start and offset > self.high_watermark:
+            self.high_watermark = offset
+            self._answer_parked(now_ms)
+
+    def _on_fetch(self, request_id: int, fetch: Fetch, now_ms: int) -> None:
+        role = self.role
+        error = self._fetch_fault(fetch.epoch)
+        if error is not ErrorCode.NONE:
+            self._reply(request_id, self._refuse_fetch(error))
+            return
+        assert isinstance(role, Leader)
+        progress = self._progress(role, fetch.replica)
+        progress.fetched_ms = now_ms
+        snapshot = self._snapshot_for(fetch)
+        if snapshot is not None:
+            self._reply(request_id, FetchResponse(ErrorCode.NONE, self.epoch, self.me.node_id, snapshot=snapshot))
+            return
+        diverging = self._divergence(fetch)
+        if diverging is not None:
+            self._reply(request_id, FetchResponse(ErrorCode.NONE, self.epoch, self.me.node_id, diverging=diverging))
+            return
+        progress.end_offset = max(progress.end_offset, fetch.offset)
+        self._advance_high_watermark(now_ms)
+        if self._has_news(fetch) or fetch.wait_ms <= 0:
+            self._send_records(request_id, fetch)
+        else:
+            role.parked[request_id] = ParkedFetch(request_id, fetch, now_ms + fetch.wait_ms)
+
+    def _fetch_fault(self, epoch: int) -> ErrorCode:
+        if epoch < self.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if epoch > self.epoch:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.NONE if isinstance(self.role, Leader) else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def _refuse_fetch(self, error: ErrorCode) -> FetchResponse:
+        return FetchResponse(error, self.epoch, self.leader_id)
+
+    def _snapshot_for(self, fetch: Fetch) -> SnapshotId | None:
+        """The snapshot to begin with, for a replica whose log cannot be continued from ours."""
+        snapshot = self.log.latest_snapshot
+        if snapshot is None:
+            return None
+        if fetch.offset < self.log.start_offset or (fetch.offset == 0 and self.log.start_offset > 0):
+            return snapshot
+        if fetch.offset > 0 and self.log.end_of(fetch.last_epoch) is None:
+            return snapshot
+        return None
+
+    def _divergence(self, fetch: Fetch) -> EpochEnd | None:
+        if fetch.offset == 0 or fetch.offset == self.log.start_offset == self.log.end_offset:
+            return None
+        mine = self.log.end_of(fetch.last_epoch)
+        if mine is None:
+            return EpochEnd(0, self.log.start_offset)
+        if mine.epoch != fetch.last_epoch or mine.end_offset < fetch.offset:
+            return mine
+        return None
+
+    def _has_news(self, fetch: Fetch) -> bool:
+        return fetch.offset < self.log.end_offset or fetch.high_watermark < self.high_watermark
+
+    def _send_records(self, request_id: int, fetch: Fetch) -> None:
+        records = self.log.read(fetch.offset)
+        self._outbox.send(
+            Reply(
+                request_id,
+                FetchResponse(
+                    ErrorCode.NONE, self.epoch, self.me.node_id, self.high_watermark, records=records or None
+                ),
+            )
+        )
+
+    def _answer_parked(self, now_ms: int) -> None:
+        role = self.role
+        assert isinstance(role, Leader)
+        for parked in [each for each in role.parked.values() if self._has_news(each.fetch)]:
+            del role.parked[parked.request_id]
+            self._send_records(parked.request_id, parked.fetch)
+
+    def _on_fetch_snapshot(self, request_id: int, fetch: FetchSnapshot, now_ms: int) -> None:
+        role = self.role
+        error = self._fetch_fault(fetch.epoch)
+        size = self.log.snapshot_size(fetch.snapshot) if error is ErrorCode.NONE else None
+        if error is ErrorCode.NONE and size is None:
+            error = ErrorCode.SNAPSHOT_NOT_FOUND
+        if error is ErrorCode.NONE and not 0 <= fetch.position < (size or 0):
+            error = ErrorCode.POSITION_OUT_OF_RANGE
+        if isinstance(role, Leader) and error is not ErrorCode.FENCED_LEADER_EPOCH:
+            self._progress(role, fetch.replica).fetched_ms = now_ms
+        if error is not ErrorCode.NONE:
+            self._reply(request_id, FetchSnapshotResponse(error, self.epoch, self.leader_id))
+            return
+        data = self.log.read_snapshot(fetch.snapshot, fetch.position)
+        response = FetchSnapshotResponse(ErrorCode.NONE, self.epoch, self.me.node_id, size or 0, fetch.position, data)
+        self._reply(request_id, response)
+
+    # Following.
+
+    def _fetch_again(self, role: Follower) -> None:
+        role.retry_ms = None
+        if role.download is not None:
+            role.asked = FetchSnapshot(self.epoch, self.me, role.download.snapshot, len(role.download.data))
+        else:
+            role.asked = self._fetch(self._timing.fetch_wait_ms)
+        self._promise(Ask(role.leader_id, role.asked))
+
+    def _fetch(self, wait_ms: int) -> Fetch:
+        return Fetch(self.epoch, self.me, self.log.end_offset, self.log.last_epoch, self.high_watermark, wait_ms)
+
+    def _look_for_leader(self) -> None:
+        """Whoever is asked to serve a fetch says who leads."""
+        if self._others:
+            voter = self._others[self._chance.below(len(self._others))]
+            self._promise(Ask(voter.node_id, self._fetch(0)))
+
+    def _on_answer(self, ask: Ask, response: Response | None, now_ms: int) -> None:
+        if response is not None:
+            self._learn(response.epoch, response.leader_id, now_ms)
+        match ask.request, response:
+            case Vote() as vote, VoteResponse():
+                self._on_vote_answer(ask, vote, response, now_ms)
+            case (Fetch() | FetchSnapshot()) as request, _:
+                role = self.role
+                # An answer counts only while everything is still as it was when we asked.
+                if not isinstance(role, Follower) or request is not role.asked:
+                    return
+                role.asked = None
+                if response is None or response.error is not ErrorCode.NONE:
+                    self._on_failed_fetch(role, response, now_ms)
+                elif isinstance(response, FetchResponse):
+                    self._on_fetched(role, response, now_ms)
+                elif isinstance(response, FetchSnapshotResponse):
+                    self._on_snapshot_bytes(role, response, now_ms)
+            case _:
+                pass
+
+    def _on_failed_fetch(self, role: Follower, response: Response | None, now_ms: int) -> None:
+        if response is not None and response.error in (
+            ErrorCode.SNAPSHOT_NOT_FOUND,
+            ErrorCode.POSITION_OUT_OF_RANGE,
+        ):
+            role.download = None
+        role.retry_ms = now_ms + self._timing.retry_ms
+
+    def _on_fetched(self, role: Follower, response: FetchResponse, now_ms: int) -> None:
+        role.deadline_ms = now_ms + self._timing.fetch_ms
+        role.has_fetched = True
+        if response.snapshot is not None:
+            role.download = Download(response.snapshot)
+        elif response.diverging is not None:
+            self._truncate(response.diverging)
+        else:
+            if response.records is not None:
+                self.log.append_fetched(response.records)
+                self._log_changed()
+            self._follow_high_watermark(response.high_watermark)
+        self._fetch_again(role)
+
+    def _follow_high_watermark(self, leaders: int) -> None:
+        self.high_watermark = max(self.high_watermark, min(leaders, self.log.end_offset))
+
+    def _truncate(self, diverging: EpochEnd) -> None:
+        mine = self.log.end_of(diverging.epoch)
+        if mine is None:
+            offset = self.log.start_offset
+        elif mine.epoch == diverging.epoch:
+            offset = min(mine.end_offset, diverging.end_offset)
+        else:
+            offset = mine.end_offset
+        if offset < self.high_watermark:
+            raise QuorumBroken(
+                f"the leader asks to drop records from {offset} on; {self.high_watermark} are committed"
+            )
+        self.log.truncate_to(offset)
+        self._log_changed()
+
+    def _on_snapshot_bytes(self, role: Follower, response: FetchSnapshotResponse, now_ms: int) -> None:
+        download = role.download
+        assert download is not None
+        role.deadline_ms = now_ms + self._timing.fetch_ms
+        role.has_fetched = True
+        download.data += response.data
+        if len(download.data) >= response.size:
+            role.download = None
+            self.log.install_snapshot(download.snapshot, bytes(download.data))
+            self.high_watermark = max(self.high_watermark, download.snapshot.end_offset)
+            self._log_changed()
+        self._fetch_again(role)
+
+    # Chance.
+
+    def _election_timeout_ms(self) -> int:
+        return self._timing.election_ms + self._chance.below(self._timing.election_ms)
+
+    def _backoff_ms(self) -> int:
+        """Longer after each lost round, at random, so that rivals part."""
+        self._rounds_lost = min(self._rounds_lost + 1, 10)
+        return min(
+            self._timing.retry_ms * (1 + self._chance.below(1 << self._rounds_lost)), self._timing.backoff_ms_max
+        )
