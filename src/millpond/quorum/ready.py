@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from millpond.quorum.messages import Fetch, Request, Response
+from millpond.quorum.messages import Request, Response
 from millpond.quorum.ports import Election
 
 
@@ -44,10 +44,6 @@ class Promise:
     def __init__(self, message: Outgoing, version: int) -> None:
         self._message = message
         self.version = version
-
-    @property
-    def acknowledges(self) -> bool:
-        return isinstance(self._message, Ask) and isinstance(self._message.request, Fetch)
 
     def open(self, durable: Durable) -> Outgoing:
         assert durable.version >= self.version, "promised before it was durable"
@@ -87,10 +83,6 @@ class Outbox:
         """For what counts on everything up to `version` being durable."""
         self._held.append(Promise(message, version))
         self.release(durable)
-
-    def forget_fetches(self) -> None:
-        """Drop acknowledgements that were not sent in time."""
-        self._held = deque(each for each in self._held if not each.acknowledges)
 
     def release(self, durable: Durable) -> None:
         while self._held and self._held[0].version <= durable.version:

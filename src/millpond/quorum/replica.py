@@ -94,7 +94,8 @@ class Replica:
         self._timing = timing or Timing()
         self._chance = chance
         self._outbox = Outbox()
-        self._version = 0
+        self.version = 0
+        """Rises with every change that must survive."""
         self._durable = Durable(0)
         self._must_save = False
         self._must_sync = False
@@ -187,7 +188,7 @@ class Replica:
         return self._ready()
 
     def _ready(self) -> Ready:
-        ready = Ready(self._version, self.election if self._must_save else None, self._must_sync, self._outbox.take())
+        ready = Ready(self.version, self.election if self._must_save else None, self._must_sync, self._outbox.take())
         self._must_save = self._must_sync = False
         return ready
 
@@ -241,16 +242,16 @@ class Replica:
         if election != self.election:
             assert election.epoch >= self.election.epoch, "an epoch never falls"
             self.election = election
-            self._version += 1
+            self.version += 1
             self._must_save = True
 
     def _log_changed(self) -> None:
-        self._version += 1
+        self.version += 1
         self._must_sync = True
-        self._ends.append((self._version, self.log.end_offset))
+        self._ends.append((self.version, self.log.end_offset))
 
     def _promise(self, message: Ask | Reply) -> None:
-        self._outbox.promise(message, self._version, self._durable)
+        self._outbox.promise(message, self.version, self._durable)
 
     def _reply(self, request_id: int, response: Response) -> None:
         """A reply names our epoch, so it waits until that is durable."""
@@ -260,9 +261,6 @@ class Replica:
 
     def _enter(self, role: Role, now_ms: int) -> None:
         left, self.role = self.role, role
-        # A fetch that still waits for the disk acknowledges records of an epoch that is over for us. Sent now, it
-        # could help to commit what the next leader does not have.
-        self._outbox.forget_fetches()
         if isinstance(left, Leader):
             for parked in left.parked.values():
                 self._reply(parked.request_id, self._refuse_fetch(ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -301,7 +299,7 @@ class Replica:
     def _become_candidate(self, now_ms: int) -> None:
         self._elect(Election(self.epoch + 1, NO_LEADER, self.me))
         deadline_ms = now_ms + self._election_timeout_ms()
-        self._enter(Candidate(Tally(len(self.voters)), self._version, deadline_ms), now_ms)
+        self._enter(Candidate(Tally(len(self.voters)), self.version, deadline_ms), now_ms)
         self._call_for_votes(pre_vote=False)
 
     def _become_leader(self, now_ms: int) -> None:

@@ -1,0 +1,156 @@
+"""A log of numbers that keeps, over a power cut, only a prefix of what was not synced."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from struct import Struct
+from typing import NamedTuple
+
+from millpond.quorum.messages import EpochEnd, SnapshotId
+
+_ENTRY = Struct(">iq")
+LEADER_CHANGE = -1
+READ_ENTRIES_MAX = 8
+SNAPSHOT_CHUNK_BYTES = 24
+
+
+class Entry(NamedTuple):
+    epoch: int
+    value: int
+
+
+class _Content:
+    """What a log holds: a snapshot's worth of folded entries, and the entries behind it."""
+
+    __slots__ = ("entries", "folded", "snapshot")
+
+    def __init__(self) -> None:
+        self.snapshot: SnapshotId | None = None
+        self.folded: list[Entry] = []
+        self.entries: list[Entry] = []
+
+    @property
+    def start(self) -> int:
+        return self.snapshot.end_offset if self.snapshot else 0
+
+
+Change = Callable[[_Content], None]
+
+
+class ToyLog:
+    """The `QuorumLog` of one simulated replica, together with its disk."""
+
+    def __init__(self) -> None:
+        self._seen = _Content()
+        self._disk = _Content()
+        self._unsynced: deque[Change] = deque()
+
+    # What the disk keeps.
+
+    def mark(self) -> int:
+        """How many changes are waiting; a sync that begins now makes these durable."""
+        return len(self._unsynced)
+
+    def synced(self, changes: int) -> None:
+        for _ in range(min(changes, len(self._unsynced))):
+            self._unsynced.popleft()(self._disk)
+
+    def cut_power(self, random: Random) -> None:
+        self.synced(random.randint(0, len(self._unsynced)))
+        self._unsynced.clear()
+        self._seen = _Content()
+        self._seen.snapshot = self._disk.snapshot
+        self._seen.folded = list(self._disk.folded)
+        self._seen.entries = list(self._disk.entries)
+
+    def _change(self, change: Change) -> None:
+        change(self._seen)
+        self._unsynced.append(change)
+
+    # The port.
+
+    @property
+    def start_offset(self) -> int:
+        return self._seen.start
+
+    @property
+    def end_offset(self) -> int:
+        return self._seen.start + len(self._seen.entries)
+
+    @property
+    def last_epoch(self) -> int:
+        if self._seen.entries:
+            return self._seen.entries[-1].epoch
+        return self._seen.snapshot.epoch if self._seen.snapshot else 0
+
+    @property
+    def latest_snapshot(self) -> SnapshotId | None:
+        return self._seen.snapshot
+
+    def end_of(self, epoch: int) -> EpochEnd | None:
+        for index in range(len(self._seen.entries) - 1, -1, -1):
+            known = self._seen.entries[index].epoch
+            if known <= epoch:
+                return EpochEnd(known, self._seen.start + index + 1)
+        if self._seen.snapshot is not None and self._seen.snapshot.epoch <= epoch:
+            return EpochEnd(self._seen.snapshot.epoch, self._seen.start)
+        return None
+
+    def append_leader_change(self, epoch: int, leader_id: int) -> None:
+        self.append(epoch, LEADER_CHANGE - leader_id)
+
+    def append(self, epoch: int, value: int) -> None:
+        entry = Entry(epoch, value)
+        self._change(lambda content: content.entries.append(entry))
+
+    def append_fetched(self, records: bytes) -> None:
+        entries = [Entry(*fields) for fields in _ENTRY.iter_unpack(records)]
+        self._change(lambda content: content.entries.extend(entries))
+
+    def truncate_to(self, offset: int) -> None:
+        def cut(content: _Content) -> None:
+            del content.entries[max(offset - content.start, 0) :]
+
+        self._change(cut)
+
+    def read(self, offset: int) -> bytes:
+        index = offset - self._seen.start
+        return b"".join(_ENTRY.pack(*entry) for entry in self._seen.entries[index : index + READ_ENTRIES_MAX])
+
+    def snapshot_size(self, snapshot: SnapshotId) -> int | None:
+        return len(self._seen.folded) * _ENTRY.size if snapshot == self._seen.snapshot else None
+
+    def read_snapshot(self, snapshot: SnapshotId, position: int) -> bytes:
+        data = b"".join(_ENTRY.pack(*entry) for entry in self._seen.folded)
+        return data[position : position + SNAPSHOT_CHUNK_BYTES]
+
+    def install_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
+        folded = [Entry(*fields) for fields in _ENTRY.iter_unpack(data)]
+
+        def install(content: _Content) -> None:
+            content.snapshot = snapshot
+            content.folded = list(folded)
+            content.entries = []
+
+        self._change(install)
+
+    # What its owner does.
+
+    def take_snapshot(self, end_offset: int) -> None:
+        """Fold everything below `end_offset`, which must be committed, into a snapshot."""
+
+        def fold(content: _Content) -> None:
+            count = end_offset - content.start
+            content.folded.extend(content.entries[:count])
+            content.snapshot = SnapshotId(end_offset, content.folded[-1].epoch)
+            del content.entries[:count]
+
+        self._change(fold)
+
+    def entry(self, offset: int) -> Entry:
+        """The entry at `offset`, also when a snapshot has it."""
+        if offset < self._seen.start:
+            return self._seen.folded[offset]
+        return self._seen.entries[offset - self._seen.start]

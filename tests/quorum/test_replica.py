@@ -1,0 +1,415 @@
+"""One replica, event by event: what goes in, what comes out, and what waits for the disk."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.quorum.events import Answered, Appended, Asked, Stop, Time
+from millpond.quorum.messages import (
+    NO_LEADER,
+    BeginQuorumEpoch,
+    EndQuorumEpoch,
+    EpochEnd,
+    EpochResponse,
+    Fetch,
+    FetchResponse,
+    FetchSnapshot,
+    FetchSnapshotResponse,
+    ReplicaKey,
+    Request,
+    Response,
+    SnapshotId,
+    Vote,
+    VoteResponse,
+)
+from millpond.quorum.ports import Election
+from millpond.quorum.ready import Ask, Durable, Ready, Reply
+from millpond.quorum.replica import QuorumBroken, Replica
+from millpond.quorum.roles import Candidate, Follower, Prospective, Resigned, Unattached
+from millpond.sim.quorum.toy_log import ToyLog
+
+ONE, TWO, THREE = (ReplicaKey(number, UUID(int=number)) for number in (1, 2, 3))
+STRANGER = ReplicaKey(3, UUID(int=33))
+NONE = ErrorCode.NONE
+
+
+class Least:
+    """No chance at all: every delay is as short as it can be."""
+
+    def below(self, bound: int) -> int:
+        return 0
+
+
+class Play:
+    """Drives one replica and remembers what it said."""
+
+    def __init__(
+        self,
+        me: ReplicaKey = ONE,
+        voters: tuple[ReplicaKey, ...] = (ONE, TWO, THREE),
+        election: Election | None = None,
+        entries: tuple[int, ...] = (),
+    ) -> None:
+        self.log = ToyLog()
+        for epoch in entries:
+            self.log.append(epoch, epoch * 100)
+        self.log.synced(self.log.mark())
+        self.now_ms = 0
+        self.replica = Replica(me, voters, self.log, election or Election(), Least(), 0)
+        self.ready = Ready(0)
+        self._request_ids = 0
+
+    def sent(self) -> list[Request | Response]:
+        return [each.request if isinstance(each, Ask) else each.response for each in self.ready.send]
+
+    def ask(self, request: Request) -> list[Request | Response]:
+        """A request comes in; what leaves at once."""
+        self._request_ids += 1
+        self.ready = self.replica.step(Asked(self._request_ids, request), self.now_ms)
+        return self.sent()
+
+    def sync(self) -> list[Request | Response]:
+        """The disk has everything; what leaves now."""
+        self.log.synced(self.log.mark())
+        self.ready = self.replica.step(Durable(self.replica.version), self.now_ms)
+        return self.sent()
+
+    def answer(self, ask: Ask, response: Response | None) -> list[Request | Response]:
+        self.ready = self.replica.step(Answered(ask, response), self.now_ms)
+        return self.sent()
+
+    def wait(self, ms: int) -> list[Request | Response]:
+        self.now_ms += ms
+        self.ready = self.replica.step(Time(), self.now_ms)
+        return self.sent()
+
+    def asks(self) -> list[Ask]:
+        return [each for each in self.ready.send if isinstance(each, Ask)]
+
+    def grant_all(self, asks: list[Ask]) -> None:
+        for each in asks:
+            if self.replica.is_leader:
+                return
+            self.answer(each, VoteResponse(NONE, self.replica.epoch, NO_LEADER, granted=True))
+
+    def lead(self) -> Play:
+        """Through both rounds of an election."""
+        self.wait(1000)
+        self.grant_all(self.asks()[:1])
+        assert isinstance(self.replica.role, Candidate)
+        self.sync()
+        self.grant_all(self.asks()[:1])
+        assert self.replica.is_leader
+        self.sync()
+        return self
+
+    def follow(self, leader_id: int, epoch: int) -> Ask:
+        """Become a follower; the fetch that is under way."""
+        self.ask(BeginQuorumEpoch(epoch, leader_id, self.replica.me))
+        self.sync()
+        return self.asks()[0]
+
+
+def vote(epoch: int, *, of: ReplicaKey = TWO, last: int = 0, end: int = 0, pre: bool = False) -> Vote:
+    return Vote(epoch, of, ONE, last, end, pre)
+
+
+# Votes.
+
+
+def test_a_vote_leaves_only_when_it_is_durable() -> None:
+    play = Play()
+    assert play.ask(vote(5)) == []
+    assert play.ready.save == Election(5, NO_LEADER, TWO)
+    assert play.sync() == [VoteResponse(NONE, 5, NO_LEADER, granted=True)]
+
+
+def test_an_epoch_is_remembered_even_when_the_vote_is_refused() -> None:
+    play = Play(entries=(3,), election=Election(3))
+    assert play.ask(vote(5, last=2, end=9)) == []
+    assert play.ready.save == Election(5)
+    assert play.sync() == [VoteResponse(NONE, 5, NO_LEADER, granted=False)]
+
+
+def test_one_vote_an_epoch_also_after_a_restart() -> None:
+    play = Play(election=Election(5, NO_LEADER, THREE))
+    assert play.ask(vote(5, of=TWO)) == [VoteResponse(NONE, 5, NO_LEADER, granted=False)]
+    assert play.ask(vote(5, of=THREE)) == [VoteResponse(NONE, 5, NO_LEADER, granted=True)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        (vote(4), ErrorCode.FENCED_LEADER_EPOCH),
+        (vote(9, last=9), ErrorCode.INVALID_REQUEST),
+        (vote(9, of=STRANGER), ErrorCode.INCONSISTENT_VOTER_SET),
+        (Vote(9, TWO, ReplicaKey(1, UUID(int=77)), 0, 0, False), ErrorCode.INVALID_VOTER_KEY),
+    ],
+)
+def test_a_vote_that_makes_no_sense_is_refused_and_changes_nothing(asked: Vote, error: ErrorCode) -> None:
+    play = Play(election=Election(5))
+    assert play.ask(asked) == [VoteResponse(error, 5, NO_LEADER)]
+    assert play.ready.save is None
+    assert play.replica.epoch == 5
+
+
+def test_a_pre_vote_promises_nothing() -> None:
+    play = Play(election=Election(5))
+    assert play.ask(vote(5, pre=True)) == [VoteResponse(NONE, 5, NO_LEADER, granted=True)]
+    assert play.ready.save is None
+    assert play.ask(vote(5, of=THREE, pre=True)) == [VoteResponse(NONE, 5, NO_LEADER, granted=True)]
+
+
+def test_who_has_a_leader_refuses_a_pre_vote_once_it_has_fetched() -> None:
+    play = Play(election=Election(5))
+    fetch = play.follow(2, 5)
+    assert play.ask(vote(5, of=THREE, pre=True)) == [VoteResponse(NONE, 5, 2, granted=True)]
+    play.answer(fetch, FetchResponse(NONE, 5, 2, 0))
+    assert play.ask(vote(5, of=THREE, pre=True)) == [VoteResponse(NONE, 5, 2, granted=False)]
+    assert play.ask(vote(5, of=THREE)) == [VoteResponse(NONE, 5, 2, granted=False)]
+
+
+# Standing for election.
+
+
+def test_a_candidate_asks_first_and_raises_the_epoch_only_with_a_majority_behind_it() -> None:
+    play = Play(election=Election(5))
+    play.wait(1000)
+    assert [each.request for each in play.asks()] == [
+        Vote(5, ONE, TWO, 0, 0, pre_vote=True),
+        Vote(5, ONE, THREE, 0, 0, pre_vote=True),
+    ]
+    play.answer(play.asks()[0], VoteResponse(NONE, 5, NO_LEADER, granted=True))
+    assert play.replica.epoch == 6
+    assert play.sent() == [], "the call for votes waits until the own vote is durable"
+    assert [type(each) for each in play.sync()] == [Vote, Vote]
+
+
+def test_the_own_vote_counts_once_it_is_durable() -> None:
+    play = Play(voters=(ONE,))
+    play.wait(0)
+    assert isinstance(play.replica.role, Candidate)
+    play.sync()
+    assert play.replica.is_leader
+    assert play.replica.high_watermark == -1, "its first record is not durable yet"
+    play.sync()
+    assert play.replica.high_watermark == 1
+
+
+def test_a_late_vote_of_another_round_does_not_count() -> None:
+    play = Play(election=Election(5))
+    play.wait(1000)
+    late = play.asks()[1]
+    play.answer(play.asks()[0], VoteResponse(NONE, 5, NO_LEADER, granted=True))
+    play.sync()
+    play.answer(late, VoteResponse(NONE, 5, NO_LEADER, granted=True))
+    assert isinstance(play.replica.role, Candidate)
+
+
+def test_who_may_have_led_an_epoch_never_leads_it_again() -> None:
+    for election in (Election(5, 1, ONE), Election(5, NO_LEADER, ONE)):
+        play = Play(election=election)
+        assert isinstance(play.replica.role, Resigned)
+        play.lead()
+        assert play.replica.epoch == 6
+
+
+def test_an_observer_never_stands_and_never_votes() -> None:
+    play = Play(me=STRANGER, election=Election(5))
+    play.wait(60_000)
+    assert isinstance(play.replica.role, Unattached)
+    assert [type(each) for each in play.sent()] == [Fetch], "it looks for a leader"
+    asked = Vote(6, TWO, STRANGER, 0, 0, False)
+    play.ask(asked)
+    assert play.sync()[-1] == VoteResponse(NONE, 6, NO_LEADER, granted=False)
+
+
+def test_a_lost_leader_is_missed_after_a_while() -> None:
+    play = Play()
+    play.follow(2, 3)
+    play.wait(1999)
+    assert isinstance(play.replica.role, Follower)
+    play.wait(1)
+    assert isinstance(play.replica.role, Prospective)
+
+
+# Leading.
+
+
+def test_nothing_is_committed_before_a_record_of_the_own_epoch_is() -> None:
+    play = Play(entries=(1, 1, 1), election=Election(1)).lead()
+    assert play.replica.log.end_offset == 4
+    play.ask(Fetch(2, TWO, 3, 1, -1, 0))
+    assert play.replica.high_watermark == -1
+    play.ask(Fetch(2, TWO, 4, 2, -1, 0))
+    assert play.replica.high_watermark == 4
+
+
+def test_a_fetch_is_an_acknowledgement_and_the_leader_counts_only_what_it_has_synced() -> None:
+    play = Play().lead()
+    play.ask(Fetch(1, TWO, 1, 1, -1, 0))
+    assert play.replica.high_watermark == 1
+    play.log.append(1, 7)
+    play.replica.step(Appended(), play.now_ms)
+    play.ask(Fetch(1, TWO, 2, 1, -1, 0))
+    assert play.replica.high_watermark == 1
+    play.sync()
+    assert play.replica.high_watermark == 2
+
+
+def test_a_parked_fetch_is_answered_by_the_next_record() -> None:
+    play = Play().lead()
+    play.ask(Fetch(1, TWO, 1, 1, -1, 0))
+    assert play.ask(Fetch(1, TWO, 1, 1, 1, 500)) == []
+    play.log.append(1, 7)
+    play.ready = play.replica.step(Appended(), play.now_ms)
+    (response,) = play.sent()
+    assert isinstance(response, FetchResponse)
+    assert response.records is not None
+
+
+def test_the_fetch_of_a_wiped_disk_does_not_count() -> None:
+    play = Play().lead()
+    play.ask(Fetch(1, STRANGER, 1, 1, -1, 0))
+    assert play.replica.high_watermark == -1
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"), [(0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)]
+)
+def test_a_fetch_of_another_epoch_is_told_who_leads(epoch: int, error: ErrorCode) -> None:
+    play = Play().lead()
+    assert play.ask(Fetch(epoch, TWO, 0, 0, -1, 0)) == [FetchResponse(error, 1, 1)]
+
+
+def test_a_log_that_parted_is_told_where() -> None:
+    play = Play(entries=(1, 1, 3), election=Election(3)).lead()
+    (response,) = play.ask(Fetch(4, TWO, 5, 2, -1, 0))
+    assert isinstance(response, FetchResponse)
+    assert response.diverging == EpochEnd(1, 2)
+
+
+def test_a_leader_without_a_majority_resigns_and_says_so() -> None:
+    play = Play().lead()
+    play.ask(Fetch(1, TWO, 1, 1, -1, 0))
+    assert play.ask(Fetch(1, TWO, 1, 1, 1, 60_000)) == []
+    play.wait(3001)
+    assert isinstance(play.replica.role, Resigned)
+    assert FetchResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, 1, NO_LEADER) in play.sent()
+
+
+def test_a_planned_hand_over_names_the_best_successor_first() -> None:
+    play = Play().lead()
+    play.ask(Fetch(1, THREE, 1, 1, -1, 0))
+    play.ready = play.replica.step(Stop(), play.now_ms)
+    assert play.sent()[0] == EndQuorumEpoch(1, 1, (THREE, TWO))
+
+
+def test_the_first_successor_stands_at_once() -> None:
+    play = Play()
+    play.follow(2, 3)
+    play.ask(EndQuorumEpoch(3, 2, (ONE, THREE)))
+    play.wait(0)
+    assert isinstance(play.replica.role, Prospective)
+
+
+def test_two_leaders_in_one_epoch_stop_the_process() -> None:
+    play = Play().lead()
+    with pytest.raises(QuorumBroken, match="two leaders"):
+        play.ask(BeginQuorumEpoch(1, 2, ONE))
+
+
+# Following.
+
+
+def entries(*epochs: int) -> bytes:
+    log = ToyLog()
+    for epoch in epochs:
+        log.append(epoch, epoch * 100)
+    return log.read(0)
+
+
+def test_the_next_fetch_waits_until_what_the_last_one_brought_is_durable() -> None:
+    play = Play()
+    fetch = play.follow(2, 3)
+    assert play.answer(fetch, FetchResponse(NONE, 3, 2, 0, records=entries(3, 3))) == []
+    (sent,) = play.sync()
+    assert isinstance(sent, Fetch)
+    assert sent.offset == 2
+
+
+def test_an_answer_that_comes_twice_counts_once() -> None:
+    play = Play()
+    fetch = play.follow(2, 3)
+    response = FetchResponse(NONE, 3, 2, 0, records=entries(3, 3))
+    play.answer(fetch, response)
+    play.answer(fetch, response)
+    assert play.log.end_offset == 2
+
+
+def test_a_follower_never_calls_committed_what_it_does_not_have() -> None:
+    play = Play()
+    fetch = play.follow(2, 3)
+    play.answer(fetch, FetchResponse(NONE, 3, 2, 9, records=entries(3, 3)))
+    assert play.replica.high_watermark == 2
+
+
+def test_a_follower_drops_what_the_leader_never_had() -> None:
+    play = Play(entries=(1, 1, 2, 2), election=Election(2))
+    fetch = play.follow(2, 4)
+    play.answer(fetch, FetchResponse(NONE, 4, 2, diverging=EpochEnd(1, 5)))
+    assert play.log.end_offset == 2
+
+
+def test_a_follower_stops_rather_than_drop_what_is_committed() -> None:
+    play = Play()
+    fetch = play.follow(2, 3)
+    play.answer(fetch, FetchResponse(NONE, 3, 2, 2, records=entries(3, 3)))
+    play.sync()
+    with pytest.raises(QuorumBroken, match="committed"):
+        play.answer(play.asks()[0], FetchResponse(NONE, 3, 2, diverging=EpochEnd(3, 1)))
+
+
+def test_a_snapshot_comes_in_pieces_and_replaces_the_log() -> None:
+    play = Play(entries=(1,), election=Election(1))
+    fetch = play.follow(2, 4)
+    snapshot = SnapshotId(3, 2)
+    play.answer(fetch, FetchResponse(NONE, 4, 2, snapshot=snapshot))
+    data = entries(1, 2, 2)
+    for position in range(0, len(data), 20):
+        (ask,) = play.asks()
+        assert ask.request == FetchSnapshot(4, ONE, snapshot, position)
+        piece = data[position : position + 20]
+        play.answer(ask, FetchSnapshotResponse(NONE, 4, 2, len(data), position, piece))
+    assert (play.log.start_offset, play.log.end_offset, play.replica.high_watermark) == (3, 3, 3)
+    (sent,) = play.sync()
+    assert sent == Fetch(4, ONE, 3, 2, 3, 500)
+
+
+def test_a_snapshot_that_is_gone_is_asked_for_anew() -> None:
+    play = Play()
+    fetch = play.follow(2, 4)
+    play.answer(fetch, FetchResponse(NONE, 4, 2, snapshot=SnapshotId(3, 2)))
+    play.answer(play.asks()[0], FetchSnapshotResponse(ErrorCode.SNAPSHOT_NOT_FOUND, 4, 2))
+    assert [type(each) for each in play.wait(100)] == [Fetch]
+
+
+def test_a_lost_request_is_sent_again() -> None:
+    play = Play()
+    fetch = play.follow(2, 3)
+    assert play.answer(fetch, None) == []
+    assert [type(each) for each in play.wait(100)] == [Fetch]
+
+
+def test_begin_of_an_older_epoch_is_told_the_newer_one() -> None:
+    play = Play(election=Election(5))
+    assert play.ask(BeginQuorumEpoch(4, 2, ONE)) == [EpochResponse(ErrorCode.FENCED_LEADER_EPOCH, 5, NO_LEADER)]
+
+
+def test_a_reply_names_its_request() -> None:
+    play = Play(election=Election(5))
+    play.ask(vote(5, pre=True))
+    assert play.ready.send == [Reply(1, VoteResponse(NONE, 5, NO_LEADER, granted=True))]

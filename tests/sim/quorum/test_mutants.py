@@ -1,0 +1,178 @@
+"""Bugs that quorums have had, put in on purpose: each must break a promise that names it, within so many seeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millpond.quorum.messages import EpochEnd, Fetch, ReplicaKey, SnapshotId, Vote
+from millpond.quorum.ports import Election
+from millpond.quorum.ready import Ask, Reply
+from millpond.quorum.replica import Replica
+from millpond.quorum.roles import (
+    Candidate,
+    Follower,
+    Leader,
+    Prospective,
+    ReplicaProgress,
+    Resigned,
+    Tally,
+    Unattached,
+)
+from millpond.sim.quorum.scenario import run_seed
+
+
+class PromisesBeforeTheSync(Replica):
+    """Votes and acknowledgements leave before they are durable (etcd 14370, NATS 2.12.1)."""
+
+    def _promise(self, message: Ask | Reply) -> None:
+        self._outbox.send(message)
+
+
+class CountsItselfBeforeTheSync(Replica):
+    """The leader's own log counts before it is durable."""
+
+    def _log_changed(self) -> None:
+        super()._log_changed()
+        self._durable_end = self.log.end_offset
+
+
+class CommitsEarlierEpochsByCount(Replica):
+    """A majority has it, so it is committed, whatever its epoch."""
+
+    def _advance_high_watermark(self, now_ms: int) -> None:
+        assert isinstance(self.role, Leader)
+        self.role.epoch_start = -1
+        super()._advance_high_watermark(now_ms)
+
+
+class LeadsAnEpochTwice(Replica):
+    """A leader that restarts goes on in the epoch that it led."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        if isinstance(self.role, Resigned) and self._others:
+            self.role = Candidate(Tally(len(self.voters)), self.version, self.role.deadline_ms)
+            self._call_for_votes(pre_vote=False)
+
+
+class ForgetsItsVote(Replica):
+    """The vote is not part of what is saved (TiKV 8381, Zeebe 5356)."""
+
+    def __init__(self, me: ReplicaKey, voters: Any, log: Any, election: Election, *given: Any) -> None:
+        super().__init__(me, voters, log, Election(election.epoch), *given)
+
+
+class ForgetsTheEpoch(Replica):
+    """The epoch steps back with a restart (Nebula 2405)."""
+
+    def __init__(self, me: ReplicaKey, voters: Any, log: Any, election: Election, *given: Any) -> None:
+        super().__init__(me, voters, log, Election(), *given)
+
+
+class VotesForAShorterLog(Replica):
+    def _grants(self, vote: Vote) -> bool:
+        role = self.role
+        if isinstance(role, Unattached | Prospective):
+            return vote.pre_vote or self.election.voted in (None, vote.candidate)
+        return super()._grants(vote)
+
+
+class NeverChecksItsQuorum(Replica):
+    """A leader that is cut off never resigns (KAFKA-15489)."""
+
+    def _has_lost_quorum(self, role: Leader, now_ms: int) -> bool:
+        return False
+
+
+class CountsLateVotes(Replica):
+    """An answer from an earlier round counts in this one (Redpanda 21345)."""
+
+    def _on_vote_answer(self, ask: Ask, vote: Vote, response: Any, now_ms: int) -> None:
+        if isinstance(self.role, Candidate):
+            self.role.tally.count(ask.node_id, response.granted)
+            self._judge_candidate(now_ms)
+        else:
+            super()._on_vote_answer(ask, vote, response, now_ms)
+
+
+class NeverLooksForDivergence(Replica):
+    """Replicas compare lengths, not epochs (KIP-101)."""
+
+    def _divergence(self, fetch: Fetch) -> EpochEnd | None:
+        return None
+
+
+class TruncatesToTheLeadersWord(Replica):
+    """One step of truncation, although the follower's own epoch ends earlier (KAFKA-6361)."""
+
+    def _truncate(self, diverging: EpochEnd) -> None:
+        if diverging.end_offset < self.log.end_offset:
+            self.log.truncate_to(max(diverging.end_offset, self.high_watermark))
+        self._log_changed()
+
+
+class TakesTheLeadersHighWatermark(Replica):
+    """The high watermark moves before the records are there (KAFKA-14704)."""
+
+    def _follow_high_watermark(self, leaders: int) -> None:
+        self.high_watermark = max(self.high_watermark, leaders)
+
+
+class TakesAWipedDiskForTheOldOne(Replica):
+    """A replica is known by its node id alone, so an empty disk counts as the voter that it replaced (KIP-903)."""
+
+    def __init__(self, me: ReplicaKey, voters: Any, *given: Any) -> None:
+        nobody = me.directory_id.__class__(int=0)
+        super().__init__(
+            me._replace(directory_id=nobody), [each._replace(directory_id=nobody) for each in voters], *given
+        )
+
+
+class NeverSendsSnapshots(Replica):
+    def _snapshot_for(self, fetch: Fetch) -> SnapshotId | None:
+        return None
+
+
+class ForgetsTheSnapshotsEnd(Replica):
+    """A replica that was given a snapshot does not know that what it holds is committed, nor that it must go on."""
+
+    def _on_snapshot_bytes(self, role: Follower, response: Any, now_ms: int) -> None:
+        download = role.download
+        assert download is not None
+        role.download = None if download.snapshot.end_offset > 0 else download
+        self._fetch_again(role)
+
+
+class LosesTheAnswersOfObserverHunts(Replica):
+    """Whoever stands for election stops looking for the leader that is there (KAFKA-17030)."""
+
+    def _learn(self, epoch: int, leader_id: int, now_ms: int) -> None:
+        if isinstance(self.role, Unattached | Prospective | Candidate | Resigned):
+            leader_id = -1
+        super()._learn(epoch, leader_id, now_ms)
+
+
+class NeverAnswersParkedFetches(Replica):
+    """A leader that steps down leaves its followers waiting (KAFKA-10677)."""
+
+    def _progress(self, role: Leader, replica: ReplicaKey) -> ReplicaProgress:
+        progress = super()._progress(role, replica)
+        if progress.fetched_ms is not None:
+            progress.end_offset = max(progress.end_offset, self.log.end_offset)
+        return progress
+
+
+MUTANTS: dict[type[Replica], tuple[tuple[str, ...], int]] = {}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_mutant_breaks_the_promise_that_names_it(mutant: type[Replica]) -> None:
+    names, seeds = MUTANTS[mutant]
+    for seed in range(seeds):
+        violation = run_seed(seed, mutant).violation
+        if violation is not None:
+            assert violation.startswith(names), f"seed {seed}: {violation}"
+            return
+    pytest.fail(f"{mutant.__name__} lived through {seeds} seeds")
