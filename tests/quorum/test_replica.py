@@ -7,12 +7,12 @@ from uuid import UUID
 import pytest
 
 from millpond.base.errors import ErrorCode
+from millpond.base.ids import EpochEnd
 from millpond.quorum.events import Answered, Appended, Asked, Stop, Time
 from millpond.quorum.messages import (
     NO_LEADER,
     BeginQuorumEpoch,
     EndQuorumEpoch,
-    EpochEnd,
     EpochResponse,
     Fetch,
     FetchResponse,
@@ -29,7 +29,7 @@ from millpond.quorum.ports import Election
 from millpond.quorum.ready import Ask, Durable, Ready, Reply
 from millpond.quorum.replica import QuorumBroken, Replica
 from millpond.quorum.roles import Candidate, Follower, Prospective, Resigned, Unattached
-from millpond.sim.quorum.toy_log import ToyLog
+from millpond.sim.machines.toy_log import ToyLog
 
 ONE, TWO, THREE = (ReplicaKey(number, UUID(int=number)) for number in (1, 2, 3))
 STRANGER = ReplicaKey(3, UUID(int=33))

@@ -21,6 +21,13 @@ TOPIC_NAME_LENGTH_MAX = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
+class EpochEnd(NamedTuple):
+    """Where a leader epoch ends in somebody's log."""
+
+    epoch: int
+    end_offset: int
+
+
 class TopicPartition(NamedTuple):
     topic: str
     partition: int

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
+from millpond.base.ids import EpochEnd
 
 NO_LEADER = -1
 NO_EPOCH = -1
@@ -24,13 +25,6 @@ class SnapshotId(NamedTuple):
 
     end_offset: int
     epoch: int
-
-
-class EpochEnd(NamedTuple):
-    """Where an epoch ends in somebody's log."""
-
-    epoch: int
-    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from millpond.quorum.messages import NO_LEADER, EpochEnd, ReplicaKey, SnapshotId
+from millpond.base.ids import EpochEnd
+from millpond.quorum.messages import NO_LEADER, ReplicaKey, SnapshotId
 
 
 @dataclass(frozen=True, slots=True)

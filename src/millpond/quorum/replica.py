@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from millpond.base.errors import ErrorCode
+from millpond.base.ids import EpochEnd
 from millpond.quorum.events import Answered, Appended, Asked, Event, Hung, Stop, Time
 from millpond.quorum.messages import (
     NO_LEADER,
     BeginQuorumEpoch,
     EndQuorumEpoch,
-    EpochEnd,
     EpochResponse,
     Fetch,
     FetchResponse,

@@ -8,11 +8,11 @@ from random import Random
 from struct import Struct
 from typing import NamedTuple
 
-from millpond.quorum.messages import EpochEnd, SnapshotId
+from millpond.base.ids import EpochEnd
+from millpond.quorum.messages import SnapshotId
 
 _ENTRY = Struct(">iq")
 LEADER_CHANGE = -1
-READ_ENTRIES_MAX = 8
 SNAPSHOT_CHUNK_BYTES = 24
 
 
@@ -42,7 +42,8 @@ Change = Callable[[_Content], None]
 class ToyLog:
     """The `QuorumLog` of one simulated replica, together with its disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_entries_max: int = 8) -> None:
+        self._read_entries_max = read_entries_max
         self._seen = _Content()
         self._disk = _Content()
         self._unsynced: deque[Change] = deque()
@@ -52,6 +53,11 @@ class ToyLog:
     def mark(self) -> int:
         """How many changes are waiting; a sync that begins now makes these durable."""
         return len(self._unsynced)
+
+    @property
+    def synced_end(self) -> int:
+        """Below this offset everything would survive a power cut, as it is seen now."""
+        return min(self._disk.start + len(self._disk.entries), self.end_offset) if self._unsynced else self.end_offset
 
     def synced(self, changes: int) -> None:
         for _ in range(min(changes, len(self._unsynced))):
@@ -117,7 +123,7 @@ class ToyLog:
 
     def read(self, offset: int) -> bytes:
         index = offset - self._seen.start
-        return b"".join(_ENTRY.pack(*entry) for entry in self._seen.entries[index : index + READ_ENTRIES_MAX])
+        return b"".join(_ENTRY.pack(*entry) for entry in self._seen.entries[index : index + self._read_entries_max])
 
     def snapshot_size(self, snapshot: SnapshotId) -> int | None:
         return len(self._seen.folded) * _ENTRY.size if snapshot == self._seen.snapshot else None

@@ -1,14 +1,8 @@
-"""One run of a quorum by seed: replicas, a network that misbehaves, disks that forget, and a client that counts.
-
-The same seed is the same run. Everything is decided by one generator, and nothing looks at a real clock.
-"""
+"""One run of a quorum by seed: replicas, disks that forget, and a client that counts."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from random import Random
 from uuid import UUID
 
@@ -16,23 +10,23 @@ from millpond.quorum.events import Answered, Appended, Asked, Event, Stop, Time
 from millpond.quorum.messages import Fetch, FetchSnapshot, ReplicaKey, Request, Response, Vote, VoteResponse
 from millpond.quorum.ports import Election
 from millpond.quorum.ready import Ask, Durable, Ready, Reply
-from millpond.quorum.replica import QuorumBroken, Replica
-from millpond.sim.quorum.checkers import (
+from millpond.quorum.replica import QuorumBroken, Replica, Timing
+from millpond.sim.machines.quorum.checkers import (
     ACKNOWLEDGED_LOST,
     COMMITTED_CHANGED,
     CUT_OFF_LEADER,
     NOT_HEALED,
     Checkers,
-    Violation,
 )
-from millpond.sim.quorum.toy_log import ToyLog
+from millpond.sim.machines.run import Host, Outcome, Run, Violation
+from millpond.sim.machines.toy_log import ToyLog
 
-TROUBLE_MS = 12_000
-HEALING_MS = 15_000
-REQUEST_TIMEOUT_MS = 1_500
+HEALING_MS = 8_000
+TIMING = Timing(election_ms=300, fetch_ms=600, fetch_wait_ms=150, retry_ms=30, backoff_ms_max=300)
+"""Quick, so that much happens between two faults."""
+REQUEST_TIMEOUT_MS = 500
 SNAPSHOT_ENTRIES = 12
-STORY_LINES = 400
-CUT_OFF_MS = 6_000
+CUT_OFF_MS = 2_500
 """Twice as long as a leader waits for a majority, for clocks that run slow."""
 
 
@@ -46,46 +40,18 @@ class Dice:
         return self._random.randrange(bound)
 
 
-@dataclass(slots=True)
-class Weather:
-    """How the network and the disks behave for now."""
-
-    loss: float = 0.0
-    copies: float = 0.0
-    delay_ms_max: int = 5
-    sync_ms_max: int = 5
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a run showed; `violation` is None when nothing went wrong."""
-
-    seed: int
-    violation: str | None = None
-    events: int = 0
-    committed: int = 0
-    acknowledged: int = 0
-    elections: int = 0
-    faults: dict[str, int] = field(default_factory=dict)
-    trace: int = 0
-    """The same for the same run, another for another."""
-    story: list[str] = field(default_factory=list)
-
-
-class Host:
+class QuorumHost(Host):
     """One machine: a replica while it runs, and a disk that outlives it."""
 
     def __init__(self, scenario: Scenario, node_id: int, directory: int) -> None:
+        super().__init__(node_id)
         self.scenario = scenario
-        self.node_id = node_id
         self.key = ReplicaKey(node_id, UUID(int=directory))
-        self.log = ToyLog()
+        self.log = ToyLog(scenario.read_entries_max)
         self.saved = Election()
         self.unsaved: deque[Election] = deque()
         self.replica: Replica | None = None
-        self.life = 0
         self.rate = 1.0
-        self.paused_until_ms = 0
         self.is_syncing = False
         self.committed = -1
         self.seen_end = 0
@@ -123,7 +89,7 @@ class Host:
         self.seen_end = self.log.end_offset
 
     def wipe(self) -> None:
-        self.log = ToyLog()
+        self.log = ToyLog(self.scenario.read_entries_max)
         self.saved = Election()
         self.unsaved.clear()
         self.seen_end = 0
@@ -133,7 +99,10 @@ class Host:
         replica = self.replica
         if replica is None:
             return
-        ready = replica.step(event, self.now_ms())
+        try:
+            ready = replica.step(event, self.now_ms())
+        except QuorumBroken as broken:
+            raise Violation(f"{COMMITTED_CHANGED}: {broken}") from broken
         self.scenario.after_step(self, replica, event)
         self.carry_out(ready)
 
@@ -190,59 +159,51 @@ class Host:
         self.scenario.at(wake_ms, self, wake)
 
 
-class Scenario:
+class Scenario(Run):
     """Runs one seed. `make_replica` can be replaced by one with a bug in it."""
 
+    faults = (
+        "power_cut",
+        "power_cut",
+        "kill",
+        "blackout",
+        "doomed_leaders",
+        "doomed_leaders",
+        "doomed_leaders",
+        "pause",
+        "cut_one_way",
+        "isolate",
+        "split",
+        "bad_network",
+        "slow_disk",
+        "clock_drift",
+        "hand_over",
+        "wipe",
+    )
+
     def __init__(self, seed: int, replica_class: type[Replica] = Replica) -> None:
-        self.random = Random(seed)
-        self.now_ms = 0
-        self.weather = Weather()
+        super().__init__(seed)
         self.checkers = Checkers()
-        self.outcome = Outcome(seed)
         self._replica_class = replica_class
-        self._queue: list[tuple[int, int, Host | None, Callable[[], None]]] = []
-        self._count = 0
-        self._cuts: set[tuple[int, int]] = set()
         self._request_ids = 0
-        self._waiting: dict[int, tuple[Host, int, Ask, Host]] = {}
+        self._waiting: dict[int, tuple[QuorumHost, int, Ask, QuorumHost]] = {}
         self._requests: dict[int, Request] = {}
         self._values = 0
         self._acknowledged: list[tuple[int, int, int]] = []
         self._acknowledged_ms = 0
-        self._trace = 0
         self._strikes = 0
-        self._story: deque[tuple[int, tuple[object, ...]]] = deque(maxlen=STORY_LINES)
-        count = self.random.choice((1, 3, 3, 3, 5))
+        self.read_entries_max = self.random.choice((1, 1, 2, 8))
+        count = self.random.choice((1, 3, 3, 3, 5, 5))
         observers = self.random.choice((0, 0, 1))
-        self.hosts = [Host(self, node_id, node_id) for node_id in range(1, count + observers + 1)]
+        self.hosts = [QuorumHost(self, node_id, node_id) for node_id in range(1, count + observers + 1)]
         self.voters = tuple(host.key for host in self.hosts[:count])
 
-    def make_replica(self, host: Host, chance: Dice) -> Replica:
-        return self._replica_class(host.key, self.voters, host.log, host.saved, chance, host.now_ms())
-
-    # Time.
-
-    def at(self, time_ms: int, host: Host | None, action: Callable[[], None]) -> None:
-        self._count += 1
-        heappush(self._queue, (time_ms, self._count, host, action))
-
-    def later(self, delay_ms: int, host: Host | None, action: Callable[[], None]) -> None:
-        self.at(self.now_ms + delay_ms, host, action)
-
-    def _run_until(self, end_ms: int) -> None:
-        while self._queue and self._queue[0][0] <= end_ms:
-            time_ms, _, host, action = heappop(self._queue)
-            self.now_ms = max(self.now_ms, time_ms)
-            if host is not None and host.paused_until_ms > self.now_ms:
-                self.at(host.paused_until_ms, host, action)
-                continue
-            self.outcome.events += 1
-            action()
-        self.now_ms = end_ms
+    def make_replica(self, host: QuorumHost, chance: Dice) -> Replica:
+        return self._replica_class(host.key, self.voters, host.log, host.saved, chance, host.now_ms(), TIMING)
 
     # The network.
 
-    def ask(self, sender: Host, ask: Ask) -> None:
+    def ask(self, sender: QuorumHost, ask: Ask) -> None:
         self._request_ids += 1
         request_id = self._request_ids
         receiver = self.hosts[ask.node_id - 1]
@@ -252,15 +213,15 @@ class Scenario:
 
         def deliver() -> None:
             self.note("  ", receiver.node_id, "got it from", sender.node_id)
-            self._trace = hash((self._trace, self.now_ms, request_id))
+            self.trace(request_id)
             if isinstance(ask.request, Fetch | FetchSnapshot):
                 receiver.heard_ms[sender.node_id] = self.now_ms
             receiver.step(Asked(request_id, ask.request))
 
-        self._carry(sender, receiver, deliver)
+        self.carry(sender.node_id, receiver.node_id, receiver, deliver)
         self.later(REQUEST_TIMEOUT_MS, sender, lambda: self._answer(request_id, None))
 
-    def reply(self, sender: Host, reply: Reply) -> None:
+    def reply(self, sender: QuorumHost, reply: Reply) -> None:
         request = self._requests[reply.request_id]
         response = reply.response
         self.note(sender.node_id, "=>", response)
@@ -269,7 +230,8 @@ class Scenario:
         self.checkers.saw_epoch(sender.node_id, response.epoch)
         waiting = self._waiting.get(reply.request_id)
         if waiting is not None:
-            self._carry(sender, waiting[0], lambda: self._answer(reply.request_id, response))
+            asker = waiting[0]
+            self.carry(sender.node_id, asker.node_id, asker, lambda: self._answer(reply.request_id, response))
 
     def _answer(self, request_id: int, response: Response | None) -> None:
         waiting = self._waiting.pop(request_id, None)
@@ -278,16 +240,9 @@ class Scenario:
             if sender.life == life:
                 sender.step(Answered(ask, response))
 
-    def _carry(self, sender: Host, receiver: Host, deliver: Callable[[], None]) -> None:
-        if (sender.node_id, receiver.node_id) in self._cuts:
-            return
-        for _ in range(2 if self.random.random() < self.weather.copies else 1):
-            if self.random.random() >= self.weather.loss:
-                self.later(self.random.randrange(self.weather.delay_ms_max), receiver, deliver)
-
     # Looking.
 
-    def after_step(self, host: Host, replica: Replica, event: Event) -> None:
+    def after_step(self, host: QuorumHost, replica: Replica, event: Event) -> None:
         self.checkers.look_at(replica, host.log, host.committed)
         self._look_at_leader(host, replica, event)
         if host.log.end_offset > host.seen_end:
@@ -305,7 +260,7 @@ class Scenario:
         if replica.high_watermark - host.log.start_offset > SNAPSHOT_ENTRIES and self.random.random() < 0.2:
             host.log.take_snapshot(replica.high_watermark)
 
-    def _look_at_leader(self, host: Host, replica: Replica, event: Event) -> None:
+    def _look_at_leader(self, host: QuorumHost, replica: Replica, event: Event) -> None:
         """A leader must not go on without a majority that comes to fetch."""
         if not replica.is_leader:
             host.led_since_ms = -1
@@ -313,7 +268,7 @@ class Scenario:
         if host.led_since_ms < 0:
             host.led_since_ms = self.now_ms
             self.outcome.elections += 1
-            if self._strikes and self.now_ms < TROUBLE_MS:
+            if self._strikes and self.now_ms < self.trouble_ms:
                 self._strikes -= 1
                 self.later(self.random.randrange(300), None, lambda: self._strike(host))
         heard = sum(
@@ -325,37 +280,22 @@ class Scenario:
         if isinstance(event, Time) and heard <= len(self.voters) // 2:
             raise Violation(f"{CUT_OFF_LEADER}: node {host.node_id} leads epoch {replica.epoch} and nobody comes")
 
-    def note(self, *parts: object) -> None:
-        """A line of the story; it is put into words only if somebody will read it."""
-        self._story.append((self.now_ms, parts))
-
     # What happens.
 
     def run(self) -> Outcome:
-        try:
-            self._live()
-        except Violation as violation:
-            self.outcome.violation = str(violation)
-        except QuorumBroken as broken:
-            self.outcome.violation = f"{COMMITTED_CHANGED}: {broken}"
-        self.outcome.committed = len(self.checkers.committed)
-        self.outcome.acknowledged = len(self._acknowledged)
-        self.outcome.trace = self._trace
-        if self.outcome.violation is not None:
-            self.outcome.story = [f"{time_ms:6} {' '.join(map(str, parts))}" for time_ms, parts in self._story]
-        return self.outcome
+        outcome = self.play(self._live)
+        outcome.committed = len(self.checkers.committed)
+        outcome.acknowledged = len(self._acknowledged)
+        return outcome
 
     def _live(self) -> None:
         for host in self.hosts:
             host.start()
         self._propose_again()
-        self._fault_bad_network()
-        self._fault_slow_disk()
-        for _ in range(self.random.choice((3, 10, 30, 60))):
-            self.at(self.random.randrange(TROUBLE_MS), None, self._fault)
-        self._run_until(TROUBLE_MS)
+        self.plan_faults()
+        self.run_until(self.trouble_ms)
         self._heal()
-        self._run_until(TROUBLE_MS + HEALING_MS)
+        self.run_until(self.trouble_ms + HEALING_MS)
         self._check_healed()
 
     def _propose_again(self) -> None:
@@ -369,18 +309,12 @@ class Scenario:
                 host.acknowledging.append((host.log.end_offset, replica.epoch, self._values))
                 host.log.append(replica.epoch, self._values)
                 host.step(Appended())
-        if self.now_ms < TROUBLE_MS + HEALING_MS:
+        if self.now_ms < self.trouble_ms + HEALING_MS:
             self.later(
-                10 + self.random.randrange(200 if self.now_ms < TROUBLE_MS else 1000), None, self._propose_again
+                10 + self.random.randrange(200 if self.now_ms < self.trouble_ms else 1000), None, self._propose_again
             )
 
-    def _fault(self) -> None:
-        kind = self.random.choice(FAULTS)
-        self.outcome.faults[kind] = self.outcome.faults.get(kind, 0) + 1
-        self.note("---", kind)
-        getattr(self, f"_fault_{kind}")()
-
-    def _any_host(self) -> Host:
+    def _any_host(self) -> QuorumHost:
         leaders = [host for host in self.hosts if host.replica is not None and host.replica.is_leader]
         return (
             self.random.choice(leaders) if leaders and self.random.random() < 0.5 else self.random.choice(self.hosts)
@@ -396,13 +330,13 @@ class Scenario:
         for host in self.hosts:
             self._stop(host, power=True)
 
-    def _stop(self, host: Host, *, power: bool) -> None:
+    def _stop(self, host: QuorumHost, *, power: bool) -> None:
         if host.replica is None:
             return
         host.stop(power=power)
         self.later(self.random.choice((1, 1, 50, 400, 3000)), None, lambda: self._start(host))
 
-    def _start(self, host: Host) -> None:
+    def _start(self, host: QuorumHost) -> None:
         if host.replica is None:
             host.start()
 
@@ -410,43 +344,28 @@ class Scenario:
         """The next leaders get no further than their first steps: that is where epochs go wrong."""
         self._strikes += self.random.randint(1, 3)
 
-    def _strike(self, host: Host) -> None:
+    def _strike(self, host: QuorumHost) -> None:
         if self.random.random() < 0.5:
             self._stop(host, power=True)
         else:
-            self._isolate(host)
+            self.isolate(host.node_id, self._nodes)
 
     def _fault_pause(self) -> None:
-        self._any_host().paused_until_ms = self.now_ms + self.random.choice((100, 1000, 3000, 6000))
+        self._any_host().paused_until_ms = self.now_ms + self.random.choice((50, 300, 1000, 3000))
 
     def _fault_cut_one_way(self) -> None:
         one, other = self._any_host(), self.random.choice(self.hosts)
-        self._cut({(one.node_id, other.node_id)})
+        self.cut({(one.node_id, other.node_id)})
 
     def _fault_isolate(self) -> None:
-        self._isolate(self._any_host())
-
-    def _isolate(self, host: Host) -> None:
-        alone = host.node_id
-        self._cut({pair for other in self.hosts for pair in ((alone, other.node_id), (other.node_id, alone))})
+        self.isolate(self._any_host().node_id, self._nodes)
 
     def _fault_split(self) -> None:
-        side = {host.node_id for host in self.hosts if self.random.random() < 0.5}
-        everyone = [host.node_id for host in self.hosts]
-        self._cut({(one, other) for one in everyone for other in everyone if (one in side) != (other in side)})
+        self.split(self._nodes)
 
-    def _cut(self, pairs: set[tuple[int, int]]) -> None:
-        mended = sorted(pairs)
-        self._cuts |= pairs
-        self.later(self.random.choice((200, 1000, 4000)), None, lambda: self._cuts.difference_update(mended))
-
-    def _fault_bad_network(self) -> None:
-        self.weather.loss = self.random.choice((0.0, 0.0, 0.05, 0.2))
-        self.weather.copies = self.random.choice((0.0, 0.1, 0.5))
-        self.weather.delay_ms_max = self.random.choice((2, 20, 100, 600))
-
-    def _fault_slow_disk(self) -> None:
-        self.weather.sync_ms_max = self.random.choice((2, 20, 100, 500))
+    @property
+    def _nodes(self) -> list[int]:
+        return [host.node_id for host in self.hosts]
 
     def _fault_clock_drift(self) -> None:
         # A clock may run fast or slow; it never runs backwards.
@@ -476,9 +395,7 @@ class Scenario:
     # The end.
 
     def _heal(self) -> None:
-        self.note("--- healed")
-        self.weather = Weather()
-        self._cuts.clear()
+        self.calm()
         for host in self.hosts:
             host.paused_until_ms = 0
             self._start(host)
@@ -497,29 +414,9 @@ class Scenario:
                 raise Violation(f"{NOT_HEALED}: node {replica.me.node_id} does not follow {leaders[0].me.node_id}")
             if leaders[0].high_watermark - replica.high_watermark > 50:
                 raise Violation(f"{NOT_HEALED}: node {replica.me.node_id} stays behind")
-        late = TROUBLE_MS + HEALING_MS // 2
+        late = self.trouble_ms + HEALING_MS // 2
         if self._acknowledged_ms < late:
             raise Violation(f"{NOT_HEALED}: nothing was committed at the end")
-
-
-FAULTS = (
-    "power_cut",
-    "power_cut",
-    "kill",
-    "blackout",
-    "doomed_leaders",
-    "doomed_leaders",
-    "doomed_leaders",
-    "pause",
-    "cut_one_way",
-    "isolate",
-    "split",
-    "bad_network",
-    "slow_disk",
-    "clock_drift",
-    "hand_over",
-    "wipe",
-)
 
 
 def run_seed(seed: int, replica_class: type[Replica] = Replica) -> Outcome:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from millpond.quorum.messages import EpochEnd, Fetch, ReplicaKey, SnapshotId, Vote
+from millpond.base.ids import EpochEnd
+from millpond.quorum.messages import Fetch, ReplicaKey, SnapshotId, Vote
 from millpond.quorum.ports import Election
 from millpond.quorum.ready import Ask, Reply
 from millpond.quorum.replica import Replica
@@ -20,7 +21,8 @@ from millpond.quorum.roles import (
     Tally,
     Unattached,
 )
-from millpond.sim.quorum.scenario import run_seed
+from millpond.sim.machines.quorum import checkers
+from millpond.sim.machines.quorum.scenario import run_seed
 
 
 class PromisesBeforeTheSync(Replica):
@@ -36,15 +38,6 @@ class CountsItselfBeforeTheSync(Replica):
     def _log_changed(self) -> None:
         super()._log_changed()
         self._durable_end = self.log.end_offset
-
-
-class CommitsEarlierEpochsByCount(Replica):
-    """A majority has it, so it is committed, whatever its epoch."""
-
-    def _advance_high_watermark(self, now_ms: int) -> None:
-        assert isinstance(self.role, Leader)
-        self.role.epoch_start = -1
-        super()._advance_high_watermark(now_ms)
 
 
 class LeadsAnEpochTwice(Replica):
@@ -104,15 +97,6 @@ class NeverLooksForDivergence(Replica):
         return None
 
 
-class TruncatesToTheLeadersWord(Replica):
-    """One step of truncation, although the follower's own epoch ends earlier (KAFKA-6361)."""
-
-    def _truncate(self, diverging: EpochEnd) -> None:
-        if diverging.end_offset < self.log.end_offset:
-            self.log.truncate_to(max(diverging.end_offset, self.high_watermark))
-        self._log_changed()
-
-
 class TakesTheLeadersHighWatermark(Replica):
     """The high watermark moves before the records are there (KAFKA-14704)."""
 
@@ -154,8 +138,8 @@ class LosesTheAnswersOfObserverHunts(Replica):
         super()._learn(epoch, leader_id, now_ms)
 
 
-class NeverAnswersParkedFetches(Replica):
-    """A leader that steps down leaves its followers waiting (KAFKA-10677)."""
+class CountsWhatItSent(Replica):
+    """A follower that came once is taken to have all that the leader has."""
 
     def _progress(self, role: Leader, replica: ReplicaKey) -> ReplicaProgress:
         progress = super()._progress(role, replica)
@@ -164,7 +148,30 @@ class NeverAnswersParkedFetches(Replica):
         return progress
 
 
-MUTANTS: dict[type[Replica], tuple[tuple[str, ...], int]] = {}
+CHANGED = (checkers.COMMITTED_CHANGED, checkers.SAME_NAME_OTHER_RECORD, checkers.ACKNOWLEDGED_LOST)
+
+MUTANTS: dict[type[Replica], tuple[tuple[str, ...], int]] = {
+    PromisesBeforeTheSync: ((*CHANGED, checkers.EPOCH_FELL, checkers.TWO_VOTES), 60),
+    CountsItselfBeforeTheSync: (CHANGED, 300),
+    LeadsAnEpochTwice: (CHANGED, 300),
+    ForgetsItsVote: ((checkers.TWO_VOTES, checkers.TWO_LEADERS), 300),
+    ForgetsTheEpoch: ((checkers.EPOCH_FELL,), 40),
+    VotesForAShorterLog: (CHANGED, 60),
+    NeverChecksItsQuorum: ((checkers.CUT_OFF_LEADER,), 300),
+    CountsLateVotes: ((checkers.TWO_LEADERS,), 120),
+    NeverLooksForDivergence: ((*CHANGED, checkers.NOT_HEALED), 60),
+    TakesTheLeadersHighWatermark: ((checkers.COMMITTED_BEYOND_LOG,), 60),
+    TakesAWipedDiskForTheOldOne: ((*CHANGED, checkers.EPOCH_FELL, checkers.TWO_VOTES), 200),
+    NeverSendsSnapshots: ((*CHANGED, checkers.NOT_HEALED), 40),
+    ForgetsTheSnapshotsEnd: ((checkers.NOT_HEALED,), 40),
+    LosesTheAnswersOfObserverHunts: ((checkers.NOT_HEALED,), 20),
+    CountsWhatItSent: (CHANGED, 60),
+}
+"""Which promises may name a bug, and within how many seeds one must.
+
+Two bugs are not here because chance seldom writes their story: committing what earlier epochs left by count alone,
+and truncating in one step (KAFKA-6361). tests/quorum/test_replica.py tells both step by step.
+"""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)

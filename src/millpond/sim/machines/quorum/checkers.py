@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from millpond.quorum.messages import ReplicaKey, Vote, VoteResponse
 from millpond.quorum.replica import Replica
-from millpond.sim.quorum.toy_log import Entry, ToyLog
-
-
-class Violation(Exception):
-    """A broken promise; the first words name which."""
-
+from millpond.sim.machines.run import Violation
+from millpond.sim.machines.toy_log import Entry, ToyLog
 
 TWO_LEADERS = "two leaders in one epoch"
 TWO_VOTES = "two votes in one epoch"

@@ -1,0 +1,176 @@
+"""Who leads a partition and who is in sync: every change of replicas, ISR, ELR and leader is decided here.
+
+The ELR (eligible leader replicas, KIP-966) are replicas that left the ISR and still have everything that was ever
+acknowledged, because the committed offset stands still while fewer than `min_isr` replicas are in sync. One of them
+may lead when nobody in the ISR can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Final
+
+from millpond.base.errors import ErrorCode
+
+NO_LEADER: Final = -1
+
+CanLead = Callable[[int], bool]
+"""Whether a broker is registered, unfenced and not on its way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """The part of a partition's metadata that failures change."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    elr: tuple[int, ...] = ()
+    last_known: tuple[int, ...] = ()
+    """Who was in sync last, once neither ISR nor ELR has anybody left."""
+    is_recovering: bool = False
+    """Led by a replica that may lack records: it says when it has put that right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The settings that bear on a change."""
+
+    min_isr: int = 1
+    may_elect_unclean: bool = False
+
+    def effective_min_isr(self, replicas: int) -> int:
+        """A topic with fewer replicas than asked for needs all of them, not more than all."""
+        return min(self.min_isr, replicas)
+
+
+def change(
+    before: Leadership,
+    isr: Collection[int],
+    rules: Rules,
+    can_lead: CanLead,
+    *,
+    unclean: Collection[int] = (),
+    prefer_first: bool = False,
+    force_epoch: bool = False,
+) -> Leadership:
+    """The leadership with this ISR: eligible replicas follow from it, and a leader where one can be had.
+
+    `unclean` names replicas that may have lost acknowledged records: they are neither in sync nor eligible.
+    `force_epoch` begins a new leader epoch although the leader stays.
+    """
+    members = tuple(each for each in before.replicas if each in isr and each not in unclean)
+    is_enough = len(members) >= rules.effective_min_isr(len(before.replicas))
+    was_trusted = {*before.isr, *before.elr} - set(members) - set(unclean)
+    elr = () if is_enough else tuple(each for each in before.replicas if each in was_trusted)
+    after = replace(before, isr=members, elr=elr)
+    if members or elr:
+        after = replace(after, last_known=())
+    elif before.isr or before.elr:
+        # With one name only it is sure who was the last to have everything.
+        trusted = tuple(each for each in before.replicas if each in before.isr or each in before.elr)
+        after = replace(after, last_known=trusted if len(trusted) == 1 else ())
+    after = _elect(after, rules, can_lead, prefer_first=prefer_first)
+    if after.leader != before.leader or force_epoch:
+        after = replace(after, leader_epoch=before.leader_epoch + 1)
+    return _numbered(before, after)
+
+
+def _numbered(before: Leadership, after: Leadership) -> Leadership:
+    """Every change has a number of its own."""
+    return after if after == before else replace(after, partition_epoch=before.partition_epoch + 1)
+
+
+def _elect(state: Leadership, rules: Rules, can_lead: CanLead, *, prefer_first: bool) -> Leadership:
+    is_settled = state.leader in state.isr and can_lead(state.leader)
+    if is_settled and not (prefer_first and can_lead(state.replicas[0]) and state.replicas[0] in state.isr):
+        return state
+    for broker in state.replicas:
+        if broker in state.isr and can_lead(broker):
+            return replace(state, leader=broker)
+    if not state.isr:
+        for broker in state.replicas:
+            if broker in state.elr and can_lead(broker):
+                elr = tuple(each for each in state.elr if each != broker)
+                return replace(state, leader=broker, isr=(broker,), elr=elr)
+    if not state.isr and not state.elr and len(state.last_known) == 1 and can_lead(state.last_known[0]):
+        return _uncleanly(state, state.last_known[0])
+    if rules.may_elect_unclean:
+        for broker in state.replicas:
+            if can_lead(broker):
+                return _uncleanly(state, broker)
+    return replace(state, leader=NO_LEADER)
+
+
+def _uncleanly(state: Leadership, broker: int) -> Leadership:
+    return replace(state, leader=broker, isr=(broker,), elr=(), last_known=(), is_recovering=True)
+
+
+def without(
+    before: Leadership, broker: int, rules: Rules, can_lead: CanLead, *, is_unclean: bool = False
+) -> Leadership:
+    """A broker was fenced, is going, or (`is_unclean`) came back from a crash and may have lost records.
+
+    `can_lead` must say no to it already, unless it is back.
+    """
+    if broker not in before.replicas:
+        return before
+    unclean = (broker,) if is_unclean else ()
+    if broker not in before.isr and broker not in before.elr and before.leader != broker:
+        return before
+    isr = [each for each in before.isr if each != broker]
+    # Who led while records were lost must not go on in the same epoch: other records would take their offsets.
+    return change(before, isr, rules, can_lead, unclean=unclean, force_epoch=is_unclean and before.leader == broker)
+
+
+def back(before: Leadership, broker: int, rules: Rules, can_lead: CanLead) -> Leadership:
+    """A broker can lead again: whoever has no leader may get one."""
+    if before.leader != NO_LEADER or broker not in before.replicas:
+        return before
+    return change(before, before.isr, rules, can_lead)
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChange:
+    """What a leader asks for with AlterPartition; each member comes with the broker epoch that it fetched with."""
+
+    broker: int
+    broker_epoch: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[tuple[int, int], ...]
+    is_recovering: bool = False
+
+
+def decide_isr_change(
+    before: Leadership,
+    asked: IsrChange,
+    rules: Rules,
+    can_lead: CanLead,
+    epoch_of: Callable[[int], int],
+) -> Leadership | ErrorCode:
+    """The new leadership, or why not. The order of the checks tells a stale leader from a stale controller."""
+    if epoch_of(asked.broker) != asked.broker_epoch:
+        return ErrorCode.STALE_BROKER_EPOCH
+    if asked.leader_epoch > before.leader_epoch or asked.partition_epoch > before.partition_epoch:
+        # The leader knows more than we do: we are not the controller any more.
+        return ErrorCode.NOT_CONTROLLER
+    if asked.leader_epoch < before.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if before.leader != asked.broker:
+        return ErrorCode.INVALID_REQUEST
+    if asked.partition_epoch < before.partition_epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    members = [broker for broker, _ in asked.isr]
+    if asked.broker not in members or not set(members) <= set(before.replicas) or len(set(members)) != len(members):
+        return ErrorCode.INVALID_REQUEST
+    if asked.is_recovering and (len(members) > 1 or not before.is_recovering):
+        return ErrorCode.INVALID_REQUEST
+    for broker, broker_epoch in asked.isr:
+        if not can_lead(broker) or broker_epoch not in (-1, epoch_of(broker)):
+            return ErrorCode.INELIGIBLE_REPLICA
+    after = change(before, members, rules, can_lead)
+    return _numbered(before, replace(after, is_recovering=asked.is_recovering))

@@ -1,0 +1,127 @@
+"""One partition on a node that follows: what to ask the leader for, and what to make of its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from millpond.base.errors import ErrorCode
+from millpond.base.ids import EpochEnd
+
+
+class ReplicaLog(Protocol):
+    """What a follower must know of its log."""
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def last_epoch(self) -> int: ...
+
+    def end_of(self, epoch: int) -> EpochEnd | None:
+        """The largest leader epoch not above `epoch` that the log knows, and where it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFrom:
+    """One partition of a fetch to its leader."""
+
+    leader_epoch: int
+    offset: int
+    last_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The leader's answer for one partition."""
+
+    error: ErrorCode
+    high_watermark: int = -1
+    start_offset: int = 0
+    end_offset: int = -1
+    """Where the leader's log ends, known only with OFFSET_OUT_OF_RANGE."""
+    diverging: EpochEnd | None = None
+    records: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    records: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Drop everything at and above `offset`."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Drop the whole log and begin again at `offset`: the leader has nothing below it any more."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskAgain:
+    """Nothing can be done for now; ask again after a short while."""
+
+
+Effect: TypeAlias = Append | Truncate | Restart | AskAgain
+
+
+@dataclass(slots=True)
+class PartitionFollower:
+    """The follower's half, for one leader epoch. A log is never cut to its high watermark: only the leader knows."""
+
+    leader: int
+    leader_epoch: int
+    log: ReplicaLog
+    high_watermark: int
+    asked: FetchFrom | None = None
+
+    def fetch(self) -> FetchFrom:
+        self.asked = FetchFrom(self.leader_epoch, self.log.end_offset, self.log.last_epoch)
+        return self.asked
+
+    def on_response(self, asked: FetchFrom, fetched: Fetched) -> list[Effect]:
+        """What to do to the log. An answer to anything but the last question comes too late."""
+        if asked is not self.asked:
+            return []
+        self.asked = None
+        if fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            return [self._out_of_range(fetched)]
+        if fetched.error is not ErrorCode.NONE:
+            return [AskAgain()]
+        if fetched.diverging is not None:
+            # The high watermark stays: whether it holds for what is left, the next answer says.
+            return [Truncate(self._parting(fetched.diverging))]
+        return [Append(fetched.records)] if fetched.records else []
+
+    def follow_high_watermark(self, fetched: Fetched) -> None:
+        """After the effects have been carried out."""
+        if fetched.error is ErrorCode.NONE and fetched.diverging is None:
+            leaders = min(fetched.high_watermark, self.log.end_offset)
+            self.high_watermark = max(self.high_watermark, leaders, self.log.start_offset)
+        else:
+            self.high_watermark = max(min(self.high_watermark, self.log.end_offset), self.log.start_offset)
+
+    def _parting(self, diverging: EpochEnd) -> int:
+        """Where this log and the leader's part, as far as one step can tell; the next may find an earlier point."""
+        mine = self.log.end_of(diverging.epoch)
+        if mine is None:
+            return self.log.start_offset
+        if mine.epoch == diverging.epoch:
+            return min(mine.end_offset, diverging.end_offset)
+        return mine.end_offset
+
+    def _out_of_range(self, fetched: Fetched) -> Effect:
+        if fetched.end_offset < self.log.end_offset:
+            return Truncate(max(fetched.end_offset, self.log.start_offset))
+        if fetched.start_offset > self.log.end_offset:
+            return Restart(fetched.start_offset)
+        return AskAgain()

@@ -1,0 +1,209 @@
+"""One partition on the node that leads it: who is in sync, and below which offset everything is committed.
+
+Fetches of followers, appends, metadata and time go in. The high watermark moves, and at most one request to change
+the ISR is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from millpond.base.errors import ErrorCode
+
+ANY_BROKER_EPOCH: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """What the metadata says of a partition."""
+
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    is_recovering: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IsrRequest:
+    """The ISR that the leader wants, each member with the broker epoch that it came with."""
+
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[tuple[int, int], ...]
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return tuple(broker for broker, _ in self.isr)
+
+
+@dataclass(slots=True)
+class FollowerProgress:
+    """How far a follower has come, as its fetches say; nothing of it outlives the leader epoch."""
+
+    end_offset: int = -1
+    caught_up_ms: int = 0
+    broker_epoch: int = ANY_BROKER_EPOCH
+    fetched_ms: int = 0
+    leader_end: int = 0
+    """Where our log ended when it fetched last."""
+
+
+@dataclass(slots=True)
+class Rules:
+    min_isr: int = 1
+    lag_ms_max: int = 30_000
+
+
+CanJoin = Callable[[int, int], bool]
+"""Whether the broker with this id and epoch is unfenced, not on its way out, and the one that the metadata knows."""
+
+
+@dataclass(slots=True)
+class PartitionLeader:
+    """The leader's half. `own_end` is what this node counts as its own: written, or synced where that asked for."""
+
+    me: int
+    view: PartitionView
+    own_end: int
+    high_watermark: int
+    rules: Rules
+    can_join: CanJoin
+    elected_ms: int
+    log_end: int = 0
+    epoch_start: int = 0
+    """Where our log ended when this epoch began."""
+    followers: dict[int, FollowerProgress] = field(default_factory=dict)
+    pending: IsrRequest | None = None
+    """The request that is under way; there is never a second one."""
+
+    def __post_init__(self) -> None:
+        for broker in self.view.replicas:
+            if broker != self.me:
+                # A member of the ISR is trusted for a while; anybody else has yet to show how far it is.
+                caught_up_ms = self.elected_ms if broker in self.view.isr else 0
+                self.followers[broker] = FollowerProgress(caught_up_ms=caught_up_ms)
+        self._advance()
+
+    # Facts.
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether acks=all may be promised now."""
+        return len(self.view.isr) >= self._min_isr
+
+    @property
+    def _min_isr(self) -> int:
+        return min(self.rules.min_isr, len(self.view.replicas))
+
+    @property
+    def maximal_isr(self) -> set[int]:
+        """All who may be in the ISR now or soon: nothing is committed without them.
+
+        Whoever is asked to leave counts until the controller agrees, whoever is asked to join counts at once.
+        """
+        return {*self.view.isr, *(self.pending.members if self.pending else ())}
+
+    # Events. Each returns whether the high watermark moved.
+
+    def on_append(self, log_end: int, own_end: int) -> bool:
+        self.log_end, self.own_end = log_end, own_end
+        return self._advance()
+
+    def on_fetch(self, broker: int, broker_epoch: int, offset: int, now_ms: int) -> bool:
+        """A follower has everything below `offset`, and asks for more."""
+        progress = self.followers.get(broker)
+        if progress is None or broker_epoch < progress.broker_epoch:
+            return False
+        if broker_epoch > progress.broker_epoch and progress.broker_epoch != ANY_BROKER_EPOCH:
+            # It has started anew: what its earlier life had may be gone.
+            progress = self.followers[broker] = FollowerProgress()
+        progress.broker_epoch = broker_epoch
+        if offset >= self.log_end:
+            progress.caught_up_ms = max(progress.caught_up_ms, now_ms)
+        elif offset >= progress.leader_end and progress.fetched_ms:
+            # It has what we had when it asked the last time: it keeps up, one step behind.
+            progress.caught_up_ms = max(progress.caught_up_ms, progress.fetched_ms)
+        progress.end_offset = offset
+        progress.fetched_ms, progress.leader_end = now_ms, self.log_end
+        return self._advance()
+
+    def on_view(self, view: PartitionView) -> bool:
+        """The metadata has changed within our leader epoch; what is older than what we know is no news."""
+        assert view.leader == self.me, "another leads"
+        assert view.leader_epoch == self.view.leader_epoch, "another epoch is another leader"
+        if view.partition_epoch <= self.view.partition_epoch:
+            return False
+        self.view = view
+        self.pending = None
+        for broker in view.replicas:
+            if broker != self.me:
+                self.followers.setdefault(broker, FollowerProgress())
+        for broker in [each for each in self.followers if each not in view.replicas]:
+            del self.followers[broker]
+        return self._advance()
+
+    def on_isr_response(self, asked: IsrRequest, error: ErrorCode) -> bool:
+        """The controller said no, or the request was lost. A yes comes as a view.
+
+        After INELIGIBLE_REPLICA it is sure that nothing changed. After anything else the request may have been
+        carried out, so its members count until the metadata tells.
+        """
+        if self.pending is not asked:
+            return False
+        if error is ErrorCode.INELIGIBLE_REPLICA:
+            self.pending = None
+            return self._advance()
+        return False
+
+    # The ISR.
+
+    def isr_request(self, now_ms: int) -> IsrRequest | None:
+        """A change of the ISR to ask for now, if there is one and none is under way."""
+        if self.pending is not None:
+            return None
+        staying = [broker for broker in self.view.isr if broker == self.me or not self._is_behind(broker, now_ms)]
+        joining = [] if self.view.is_recovering else [each for each in self.followers if self._may_join(each)]
+        wanted = tuple(each for each in self.view.replicas if each in staying or each in joining)
+        # Whoever was elected although it may lack records says so itself once it leads: there is nobody to ask.
+        if set(wanted) == set(self.view.isr) and not self.view.is_recovering:
+            return None
+        self.pending = IsrRequest(
+            self.view.leader_epoch,
+            self.view.partition_epoch,
+            tuple((each, self._broker_epoch(each)) for each in wanted),
+        )
+        return self.pending
+
+    def _broker_epoch(self, broker: int) -> int:
+        return ANY_BROKER_EPOCH if broker == self.me else self.followers[broker].broker_epoch
+
+    def _is_behind(self, broker: int, now_ms: int) -> bool:
+        progress = self.followers[broker]
+        return progress.end_offset != self.log_end and now_ms - progress.caught_up_ms > self.rules.lag_ms_max
+
+    def _may_join(self, broker: int) -> bool:
+        progress = self.followers[broker]
+        return (
+            broker not in self.view.isr
+            and progress.end_offset >= max(self.high_watermark, self.epoch_start)
+            and progress.broker_epoch != ANY_BROKER_EPOCH
+            and self.can_join(broker, progress.broker_epoch)
+        )
+
+    # The high watermark.
+
+    def _advance(self) -> bool:
+        # Below the least number of replicas nothing is committed: that is what lets an eligible replica lead later.
+        if len(self.view.isr) < self._min_isr:
+            return False
+        offset = min(
+            [self.own_end, *(self.followers[each].end_offset for each in self.maximal_isr if each != self.me)]
+        )
+        if offset <= self.high_watermark:
+            return False
+        self.high_watermark = offset
+        return True

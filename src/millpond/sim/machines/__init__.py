@@ -1,0 +1,1 @@
+"""Pure machines alone, on virtual time: quick enough for very many seeds."""

@@ -1,0 +1,159 @@
+"""One run by seed: virtual time, a network that misbehaves, and a story to read when something goes wrong.
+
+The same seed is the same run. Everything is decided by one generator, and nothing looks at a real clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from random import Random
+
+STORY_LINES = 400
+
+
+class Violation(Exception):
+    """A broken promise; the first words name which."""
+
+
+@dataclass(slots=True)
+class Weather:
+    """How the network and the disks behave for now."""
+
+    loss: float = 0.0
+    copies: float = 0.0
+    delay_ms_max: int = 5
+    sync_ms_max: int = 5
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run showed; `violation` is None when nothing went wrong."""
+
+    seed: int
+    violation: str | None = None
+    events: int = 0
+    committed: int = 0
+    acknowledged: int = 0
+    elections: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    trace: int = 0
+    """The same for the same run, another for another."""
+    story: list[str] = field(default_factory=list)
+
+
+class Host:
+    """A machine in a run: it can be paused, and each of its lives has a number."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.life = 0
+        self.paused_until_ms = 0
+
+
+class Run:
+    """Time and network of one run. A scenario adds its hosts, what they do, and its faults (`_fault_…`)."""
+
+    faults: tuple[str, ...] = ()
+    trouble_ms = 12_000
+    """How long there is trouble; after that everything is healed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.now_ms = 0
+        self.weather = Weather()
+        self.outcome = Outcome(seed)
+        self._queue: list[tuple[int, int, Host | None, Callable[[], None]]] = []
+        self._count = 0
+        self._cuts: set[tuple[int, int]] = set()
+        self._story: deque[tuple[int, tuple[object, ...]]] = deque(maxlen=STORY_LINES)
+
+    # Time.
+
+    def at(self, time_ms: int, host: Host | None, action: Callable[[], None]) -> None:
+        """Do it at that time, or, where the host is paused by then, when it goes on."""
+        self._count += 1
+        heappush(self._queue, (time_ms, self._count, host, action))
+
+    def later(self, delay_ms: int, host: Host | None, action: Callable[[], None]) -> None:
+        self.at(self.now_ms + delay_ms, host, action)
+
+    def run_until(self, end_ms: int) -> None:
+        while self._queue and self._queue[0][0] <= end_ms:
+            time_ms, _, host, action = heappop(self._queue)
+            self.now_ms = max(self.now_ms, time_ms)
+            if host is not None and host.paused_until_ms > self.now_ms:
+                self.at(host.paused_until_ms, host, action)
+                continue
+            self.outcome.events += 1
+            action()
+        self.now_ms = end_ms
+
+    # The network.
+
+    def carry(self, sender: int, receiver: int, host: Host | None, deliver: Callable[[], None]) -> None:
+        """Bring a message from node to node: never, once or twice, sooner or later. `host` takes it, if it can."""
+        if (sender, receiver) in self._cuts:
+            return
+        for _ in range(2 if self.random.random() < self.weather.copies else 1):
+            if self.random.random() >= self.weather.loss:
+                self.later(self.random.randrange(self.weather.delay_ms_max), host, deliver)
+
+    def cut(self, pairs: set[tuple[int, int]]) -> None:
+        """No message from the first to the second of each pair, for a while."""
+        mended = sorted(pairs)
+        self._cuts |= pairs
+        self.later(self.random.choice((200, 1000, 4000)), None, lambda: self._cuts.difference_update(mended))
+
+    def isolate(self, alone: int, nodes: list[int]) -> None:
+        self.cut({pair for other in nodes if other != alone for pair in ((alone, other), (other, alone))})
+
+    def split(self, nodes: list[int]) -> None:
+        side = {node for node in nodes if self.random.random() < 0.5}
+        self.cut({(one, other) for one in nodes for other in nodes if (one in side) != (other in side)})
+
+    def calm(self) -> None:
+        self.note("--- healed")
+        self.weather = Weather()
+        self._cuts.clear()
+
+    # Faults.
+
+    def plan_faults(self) -> None:
+        self._fault_bad_network()
+        self._fault_slow_disk()
+        for _ in range(self.random.choice((3, 10, 30, 60))):
+            self.at(self.random.randrange(self.trouble_ms), None, self._fault)
+
+    def _fault(self) -> None:
+        kind = self.random.choice(self.faults)
+        self.outcome.faults[kind] = self.outcome.faults.get(kind, 0) + 1
+        self.note("---", kind)
+        getattr(self, f"_fault_{kind}")()
+
+    def _fault_bad_network(self) -> None:
+        self.weather.loss = self.random.choice((0.0, 0.0, 0.05, 0.2))
+        self.weather.copies = self.random.choice((0.0, 0.1, 0.5))
+        self.weather.delay_ms_max = self.random.choice((2, 20, 100, 400))
+
+    def _fault_slow_disk(self) -> None:
+        self.weather.sync_ms_max = self.random.choice((2, 20, 100, 500))
+
+    # The story.
+
+    def note(self, *parts: object) -> None:
+        """A line of the story; it is put into words only if somebody will read it."""
+        self._story.append((self.now_ms, parts))
+
+    def trace(self, *numbers: int) -> None:
+        self.outcome.trace = hash((self.outcome.trace, self.now_ms, *numbers))
+
+    def play(self, live: Callable[[], None]) -> Outcome:
+        try:
+            live()
+        except Violation as violation:
+            self.outcome.violation = str(violation)
+            self.outcome.story = [f"{time_ms:6} {' '.join(map(str, parts))}" for time_ms, parts in self._story]
+        return self.outcome

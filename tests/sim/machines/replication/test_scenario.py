@@ -1,0 +1,26 @@
+"""Runs by seed: nothing that must never happen happens, and the same seed is the same run."""
+
+from __future__ import annotations
+
+import pytest
+
+from millpond.sim.machines.replication.scenario import run_seed
+
+SEEDS = 48
+PER_TEST = 12
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
+def test_nothing_that_must_never_happen_happens(first: int) -> None:
+    acknowledged = 0
+    for seed in range(first, first + PER_TEST):
+        outcome = run_seed(seed)
+        assert outcome.violation is None, "\n".join([*outcome.story, f"seed {seed}: {outcome.violation}"])
+        acknowledged += outcome.acknowledged
+    assert acknowledged > 20 * PER_TEST, "there must be something to lose"
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    one, other = run_seed(7), run_seed(7)
+    assert one == other
+    assert one.trace != run_seed(8).trace
