@@ -1,6 +1,7 @@
-"""Java archives for the tests: from Maven Central into a folder of the user's cache, once, and checked each time.
+"""Java archives for the tests: fetched by Maven, with whatever settings the machine gives it, and checked each time.
 
-`jars.ini` says which archives a set has. Whoever needs a set where Java or the network is missing is told so.
+`jars.ini` says which archives a set has. Whoever needs a set where Java or Maven is missing, or where Maven cannot
+get it, is told so.
 """
 
 from __future__ import annotations
@@ -9,18 +10,30 @@ import configparser
 import hashlib
 import os
 import shutil
-import urllib.error
-import urllib.request
-from concurrent.futures import ThreadPoolExecutor
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
-REGISTRY = "https://repo.maven.apache.org/maven2/"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "millpond-tests"
 LIST = Path(__file__).with_name("jars.ini")
-FETCHES_AT_ONCE = 4
-ANSWER_SECONDS_MAX = 30
+FETCH_SECONDS_MAX = 100
+
+PROJECT = """\
+<project>
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>millpond</groupId><artifactId>tests</artifactId><version>1</version>
+  <dependencies>{dependencies}</dependencies>
+</project>
+"""
+DEPENDENCY = (
+    "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version><exclusions>"
+    "<exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"
+)
+"""An archive without those that it would bring along: `jars.ini` names all that are needed."""
+
+_failures: dict[str, str] = {}
 
 
 class NoJars(Exception):
@@ -54,27 +67,44 @@ def fetched(name: str) -> list[Path]:
     listed = configparser.ConfigParser(delimiters=("=",))
     listed.optionxform = str  # type: ignore[assignment,method-assign]
     listed.read(LIST, encoding="utf-8")
-    with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
-        return list(pool.map(lambda entry: _archive(*entry), listed[name].items()))
+    wanted = {_cached(coordinates): (coordinates, digest) for coordinates, digest in listed[name].items()}
+    if missing := [coordinates for path, (coordinates, _) in wanted.items() if not path.exists()]:
+        _fetch(name, missing)
+    for path, (_, digest) in wanted.items():
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        assert found == digest, f"{path} is not what it should be; delete it"
+    return list(wanted)
 
 
-def _archive(coordinates: str, digest: str) -> Path:
-    group, artifact, version = coordinates.split(":")
-    found = CACHE / f"{artifact}-{version}.jar"
-    if not found.exists():
-        _fetch(f"{REGISTRY}{group.replace('.', '/')}/{artifact}/{version}/{found.name}", found)
-    assert hashlib.sha256(found.read_bytes()).hexdigest() == digest, f"{found} is not what it should be; delete it"
-    return found
+def _cached(coordinates: str) -> Path:
+    _, artifact, version = coordinates.split(":")
+    return CACHE / f"{artifact}-{version}.jar"
 
 
-def _fetch(address: str, target: Path) -> None:
+def _fetch(name: str, wanted: list[str]) -> None:
+    """Have Maven copy the archives into the cache."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise NoJars("there is no Maven here to get Java archives with: apt-get install maven")
+    if name in _failures:
+        raise NoJars(_failures[name])
     CACHE.mkdir(parents=True, exist_ok=True)
-    try:
-        with urllib.request.urlopen(address, timeout=ANSWER_SECONDS_MAX) as reply:
-            data = reply.read()
-    except (urllib.error.URLError, OSError) as fault:
-        raise NoJars(f"Maven Central does not give {target.name}: {fault}") from fault
-    # Two test processes may fetch it at the same time.
-    partial = target.with_name(f"{target.name}.{os.getpid()}")
-    partial.write_bytes(data)
-    partial.replace(target)
+    # Beside their place, so that renaming is all that is left: two test processes may fetch them at the same time.
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        project = Path(folder) / "pom.xml"
+        project.write_text(
+            PROJECT.format(dependencies="".join(DEPENDENCY.format(*each.split(":")) for each in wanted))
+        )
+        words = [maven, "-B", "-q", "-f", str(project), "dependency:copy-dependencies"]
+        words += [f"-DoutputDirectory={folder}"]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=FETCH_SECONDS_MAX)
+            fault = "" if done.returncode == 0 else (done.stdout + done.stderr).strip().partition("\n")[0]
+        except subprocess.TimeoutExpired:
+            fault = f"no answer within {FETCH_SECONDS_MAX} s"
+        if fault:
+            _failures[name] = f"Maven does not get the archives {name!r}: {fault}"
+            raise NoJars(_failures[name])
+        for coordinates in wanted:
+            path = _cached(coordinates)
+            (Path(folder) / path.name).replace(path)

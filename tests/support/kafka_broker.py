@@ -1,4 +1,4 @@
-"""A real Apache Kafka broker as a child process, from archives of Maven Central, to show that we speak to any Kafka.
+"""A real Apache Kafka broker as a child process, from its published archives, to show that we speak to any Kafka.
 
 One process is broker and controller. It listens in the clear, with a login, and with TLS and a login.
 """
