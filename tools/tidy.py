@@ -8,6 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import dead
+from dead import tree
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "millpond"
 
@@ -15,11 +18,14 @@ FILE_LINES_LONG = 600
 FUNCTION_LINES_LONG = 60
 ABOVE_BROKER = ("remote", "node", "client", "sim", "admin", "testing", "console", "spark", "cli")
 
+NOUNS = {"housekeeping.py"}
+"""Files whose name ends as a participle does and is none."""
+
 GENERATED = ("tools/config_docs.py", "tools/wire_stub.py", "tools/api_docs.py", "tools/spark_docs.py")
 
 
 def main() -> int:
-    for warning in long_ones():
+    for warning in (*long_ones(), *participles(), *dead.faults()):
         print(f"warning: {warning}")
     faults = [*modules(), *generated(), *words()]
     for fault in faults:
@@ -30,14 +36,12 @@ def main() -> int:
 
 def modules() -> Iterator[str]:
     for path in sorted(SOURCE.rglob("*.py")):
-        text = path.read_text()
         where = path.relative_to(ROOT)
-        tree = ast.parse(text)
-        if not ast.get_docstring(tree):
+        if not ast.get_docstring(tree(path)):
             yield f"{where}: the head must say what the file is for"
         # `Later` hands every error on to whom it concerns; nothing else may take one that it does not know.
         below_node = where.parts[2] not in ABOVE_BROKER and where.name != "later.py"
-        for node in ast.walk(tree):
+        for node in ast.walk(tree(path)):
             if below_node and isinstance(node, ast.ExceptHandler) and _catches_all(node):
                 yield f"{where}:{node.lineno}: below node an error is named, not caught by the bunch"
 
@@ -50,11 +54,18 @@ def long_ones() -> Iterator[str]:
         lines = text.count("\n")
         if lines > FILE_LINES_LONG:
             yield f"{where} has {lines} lines; is it still one thing?"
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > FUNCTION_LINES_LONG:
                     yield f"{where}:{node.lineno}: {node.name} has {length} lines; is it still one thing?"
+
+
+def participles() -> Iterator[str]:
+    """A file is named for the thing in it."""
+    for path in sorted(SOURCE.rglob("*ing.py")):
+        if path.name not in NOUNS:
+            yield f"{path.relative_to(ROOT)}: name the file by a noun, for what is in it"
 
 
 def _catches_all(handler: ast.ExceptHandler) -> bool:

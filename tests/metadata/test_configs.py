@@ -3,8 +3,8 @@ from uuid import UUID
 import pytest
 
 from millpond.base.errors import ErrorCode
-from millpond.config.effective import NodeLayers, Source
-from millpond.config.node import MAX_CONNECTIONS, node_settings
+from millpond.config.effective import NodeLayers
+from millpond.config.node import node_settings
 from millpond.metadata import configs
 from millpond.metadata.configs import (
     ConfigChange,
@@ -13,7 +13,6 @@ from millpond.metadata.configs import (
     ResourceConfigs,
     decide_alter,
     decide_incremental_alter,
-    node_layers,
 )
 from millpond.metadata.image import ALL_BROKERS, Resource
 from millpond.metadata.records import ConfigRecord, ResourceType, TopicRecord
@@ -227,16 +226,3 @@ def test_replacements_that_are_refused(image, layers, configs, code: ErrorCode) 
     decision = decide_alter(image, layers, [ResourceConfigs(TOPIC, configs)])
     assert decision.records == ()
     assert decision.reply[0].verdict.code is code
-
-
-def test_a_nodes_layers_come_from_its_start_and_from_the_metadata(image) -> None:
-    image.replay(ConfigRecord(*BROKER, "max.connections", "11"))
-    image.replay(ConfigRecord(*ALL_BROKERS, "max.connections", "12"))
-    static = node_settings({"max.connections": "13"})
-    chain = node_layers(image, static, 1).effective(MAX_CONNECTIONS).layers
-    assert [(layer.source, layer.value) for layer in chain[:3]] == [
-        (Source.DYNAMIC_BROKER, 11),
-        (Source.DYNAMIC_DEFAULT_BROKER, 12),
-        (Source.STATIC_BROKER, 13),
-    ]
-    assert node_layers(image, static, 2).effective(MAX_CONNECTIONS).value == 12

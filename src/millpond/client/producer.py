@@ -28,7 +28,6 @@ WhenFull: TypeAlias = Literal["block", "raise"]
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 PartitionerGiven: TypeAlias = Literal["murmur2", "round_robin"] | Partitioner
 
-ACKS: tuple[Acks, ...] = ("all", 1, 0)
 PARTITIONS_KNOWN_FOR_S = 60.0
 METADATA_SECONDS = 15.0
 

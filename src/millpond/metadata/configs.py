@@ -16,7 +16,7 @@ from typing import assert_never
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import topic_name_fault
-from millpond.base.settings import AnySetting, Kind, Registry, SettingError, Settings
+from millpond.base.settings import AnySetting, Kind, Registry, SettingError
 from millpond.config.client_metrics import CLIENT_METRICS
 from millpond.config.effective import NodeLayers
 from millpond.config.group import CONSUMER_HEARTBEAT_INTERVAL_MS, CONSUMER_SESSION_TIMEOUT_MS, GROUP
@@ -24,7 +24,7 @@ from millpond.config.kafka_names import is_kafkas
 from millpond.config.node import NODE
 from millpond.config.topic import CLEANUP_POLICY, MAX_COMPACTION_LAG_MS, MIN_COMPACTION_LAG_MS, TOPIC
 from millpond.metadata.decision import OK, Decision, Verdict
-from millpond.metadata.image import ALL_BROKERS, COORDINATOR_TOPICS, Image, Resource
+from millpond.metadata.image import COORDINATOR_TOPICS, Image, Resource
 from millpond.metadata.records import ConfigRecord, ResourceType
 
 REGISTRIES: Mapping[int, Registry] = {
@@ -78,12 +78,6 @@ class ResourceConfigs:
 class ResourceVerdict:
     resource: Resource
     verdict: Verdict
-
-
-def node_layers(image: Image, static: Settings, node_id: int) -> NodeLayers:
-    """All that the node was told: what it was started with, and what the metadata says."""
-    own = image.config_of(Resource(ResourceType.BROKER, str(node_id)))
-    return NodeLayers(static, for_this_broker=own, for_all_brokers=image.config_of(ALL_BROKERS))
 
 
 def decide_incremental_alter(

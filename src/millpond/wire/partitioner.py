@@ -1,8 +1,6 @@
-"""Which partition a key belongs to: as Java clients decide it, and as librdkafka does by default."""
+"""Which partition a key belongs to, as Java clients decide it."""
 
 from __future__ import annotations
-
-from zlib import crc32
 
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
@@ -27,8 +25,3 @@ def murmur2(key: bytes) -> int:
 def partition_for_key(key: bytes, partitions: int) -> int:
     """The default of Java clients, and ours (librdkafka calls it `murmur2`)."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
-
-
-def partition_for_key_crc32(key: bytes, partitions: int) -> int:
-    """The default of librdkafka (`consistent`)."""
-    return crc32(key) % partitions

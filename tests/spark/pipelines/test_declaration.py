@@ -144,11 +144,6 @@ def test_a_checkpoint_may_be_far_away_while_lock_and_status_stay_here(
     assert load('name = "a"\ncheckpoint = "file:///tmp/a"\n[drip]').folder == Path("/tmp/a")
 
 
-def test_once_is_a_trigger_for_every_job(load: Load) -> None:
-    found = load(WHOLE, STAGE="test").with_trigger("available_now")
-    assert (found.trigger, {each.trigger for each in found.jobs}) == ("available_now", {None})
-
-
 SOURCE = '\n[source]\ntopic = "orders"\n'
 PARSED = f'name = "a"{SOURCE}[parse]\nformat = "json"\nschema = "a long"\n'
 STEP = f'name = "a"{SOURCE}[[transform]]\n'

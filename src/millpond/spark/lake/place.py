@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyarrow.fs import FileSystem
 
-LOG_FOLDER = "_delta_log"
 STAGING_FOLDER = "_millpond_staging"
 
 

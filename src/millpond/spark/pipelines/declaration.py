@@ -9,7 +9,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -194,10 +194,6 @@ class Pipeline:
     def load(cls, path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> Pipeline:
         """Read a declaration from a TOML file."""
         return load(Path(path), os.environ if environment is None else environment)
-
-    def with_trigger(self, trigger: str) -> Pipeline:
-        """The same pipeline with this trigger for every job."""
-        return replace(self, trigger=trigger, jobs=tuple(replace(each, trigger=None) for each in self.jobs))
 
     def run(self, **how: Any) -> Outcome:
         """Run it here, until it is done or stopped. Takes what `running.run` takes: master, conf, once, …"""
