@@ -14,13 +14,16 @@ import pytest
 # Test files are imported by path, so what they share must be found by name.
 sys.path.insert(0, str(Path(__file__).parent))
 
+from support import patience, seeds
 from support.node import Node
 from support.raw import Raw
 
 # The same run each time, and no clock in it, as a machine may be slow. HYPOTHESIS_PROFILE=explore looks further.
 hypothesis.settings.register_profile("house", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("explore", deadline=None)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "explore" if seeds.GIVEN else "house"))
+if seeds.GIVEN:
+    hypothesis.core.global_force_seed = seeds.FIRST
 
 # Tests are short: compiling Java less well, and on one thread, halves what a session of Spark costs.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -35,11 +38,29 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of one file about Spark run in one process: what they share is dear to start."""
+    """The tests of one file about Spark run in one process: what they share is dear to start. Long tests have to be
+    asked for."""
     for item in items:
         path = item.path.as_posix()
         if "/tests/spark/" in path:
             item.add_marker(pytest.mark.xdist_group(path.rpartition("/tests/")[2]))
+        if item.get_closest_marker("with_time") and not patience.ALL:
+            item.add_marker(pytest.mark.skip(reason="takes a while: make chaos runs it"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    seeds.played.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A test that fails says which dice it had."""
+    report = yield
+    if report.failed:
+        again = seeds.played[-1] if seeds.played else seeds.FIRST
+        report.sections.append(("Seed", f"play it again with MILLPOND_SEED={again}"))
+    return report
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ GENERATED = ("tools/config_docs.py", "tools/wire_stub.py", "tools/api_docs.py", 
 def main() -> int:
     for warning in (*long_ones(), *participles(), *dead.faults()):
         print(f"warning: {warning}")
-    faults = [*modules(), *generated(), *words()]
+    faults = [*modules(), *loose_dice(), *generated(), *words()]
     for fault in faults:
         print(fault)
     print(f"tidy: {len(faults)} faults" if faults else "tidy: all in order")
@@ -66,6 +66,18 @@ def participles() -> Iterator[str]:
     for path in sorted(SOURCE.rglob("*ing.py")):
         if path.name not in NOUNS:
             yield f"{path.relative_to(ROOT)}: name the file by a noun, for what is in it"
+
+
+def loose_dice() -> Iterator[str]:
+    """Random tests can be played again: their dice come from tests/support/seeds.py."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        text = path.read_text()
+        if "\nimport random\n" not in text:
+            continue
+        for node in ast.walk(tree(path)):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="random"), attr=called)) if called != "Random":
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}: take dice from support.seeds, not random.{called}"
 
 
 def _catches_all(handler: ast.ExceptHandler) -> bool:

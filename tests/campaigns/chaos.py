@@ -13,23 +13,8 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-TESTS = FOLDER.parent
-LONG_TESTS = [
-    sys.executable,
-    "-m",
-    "pytest",
-    *(
-        str(TESTS / each)
-        for each in (
-            "spark/test_clusters.py",
-            "spark/test_spark_connector.py",
-            "spark/sink/test_crashes.py",
-            "spark/pipelines/test_declarative.py",
-            "cli/pipeline/test_run.py",
-        )
-    ),
-]
-"""Tests that take too long for every change; MILLPOND_ALL=1 lets them run."""
+LONG_TESTS = [sys.executable, "-m", "pytest", "-m", "with_time", str(FOLDER.parent)]
+"""Tests that take too long for every change, wherever they are; MILLPOND_ALL=1 lets them run."""
 
 
 def main() -> int:

@@ -8,7 +8,6 @@ A run that fails is printed with its findings and its seed; the same seed draws 
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from support.churn import MEMBER_EVENTS, NODE_EVENTS, NODE_SETTINGS, Campaign, Plan, Tally
 from support.groups import PROTOCOLS
 from support.node import Node
+from support.seeds import fresh_seed
 
 FINDINGS_SHOWN = 10
 ROUND_SECONDS = 60.0
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--protocol", choices=PROTOCOLS, action="append", help="only these")
     parser.add_argument("--members", type=int, default=8, help="how many at most")
     parser.add_argument("--partitions", type=int, default=16)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--seed", type=int, default=fresh_seed())
     parser.add_argument("--node-kills", action="store_true", help="kill the node too, now and then")
     wanted = parser.parse_args(arguments)
     protocols = wanted.protocol or PROTOCOLS

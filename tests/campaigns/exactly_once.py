@@ -7,7 +7,6 @@ of the new protocol. The output is counted under read_committed.
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from support.exactly_once import NODE_SETTINGS, Plan, Tally, run
 from support.node import Node
+from support.seeds import fresh_seed
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--records", type=int, default=100_000, help="in all three jobs together")
     parser.add_argument("--worker-kills", type=int, default=60)
     parser.add_argument("--node-kills", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30), help="the same seed, the same kills")
+    parser.add_argument("--seed", type=int, default=fresh_seed(), help="the same seed, the same kills")
     wanted = parser.parse_args(arguments)
     print(f"exactly once: {wanted.records:,} records, seed {wanted.seed}", flush=True)
     shapes = [(2, 1, "range"), (1, 2, "cooperative-sticky"), (1, 2, "consumer")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 import tempfile
 import time
@@ -13,12 +12,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from support.crashes import Tally, kill_in_a_loop
 from support.node import Node
+from support.seeds import fresh_seed
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--loops", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30), help="the same seed, the same kills")
+    parser.add_argument("--seed", type=int, default=fresh_seed(), help="the same seed, the same kills")
     wanted = parser.parse_args(arguments)
     print(f"kill9: {wanted.loops} loops, seed {wanted.seed}", flush=True)
     began = time.monotonic()

@@ -18,6 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from millpond.spark.sink.steps import Step
+from support.seeds import fresh_seed
 from support.spark_faults import KILL_DRIVER, KILL_NODE, KILL_PYTHON, RAISE
 from support.spark_sink import Copy
 
@@ -32,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--records", type=int, default=20_000, help="in each job")
     parser.add_argument("--faults", type=int, default=len(STEPS) * len(WAYS), help="24: every way after every step")
     parser.add_argument("--late", type=int, default=6, help="kills of the driver that outlast the transactions")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30), help="the same seed, the same faults")
+    parser.add_argument("--seed", type=int, default=fresh_seed(), help="the same seed, the same faults")
     wanted = parser.parse_args(arguments)
     chance = random.Random(wanted.seed)
     print(f"Spark, exactly once: {wanted.records:,} records in each job, seed {wanted.seed}", flush=True)

@@ -6,7 +6,6 @@ One topic goes into the lake, another topic and an aggregate; in the end every r
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 import tempfile
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from support.node import Node
+from support.seeds import fresh_seed
 from support.spark_kills import Plan, Tally, run
 
 
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--driver-kills", type=int, default=6)
     parser.add_argument("--worker-kills", type=int, default=8)
     parser.add_argument("--node-kills", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30), help="the same seed, the same kills")
+    parser.add_argument("--seed", type=int, default=fresh_seed(), help="the same seed, the same kills")
     wanted = parser.parse_args(arguments)
     print(f"spark kills: {wanted.records:,} records, seed {wanted.seed}", flush=True)
     plan = Plan(wanted.records, wanted.driver_kills, wanted.worker_kills, wanted.node_kills, wanted.seed)

@@ -5,7 +5,6 @@ MILLPOND_SEED gives a seed back in; a failure prints it.
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ from client.stub_group import TOPIC, Group, stub_make
 from millpond import Consumer, Message, Retry, Send, Worker
 from millpond.base.ids import TopicPartition
 from support.node import eventually
+from support.seeds import fresh_seed
 
 ROUNDS = 6
 WORKERS = 3
@@ -25,7 +25,7 @@ WORKERS = 3
 
 @pytest.fixture(params=range(ROUNDS))
 def seed() -> int:
-    chosen = int(os.environ.get("MILLPOND_SEED") or random.randrange(1 << 30))
+    chosen = fresh_seed()
     print(f"MILLPOND_SEED={chosen}")
     return chosen
 

@@ -19,6 +19,7 @@ from millpond.wire.batch import walk
 from support.crashes import kill_in_a_loop
 from support.node import Node, NodeEnded
 from support.raw import Raw, batch, produce_request
+from support.seeds import fresh_seed
 
 LOG = "00000000000000000000.log"
 CLEAN_MARKER = ".kafka_cleanshutdown"
@@ -29,8 +30,7 @@ either_end = pytest.mark.parametrize("crash", [False, True], ids=["clean end", "
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_twenty_kills_under_load_lose_double_and_disorder_nothing(make_node):
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
+    seed = fresh_seed()
     tally = kill_in_a_loop(make_node(), loops=20, seed=seed)
     assert tally.killed >= 10
     assert tally.acknowledged > 2000

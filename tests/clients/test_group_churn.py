@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from support.churn import MEMBER_EVENTS, NODE_EVENTS, NODE_SETTINGS, Campaign, Plan
 from support.groups import PROTOCOLS
+from support.seeds import fresh_seed
 
 every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
 def churned(make_node, tmp_path, **wanted):
-    plan = Plan(seed=random.randrange(1 << 30), **wanted)
+    plan = Plan(seed=fresh_seed(), **wanted)
     tally = Campaign(make_node(NODE_SETTINGS), plan, tmp_path / "workers", "churn").run()
     print(plan, tally, sep="\n")
     assert tally.findings == []

@@ -27,6 +27,7 @@ from support.raw import (
     produce_request,
     records_of,
 )
+from support.seeds import fresh_seed
 
 MIB = 1 << 20
 OUR_FAULT = "our own fault"
@@ -74,8 +75,7 @@ def test_hostile_bytes_close_only_their_own_connection(node, raw, what):
 def test_no_mutation_of_a_request_is_our_own_fault(make_node):
     """A thousand requests with a few bytes changed: each is answered or its connection closed."""
     node = make_node({"max.partitions.per.topic": "10", "max.partitions": "2000"})
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
+    seed = fresh_seed()
     dice = random.Random(seed)
     with Raw(node.port) as raw:
         raw.create_topic("pond", 2)

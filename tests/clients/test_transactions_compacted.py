@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import time
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from millpond.wire.records import Record, encode_batch
+from support import seeds
 from support.node import eventually
 from support.raw import Raw
 from support.raw_transactions import NODE_SETTINGS, RawProducer, committed_records
@@ -93,7 +93,7 @@ def keyed_batch(producer, pairs):
 def test_the_table_after_compaction_is_the_one_that_was_committed(make_node, delete_retention_ms):
     node = make_node(SETTINGS)
     create(node, delete_retention_ms=delete_retention_ms)
-    dice, model = random.Random(5), {}
+    dice, model = seeds.dice(5), {}
     for name in ("first", "second"):
         # The cleaner is at work while the second one writes.
         write(node, model, dice, name)
@@ -114,7 +114,7 @@ def test_compaction_stops_before_an_open_transaction(make_node):
     """What is undecided may yet be aborted: then the older values of its keys still count."""
     node = make_node(SETTINGS)
     create(node, delete_retention_ms="0")
-    dice, model = random.Random(6), {}
+    dice, model = seeds.dice(6), {}
     write(node, model, dice, "before", 20)
     with Raw(node.port) as raw:
         open_one = RawProducer(raw, "open").begin_session()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from millpond.coordinators.transactions.states import State
 from millpond.coordinators.transactions.transaction import TRANSACTIONS_V2
 from millpond.wire.batch import walk
 from millpond.wire.records import Record, decode_batch, encode_batch
+from support import seeds
 from support.groups import fetch_offsets
 from support.node import HOST, eventually, free_port
 from support.proxy import Proxy
@@ -134,7 +134,7 @@ def decide_in_the_log(node, state, *, raises_epoch):
 @pytest.mark.slow
 def test_an_end_that_a_crash_interrupts_is_whole_or_not_at_all(make_node):
     node = make_node(NODE_SETTINGS)
-    dice = random.Random(7)
+    dice = seeds.dice(7)
     for turn in range(4):
         name = f"turn-{turn}"
         with Raw(node.port) as raw:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
-from random import Random
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -12,6 +11,7 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.log.limits import LogLimits
 from millpond.sim.world.disk import SimDisk
 from millpond.wire.batch import check_batch, read_header
+from support.seeds import dice, seeds
 
 
 def refusal(action, *arguments, **named):
@@ -210,8 +210,8 @@ def test_the_topic_id_survives(pond, sim):
 
 
 def test_random_lives_read_like_a_list(make_pond):
-    random = Random(5)
-    for seed in range(15):
+    random = dice(5)
+    for seed in seeds(range(15)):
         pond = make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=700, index_interval_bytes=200))
         store, log = pond.open()
         model: list[bytes] = []

@@ -9,6 +9,7 @@ import pytest
 from millpond.base.errors import ErrorCode, Refused
 from millpond.log.limits import LogLimits
 from millpond.sim.world.disk import PowerCut, SimDisk
+from support.seeds import seeds
 
 SEEDS = (1, 2, 3)
 
@@ -258,7 +259,7 @@ def test_an_offset_that_rotted_deletes_nothing(make_pond):
         store.abandon()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(range(6)))
 def test_a_kill_and_then_a_power_cut_cannot_take_the_place_of_what_was_retired(make_pond, seed):
     limits = LogLimits(segment_bytes=400, retention_ms=10)
     for number in range(1, 60):

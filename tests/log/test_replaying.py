@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+import support.seeds
 from millpond.base.errors import Refused
 from millpond.log.limits import LogLimits
 from millpond.log.markers import read_marker
@@ -15,6 +16,7 @@ from millpond.log.replaying import ended_transactions
 from millpond.sim.world.disk import PowerCut, SimDisk
 from millpond.wire.batch import walk
 from millpond.wire.records import decode_batch
+from support.seeds import seeds
 
 SMALL = LogLimits(segment_bytes=500, index_interval_bytes=150)
 COMPACT = LogLimits(
@@ -232,7 +234,7 @@ def act(pond, store, log, model, dice, *, may_cut):
 
 @pytest.mark.parametrize("limits", [SMALL, COMPACT], ids=["plain", "compacted"])
 def test_a_consumer_of_committed_records_sees_what_the_model_says(make_pond, limits):
-    for seed in range(40):
+    for seed in seeds(range(40)):
         dice = random.Random(seed)
         pond = make_pond(disk=SimDisk(seed), limits=limits)
         store, log = pond.open()
@@ -279,7 +281,7 @@ def life(pond, model):
 def test_a_power_cut_at_every_disk_operation_leaves_transactions_as_they_were(make_pond, limits):
     whole = make_pond(disk=SimDisk(1), limits=limits)
     life(whole, Model(whole))
-    dice = random.Random(1)
+    dice = support.seeds.dice(1)
     for number in range(1, whole.disk.operations + 1):
         pond = make_pond(disk=SimDisk(number), limits=limits)
         pond.disk.crash_at_operation(number)

@@ -10,6 +10,7 @@ from millpond.base.errors import Refused
 from millpond.log.limits import LogLimits
 from millpond.log.names import FAILED_SYNC_FILE
 from millpond.sim.world.disk import PowerCut, SimDisk
+from support.seeds import seeds
 
 SAFE, COUNT = 15, 40
 
@@ -36,7 +37,7 @@ def written_and_lost(make_pond, seed=0):
     return pond
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(range(5)))
 def test_what_a_restart_takes_for_good_survives_a_power_cut(make_pond, seed):
     pond = written_and_lost(make_pond, seed)
     store, log = pond.open()

@@ -14,6 +14,7 @@ from millpond.log.together import TOGETHER_FROM, run_tickets
 from millpond.sim.world.disk import SimDisk
 from millpond.sim.world.entropy import SeededEntropy
 from millpond.wire.records import Record, encode_batch
+from support.seeds import seeds
 
 
 def dirty_logs(disk: SimDisk, count: int) -> list[PartitionLog]:
@@ -35,7 +36,7 @@ def read_back(disk: SimDisk, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("count", [1, TOGETHER_FROM - 1, TOGETHER_FROM, 40])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(range(4)))
 def test_what_was_synced_survives_a_power_cut(count: int, seed: int) -> None:
     disk = SimDisk(seed)
     tickets = [log.sync_target() for log in dirty_logs(disk, count)]

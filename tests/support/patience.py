@@ -1,4 +1,4 @@
-"""A mark for tests that take too long for every change: `make chaos` runs them, by MILLPOND_ALL=1."""
+"""A mark for tests that take too long for every change: `make chaos` runs all that have it."""
 
 from __future__ import annotations
 
@@ -6,4 +6,7 @@ import os
 
 import pytest
 
-with_time = pytest.mark.skipif(os.environ.get("MILLPOND_ALL") != "1", reason="takes a while: make chaos runs it")
+with_time = pytest.mark.with_time
+
+ALL = os.environ.get("MILLPOND_ALL") == "1"
+"""Whether they run now: whoever asks for them by name, or by their mark, says so."""

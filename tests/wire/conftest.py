@@ -10,6 +10,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.wire import messages, model, notation
+from support.seeds import FIRST
 
 RANGES = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 CODES = [int(code) for code in ErrorCode]
@@ -86,7 +87,7 @@ class RandomMessages:
     """Fills every field that a version has. Codes and times stay in the ranges that other implementations accept."""
 
     def __init__(self, seed: str) -> None:
-        self.random = random.Random(seed)
+        self.random = random.Random(f"{seed} {FIRST}" if FIRST else seed)
 
     def message(self, cls: type[messages.Message], version: int) -> Any:
         return self._struct(cls, cls, cls._schema.root, version)

@@ -11,6 +11,7 @@ import pytest
 from millpond.base.errors import MalformedMessage
 from millpond.wire import messages
 from millpond.wire.header import NAMES, decode_request_header, encode_request_header
+from support.seeds import FIRST, dice
 
 MUTANTS = 100
 PEAK_BYTES_MAX = 1 << 20
@@ -48,7 +49,7 @@ def mutate(data: bytes, draw: random.Random) -> bytes:
 def test_mutated_requests_are_refused_or_read(api_key: int, random_messages: Any) -> None:
     cls = messages.request_class(api_key)
     for version in range(cls.VERSIONS[0], cls.VERSIONS[1] + 1):
-        draw = random.Random(f"{api_key} {version}")
+        draw = random.Random(f"{api_key} {version} {FIRST}")
         data = random_messages(f"hostile {api_key} {version}").message(cls, version).encode(version)
         for number in range(MUTANTS):
             mutant = mutate(data, draw)
@@ -73,7 +74,7 @@ def test_every_truncation_is_refused(api_key: int, random_messages: Any) -> None
 
 def test_overstated_lengths_allocate_nothing(random_messages: Any) -> None:
     """Replaces four bytes at every place by huge counts, in every request, and watches what is allocated."""
-    draw = random.Random(0)
+    draw = dice(0)
     worst = 0
     for api_key in NAMES:
         cls = messages.request_class(api_key)
@@ -97,7 +98,7 @@ def _try_decode(cls: type[messages.Message], data: bytes, version: int) -> None:
 
 
 def test_mutated_request_headers() -> None:
-    draw = random.Random(7)
+    draw = dice(7)
     for api_key in NAMES:
         for version in (0, 5, 15):
             data = encode_request_header(api_key, version, 9, "é client")

@@ -15,6 +15,7 @@ from millpond.coordinators.transactions.replies import partition_error
 from millpond.coordinators.transactions.shard import EXPIRED_AT_ONCE_MAX
 from millpond.coordinators.transactions.states import ALLOWED, State
 from millpond.wire import messages as m
+from support.seeds import seeds
 
 # Requests
 
@@ -478,7 +479,7 @@ class World:
 
 def test_a_world_of_zombies_and_lost_messages(make_stage: Callable[[], Any]) -> None:
     ends = 0
-    for seed in range(60):
+    for seed in seeds(range(60)):
         world = World(make_stage(), random.Random(seed))
         try:
             world.run(250)

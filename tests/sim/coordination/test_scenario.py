@@ -6,6 +6,7 @@ import pytest
 
 from millpond.sim.coordination.plan import FAULTS, Sharing, Work, make_coordination_plan
 from millpond.sim.coordination.scenario import CoordinationScenario, run_coordination_seed
+from support.seeds import seeds
 
 SEEDS = 6
 PER_TEST = 2
@@ -13,7 +14,7 @@ PER_TEST = 2
 
 @pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
 def test_nothing_that_must_never_happen_happens(first: int) -> None:
-    for seed in range(first, first + PER_TEST):
+    for seed in seeds(range(first, first + PER_TEST)):
         outcome = run_coordination_seed(seed)
         assert outcome.violations == [], (
             f"play it again: python tests/campaigns/simulate_coordination.py --replay {seed}"

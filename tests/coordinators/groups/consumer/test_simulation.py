@@ -11,6 +11,7 @@ import pytest
 from millpond.base.errors import ErrorCode
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.consumer.state import STABLE
+from support.seeds import seeds
 
 STEPS = 120
 REGEXES = ("t.*", "t[01]", "(t|u)[0-9]+", "nothing")
@@ -176,7 +177,7 @@ class Life:
         assert compact.state == self.pond.group.state
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(range(60)))
 def test_any_life_keeps_one_owner_and_comes_to_rest(
     seed: int, make_pond: Callable[..., Any], make_consumer: Callable[..., Any], replay: Any
 ) -> None:
@@ -285,7 +286,7 @@ class MixedLife(Life):
             assert each.owned == state.target(each.id)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(range(30)))
 def test_both_protocols_in_one_group(
     seed: int, make_pond: Any, make_consumer: Any, make_classic: Any, replay: Any
 ) -> None:
