@@ -10,13 +10,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 from confluent_kafka import Producer
 
 from support import spark_faults
 from support.node import Node
 from support.raw import Raw
 from support.raw_transactions import committed_values
+from support.stacks import kill_session, stacks_of_process, stacks_of_session
 from support.topics import create_topic
 
 SOURCE, TARGET = "from", "to"
@@ -40,6 +40,8 @@ class Copy:
     node_starts: int = 0
     seconds: float = 0.0
     told: list[str] = field(default_factory=list)
+    _sessions: list[int] = field(default_factory=list)
+    """Of each driver, its own: what it started may outlive it, as it does for people."""
 
     @property
     def folder(self) -> Path:
@@ -58,6 +60,8 @@ class Copy:
             self.check(node)
             return code
         finally:
+            for each in self._sessions:
+                kill_session(each)
             self.node_starts = node.starts
             node.kill9()
 
@@ -92,17 +96,33 @@ class Copy:
             driver = self._start(node)
             try:
                 while driver.poll() is None:
-                    assert time.monotonic() < deadline, f"too slow; left: {self.left()}\n{self.story()}"
+                    assert time.monotonic() < deadline, self._too_slow(node)
                     if not node.is_running():
                         node.restart(crash=True)
                         self._note(node)
                     time.sleep(0.05)
             finally:
-                _end(driver)
+                driver.kill()
+                driver.wait()
             self.told += self._said().splitlines()
             if driver.returncode >= 0:
                 return driver.returncode
             time.sleep(self.pause_seconds)
+
+    def _too_slow(self, node: Node) -> str:
+        """Everything that can tell why: once a run stood for minutes with every batch committed, and nobody knew."""
+        stacks = "\n".join(stacks_of_session(each) for each in self._sessions)
+        stacks += f"\n=== the node\n{stacks_of_process(node.pid)}"
+        (self.root / "stacks.txt").write_text(stacks)
+        checkpoint = sorted(
+            str(each.relative_to(self.root)) for kind in ("offsets", "commits") for each in self._noted(kind)
+        )
+        return "\n".join(
+            [f"too slow; left: {self.left()}", self.story(), self._said()[-6000:], f"noted: {checkpoint}", stacks]
+        )
+
+    def _noted(self, kind: str) -> list[Path]:
+        return [each for each in (self.root / "checkpoint" / kind).glob("*") if each.name.isdecimal()]
 
     def left(self) -> list[str]:
         return spark_faults.waiting(self.folder)
@@ -130,18 +150,12 @@ class Copy:
             str(self.batch_rows),
         ]
         with (self.root / "driver.txt").open("wb") as said:
-            return subprocess.Popen(
-                [sys.executable, str(JOB), *words, *self.options], env=environment, stdout=said, stderr=said
+            driver = subprocess.Popen(
+                [sys.executable, str(JOB), *words, *self.options],
+                env=environment,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
             )
-
-
-def _end(driver: subprocess.Popen[bytes]) -> None:
-    """Its JVM and its workers go with it."""
-    try:
-        family = psutil.Process(driver.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        family = []
-    for each in [*family]:
-        each.kill()
-    driver.kill()
-    driver.wait()
+        self._sessions.append(driver.pid)
+        return driver

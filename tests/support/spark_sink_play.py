@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -99,7 +100,11 @@ class Play:
                 left[0] = -1
                 raise Struck(name)
 
-        self._monkeypatch.setattr(steps, "_witness", strike)
+        self.watch(strike)
+
+    def watch(self, witness: Callable[[str], None]) -> None:
+        """Have it called with each step that is done."""
+        self._monkeypatch.setattr(steps, "_witness", witness)
 
     def seen(self) -> list[str]:
         """What a careful reader sees, sorted."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from millpond.client.errors import Fenced
+from millpond.remote.cluster import Cluster
 from millpond.remote.transactions import ProducerIdentity, end, init_producer
 from millpond.spark.sink import decisions, exactly_once
 from millpond.spark.sink.decisions import DECIDING_TIMEOUT_MS, Decision, DecisionLog, Part, name_of
@@ -246,9 +247,45 @@ def test_an_older_driver_cannot_decide_any_more(play: Play, monkeypatch: pytest.
     assert play.seen() == ["a"]
 
 
+def test_an_older_driver_that_wakes_up_ends_nothing_of_the_newer(play: Play) -> None:
+    """Killed with its Java machine, its Python side may go on: here it stands before it tidies up."""
+    newer: list[Part] = []
+
+    def meanwhile(step: str) -> None:
+        if step == Step.ENDED_ALL.value and not newer:
+            newer.extend(play.tasks(1, ["b"], ["c"]))
+
+    play.watch(meanwhile)
+    play.write(0, ["a"])
+    assert play.open() == ["0", "1"]
+    play.commit(1, newer)
+    assert play.seen() == ["a", "b", "c"]
+
+
+def test_an_older_driver_that_finds_its_batch_done_ends_nothing_of_the_newer(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play.write(0, ["a"])
+    again = play.tasks(0, ["a"])
+    settle = exactly_once.settle
+
+    def held_up(cluster: Cluster, decision: Decision) -> dict[Part, bool]:
+        """Just before it looks for what is open; meanwhile a newer one decides the next batch, and is held up too."""
+        monkeypatch.setattr(exactly_once, "settle", settle)
+        newer = play.tasks(1, ["b"], ["c"])
+        play.fail_after(Step.DECIDED)
+        with pytest.raises(Struck):
+            play.commit(1, newer)
+        return settle(cluster, decision)
+
+    monkeypatch.setattr(exactly_once, "settle", held_up)
+    play.commit(0, again)
+    assert play.open() == ["0", "1"], "they are decided, and nobody may take them back"
+
+
 def test_what_was_decided_before_taking_over_is_seen(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two drivers with tasks of different numbers, so that neither fences the other's: only the decision tells."""
-    monkeypatch.setattr(exactly_once, "sweep", lambda *_: None)
+    monkeypatch.setattr(exactly_once, "surplus_of", lambda *_: [])
     parts = [play.task(0, 5, ["a"])]
     take_over = DecisionLog.take_over
 

@@ -21,7 +21,7 @@ from millpond.remote import offsets
 from millpond.remote.cluster import Cluster, TopicInfo
 from millpond.remote.errors import Answered, ClusterError, OffsetsGone
 from millpond.remote.reader import read_range
-from millpond.remote.transactions import Outcome, ProducerIdentity, end, init_producer
+from millpond.remote.transactions import Outcome, ProducerIdentity, describe, end, init_producer
 from millpond.remote.writer import BatchWriter
 from millpond.spark.sink.errors import BatchNotWritten
 from millpond.wire import kernel
@@ -119,6 +119,11 @@ class DecisionLog:
     def take_over(self, owner: str) -> ProducerIdentity:
         """Become the one that decides for it. What an older one has begun is decided or undone after this."""
         return init_producer(self._cluster, f"{name_of(owner)}decision", DECIDING_TIMEOUT_MS)
+
+    def is_decider(self, identity: ProducerIdentity) -> bool:
+        """Whether nobody has taken over since."""
+        known = describe(self._cluster, [identity.transactional_id]).get(identity.transactional_id)
+        return known is not None and known.identity == identity
 
     def find(self, owner: str) -> Decision | None:
         """The newest decision of this query or job."""

@@ -114,6 +114,8 @@ def commit(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
     decider = log.take_over(unit.owner)
     standing = _standing(log, unit)
     decision = _decide(cluster, unit, reported, standing)
+    # Seen before the batch is decided: whatever a newer driver opens after that is not among them.
+    surplus = surplus_of(cluster, decision)
     if decision is not standing and decision.parts:
         kept = standing.parts if standing else ()
         check_open(cluster, f"batch {unit.number}", [part for part in decision.parts if part not in kept])
@@ -123,8 +125,11 @@ def commit(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
         lost = _lost(settle(cluster, decision))
         if lost:
             raise BatchNotWritten(_told_lost(f"batch {unit.number}", lost, "were lost after they were decided"))
+    elif not log.is_decider(decider):
+        # A newer driver has taken over, and may have decided what was just seen open.
+        return
     steps.done(Step.ENDED_ALL)
-    sweep(cluster, unit.owner)
+    end_all(cluster, surplus, commit=False)
 
 
 def abort(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
@@ -189,16 +194,15 @@ def check_open(cluster: Cluster, what: str, parts: Collection[Part]) -> None:
         raise BatchNotWritten(_told_lost(what, gone, "are not open any more"))
 
 
-def sweep(cluster: Cluster, owner: str) -> None:
-    """Abort what attempts that were given up have left open: it would hold back readers until its timeout.
-
-    Called when nothing of the query runs, so nothing that will be needed is open.
-    """
+def surplus_of(cluster: Cluster, decision: Decision) -> list[ProducerIdentity]:
+    """What attempts that were given up have left open: it would hold back readers until its timeout."""
     try:
-        left = list_open(cluster, name_of(owner))
+        names = list_open(cluster, name_of(decision.owner))
     except Unsupported:
-        return
-    end_all(cluster, [known.identity for known in describe(cluster, left).values() if known.is_open], commit=False)
+        return []
+    decided = {part.identity for part in decision.parts}
+    is_open = [known.identity for known in describe(cluster, names).values() if known.is_open]
+    return [identity for identity in is_open if identity not in decided]
 
 
 def _standing(log: DecisionLog, unit: Unit) -> Decision | None:
