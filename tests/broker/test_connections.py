@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from millpond.base.later import Later
-from millpond.broker.connections import STUCK_REQUEST_MS, Connections
+from millpond.broker.connections import Connections
+from millpond.broker.request_memory import STUCK_BYTES, STUCK_MS, TURN_MS
 from millpond.config.node import node_settings
 from millpond.sim.world.clock import VirtualClock
 
@@ -114,16 +115,32 @@ def test_only_those_who_are_silent_too_long_are_dropped(play: Play) -> None:
 def test_part_of_a_large_request_is_not_waited_for_as_long(play: Play) -> None:
     stuck, silent = play.connect(), play.connect()
     stuck.say(LENGTH.pack(1 << 20) + b"a")
-    assert play.events_after(STUCK_REQUEST_MS, stuck, silent) == [[], []]
+    assert play.events_after(STUCK_MS, stuck, silent) == [[], []]
     assert play.events_after(1, stuck, silent) == [["abort"], []]
 
 
-def test_a_large_request_that_trickles_is_waited_for(play: Play) -> None:
-    slow = play.connect()
-    slow.say(LENGTH.pack(1 << 20))
-    for _ in range(3):
+def test_a_large_request_must_come_at_some_pace(play: Play) -> None:
+    """A byte every now and then holds memory for ever, and looked like progress once."""
+    slow, fair = play.connect(), play.connect()
+    for each in (slow, fair):
+        each.say(LENGTH.pack(1 << 20))
+    for _ in range(10):
         slow.say(b"a")
-        assert play.events_after(STUCK_REQUEST_MS, slow) == [[]]
+        fair.say(bytes(STUCK_BYTES // 8))
+        assert play.events_after(STUCK_MS // 10, slow, fair) == [[], []]
+    assert play.events_after(1, slow, fair) == [["abort"], []]
+
+
+def test_who_keeps_others_waiting_for_memory_must_come_faster(make_link: Callable[..., Any]) -> None:
+    play = Play(make_link, {"queued.max.request.bytes": str(64 << 10)})
+    slow, other = play.connect(), play.connect()
+    slow.say(LENGTH.pack(1 << 20) + bytes(1000))
+    assert play.events_after(TURN_MS + 1, slow, other) == [[], []], "nobody waits"
+    other.say(LENGTH.pack(1 << 20) + bytes(1000))
+    slow.say(bytes(1000))
+    assert play.events_after(TURN_MS + 1, slow, other) == [["abort"], ["pause"]]
+    slow.end()
+    assert play.events_after(0, other) == [["pause", "resume"]]
 
 
 def test_who_had_to_wait_for_memory_is_given_time_to_go_on(make_link: Callable[..., Any]) -> None:
@@ -134,10 +151,10 @@ def test_who_had_to_wait_for_memory_is_given_time_to_go_on(make_link: Callable[.
     assert waiter.events == ["pause"]
     for _ in range(3):
         oldest.say(b"a")
-        assert play.events_after(STUCK_REQUEST_MS - 1, waiter) == [["pause"]]
+        assert play.events_after(STUCK_MS - 1, waiter) == [["pause"]]
     oldest.say(bytes((40 << 10) - 4))
     assert waiter.events == ["pause", "resume"]
-    assert play.events_after(STUCK_REQUEST_MS, waiter) == [["pause", "resume"]]
+    assert play.events_after(STUCK_MS, waiter) == [["pause", "resume"]]
     assert play.events_after(1, waiter) == [["pause", "resume", "abort"]]
 
 

@@ -161,3 +161,17 @@ def test_bytes_that_do_not_decode_are_the_peers_fault(play: Play, body: bytes) -
 def test_a_frame_without_a_whole_header_is_the_peers_fault(play: Play) -> None:
     with pytest.raises(MalformedMessage):
         play.dispatcher.handle(play.ear, memoryview(bytearray(b"\0\x12\0")))  # type: ignore[arg-type]
+
+
+def test_a_request_whose_lists_are_too_long_in_sum_is_not_built(play: Play) -> None:
+    """One topic is few; a partition of it named many thousand times is not."""
+    play.broker.settings = node_settings({"max.request.items": "100"})
+    partitions = [m.FetchRequest.FetchPartition(partition=0) for _ in range(99)]
+    request = m.FetchRequest(topics=[m.FetchRequest.FetchTopic(topic="pond", partitions=partitions)])
+    assert m.FetchRequest.decode(request.encode(12), 12, 0, 100)[0] == request
+    partitions.append(m.FetchRequest.FetchPartition(partition=0))
+    with pytest.raises(MalformedMessage, match=r"topics.partitions: more items in lists than one message may have"):
+        play.handle(1, 12, request.encode(12))
+    numbers = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="pond", partitions=[0] * 100)
+    with pytest.raises(MalformedMessage, match="more items"):
+        play.handle(24, 3, m.AddPartitionsToTxnRequest(v3_and_below_topics=[numbers]).encode(3))

@@ -9,6 +9,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID
+from millpond.broker.partitions import Partition
 from millpond.wire import messages as m
 from millpond.wire.batch import walk
 from millpond.wire.records import decode_batch
@@ -167,6 +168,67 @@ def test_records_wake_whoever_waits_for_them(play: Play) -> None:
     play.append(b"b")
     play.desk.run(1000)
     assert play.answers() == [], "answered once"
+
+
+def test_an_append_costs_a_waiting_fetch_no_read_until_enough_is_there(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of a consumer's many partitions was read again at every append, once."""
+    partitions = [("pond", 0, 0), ("pond", 1, 0)]
+    reads: list[str] = []
+    read = Partition.read
+
+    def counted(self: Partition, *args: Any, **fields: Any) -> Any:
+        reads.append(self.name.folder)
+        return read(self, *args, **fields)
+
+    monkeypatch.setattr(Partition, "read", counted)
+    size = len(play.batch(b"v"))
+    for isolation_level in (0, 1):
+        play.send(*partitions, min_bytes=10 * size, isolation_level=isolation_level, partition_max_bytes=8 * size)
+        assert reads == ["pond-0", "pond-1"] * 1
+        for _ in range(7):
+            play.append(b"v")
+        play.append(b"v", index=1)
+        assert reads == ["pond-0", "pond-1"]
+        play.append(b"v", b"v", b"v")
+        # The ninth and tenth of one partition do not count: the client takes eight of it.
+        assert reads == ["pond-0", "pond-1"], "too little can be sent"
+        play.append(b"v", index=1)
+        assert reads == ["pond-0", "pond-1"] * 2
+        (answer,) = play.answers()
+        assert [len(values) for values in answer.values()] == [8, 2]
+        reads.clear()
+        partitions = [("pond", 0, 10), ("pond", 1, 2)]
+
+
+def test_what_an_open_transaction_holds_back_wakes_nobody_and_its_end_does(play: Play) -> None:
+    size = len(play.batch(b"v"))
+    play.send(("pond", 0, 0), min_bytes=2 * size, isolation_level=1, max_wait_ms=400)
+    fields = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
+    for number in range(3):
+        permit = play.pond.log.verification(7, 0, number, play.desk.broker.clock.wall_ms())
+        batch = play.batch(b"v", base_sequence=number, **fields)
+        play.pond.append(batch, zstd=True, verification=permit)
+    assert play.answers() == []
+    play.pond.append_marker(7, 0, True, 0, 0)
+    (answer,) = play.answers()
+    assert len(answer["pond-0"]) >= 3
+
+
+def test_more_than_a_reply_may_hold_is_not_waited_for(play: Play) -> None:
+    size = len(play.batch(b"v"))
+    play.send(("pond", 0, 0), min_bytes=1 << 30, max_bytes=2 * size)
+    play.append(b"a")
+    assert play.answers() == []
+    play.append(b"b")
+    assert play.answers() == [{"pond-0": [b"a", b"b"]}]
+
+
+def test_a_partition_that_is_named_many_times_is_read_once(play: Play) -> None:
+    play.append(b"a", b"b")
+    play.send(("pond", 0, 0), ("pond", 0, 0), ("pond", 0, 1))
+    assert play.answers() == [{"pond-0": [b"b"]}]
 
 
 def test_the_deadline_brings_an_empty_answer(play: Play) -> None:

@@ -25,7 +25,7 @@ class Play:
     """One cache of sessions. Partitions are named `a0`: topic a, partition 0."""
 
     def __init__(self, slots_max: int = 10) -> None:
-        self.sessions = FetchSessions(slots_max, SeededEntropy(1))
+        self.sessions = FetchSessions(slots_max, lambda: 100, SeededEntropy(1))
         self.now_ms = 0
 
     def fetch(
@@ -277,7 +277,14 @@ def test_ids_are_drawn_until_one_is_free_and_not_zero() -> None:
         def below(self, bound: int) -> int:
             return next(self.drawn)
 
-    sessions = FetchSessions(10, Draws())  # type: ignore[arg-type]
+    sessions = FetchSessions(10, lambda: 100, Draws())  # type: ignore[arg-type]
     play = Play()
     play.sessions = sessions
     assert [play.fetch(0, 0, ["a0"]).session_id for _ in range(2)] == [5, 6]
+
+
+def test_a_session_does_not_grow_beyond_what_one_request_may_name() -> None:
+    play = Play()
+    session = play.fetch(wanted=[f"a{number}" for number in range(60)]).session_id
+    assert play.refusal(session, 1, [f"b{number}" for number in range(60)]) == "INVALID_REQUEST"
+    assert len(play.sessions) == 0

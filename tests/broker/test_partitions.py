@@ -28,18 +28,20 @@ class Watching:
     """Somebody who waits for records and counts how often he is woken; once, unless he stays."""
 
     def __init__(self, partition: Partition, *, leaves: bool = False) -> None:
-        self.woken = 0
+        self.woken = self.dismissed = 0
         self._partition = partition
         self._leaves = leaves
         partition.watchers[self] = None
 
-    def on_append(self) -> None:
+    def on_append(self, partition: Partition, size: int) -> None:
+        assert partition is self._partition
+        assert size > 0
         self.woken += 1
         if self._leaves:
             del self._partition.watchers[self]
 
     def answer(self) -> None:
-        pytest.fail("nobody asked for an early answer")
+        self.dismissed += 1
 
 
 class Play:
@@ -319,7 +321,7 @@ def test_a_discarded_partition_is_gone_everywhere_and_its_watchers_hear_of_it(pl
     partitions.add(kept)
     watching = Watching(gone)
     partitions.discard(gone)
-    assert watching.woken == 1
+    assert (watching.woken, watching.dismissed) == (0, 1)
     assert partitions.get("pond", 0) is partitions.by_id(TOPIC_ID, 0) is None
     assert partitions.by_raw(b"pond", 0, is_id=False) is partitions.by_raw(TOPIC_ID.bytes, 0, is_id=True) is None
     assert partitions.of_topic(TOPIC_ID) == list(partitions) == [kept]

@@ -73,7 +73,9 @@ class Broker:
         self.store = LogStore(world.disk, settings[node.DATA_FOLDER], LogLimits(), world.entropy)
         self.partitions = Partitions()
         self.flusher = Flusher(world.sync_workers, world.disk, settings[node.DATA_FOLDER])
-        self.fetch_sessions = FetchSessions(settings[node.FETCH_SESSION_SLOTS], world.entropy)
+        self.fetch_sessions = FetchSessions(
+            settings[node.FETCH_SESSION_SLOTS], lambda: self.settings[node.MAX_REQUEST_ITEMS], world.entropy
+        )
         self.dispatcher = Dispatcher(self, world.clock)
         self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings)
         self.controller = Controller(world, self.store, settings)
@@ -238,8 +240,7 @@ class Broker:
         self.groups.stop()
         self.transactions.stop()
         for partition in self.partitions:
-            for watcher in list(partition.watchers):
-                watcher.answer()
+            partition.dismiss_watchers()
         began_ms = self.clock.monotonic_ms()
 
         def step() -> None:

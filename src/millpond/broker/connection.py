@@ -13,7 +13,7 @@ from millpond.base.errors import RemoteError
 from millpond.base.later import Later
 from millpond.base.ports import Link, ReplyPart
 from millpond.broker.replies import release_ranges
-from millpond.broker.request_memory import RequestMemory
+from millpond.broker.request_memory import Pace, RequestMemory
 from millpond.wire.frames import FrameReader
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Connection:
         self._reader = reader
         self._memory = memory
         self._held_bytes = 0
+        self._pace: Pace | None = None
         self._slots: deque[_Slot] = deque()
         self._ready: list[ReplyPart] = []
         self._in_flight_max = in_flight_max
@@ -88,6 +89,17 @@ class Connection:
             self._handling = False
             self._flush()
         held_bytes = self._reader.held_bytes
+        if held_bytes or self._pace is not None:
+            self._note_held(held_bytes, count)
+
+    def _note_held(self, held_bytes: int, count: int) -> None:
+        """Part of a large request has arrived, or its last."""
+        if not held_bytes:
+            self._pace = None
+        elif self._pace is None:
+            self._pace = Pace(self.last_active_ms)
+        else:
+            self._pace.arrived_bytes += count
         if held_bytes != self._held_bytes:
             self._held_bytes = held_bytes
             self._memory.hold(self, held_bytes)
@@ -157,13 +169,18 @@ class Connection:
         if stalled:
             self._pause()
         else:
-            # The peer could not go on while we did not read: its time begins anew.
-            self.last_active_ms = self._dispatcher.clock.monotonic_ms()
+            self._begin_anew()
             self._resume_if_light()
 
-    def is_stuck(self) -> bool:
-        """Whether a request has begun and not ended, through no fault of ours."""
-        return self._held_bytes > 0 and not self._stalled
+    def _begin_anew(self) -> None:
+        """The peer could not go on while we did not read: its time begins anew."""
+        self.last_active_ms = self._dispatcher.clock.monotonic_ms()
+        if self._pace is not None:
+            self._pace.begin_anew(self.last_active_ms)
+
+    def is_too_slow(self, now_ms: int, *, others_wait: bool) -> bool:
+        """Whether a large request has begun and does not go on as it should, through no fault of ours."""
+        return self._pace is not None and not self._paused and self._pace.is_too_slow(now_ms, others_wait=others_wait)
 
     def is_waiting(self) -> bool:
         """Whether some request is still unanswered or some answer unsent."""
@@ -224,6 +241,7 @@ class Connection:
             self._handling = False
         if not self._backlog and self._is_light():
             self._paused = False
+            self._begin_anew()
             self.link.resume_reading()
         self._flush()
 

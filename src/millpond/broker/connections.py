@@ -23,9 +23,6 @@ from millpond.wire.frames import FrameReader
 SCRATCH_BYTES = 64 * 1024
 """One buffer that all connections read into; what is left of a frame in it moves to a buffer of its own."""
 
-STUCK_REQUEST_MS = 30_000
-"""A large request of which nothing more arrives for this long is given up: it keeps memory from others."""
-
 UNSENT_BYTES_MAX = 4 * 1024 * 1024
 """A client that leaves this much unread is not read from until it has caught up."""
 
@@ -77,12 +74,13 @@ class Connections:
             del self._per_host[host]
 
     def drop_idle(self) -> None:
-        """Close those on which nothing has moved for too long, whether they are silent or do not read."""
+        """Close those on which nothing has moved for too long, whether they are silent or do not read, and those that
+        hold memory for a large request and do not send it."""
         now_ms = self._clock.monotonic_ms()
         idle_since = now_ms - self._settings()[CONNECTIONS_MAX_IDLE_MS]
-        stuck_since = max(idle_since, now_ms - STUCK_REQUEST_MS)
+        others_wait = self._memory.is_short
         for connection in list(self._open):
-            if connection.last_active_ms < (stuck_since if connection.is_stuck() else idle_since):
+            if connection.last_active_ms < idle_since or connection.is_too_slow(now_ms, others_wait=others_wait):
                 connection.drop()
 
     def begin_closing(self) -> None:

@@ -11,7 +11,7 @@ from millpond.base.ports import Clock
 from millpond.broker.api import Api, Call, Response
 from millpond.broker.apis import APIS
 from millpond.broker.replies import encode_reply
-from millpond.config.node import MAX_REQUEST_TOPICS
+from millpond.config.node import MAX_REQUEST_ITEMS, MAX_REQUEST_TOPICS
 from millpond.wire import messages
 from millpond.wire.header import NAMES, WITHOUT_SCHEMA, decode_request_header
 
@@ -31,7 +31,7 @@ class _Entry:
 
     def __init__(self, api: Api) -> None:
         self.api = api
-        self.decode: Callable[[memoryview, int, int], tuple[Any, int]] | None = None
+        self.decode: Callable[[memoryview, int, int, int], tuple[Any, int]] | None = None
 
 
 class Dispatcher:
@@ -62,7 +62,7 @@ class Dispatcher:
         decode = entry.decode
         if decode is None:
             decode = entry.decode = getattr(messages, api.name + "Request").decode
-        request, _ = decode(frame, version, header.body_position)
+        request, _ = decode(frame, version, header.body_position, self._broker.settings[MAX_REQUEST_ITEMS])
         if api.lists is not None:
             self._check_count(api, request)
         outcome = api.handle(self._broker, Call(connection, version, header.client_id), request)

@@ -7,6 +7,7 @@ still the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -92,8 +93,9 @@ def _remember(wanted: Wanted, reply: m.FetchResponse.PartitionData) -> None:
 
 
 class FetchSessions:
-    def __init__(self, slots_max: int, entropy: Entropy) -> None:
+    def __init__(self, slots_max: int, partitions_max: Callable[[], int], entropy: Entropy) -> None:
         self._slots_max = slots_max
+        self._partitions_max = partitions_max
         self._entropy = entropy
         self._sessions: dict[int, FetchSession] = {}
 
@@ -140,6 +142,10 @@ class FetchSessions:
         for topic in request.forgotten_topics_data:
             for partition in topic.partitions:
                 session.wanted.pop((topic.topic, topic.topic_id, partition), None)
+        if len(session.wanted) > self._partitions_max():
+            # One request may not name so many, and a session is the sum of its requests.
+            del self._sessions[session.id]
+            raise Refused(ErrorCode.INVALID_REQUEST, "the session has more partitions than one request may name")
         session.epoch = session.epoch % ((1 << 31) - 1) + 1
         session.last_used_ms = now_ms
         # The least recently used comes first in the dictionary.
@@ -157,13 +163,12 @@ class FetchSessions:
 
 
 def _wishes(request: m.FetchRequest) -> list[Wanted]:
-    return [
-        Wanted(
-            (topic.topic, topic.topic_id, partition.partition),
-            partition.fetch_offset,
-            partition.partition_max_bytes,
-            partition.current_leader_epoch,
-        )
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
+    """A partition that is named more than once is wanted once, as it was named last."""
+    wishes: dict[Key, Wanted] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            key = (topic.topic, topic.topic_id, partition.partition)
+            wishes[key] = Wanted(
+                key, partition.fetch_offset, partition.partition_max_bytes, partition.current_leader_epoch
+            )
+    return list(wishes.values())

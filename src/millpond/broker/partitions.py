@@ -20,6 +20,9 @@ from millpond.wire import batch
 
 ZSTD = 4
 
+MARKER_BYTES = batch.HEADER_BYTES + 17
+"""How much the end of a transaction adds to a log, or nearly so."""
+
 RANGES_MAX = 64
 """Of how many segments one read may take."""
 
@@ -27,8 +30,8 @@ RANGES_MAX = 64
 class Watcher(Protocol):
     """Somebody who waits for a partition to grow."""
 
-    def on_append(self) -> None:
-        """It has grown, or is gone."""
+    def on_append(self, partition: Partition, size: int) -> None:
+        """It has grown by so many bytes. Called for every append: must cost next to nothing."""
         ...
 
     def answer(self) -> None:
@@ -105,7 +108,7 @@ class Partition:
             records, leader_epoch=self.leader_epoch, now_ms=self._clock.wall_ms(), verification=verification
         )
         if not appended.duplicate:
-            self.wake_watchers()
+            self._wake_watchers(len(records))
             if self.log.end_offset - self.log.synced_offset >= self.flush_messages:
                 self._flush(self)
         return appended
@@ -123,7 +126,7 @@ class Partition:
             leader_epoch=self.leader_epoch,
             transaction_version=transaction_version,
         )
-        self.wake_watchers()
+        self._wake_watchers(MARKER_BYTES)
         return appended
 
     def append_own(self, batch: bytes, verification: Verification | None = None) -> Appended:
@@ -135,13 +138,18 @@ class Partition:
             from_client=False,
             verification=verification,
         )
-        self.wake_watchers()
+        self._wake_watchers(len(batch))
         return appended
 
-    def wake_watchers(self) -> None:
+    def _wake_watchers(self, size: int) -> None:
         if self.watchers:
             for watcher in list(self.watchers):
-                watcher.on_append()
+                watcher.on_append(self, size)
+
+    def dismiss_watchers(self) -> None:
+        """There is nothing more to wait for."""
+        for watcher in list(self.watchers):
+            watcher.answer()
 
     def read(
         self, offset: int, bytes_max: int, *, at_least_one_batch: bool, upper_offset: int | None = None
@@ -223,7 +231,7 @@ class Partitions:
         self._by_raw_id[partition.topic_id.bytes, index] = partition
 
     def discard(self, partition: Partition) -> None:
-        """Forget a partition; whoever watches it is woken to find it gone."""
+        """Forget a partition; whoever watches it finds it gone."""
         del self._by_name[partition.name]
         name, index = partition.name
         del self._by_raw_name[name.encode(), index]
@@ -232,4 +240,4 @@ class Partitions:
         del topic[index]
         if not topic:
             del self._by_topic[partition.topic_id]
-        partition.wake_watchers()
+        partition.dismiss_watchers()

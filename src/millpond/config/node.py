@@ -126,7 +126,8 @@ SOCKET_REQUEST_MAX_BYTES = Setting(
 QUEUED_MAX_REQUEST_BYTES = Setting(
     "queued.max.request.bytes",
     512 * MIB,
-    "The memory for requests that have only partly arrived; over it, large ones are read one at a time.",
+    "The memory for requests that have only partly arrived; over it, large ones are read one at a time, and one that "
+    "then comes too slowly is given up.",
     at_least(1),
 )
 MAX_INFLIGHT_REQUESTS_PER_CONNECTION = Setting(
@@ -138,6 +139,14 @@ MAX_INFLIGHT_REQUESTS_PER_CONNECTION = Setting(
 )
 MAX_REQUEST_TOPICS = Setting(
     "max.request.topics", 10_000, "The largest number of topics that one request may name.", at_least(1), bits=32
+)
+MAX_REQUEST_ITEMS = Setting(
+    "max.request.items",
+    50_000,
+    "The largest number of items that the lists of one request may have, all together: topics, their partitions, "
+    "settings. What names more is not read, and its connection is closed.",
+    at_least(100),
+    bits=32,
 )
 MAX_REQUEST_PARTITION_SIZE_LIMIT = Setting(
     "max.request.partition.size.limit",
@@ -333,6 +342,7 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         QUEUED_MAX_REQUEST_BYTES,
         MAX_INFLIGHT_REQUESTS_PER_CONNECTION,
         MAX_REQUEST_TOPICS,
+        MAX_REQUEST_ITEMS,
         MAX_REQUEST_PARTITION_SIZE_LIMIT,
         NETWORK_SENDFILE,
     ),

@@ -1,7 +1,8 @@
 """Writes decoders.
 
 A decoder reads from `buffer` (a memoryview) at `p` up to `end`, and stores straight into the attributes of fresh
-objects. Every length and count is held against the bytes that are left before anything is made for it. Bytes that
+objects. Every length and count is held against the bytes that are left before anything is made for it, and all counts
+together against `left`, the number of items that the message may still have. Bytes that
 cannot be raise `Bad`, `struct.error`, `IndexError` or `UnicodeDecodeError`; the caller turns these into
 MalformedMessage.
 """
@@ -16,10 +17,10 @@ from millpond.wire.runtime import FIXED, STRING_LENGTH_MAX
 
 
 class DecoderGenerator(Generator):
-    """Writes `def decode(buffer, p, end)`, which returns the message and the position after it."""
+    """Writes `def decode(buffer, p, end, left)`, which returns the message and the position after it."""
 
     def generate(self) -> Source:
-        self.source.lines.append("def decode(buffer, p, end):")
+        self.source.lines.append("def decode(buffer, p, end, left):")
         self.source.fields.append("")
         target = self.fresh("o")
         self.emit(f"{target} = new({self.class_name(self.message.root)})")
@@ -123,6 +124,8 @@ class DecoderGenerator(Generator):
             self.emit("else:")
             self.depth += 1
         self.emit(f"if n < 0 or n * {size} > end - p: raise beyond(n, end - p)")
+        self.emit("left -= n")
+        self.emit("if left < 0: raise too_many()")
         if each.type in FIXED and each.type != "uuid":
             self.emit(f"{target} = list(arrays_{each.type}[n].unpack_from(buffer, p))")
             self.emit(f"p += n * {size}")

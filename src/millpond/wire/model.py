@@ -14,8 +14,11 @@ from millpond.wire import generate, notation, runtime
 from millpond.wire.decoding import DecoderGenerator
 from millpond.wire.encoding import EncoderGenerator
 
-Decoder = Callable[[memoryview, int, int], tuple[Any, int]]
+Decoder = Callable[[memoryview, int, int, int], tuple[Any, int]]
 Encoder = Callable[[Any], list[ReplyPart]]
+
+ITEMS_MAX = 1 << 31
+"""No bound but the message's own bytes: for answers of a cluster that one has asked oneself."""
 
 
 class Struct:
@@ -55,12 +58,15 @@ class Message(Struct):
     _encoders: ClassVar[dict[int, tuple[Encoder, list[str]]]]
 
     @classmethod
-    def decode(cls, buffer: Buffer, version: int, position: int = 0) -> tuple[Self, int]:
-        """The message that begins at `position`, and the position after it."""
+    def decode(cls, buffer: Buffer, version: int, position: int = 0, items_max: int = ITEMS_MAX) -> tuple[Self, int]:
+        """The message that begins at `position`, and the position after it.
+
+        `items_max` bounds what is built: so many items its lists may have, all together.
+        """
         decoder, fields = cls._decoders.get(version) or _compile_decoder(cls, version)
         view = memoryview(buffer)
         try:
-            return decoder(view, position, len(view))
+            return decoder(view, position, len(view), items_max)
         except (runtime.Bad, struct.error, IndexError, UnicodeDecodeError) as error:
             where = _field_of(error.__traceback__, fields)
             raise MalformedMessage(f"{cls.__name__} v{version} {where}: {error}") from None

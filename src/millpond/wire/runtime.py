@@ -37,6 +37,11 @@ def beyond(asked: int, left: int) -> Bad:
     return Bad(f"asks for {asked} where {left} bytes are left")
 
 
+def too_many() -> Bad:
+    """Lists that have, all together, more items than are taken."""
+    return Bad("more items in lists than one message may have")
+
+
 def uneven(position: int, announced: int) -> Bad:
     """A tagged field that is shorter or longer than it said."""
     return Bad(f"ends at {position} but was announced to end at {announced}")
@@ -148,6 +153,7 @@ NAMES: dict[str, object] = {
     "open_tag": open_tag,
     "skip_tags": skip_tags,
     "string_length": string_length,
+    "too_many": too_many,
     "uneven": uneven,
     "uuid": uuid,
     "varint": varint,

@@ -34,24 +34,47 @@ def handle(broker: Broker, call: Call, request: m.FetchRequest) -> Outcome:
     except Refused as refusal:
         return m.FetchResponse(error_code=refusal.code, session_id=0, responses=[])
     fetch = _Fetch(broker, call, request, context)
-    if fetch.read(at_least_bytes=0 if request.max_wait_ms <= 0 else request.min_bytes):
+    if fetch.read(at_least_bytes=0 if request.max_wait_ms <= 0 else fetch.bytes_min):
         return fetch.outcome()
     return fetch.park()
 
 
+class _Watched:
+    """What a waiting fetch keeps of a partition, so that an append costs it no read."""
+
+    __slots__ = ("_stable_offset", "_unstable_bytes", "room")
+
+    def __init__(self, room: int, stable_offset: int) -> None:
+        self.room = room
+        """How many bytes of it can still count: a reply has no more of one partition than the client allows."""
+        self._stable_offset = stable_offset
+        self._unstable_bytes = 0
+
+    def take_stable(self, stable_offset: int, size: int) -> int:
+        """How many bytes a reader of committed records can see more of; those of an open transaction wait."""
+        self._unstable_bytes += size
+        if stable_offset == self._stable_offset:
+            return 0
+        self._stable_offset = stable_offset
+        seen, self._unstable_bytes = self._unstable_bytes, 0
+        return seen
+
+
 class _Fetch:
-    """One fetch: reads all its partitions, now or again whenever enough has been appended."""
+    """One fetch: reads all its partitions, now or again once enough has been appended."""
 
     def __init__(self, broker: Broker, call: Call, request: m.FetchRequest, context: FetchContext) -> None:
         self._broker = broker
         self._by_id = call.version >= 13
         self._committed_only = request.isolation_level == READ_COMMITTED
         self._bytes_max = min(request.max_bytes, broker.settings[FETCH_MAX_BYTES])
-        self._bytes_min = request.min_bytes
+        # More than a reply may hold will never be there.
+        self.bytes_min = min(request.min_bytes, self._bytes_max)
+        self._bytes_missing = 0
         self._wait_ms = min(request.max_wait_ms, broker.settings[FETCH_WAIT_MAX_MS])
         self._context = context
         self._found: list[tuple[Wanted, m.FetchResponse.PartitionData, list[FileRange]]] = []
-        self._parked_on: list[Partition] = []
+        self._watched: dict[Partition, _Watched] = {}
         self._reply: Later[m.FetchResponse] = Later(self._unpark)
 
     # Reading.
@@ -67,17 +90,18 @@ class _Fetch:
             if reply.error_code:
                 failed = True
             self._found.append((wanted, reply, found))
+        self._bytes_missing = at_least_bytes - found_bytes
         if found_bytes >= at_least_bytes or failed or not self._context.wanted:
             return True
+        self._watch()
         self._release()
         return False
 
     def _read_one(
         self, wanted: Wanted, bytes_left: int, *, first: bool
     ) -> tuple[m.FetchResponse.PartitionData, list[FileRange]]:
-        name, topic_id, index = wanted.key
-        partitions = self._broker.partitions
-        partition = partitions.by_id(topic_id, index) if self._by_id else partitions.get(name, index)
+        index = wanted.key[2]
+        partition = self._partition(wanted)
         if partition is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return _failed(index, code), []
@@ -103,6 +127,11 @@ class _Fetch:
         )
         return reply, found
 
+    def _partition(self, wanted: Wanted) -> Partition | None:
+        name, topic_id, index = wanted.key
+        partitions = self._broker.partitions
+        return partitions.by_id(topic_id, index) if self._by_id else partitions.get(name, index)
+
     def _aborted(
         self, partition: Partition, offset: int, stable_offset: int
     ) -> list[m.FetchResponse.AbortedTransaction]:
@@ -122,19 +151,31 @@ class _Fetch:
 
     # Waiting.
 
-    def park(self) -> Outcome:
-        for name, topic_id, index in (wanted.key for wanted in self._context.wanted):
-            partitions = self._broker.partitions
-            partition = partitions.by_id(topic_id, index) if self._by_id else partitions.get(name, index)
+    def _watch(self) -> None:
+        """What was read is too little: wait for more of each partition."""
+        for wanted, _, found in self._found:
+            partition = self._partition(wanted)
             if partition is not None:
                 partition.watchers[self] = None
-                self._parked_on.append(partition)
+                # One batch is read, however small the limit.
+                room = max(wanted.bytes_max, 1) - sum(part.length for part in found)
+                self._watched[partition] = _Watched(max(room, 0), partition.last_stable_offset)
+
+    def park(self) -> Outcome:
         self._reply.expire_after(self._broker.clock, self._wait_ms, self.answer)
         return self._reply
 
-    def on_append(self) -> None:
-        """A partition that we watch has grown (or gone)."""
-        if self._is_waiting() and self.read(self._bytes_min):
+    def on_append(self, partition: Partition, size: int) -> None:
+        """A partition that we watch has grown: read once enough of it may be there."""
+        if not self._is_waiting():
+            return
+        watched = self._watched[partition]
+        if self._committed_only:
+            size = watched.take_stable(partition.last_stable_offset, size)
+        counted = min(size, watched.room)
+        watched.room -= counted
+        self._bytes_missing -= counted
+        if counted and self._bytes_missing <= 0 and self.read(self.bytes_min):
             self._finish()
 
     def answer(self) -> None:
@@ -148,9 +189,9 @@ class _Fetch:
         return not self._reply.ended and not self._found
 
     def _unpark(self) -> None:
-        for partition in self._parked_on:
+        for partition in self._watched:
             partition.watchers.pop(self, None)
-        self._parked_on = []
+        self._watched = {}
 
     # Answering.
 
