@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.base.errors import MalformedMessage
-from millpond.coordinators.runtime import partition_for, replay_batches
+from millpond.coordinators.runtime import CoordinatorTime, partition_for, replay_batches
 from millpond.coordinators.shard import Effects, Request
 from millpond.wire.records import Record, encode_batch
 
@@ -44,6 +44,8 @@ class Plain:
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
         self.told.append(("plain", offset, key, value))
+
+    def at(self, now_ms: int, wall_ms: int) -> None: ...
 
     def step(self, request: Request, now_ms: int) -> Effects:
         raise NotImplementedError
@@ -115,7 +117,11 @@ def test_everything_is_told_in_order(batches: list[tuple]) -> None:
                 expected.append(("marker", *producer, committed, offset))
                 offset += 1
     shard, plain = Transactional(), Plain()
-    assert replay_batches(shard, data) == replay_batches(plain, data) == len(data)
+    assert (
+        replay_batches(shard, data, CoordinatorTime(0))
+        == replay_batches(plain, data, CoordinatorTime(0))
+        == len(data)
+    )
     assert shard.told == expected
     assert plain.told == [each for each in expected if each[0] == "plain"]
 
@@ -123,22 +129,22 @@ def test_everything_is_told_in_order(batches: list[tuple]) -> None:
 def test_stops_at_a_torn_tail() -> None:
     whole = encode_batch([Record(0, 0, b"k", b"v")])
     shard = Plain()
-    assert replay_batches(shard, whole + whole[:-1]) == len(whole)
+    assert replay_batches(shard, whole + whole[:-1], CoordinatorTime(0)) == len(whole)
     assert shard.told == [("plain", 0, b"k", b"v")]
 
 
 def test_other_control_records_say_nothing() -> None:
     shard = Transactional()
-    replay_batches(shard, marker(0, (1, 1), 2))
+    replay_batches(shard, marker(0, (1, 1), 2), CoordinatorTime(0))
     assert shard.told == []
 
 
 @pytest.mark.parametrize("key", [None, b"\x00"])
 def test_control_record_without_a_type_is_refused(key: bytes | None) -> None:
     with pytest.raises(MalformedMessage):
-        replay_batches(Transactional(), encode_batch([Record(0, 0, key, b"")], control=True))
+        replay_batches(Transactional(), encode_batch([Record(0, 0, key, b"")], control=True), CoordinatorTime(0))
 
 
 def test_record_without_a_key_is_refused() -> None:
     with pytest.raises(MalformedMessage):
-        replay_batches(Plain(), encode_batch([Record(0, 0, None, b"v")]))
+        replay_batches(Plain(), encode_batch([Record(0, 0, None, b"v")]), CoordinatorTime(0))

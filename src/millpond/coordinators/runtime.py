@@ -11,6 +11,9 @@ from millpond.coordinators.shard import Shard
 from millpond.wire.batch import walk
 from millpond.wire.records import decode_batch
 
+GAP_MS_MAX = 60 * 60 * 1000
+"""How much time may pass between two batches of a coordinator's log for it to count in full."""
+
 ABORT_MARKER = 0
 COMMIT_MARKER = 1
 
@@ -37,7 +40,39 @@ def partition_for(key: str, partitions: int) -> int:
     return _absolute(_java_hash(key)) % partitions
 
 
-def replay_batches(shard: Shard, data: Buffer) -> int:
+class CoordinatorTime:
+    """How much time has passed for a coordinator, as far as its log or it itself can vouch for it.
+
+    While a log is loaded, time passes from one stamp to the next, though never backwards and never by more than
+    `GAP_MS_MAX`: a longer gap may be a clock that was set, or a node that was down. From then on it passes with the
+    monotonic clock. A wall clock that is wrong can make it pass too slowly, never too fast, so nothing expires early.
+    """
+
+    def __init__(self, wall_ms: int) -> None:
+        self._now_ms = wall_ms
+        self._stamp_ms: int | None = None
+        self._begun_at_ms: int | None = None
+
+    def replayed(self, stamp_ms: int) -> int:
+        """A batch of the log with this stamp comes next; gives the time at which it was written."""
+        if stamp_ms < 0:
+            # Compaction leaves batches without records, and those without a stamp.
+            return self._now_ms
+        if self._stamp_ms is None:
+            self._now_ms = stamp_ms
+        else:
+            self._now_ms += min(max(stamp_ms - self._stamp_ms, 0), GAP_MS_MAX)
+        self._stamp_ms = stamp_ms
+        return self._now_ms
+
+    def now_ms(self, monotonic_ms: int) -> int:
+        """The time; it runs from the first call on."""
+        if self._begun_at_ms is None:
+            self._begun_at_ms = monotonic_ms
+        return self._now_ms + monotonic_ms - self._begun_at_ms
+
+
+def replay_batches(shard: Shard, data: Buffer, time: CoordinatorTime) -> int:
     """Replay every whole batch of a log's bytes, in order; returns how many bytes that were.
 
     A batch inside a transaction, and the marker that ends one, go to a shard that knows transactions; to others,
@@ -47,6 +82,7 @@ def replay_batches(shard: Shard, data: Buffer) -> int:
     end = 0
     for position, header in walk(view):
         end = position + header.size
+        shard.at(time.replayed(header.max_timestamp), header.max_timestamp)
         if header.is_control:
             if isinstance(shard, TransactionalShard):
                 _replay_control(shard, view, position, header.producer_id, header.producer_epoch)

@@ -61,6 +61,12 @@ class Effects:
 
 
 class Shard(Protocol):
+    """`now_ms` is the coordinator's own time (see `runtime.CoordinatorTime`): how long things last goes by it."""
+
+    def at(self, now_ms: int, wall_ms: int) -> None:
+        """What time it is, before a step and before records are replayed; the wall clock is for stamps alone."""
+        ...
+
     def step(self, request: Request, now_ms: int) -> Effects:
         """Decide what a request leads to. The reply may come in a later step, when others have been heard."""
         ...

@@ -51,6 +51,7 @@ class Logged:
     value: bytes | None
     producer: tuple[int, int] | None = None
     marker: bool | None = None
+    at_ms: int = 0
 
 
 @dataclass
@@ -75,7 +76,7 @@ class Stage:
     def take(self, effects: Effects, producer: tuple[int, int] | None = None) -> Effects:
         for record in effects.records:
             offset = len(self.log)
-            self.log.append(Logged(offset, record.key, record.value, producer))
+            self.log.append(Logged(offset, record.key, record.value, producer, at_ms=self.now_ms))
             if producer is None:
                 self.shard.replay(offset, record.key, record.value)
             else:
@@ -86,13 +87,14 @@ class Stage:
         return effects
 
     def marker(self, producer_id: int, epoch: int, committed: bool) -> None:
-        self.log.append(Logged(len(self.log), b"", None, (producer_id, epoch), committed))
+        self.log.append(Logged(len(self.log), b"", None, (producer_id, epoch), committed, self.now_ms))
         self.shard.replay_marker(producer_id, epoch, committed, len(self.log) - 1)
 
     def loaded_again(self, until: int | None = None) -> GroupShard:
         """A fresh shard that has read the log, or a beginning of it."""
         fresh = GroupShard(self.image, self.settings, self.entropy)
         for each in self.log[:until]:
+            fresh.at(each.at_ms, each.at_ms)
             if each.marker is not None and each.producer:
                 fresh.replay_marker(*each.producer, each.marker, each.offset)
             elif each.producer:

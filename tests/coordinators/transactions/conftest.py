@@ -19,6 +19,7 @@ SETTINGS = TransactionSettings(timeout_ms_max=60_000, id_expiration_ms=1_000_000
 class Stage:
     def __init__(self) -> None:
         self.log: list[CoordinatorRecord] = []
+        self.times: list[int] = []
         self.orders: list[WriteMarkers] = []
         self.ids = count(1000)
         self.has_ids = True
@@ -36,7 +37,8 @@ class Stage:
 
     def replayed(self, epoch: int = 0) -> TransactionShard:
         shard = self._new(epoch)
-        for offset, (key, value) in enumerate(self.log):
+        for offset, (at_ms, (key, value)) in enumerate(zip(self.times, self.log, strict=False)):
+            shard.at(at_ms, at_ms)
             shard.replay(offset, key, value)
         return shard
 
@@ -44,6 +46,7 @@ class Stage:
         for record in effects.records:
             self.shard.replay(len(self.log), *record)
             self.log.append(record)
+            self.times.append(self.now_ms)
         self.orders += effects.orders
         assert self.replayed().transactions == self.shard.transactions
         return effects

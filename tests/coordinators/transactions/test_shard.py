@@ -152,18 +152,6 @@ def test_a_timeout_is_kept_over_a_move_of_the_coordinator(stage: Any) -> None:
     assert stage.state() == "PrepareAbort"
 
 
-def test_a_wall_clock_that_fell_over_a_restart_does_not_let_a_transaction_hang(stage: Any) -> None:
-    stage.now_ms = 10_000_000
-    stage.init(timeout=100)
-    stage.add(1000, 0, 1)
-    stage.now_ms -= 7_200_000
-    stage.reload()
-    stage.pass_time(100)
-    assert stage.state() == "Ongoing"
-    stage.pass_time(1)
-    assert stage.state() == "PrepareAbort"
-
-
 def test_a_timeout_without_a_producer_id_at_hand_comes_later(stage: Any) -> None:
     from dataclasses import replace
 

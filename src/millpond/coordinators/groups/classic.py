@@ -78,7 +78,8 @@ class ClassicGroup:
         """The protocols that every member knows; None when that must be worked out anew."""
         self.assignments: dict[str, bytes] = {}
         """By member, as they were last written down; some of those may have gone since."""
-        self.state_since_ms = -1
+        self.state_since_ms = 0
+        """In the coordinator's time."""
         self.is_written = False
         """The log has a record of it."""
         self.history = History(history_length)
@@ -181,11 +182,11 @@ class ClassicGroup:
 
     def retained_since_ms(self, committed: Committed) -> int | None:
         if self.protocol_type is None:
-            return committed.commit_ms
+            return committed.since_ms
         if self.is_empty:
-            return self.state_since_ms if self.state_since_ms >= 0 else committed.commit_ms
+            return max(self.state_since_ms, committed.since_ms)
         if self.state is State.STABLE and self.is_consumer_group and self.subscribed is not None:
-            return committed.commit_ms
+            return committed.since_ms
         return None
 
     # How it changes between records.
@@ -256,7 +257,7 @@ class ClassicGroup:
 
     # What the log knows.
 
-    def assigned_record(self, assignments: Mapping[str, bytes], now_ms: int) -> CoordinatorRecord:
+    def assigned_record(self, assignments: Mapping[str, bytes], wall_ms: int) -> CoordinatorRecord:
         """This generation, with its assignment."""
         members = [
             member.as_record(self.protocol, assignments.get(member.id, b"")) for member in self.members.values()
@@ -268,12 +269,12 @@ class ClassicGroup:
                 generation=self.generation,
                 protocol=self.protocol,
                 leader=self.leader,
-                current_state_timestamp=now_ms,
+                current_state_timestamp=wall_ms,
                 members=members,
             ),
         )
 
-    def emptied_record(self, now_ms: int) -> CoordinatorRecord:
+    def emptied_record(self, wall_ms: int) -> CoordinatorRecord:
         """A next generation, of nobody."""
         return group_record(
             self.group_id,
@@ -282,7 +283,7 @@ class ClassicGroup:
                 generation=self.generation + 1,
                 protocol=None,
                 leader=None,
-                current_state_timestamp=now_ms,
+                current_state_timestamp=wall_ms,
                 members=[],
             ),
         )
@@ -290,7 +291,7 @@ class ClassicGroup:
     def tombstones(self) -> list[CoordinatorRecord]:
         return [group_record(self.group_id, None)] if self.is_written else []
 
-    def replay(self, value: GroupMetadataValue) -> None:
+    def replay(self, value: GroupMetadataValue, at_ms: int) -> None:
         """Be what the record says. Members that are here already keep what the log does not know of them."""
         self.is_written = True
         self.generation = value.generation
@@ -298,7 +299,7 @@ class ClassicGroup:
         self.protocol = value.protocol
         self.leader = value.leader
         self.state = State.STABLE if value.members else State.EMPTY
-        self.state_since_ms = value.current_state_timestamp
+        self.state_since_ms = at_ms
         known, self.members, self.static_members = self.members, {}, {}
         self._common = None
         for record in value.members:

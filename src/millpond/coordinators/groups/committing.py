@@ -41,8 +41,8 @@ def commit(turn: Turn, body: OffsetCommitRequest, version: int) -> OffsetCommitR
                     offset=partition.committed_offset,
                     leader_epoch=partition.committed_leader_epoch,
                     metadata=partition.committed_metadata or "",
-                    commit_timestamp=turn.now_ms,
-                    expire_timestamp=-1 if body.retention_time_ms < 0 else turn.now_ms + body.retention_time_ms,
+                    commit_timestamp=turn.wall_ms,
+                    expire_timestamp=-1 if body.retention_time_ms < 0 else turn.wall_ms + body.retention_time_ms,
                 )
                 turn.record(offset_record(OffsetKey(body.group_id, name, partition.partition_index), value))
             partitions.append(
@@ -90,7 +90,7 @@ def commit_in_transaction(turn: Turn, offsets: Offsets, body: TxnOffsetCommitReq
                 offset=partition.committed_offset,
                 leader_epoch=partition.committed_leader_epoch,
                 metadata=partition.committed_metadata or "",
-                commit_timestamp=turn.now_ms,
+                commit_timestamp=turn.wall_ms,
             )
             turn.record(offset_record(OffsetKey(body.group_id, topic, partition.partition_index), value))
         return code

@@ -22,8 +22,8 @@ def _is_expired(turn: Turn, group: Group, offsets: Offsets, key: OffsetKey, comm
     since_ms = group.retained_since_ms(committed)
     if since_ms is None or group.is_subscribed_to(key.topic) or offsets.is_pending(key):
         return False
-    if committed.expire_ms >= 0:
-        return turn.now_ms >= committed.expire_ms
+    if committed.keep_ms >= 0:
+        return turn.now_ms - committed.since_ms >= committed.keep_ms
     return turn.now_ms - since_ms >= turn.settings.offsets_retention_ms
 
 

@@ -80,6 +80,8 @@ class Shared:
     entropy: Entropy
     patterns: PatternTopics = field(init=False)
     timers: Timers = field(default_factory=Timers)
+    wall_ahead_ms: int = 0
+    """The wall clock less the coordinator's time; only stamps that others read go by the wall clock."""
     finished: list[tuple[str, Rebalance]] = field(default_factory=list)
     """Rebalances that are over, with their group's id, until somebody takes them."""
 
@@ -98,6 +100,11 @@ class Turn:
     @property
     def settings(self) -> GroupSettings:
         return self.shared.settings
+
+    @property
+    def wall_ms(self) -> int:
+        """For stamps; never for how long something lasts."""
+        return self.now_ms + self.shared.wall_ahead_ms
 
     @property
     def timers(self) -> Timers:

@@ -83,11 +83,12 @@ class Rebalance:
         """How long partitions went unread at most; None while it lasts."""
         return None if self.finished_ms is None else self.finished_ms - self.started_ms
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self, ahead_ms: int = 0) -> dict[str, Any]:
+        """For people: with the times of the wall clock, which is `ahead_ms` of the coordinator's."""
         return {
-            "started_ms": self.started_ms,
-            "assigned_ms": self.assigned_ms,
-            "finished_ms": self.finished_ms,
+            "started_ms": self.started_ms + ahead_ms,
+            "assigned_ms": None if self.assigned_ms is None else self.assigned_ms + ahead_ms,
+            "finished_ms": None if self.finished_ms is None else self.finished_ms + ahead_ms,
             "paused_ms": self.paused_ms,
             "generation": self.generation,
             "members": self.members,
@@ -97,7 +98,7 @@ class Rebalance:
                 {
                     "why": cause.why.value,
                     "member_id": cause.member_id,
-                    "at_ms": cause.at_ms,
+                    "at_ms": cause.at_ms + ahead_ms,
                     "instance_id": cause.instance_id,
                     "client_id": cause.client_id,
                     "client_host": cause.client_host,

@@ -184,7 +184,7 @@ def _take_place(
 def _answer_calmly(turn: Turn, group: ClassicGroup, member: Member, old_leader: str | None) -> None:
     """No rebalance: write the new id down and let it fetch its old assignment."""
     assert member.joining is not None
-    turn.record(group.assigned_record({each.id: each.assignment for each in group.members.values()}, turn.now_ms))
+    turn.record(group.assigned_record({each.id: each.assignment for each in group.members.values()}, turn.wall_ms))
     response = generation_reply(group, member)
     if member.joining.version >= SKIP_ASSIGNMENT_FROM:
         response.skip_assignment = group.leader == member.id

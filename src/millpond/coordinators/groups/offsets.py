@@ -14,25 +14,22 @@ from millpond.wire.messages import OffsetCommitValue
 
 
 class Committed(NamedTuple):
-    """One committed offset. `record_offset` is the place of its record in the coordinator's log."""
+    """One committed offset. `record_offset` is that of its record in the coordinator's log."""
 
     offset: int
     leader_epoch: int
     metadata: str
-    commit_ms: int
-    expire_ms: int
+    since_ms: int
+    """When it was committed, in the coordinator's time: stamps in records are only as good as the clock was."""
+    keep_ms: int
+    """How long its client asked for it to be kept; -1 leaves that to the coordinator."""
     record_offset: int
 
     @classmethod
-    def from_record(cls, value: OffsetCommitValue, record_offset: int) -> Committed:
-        return cls(
-            value.offset,
-            value.leader_epoch,
-            value.metadata,
-            value.commit_timestamp,
-            value.expire_timestamp,
-            record_offset,
-        )
+    def from_record(cls, value: OffsetCommitValue, record_offset: int, since_ms: int) -> Committed:
+        asks = value.expire_timestamp >= 0
+        keep_ms = max(value.expire_timestamp - value.commit_timestamp, 0) if asks else -1
+        return cls(value.offset, value.leader_epoch, value.metadata, since_ms, keep_ms, record_offset)
 
 
 @dataclass(slots=True)

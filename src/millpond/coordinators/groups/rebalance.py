@@ -106,7 +106,7 @@ def complete_join(turn: Turn, group: ClassicGroup) -> None:
         return
     group.initial_wait = None
     if not group.members:
-        turn.record(group.emptied_record(turn.now_ms))
+        turn.record(group.emptied_record(turn.wall_ms))
         group.history.generation_began(group.generation + 1, 0, None, None)
         group.history.finished(turn.now_ms)
         return

@@ -43,8 +43,9 @@ class Registry:
         self.shared = shared
         self.groups: dict[str, AnyGroup] = {}
         self.offsets = Offsets()
-        self.now_ms: int | None = None
-        """The time of the step under way, once everything is loaded; what is replayed then belongs to it."""
+        self.at_ms = 0
+        """The coordinator's time of the step under way, or of the records that are being loaded."""
+        self.is_loaded = False
 
     # Records.
 
@@ -65,7 +66,7 @@ class Registry:
         if key_version(key) not in OFFSET_KEY_VERSIONS or value is None:
             return
         offset_key = decode_offset_key(key)
-        committed = Committed.from_record(decode_offset_value(value), offset)
+        committed = Committed.from_record(decode_offset_value(value), offset, self.at_ms)
         self.created(offset_key.group_id)
         self.offsets.replay_pending(producer_id, epoch, offset_key, committed)
 
@@ -76,7 +77,7 @@ class Registry:
     def _replay_offset(self, offset: int, key: OffsetKey, value: bytes | None) -> None:
         if value is not None:
             self.created(key.group_id)
-            self.offsets.replay(key, Committed.from_record(decode_offset_value(value), offset))
+            self.offsets.replay(key, Committed.from_record(decode_offset_value(value), offset, self.at_ms))
             return
         self.offsets.replay(key, None)
         if key.group_id in self.groups:
@@ -92,10 +93,10 @@ class Registry:
         had_members = isinstance(group, ClassicGroup) and bool(group.members)
         if not isinstance(group, ClassicGroup):
             group = self.new_classic(group_id)
-        group.replay(decode_group_value(value))
-        if group.members and not had_members and self.now_ms is not None:
+        group.replay(decode_group_value(value), self.at_ms)
+        if group.members and not had_members and self.is_loaded:
             # A consumer group turned back while it was alive: one of its members has to share out again.
-            turn = Turn(self.shared, self.now_ms)
+            turn = Turn(self.shared, self.at_ms)
             wake(turn, group)
             prepare(turn, group)
             assert turn.effects == Effects(), "nobody can have joined yet"
@@ -107,7 +108,7 @@ class Registry:
             if value is None:
                 return
             group = self.groups[group_id] = self.new_consumer(group_id)
-        group.replay(key, value)
+        group.replay(key, value, self.at_ms)
         if value is None and not group.exists:
             del self.groups[group_id]
             self._keep_for_offsets(group_id)

@@ -348,6 +348,7 @@ class GroupShard:
             turn.timers.set(TimerKey(TOPICS), turn.now_ms + LOOK_AGAIN_PAUSE_MS)
 
     def on_loaded(self, now_ms: int) -> Effects:
+        self.registry.is_loaded = True
         turn = self._turn(now_ms)
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup):
@@ -362,7 +363,7 @@ class GroupShard:
 
     def unload(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> Effects:
         """This shard is given up: whoever waits here hears `code` and asks again elsewhere."""
-        turn = Turn(self.shared, self.registry.now_ms or 0)
+        turn = self._turn(self.registry.at_ms)
         for group in self.groups.values():
             if isinstance(group, ClassicGroup):
                 for member in group.members.values():
@@ -383,6 +384,10 @@ class GroupShard:
     def replay_marker(self, producer_id: int, epoch: int, committed: bool, offset: int) -> None:
         self.registry.replay_marker(producer_id, epoch, committed)
 
+    def at(self, now_ms: int, wall_ms: int) -> None:
+        self.registry.at_ms = now_ms
+        self.shared.wall_ahead_ms = wall_ms - now_ms
+
     def _turn(self, now_ms: int) -> Turn:
-        self.registry.now_ms = now_ms
+        self.registry.at_ms = now_ms
         return Turn(self.shared, now_ms)

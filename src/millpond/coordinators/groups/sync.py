@@ -37,7 +37,7 @@ def _share_out(turn: Turn, group: ClassicGroup, body: SyncGroupRequest) -> None:
     said = {each.member_id: each.assignment for each in body.assignments}
     assignments = {member_id: said.get(member_id, b"") for member_id in group.members}
     group.history.assigned(group.assignments, assignments, turn.now_ms)
-    turn.record(group.assigned_record(assignments, turn.now_ms))
+    turn.record(group.assigned_record(assignments, turn.wall_ms))
     for member in group.members.values():
         if member.syncing:
             turn.reply(member.syncing.token, _assignment_reply(group, assignments[member.id]))

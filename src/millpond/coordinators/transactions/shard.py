@@ -8,8 +8,8 @@ markers in the partitions follow it, however often the coordinator moves.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
@@ -67,6 +67,15 @@ class WriteMarkers:
     transaction_version: int
 
 
+class Life(NamedTuple):
+    """What lasts goes by the coordinator's time: the stamps in records are only as good as the clock was."""
+
+    began_ms: int
+    """When the latest transaction began."""
+    heard_ms: int
+    """When the id was last heard of."""
+
+
 class TransactionShard:
     def __init__(
         self,
@@ -83,20 +92,24 @@ class TransactionShard:
         self._offsets_partition = offsets_partition
         self._renewals: dict[str, Renewal] = {}
         self._timers = Timers()
+        self._lives: dict[str, Life] = {}
+        self._at_ms = 0
+        self._wall_ahead_ms = 0
         self._sweep_ms: int | None = None
 
     # Requests
 
     def step(self, request: Request, now_ms: int) -> Effects:
+        wall_ms = self._begin(now_ms)
         match request.body:
             case m.InitProducerIdRequest() as body:
-                return self._init_producer_id(request, body, now_ms)
+                return self._init_producer_id(request, body, wall_ms)
             case m.AddPartitionsToTxnRequest() as body:
-                return self._add_partitions(request, body, now_ms)
+                return self._add_partitions(request, body, wall_ms)
             case m.AddOffsetsToTxnRequest() as body:
-                return self._add_offsets(request, body, now_ms)
+                return self._add_offsets(request, body, wall_ms)
             case m.EndTxnRequest() as body:
-                return self._end(request, body, now_ms)
+                return self._end(request, body, wall_ms)
             case m.DescribeTransactionsRequest() as body:
                 states = [listing.describe(each, self.transactions.get(each)) for each in body.transactional_ids]
                 return self._effects(
@@ -104,7 +117,7 @@ class TransactionShard:
                 )
             case m.ListTransactionsRequest() as body:
                 return self._effects(
-                    NOTHING, request.token, listing.list_all(self.transactions.values(), body, now_ms)
+                    NOTHING, request.token, listing.list_all(self.transactions.values(), body, wall_ms)
                 )
             case _:
                 raise AssertionError(f"{type(request.body).__name__} is not for a transaction coordinator")
@@ -252,7 +265,7 @@ class TransactionShard:
                 )
             ]
         )
-        return self._add_partitions(Request(body, 5, token), body, now_ms)
+        return self._add_partitions(Request(body, 5, token), body, self._begin(now_ms))
 
     # Markers and time
 
@@ -263,18 +276,20 @@ class TransactionShard:
             return Effects()
         if (current.producer_id, current.producer_epoch) != (producer_id, epoch):
             return Effects()
-        return Effects(records=[record_of(ending.complete(current, now_ms))])
+        return Effects(records=[record_of(ending.complete(current, self._begin(now_ms)))])
 
     def on_time(self, now_ms: int) -> Effects:
         effects = Effects()
+        wall_ms = self._begin(now_ms)
         for name in self._timers.due(now_ms):
             current = self.transactions.get(name)
             if current is None or current.state is not State.ONGOING:
                 continue
-            if now_ms < current.deadline_ms:
-                self._timers.set(name, current.deadline_ms)
+            deadline_ms = self._lives[name].began_ms + current.timeout_ms + 1
+            if now_ms < deadline_ms:
+                self._timers.set(name, deadline_ms)
                 continue
-            verdict = ending.fence(current, now_ms, self._take_producer_id)
+            verdict = ending.fence(current, wall_ms, self._take_producer_id)
             if verdict.error:
                 self._timers.set(name, now_ms + ASK_AGAIN_MS)
             else:
@@ -290,12 +305,12 @@ class TransactionShard:
         expired = 0
         self._sweep_ms = now_ms + self.settings.expiration_interval_ms
         for each in self.transactions.values():
-            if each.state in RESTING and each.updated_ms <= oldest_ms:
+            if each.state in RESTING and self._lives[each.transactional_id].heard_ms <= oldest_ms:
                 if expired == EXPIRED_AT_ONCE_MAX:
                     self._sweep_ms = now_ms
                     return
                 expired += 1
-                effects.records.append(record_of(each.moved(State.DEAD, now_ms)))
+                effects.records.append(record_of(each.moved(State.DEAD, now_ms + self._wall_ahead_ms)))
 
     def next_deadline_ms(self) -> int | None:
         times = [each for each in (self._timers.next_ms(), self._sweep_ms) if each is not None]
@@ -310,25 +325,28 @@ class TransactionShard:
         if value is None:
             self.transactions.pop(name, None)
             self._renewals.pop(name, None)
+            self._lives.pop(name, None)
             return
+        before = self.transactions.get(name)
         transaction = self.transactions[name] = read_value(name, value)
+        goes_on = before is not None and (before.state, before.start_ms) == (State.ONGOING, transaction.start_ms)
+        began_ms = self._lives[name].began_ms if goes_on else self._at_ms
+        self._lives[name] = Life(began_ms, self._at_ms)
         if transaction.state is State.ONGOING:
-            self._timers.set(name, transaction.deadline_ms)
+            self._timers.set(name, began_ms + transaction.timeout_ms + 1)
             # It goes on with its new epoch, so it has heard of it.
             self._renewals.pop(name, None)
 
     def on_loaded(self, now_ms: int) -> Effects:
         """Markers may have been written or not: they are written again, which does no harm."""
         self._sweep_ms = now_ms + self.settings.expiration_interval_ms
+        wall_ms = self._begin(now_ms)
         effects = Effects()
         for each in self.transactions.values():
             if each.state in DECIDED and each.partitions:
                 effects.orders.append(self._order(each))
             elif each.state in DECIDED:
-                effects.records.append(record_of(ending.complete(each, now_ms)))
-            elif each.state is State.ONGOING and each.start_ms > now_ms:
-                # The wall clock has fallen since it began: it would hang for as long as the clock fell.
-                effects.records.append(record_of(replace(each, start_ms=now_ms)))
+                effects.records.append(record_of(ending.complete(each, wall_ms)))
         return effects
 
     def unload(self, code: ErrorCode) -> Effects:
@@ -336,6 +354,15 @@ class TransactionShard:
         return Effects()
 
     # Inside
+
+    def at(self, now_ms: int, wall_ms: int) -> None:
+        self._at_ms = now_ms
+        self._wall_ahead_ms = wall_ms - now_ms
+
+    def _begin(self, now_ms: int) -> int:
+        """A step begins; gives the wall clock's time, for stamps."""
+        self._at_ms = now_ms
+        return now_ms + self._wall_ahead_ms
 
     def _add(
         self,

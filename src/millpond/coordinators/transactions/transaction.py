@@ -44,11 +44,6 @@ class Transaction:
     def exhausted(self) -> bool:
         return is_exhausted(self.producer_epoch)
 
-    @property
-    def deadline_ms(self) -> int:
-        """From when on an ongoing transaction has lasted too long."""
-        return self.start_ms + self.timeout_ms + 1
-
     def is_heir(self, producer_id: int) -> bool:
         """Whether this producer has already heard of the producer id that is about to take over."""
         return producer_id == self.next_producer_id != NO_ID

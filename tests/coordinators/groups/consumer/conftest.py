@@ -149,7 +149,7 @@ class Pond:
 def replay_into(group: ConsumerGroup, record: CoordinatorRecord) -> None:
     """What the shard of all groups does; records of classic groups are not for this one."""
     if key_version(record.key) in TYPES:
-        group.replay(*decode_record(record.key, record.value))
+        group.replay(*decode_record(record.key, record.value), 0)
 
 
 def owned_list(owned: Partitions) -> list[m.ConsumerGroupHeartbeatRequest.TopicPartitions]:

@@ -166,7 +166,7 @@ class TestOffsets:
         assert pond.group.is_subscribed_to("a")
         assert pond.group.is_subscribed_to("b")
         assert not pond.group.is_subscribed_to("c")
-        committed = Committed(offset=1, leader_epoch=0, metadata="", commit_ms=77, expire_ms=-1, record_offset=0)
+        committed = Committed(offset=1, leader_epoch=0, metadata="", since_ms=77, keep_ms=-1, record_offset=0)
         assert pond.group.retained_since_ms(committed) == 77
 
 

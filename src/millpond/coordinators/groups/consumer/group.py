@@ -87,6 +87,8 @@ class ConsumerGroup:
         self.state = GroupState()
         self.watch = Watch()
         self.journal = Journal(history_length)
+        self.emptied_ms = 0
+        """When its last member left, in the coordinator's time."""
 
     # What it is.
 
@@ -155,7 +157,7 @@ class ConsumerGroup:
             raise Refused(ErrorCode.NON_EMPTY_GROUP)
 
     def retained_since_ms(self, committed: Committed) -> int | None:
-        return committed.commit_ms
+        return max(committed.since_ms, self.emptied_ms) if self.is_empty else committed.since_ms
 
     def tombstones(self) -> list[CoordinatorRecord]:
         draft = self._draft()
@@ -263,8 +265,11 @@ class ConsumerGroup:
 
     # The one way in which the durable state changes.
 
-    def replay(self, key: m.Message, value: m.Message | None) -> None:
+    def replay(self, key: m.Message, value: m.Message | None, at_ms: int) -> None:
+        had_members = bool(self.state.members)
         self.state.replay(key, value)
+        if had_members and not self.state.members:
+            self.emptied_ms = at_ms
 
     def _draft(self) -> Draft:
         return Draft(self.group_id, self.state)
