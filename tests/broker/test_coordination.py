@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -54,6 +54,8 @@ class Notes:
         effects.reply(token, (self.notes.get(name.encode()) or b"nothing").decode())  # type: ignore[arg-type]
         return effects
 
+    def at(self, now_ms: int, wall_ms: int) -> None: ...
+
     def step(self, request: Request, now_ms: int) -> Effects:
         raise AssertionError("not used here")
 
@@ -91,10 +93,18 @@ class Play:
         name = TopicPartition("__notes", 0)
         log = self.store.create(name, UUID(int=7))
         self.partition = Partition(name, UUID(int=7), log, LeaderEpoch(0), self.world.clock, lambda _: None)
-        self.home = self.new_home()
+        self.home = self.load(self.new_home())
 
     def new_home(self) -> Home[Notes]:
-        return Home(Notes(), self.partition, self.world.clock, self.flusher, self.orders.append)
+        return Home(Notes, self.partition, self.world.clock, self.flusher, self.orders.append)
+
+    def journal(self, event: str, **facts: object) -> None:
+        self.heard.append(f"journal: {event}")
+
+    def load(self, home: Home[Notes]) -> Home[Notes]:
+        while home.load_some():
+            pass
+        return home
 
     def listener(self, name: str) -> Later[Any]:
         return listener(name, self.heard)
@@ -130,8 +140,7 @@ def test_a_question_waits_for_what_its_answer_stands_on(play: Play) -> None:
 def test_a_new_home_finds_what_the_last_one_wrote(play: Play) -> None:
     for name, text in [("a", "1"), ("b", "2"), ("a", "3")]:
         play.home.run(lambda shard, _, name=name, text=text: shard.put(name, text, play.listener(name)))  # type: ignore[misc]
-    home = play.new_home()
-    home.load()
+    home = play.load(play.new_home())
     assert home.shard.notes == {b"a": b"3", b"b": b"2"}
     assert home.shard.loaded
 
@@ -141,25 +150,25 @@ def test_a_failed_sync_fails_everybody_and_closes_the_home(play: Play) -> None:
     play.home.run(lambda shard, _: shard.put("a", "1", play.listener("one"), order="never"))
     play.home.run(lambda shard, _: shard.put("b", "2", play.listener("two")))
     play.settle()
-    assert play.heard == ["one: KAFKA_STORAGE_ERROR", "two: KAFKA_STORAGE_ERROR"]
+    assert play.heard == ["one: COORDINATOR_NOT_AVAILABLE", "two: COORDINATOR_NOT_AVAILABLE"]
     assert play.orders == []
-    assert play.home.is_closed
+    assert not play.home.is_active
 
 
 def test_a_write_that_is_refused_fails_its_own_reply_too(play: Play) -> None:
     play.partition.log.fail(OSError("gone"))
     play.home.shard.parked.append(play.listener("parked"))
     play.home.run(lambda shard, _: shard.put("a", "1", play.listener("one")))
-    assert play.heard == ["one: KAFKA_STORAGE_ERROR", "parked: sent away with KAFKA_STORAGE_ERROR"]
+    assert play.heard == ["one: COORDINATOR_NOT_AVAILABLE", "parked: sent away with COORDINATOR_NOT_AVAILABLE"]
     assert play.home.shard.notes == {}
-    assert play.home.is_closed
+    assert not play.home.is_active
 
 
 def test_a_producer_without_a_transaction_is_turned_away_and_the_home_stays_open(play: Play) -> None:
     writing = Writing(Producer(5, 0), None)
     play.home.run(lambda shard, _: shard.put("a", "1", play.listener("late")), writing)
     assert play.heard == ["late: INVALID_TXN_STATE"]
-    assert not play.home.is_closed
+    assert play.home.is_active
     play.home.run(lambda shard, _: shard.put("b", "2", play.listener("timely")))
     play.settle()
     assert play.heard[1:] == ["timely: wrote b"]
@@ -192,8 +201,7 @@ def test_a_stopped_home_is_not_woken(play: Play) -> None:
 
 
 def coordination(play: Play) -> Coordination[Notes]:
-    make: Callable[[Partition], Home[Notes]] = lambda _partition: play.home  # noqa: E731
-    return Coordination("__notes", make)
+    return Coordination("__notes", lambda _partition: play.home, play.world.clock, play.journal)
 
 
 def test_names_find_their_home_once_the_topic_is_there(play: Play) -> None:
@@ -250,7 +258,65 @@ def test_a_question_reaches_the_shard_with_who_asks(play: Play) -> None:
 
 
 def test_without_a_home_a_question_is_refused(play: Play) -> None:
-    nowhere: Coordination[Notes] = Coordination("__notes", lambda _: play.home)
+    nowhere: Coordination[Notes] = Coordination("__notes", lambda _: play.home, play.world.clock, play.journal)
     refusals: list[Exception] = []
     nowhere.ask(call(), "g", m.HeartbeatRequest(group_id="g")).then(pytest.fail, refusals.append)
     assert [refused.code for refused in refusals] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]  # type: ignore[attr-defined]
+
+
+# Resigning, and being loaded again.
+
+
+def write(play: Play, notes: Coordination[Notes], name: str) -> None:
+    notes.home_of("g").run(lambda shard, _: shard.put(name, "x" * 1000, play.listener(name)))
+
+
+def test_a_moment_of_a_full_disk_is_over_when_there_is_room_again(play: Play) -> None:
+    notes = Coordination("__notes", lambda _: play.new_home(), play.world.clock, play.journal)
+    notes.open([play.partition], 1)
+    write(play, notes, "before")
+    play.settle()
+    play.sim.hosts["host"].disk.fill()
+    write(play, notes, "lost")
+    assert play.heard[-2:] == ["lost: COORDINATOR_NOT_AVAILABLE", "journal: a coordinator starts anew from its log"]
+    with pytest.raises(Refused) as refused:
+        notes.home_of("g")
+    assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    play.sim.run_for(5_000)
+    play.sim.hosts["host"].disk.make_room()
+    play.sim.run_for(10_000)
+    assert notes.home_of("g").shard.notes.keys() == {b"before"}, "what was not written is forgotten"
+    write(play, notes, "after")
+    play.settle()
+    assert play.heard[-1] == "after: wrote after"
+
+
+def test_a_large_log_is_loaded_in_slices_and_nobody_is_served_meanwhile(play: Play) -> None:
+    for number in range(1000):
+        play.home.run(lambda shard, _, number=number: shard.put(f"{number}", "x" * 1000, Later()))  # type: ignore[misc]
+    play.settle()
+    notes = Coordination("__notes", lambda _: play.new_home(), play.world.clock, play.journal)
+    notes.open([play.partition], 1)
+    seen = []
+    while notes.is_loading:
+        home = notes.home_at(0)
+        assert home is not None
+        seen.append(len(home.shard.notes))
+        with pytest.raises(Refused) as refused:
+            notes.home_of("g")
+        assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        play.sim.clock.step()
+    assert len(seen) > 5
+    assert max(after - before for before, after in pairwise(seen)) < 100
+    assert len(notes.home_of("g").shard.notes) == 1000
+
+
+def test_what_is_to_be_told_everywhere_is_told_once_a_home_is_loaded(play: Play) -> None:
+    notes = Coordination("__notes", lambda _: play.new_home(), play.world.clock, play.journal)
+    notes.open([play.partition], 1)
+    home = notes.home_of("g")
+    home.resign(Refused(ErrorCode.KAFKA_STORAGE_ERROR, "no room"))
+    notes.run_everywhere(lambda shard, _: shard.put("news", "1", play.listener("news")))
+    assert "news: wrote news" not in play.heard
+    play.sim.run_for(1_000)
+    assert play.heard[-1] == "news: wrote news"

@@ -378,7 +378,7 @@ def test_records_that_wait_for_the_coordinator_outlive_the_shared_buffer(
             waits[0].finish(None)
         return waits[-1]
 
-    monkeypatch.setattr(k00_produce, "ask_for_leave", ask)
+    monkeypatch.setattr(k00_produce, "permission_for_batch", ask)
     play.send(9, (0, play.batch(b"mine")), (1, play.batch(b"mine")), transactional_id="me", acks=1)
     play.desk.connect().send(play.request(9, (0, play.batch(b"x" * 5000)), topic="lake"), 9)
     waits[1].finish(None)

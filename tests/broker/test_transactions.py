@@ -171,3 +171,65 @@ def test_a_marker_by_hand_ends_a_hanging_transaction(play: Play) -> None:
     codes = [each.error_code for each in reply.markers[0].topics[0].partitions]
     assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert play.stable()[0] == (2, 2)
+
+
+def take_offline(play: Play, index: int) -> None:
+    """As a node that could not open the log: the partition exists, and has none here."""
+    partitions = play.desk.broker.partitions
+    partitions.discard(partitions.get("pond", index))
+
+
+def test_a_partition_that_is_offline_at_commit_gets_its_marker_when_it_is_back(play: Play) -> None:
+    play.begin()
+    play.add(0, 1)
+    assert [play.produce(0, 0), play.produce(1, 0)] == [0, 0]
+    partition = play.desk.broker.partitions.get("pond", 1)
+    take_offline(play, 1)
+    assert play.end(committed=True) == 0
+    play.desk.run(5000)
+    (state,) = play.ask(m.DescribeTransactionsRequest(transactional_ids=["tx"]), 0).transaction_states
+    assert state.transaction_state == "PrepareCommit", "not all of it is committed yet"
+    assert play.add(0) == [ErrorCode.CONCURRENT_TRANSACTIONS]
+    assert (play.pond.last_stable_offset, play.pond.committed_offset) == (2, 2), (
+        "one marker, however often it is tried"
+    )
+    play.desk.broker.partitions.add(partition)
+    play.desk.run(20_000)
+    assert play.stable() == [(2, 2), (2, 2)]
+    (state,) = play.ask(m.DescribeTransactionsRequest(transactional_ids=["tx"]), 0).transaction_states
+    assert state.transaction_state == "CompleteCommit"
+
+
+def test_a_topic_that_is_deleted_while_its_partition_is_offline_needs_no_marker(play: Play) -> None:
+    play.begin()
+    play.add(0, 1)
+    assert [play.produce(0, 0), play.produce(1, 0)] == [0, 0]
+    take_offline(play, 1)
+    assert play.end(committed=True) == 0
+    play.desk.delete("pond")
+    play.desk.create("pond", 2)
+    play.desk.run(20_000)
+    (state,) = play.ask(m.DescribeTransactionsRequest(transactional_ids=["tx"]), 0).transaction_states
+    assert state.transaction_state == "CompleteCommit"
+    assert play.stable()[0] == (0, 0), "the new topic of that name is not meant"
+
+
+def test_the_end_is_answered_once_its_markers_are_written(play: Play) -> None:
+    play.begin()
+    for number in range(5):
+        assert play.add(0) == [0]
+        assert play.produce(0, number) == 0
+        assert play.end(committed=number % 2 == 0) == 0
+        assert play.stable()[0] == (2 * number + 2, 2 * number + 2)
+
+
+def test_a_marker_by_hand_for_an_offline_partition_says_so(play: Play) -> None:
+    play.begin()
+    take_offline(play, 1)
+    topic = m.WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="pond", partition_indexes=[1, 9])
+    marker = m.WriteTxnMarkersRequest.WritableTxnMarker(
+        producer_id=play.id, producer_epoch=play.epoch, transaction_result=False, topics=[topic], coordinator_epoch=0
+    )
+    reply = play.ask(m.WriteTxnMarkersRequest(markers=[marker]), 1)
+    codes = [each.error_code for each in reply.markers[0].topics[0].partitions]
+    assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]

@@ -160,7 +160,7 @@ def test_stamps_are_those_of_the_wall_clock_as_it_is_now() -> None:
     node = group_node()
     node.set_clock(8 * DAY_MS)
     seen: list[bytes | None] = []
-    node.shard.replay = lambda offset, key, value: seen.append(value)
+    node.shard.replay = lambda *record: seen.append(record[2])
     commit(node)
     (value,) = seen
     assert value is not None

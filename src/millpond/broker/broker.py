@@ -19,6 +19,7 @@ from millpond.broker.fetch_sessions import FetchSessions
 from millpond.broker.flusher import Flusher
 from millpond.broker.housekeeping import Housekeeping, Journal
 from millpond.broker.loggers import Loggers
+from millpond.broker.markers import Markers
 from millpond.broker.partitions import Partition, Partitions
 from millpond.broker.producer_ids import ProducerIds
 from millpond.broker.topics import TopicKeeper
@@ -102,8 +103,11 @@ class Broker:
             journal=journal,
             on_late=self._open_coordinations,
         )
-        self.groups: Coordination[GroupShard] = Coordination(OFFSETS_TOPIC, self._group_home)
-        self.transactions: Coordination[TransactionShard] = Coordination(TRANSACTIONS_TOPIC, self._transaction_home)
+        self.groups: Coordination[GroupShard] = Coordination(OFFSETS_TOPIC, self._group_home, world.clock, journal)
+        self.transactions: Coordination[TransactionShard] = Coordination(
+            TRANSACTIONS_TOPIC, self._transaction_home, world.clock, journal
+        )
+        self.markers = Markers(self)
         self.is_stopping = False
         self._listener: Listener | None = None
         self._address: tuple[str, int] | None = None
@@ -154,6 +158,11 @@ class Broker:
         rack = self._static[node.BROKER_RACK] or None
         return [(self.node_id, host, port, rack)]
 
+    def absence(self, topic: str, index: int) -> ErrorCode:
+        """Why a partition is not open here: it does not exist, or it is offline until the node is repaired."""
+        is_offline = self.image.partition(topic, index) is not None
+        return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
     def partition_error(self, topic: str, index: int) -> ErrorCode:
         """A partition whose log could not be opened has no leader until the node is repaired."""
         if self.partitions.get(topic, index) is None:
@@ -176,8 +185,7 @@ class Broker:
         removed = [name for name in gone if name is not None]
         self._keeper.on_records(records)
         if removed:
-            for home in self.groups.homes():
-                home.run(lambda shard, now_ms: shard.on_topics_deleted(removed, now_ms))
+            self.groups.run_everywhere(lambda shard, now_ms: shard.on_topics_deleted(removed, now_ms))
         grown = {each.topic_id for each in records if isinstance(each, TopicRecord | PartitionRecord)}
         topics = [self.image.topics_by_id[each].name for each in grown if each in self.image.topics_by_id]
         changed = sorted({*removed, *topics})

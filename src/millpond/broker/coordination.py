@@ -1,14 +1,16 @@
-"""Runs the shards of a coordinator: appends what they decide to their internal topic, answers once it is safe.
+"""Runs the shards of a coordinator: appends what they decide to their internal topic, answers once it is committed.
 
 Each partition of the internal topic is the home of one shard. A step's records are appended as one batch and replayed
-at once; its replies and orders leave, in order, when the batch is committed. A home whose log fails answers everyone
-who waits with an error and stays closed until the node is repaired.
+at once; its replies and orders leave, in order, when the batch is committed. A home that cannot write resigns:
+whoever waits is sent away, what is in memory is forgotten, and after a while it is loaded again from the log, bit by
+bit, so that nobody else has to wait for it. A coordinator that moves from node to node goes the same way.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from millpond.base.errors import ErrorCode, Refused
@@ -16,8 +18,9 @@ from millpond.base.later import Later, end_all, failed
 from millpond.base.ports import Clock, Timer
 from millpond.broker.api import Call
 from millpond.broker.flusher import Flusher
+from millpond.broker.housekeeping import Journal
 from millpond.broker.partitions import Partition
-from millpond.coordinators.runtime import TransactionalShard, partition_for, replay_batches
+from millpond.coordinators.runtime import CoordinatorTime, TransactionalShard, partition_for, replay_batches
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request, Shard
 from millpond.log.producers import Verification
 from millpond.wire.batch import walk
@@ -26,7 +29,14 @@ from millpond.wire.records import Record, encode_batch
 
 S = TypeVar("S", bound=Shard)
 
-LOAD_BYTES = 4 << 20
+LOAD_BYTES = 64 << 10
+"""How much of a log is replayed at a time; everybody else waits for it."""
+LOAD_AT_ONCE_BYTES = 256 << 10
+"""How much is replayed before the first request is taken: with little to load nobody hears that it is loaded."""
+
+LOAD_AGAIN_MS = 250
+LOAD_AGAIN_MS_MAX = 10_000
+"""How long a home that could not write waits before it is loaded again; longer each time it fails."""
 
 
 class Producer(NamedTuple):
@@ -43,57 +53,122 @@ class Writing(NamedTuple):
     verification: Verification | None
 
 
+class HomeState(Enum):
+    LOADING = "is being loaded"
+    ACTIVE = "serves"
+    OFFLINE = "is offline"
+
+
 class Home(Generic[S]):
-    """One shard and the log that it lives in."""
+    """One shard and the log that it lives in. Made empty; it serves once `load_some` has been called to the end."""
 
     def __init__(
         self,
-        shard: S,
+        make_shard: Callable[[], S],
         partition: Partition,
         clock: Clock,
         flusher: Flusher,
         carry_out: Callable[[Any], None],
-        after_step: Callable[[], None] | None = None,
+        after_step: Callable[[S], None] | None = None,
     ) -> None:
-        self.shard = shard
         self.partition = partition
-        self.is_closed = False
+        self.on_resigned: Callable[[Refused], None] = _nobody_cares
+        """Hears that the home has resigned, and why."""
+        self.failures = 0
+        """How often it has resigned since it last could write."""
+        self._make_shard = make_shard
         self._clock = clock
-        # Members must not time out because somebody set the wall clock: it is looked at once, then time just passes.
-        self._wall_minus_monotonic_ms = clock.wall_ms() - clock.monotonic_ms()
         self._flusher = flusher
         self._carry_out = carry_out
         self._after_step = after_step
-        self._unsettled: deque[tuple[int, Effects]] = deque()
+        self._uncommitted: deque[tuple[int, Effects]] = deque()
+        self._once_active: list[Callable[[S, int], Effects]] = []
         self._timer: Timer | None = None
         self._timer_ms = 0
+        self.begin_load()
 
-    def load(self) -> None:
-        """Replay the log. Waits for the disk: it is done before the node takes requests."""
-        log = self.partition.log
-        offset: int = log.start_offset
-        while data := log.read_batches(offset, LOAD_BYTES):
-            replay_batches(self.shard, data)
+    @property
+    def is_active(self) -> bool:
+        return self.state is HomeState.ACTIVE
+
+    # Loading and resigning.
+
+    def begin_load(self) -> None:
+        """Start anew with nothing in memory."""
+        self.state = HomeState.LOADING
+        self.shard = self._make_shard()
+        self._time = CoordinatorTime(self._clock.wall_ms())
+        self._next_offset: int = self.partition.log.start_offset
+
+    def load_some(self, bytes_max: int = LOAD_BYTES) -> int:
+        """Replay the next part of the log; gives its size, 0 when that was all and requests are taken."""
+        assert self.state is HomeState.LOADING
+        try:
+            data = self.partition.log.read_batches(self._next_offset, bytes_max)
+        except Refused as refused:
+            self.resign(refused)
+            return 0
+        if data:
+            replay_batches(self.shard, data, self._time)
             for _, header in walk(data):
-                offset = header.next_offset
+                self._next_offset = header.next_offset
+            return len(data)
+        self.state = HomeState.ACTIVE
         self.run(lambda shard, now_ms: shard.on_loaded(now_ms))
+        waiting, self._once_active = self._once_active, []
+        for decide in waiting:
+            self.run_once_active(decide)
+        return 0
+
+    def resign(self, refused: Refused) -> None:
+        """Forget what is in memory: the log may hold less, or be out of reach. Whoever waits asks again."""
+        if self.state is HomeState.OFFLINE:
+            return
+        self.stop()
+        self.failures += 1
+        uncommitted, self._uncommitted = self._uncommitted, deque()
+        for _, effects in uncommitted:
+            _send_away(effects, refused)
+        end_all(self.shard.unload(ErrorCode.COORDINATOR_NOT_AVAILABLE).replies)
+        self.on_resigned(refused)
+
+    def stop(self) -> None:
+        self.state = HomeState.OFFLINE
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # Deciding.
+
+    def run_once_active(self, decide: Callable[[S, int], Effects]) -> None:
+        """As `run`; a home that is being loaded or offline does it when it serves again."""
+        if self.is_active:
+            self.run(decide)
+        else:
+            self._once_active.append(decide)
 
     def run(self, decide: Callable[[S, int], Effects], writing: Writing | None = None) -> None:
-        """Let the shard decide, write down what it decided, answer when that is safe."""
-        effects = decide(self.shard, self._now_ms())
+        """Let the shard decide, write down what it decided, answer when that is committed."""
+        assert self.is_active, self.partition.name
+        now_ms = self._time.now_ms(self._clock.monotonic_ms())
+        self.shard.at(now_ms, self._clock.wall_ms())
+        effects = decide(self.shard, now_ms)
         if effects.records:
             try:
                 self._append(effects.records, writing)
             except Refused as refused:
-                _refuse(effects, refused)
                 # A producer whose transaction has ended meanwhile is turned away; the log is as sound as before.
-                if writing is None or refused.code is ErrorCode.KAFKA_STORAGE_ERROR:
-                    self._close(refused)
+                if writing is not None and refused.code is not ErrorCode.KAFKA_STORAGE_ERROR:
+                    end_all(effects.replies, refused)
+                else:
+                    _send_away(effects, refused)
+                    self.resign(refused)
                 return
-        self._settle_later(effects)
+            self.failures = 0
+        self._answer_later(effects)
         self._set_timer()
         if self._after_step is not None:
-            self._after_step()
+            self._after_step(self.shard)
 
     def ask(self, call: Call, body: Message, writing: Writing | None = None) -> Later[Any]:
         """Put a client's request to the shard; Refused when what it decides cannot be written down."""
@@ -103,24 +178,26 @@ class Home(Generic[S]):
         return reply
 
     def _append(self, records: list[CoordinatorRecord], writing: Writing | None) -> None:
-        now_ms = self._now_ms()
-        written = [Record(place, now_ms, record.key, record.value) for place, record in enumerate(records)]
+        stamp_ms = self._clock.wall_ms()
+        written = [Record(index, stamp_ms, record.key, record.value) for index, record in enumerate(records)]
         if writing is None:
             batch = encode_batch(written)
             first_offset = self.partition.append_own(batch).first_offset
-            for place, record in enumerate(records):
-                self.shard.replay(first_offset + place, record.key, record.value)
+            for index, record in enumerate(records):
+                self.shard.replay(first_offset + index, record.key, record.value)
             return
         producer, verification = writing
         batch = encode_batch(written, producer_id=producer.id, producer_epoch=producer.epoch, transactional=True)
         first_offset = self.partition.append_own(batch, verification).first_offset
-        for place, record in enumerate(records):
+        for index, record in enumerate(records):
             self._transactional.replay_transactional(
-                producer.id, producer.epoch, first_offset + place, record.key, record.value
+                producer.id, producer.epoch, first_offset + index, record.key, record.value
             )
 
     def on_marker(self, producer: Producer, committed: bool, offset: int) -> None:
-        """A transaction that wrote here has ended; its marker is in the log."""
+        """A transaction that wrote here has ended; its marker is in the log, where a home that loads finds it."""
+        if not self.is_active:
+            return
         self._transactional.replay_marker(producer.id, producer.epoch, committed, offset)
 
     @property
@@ -131,39 +208,30 @@ class Home(Generic[S]):
 
     # Answering.
 
-    def _settle_later(self, effects: Effects) -> None:
+    def _answer_later(self, effects: Effects) -> None:
         if not (effects.replies or effects.orders):
             return
         end_offset = self.partition.log.end_offset
-        self._unsettled.append((end_offset, effects))
+        self._uncommitted.append((end_offset, effects))
         if self.partition.acknowledges_after_sync:
-            self._flusher.after_sync(self.partition.log, end_offset, end_offset).then(self._settle, self._on_unsynced)
+            self._flusher.after_sync(self.partition.log, end_offset, end_offset).then(self._answer, self._on_unsynced)
         else:
-            self._settle(end_offset)
+            self._answer(end_offset)
 
     def _on_unsynced(self, error: Exception) -> None:
         if not isinstance(error, OSError):
             raise error
-        self._close(Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log could not be forced to disk: {error}"))
+        self.resign(Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log could not be forced to disk: {error}"))
 
-    def _settle(self, safe_offset: int) -> None:
-        while self._unsettled and self._unsettled[0][0] <= safe_offset:
-            _, effects = self._unsettled.popleft()
-            end_all(effects.replies)
+    def _answer(self, committed_offset: int) -> None:
+        while self._uncommitted and self._uncommitted[0][0] <= committed_offset:
+            _, effects = self._uncommitted.popleft()
+            # Orders first: some replies wait for what is under way.
             for order in effects.orders:
                 self._carry_out(order)
-
-    def _close(self, refused: Refused) -> None:
-        self.stop()
-        unsettled, self._unsettled = self._unsettled, deque()
-        for _, effects in unsettled:
-            _refuse(effects, refused)
-        end_all(self.shard.unload(refused.code).replies)
+            end_all(effects.replies)
 
     # Time.
-
-    def _now_ms(self) -> int:
-        return self._wall_minus_monotonic_ms + self._clock.monotonic_ms()
 
     def _set_timer(self) -> None:
         deadline_ms = self.shard.next_deadline_ms()
@@ -172,38 +240,51 @@ class Home(Generic[S]):
                 return
             self._timer.cancel()
             self._timer = None
-        if deadline_ms is not None and not self.is_closed:
+        if deadline_ms is not None and self.is_active:
             self._timer_ms = deadline_ms
-            self._timer = self._clock.call_later(max(deadline_ms - self._now_ms(), 1), self._on_time)
+            now_ms = self._time.now_ms(self._clock.monotonic_ms())
+            self._timer = self._clock.call_later(max(deadline_ms - now_ms, 1), self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
-        if not self.is_closed:
+        if self.is_active:
             self.run(lambda shard, now_ms: shard.on_time(now_ms))
 
-    def stop(self) -> None:
-        self.is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+
+def _send_away(effects: Effects, refused: Refused) -> None:
+    """To ask again: clients look for their coordinator anew, where the code of a disk would end some of them."""
+    end_all(effects.replies, Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(refused)))
 
 
-def _refuse(effects: Effects, refused: Refused) -> None:
-    end_all(effects.replies, refused)
+def _nobody_cares(_: Refused) -> None: ...
 
 
 class Coordination(Generic[S]):
     """All homes of one coordinator."""
 
-    def __init__(self, topic: str, make_home: Callable[[Partition], Home[S]]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        make_home: Callable[[Partition], Home[S]],
+        clock: Clock,
+        journal: Journal,
+    ) -> None:
         self.topic = topic
         self._make_home = make_home
+        self._clock = clock
+        self._journal = journal
         self._homes: dict[int, Home[S]] = {}
+        self._to_load: deque[Home[S]] = deque()
+        self._is_loading = False
         self._count = 0
 
     @property
     def is_open(self) -> bool:
         return self._count > 0
+
+    @property
+    def is_loading(self) -> bool:
+        return any(home.state is HomeState.LOADING for home in self._homes.values())
 
     def open(self, partitions: list[Partition], count: int) -> None:
         """The internal topic is there: load the shard of every partition that has none yet.
@@ -211,22 +292,78 @@ class Coordination(Generic[S]):
         Some of its `count` partitions may be offline. Which one is a key's own does not depend on that.
         """
         self._count = count
+        fresh = []
         for partition in partitions:
-            number = partition.name.partition
-            if number not in self._homes:
-                home = self._homes[number] = self._make_home(partition)
-                home.load()
+            index = partition.name.partition
+            known = self._homes.get(index)
+            if known is None or known.partition is not partition:
+                fresh.append(self._add(index, partition))
+        # The small ones first: they need not wait for a large one.
+        self._to_load.extend(sorted(fresh, key=lambda home: home.partition.log.end_offset))
+        left_bytes = LOAD_AT_ONCE_BYTES
+        while self._to_load and left_bytes > 0:
+            left_bytes -= self._load_some()
+        self._go_on_loading()
+
+    def _add(self, index: int, partition: Partition) -> Home[S]:
+        home = self._homes[index] = self._make_home(partition)
+        home.on_resigned = lambda refused: self._on_resigned(home, refused)
+        return home
+
+    # Loading: one home after the other, a slice at a time, so that everybody else gets a turn between two of them.
+
+    def _load_some(self) -> int:
+        home = self._to_load[0]
+        size = home.load_some() if home.state is HomeState.LOADING else 0
+        if not size:
+            self._to_load.popleft()
+        return size
+
+    def _go_on_loading(self) -> None:
+        if self._to_load and not self._is_loading:
+            self._is_loading = True
+            self._clock.call_soon(self._load_next)
+
+    def _load_next(self) -> None:
+        self._is_loading = False
+        if self._to_load:
+            self._load_some()
+            self._go_on_loading()
+
+    def _on_resigned(self, home: Home[S], refused: Refused) -> None:
+        log = home.partition.log
+        if log.failed is not None or log.closed:
+            self._journal("a coordinator is offline", partition=home.partition.name.folder, reason=str(refused))
+            return
+        wait_ms = min(LOAD_AGAIN_MS << min(home.failures - 1, 10), LOAD_AGAIN_MS_MAX)
+        self._journal(
+            "a coordinator starts anew from its log",
+            partition=home.partition.name.folder,
+            reason=str(refused),
+            after_ms=wait_ms,
+        )
+        self._clock.call_later(wait_ms, lambda: self._load_again(home))
+
+    def _load_again(self, home: Home[S]) -> None:
+        if self._homes.get(home.partition.name.partition) is home:
+            home.begin_load()
+            self._to_load.append(home)
+            self._go_on_loading()
+
+    # Asking.
 
     def partition_of(self, key: str) -> int:
         return partition_for(key, self._count)
 
     def home_of(self, key: str) -> Home[S]:
-        """The home of a group or transactional id. Refused while there is none."""
+        """The home of a group or transactional id. Refused while there is none that serves."""
         if not self._count:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet")
         home = self._homes.get(self.partition_of(key))
-        if home is None or home.is_closed:
+        if home is None or home.state is HomeState.OFFLINE:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"a partition of {self.topic} is offline")
+        if home.state is HomeState.LOADING:
+            raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"a partition of {self.topic} is being loaded")
         return home
 
     def ask(self, call: Call, key: str, body: Message, writing: Writing | None = None) -> Later[Any]:
@@ -237,12 +374,20 @@ class Coordination(Generic[S]):
             return failed(refused)
         return home.ask(call, body, writing)
 
-    def home_at(self, number: int) -> Home[S] | None:
-        return self._homes.get(number)
+    def home_at(self, index: int) -> Home[S] | None:
+        return self._homes.get(index)
 
     def homes(self) -> Iterator[Home[S]]:
-        return iter([home for home in self._homes.values() if not home.is_closed])
+        """Those that serve now."""
+        return iter([home for home in self._homes.values() if home.is_active])
+
+    def run_everywhere(self, decide: Callable[[S, int], Effects]) -> None:
+        """In every shard, now or as soon as it serves."""
+        for home in list(self._homes.values()):
+            home.run_once_active(decide)
 
     def stop(self) -> None:
-        for home in self._homes.values():
+        homes, self._homes = self._homes, {}
+        self._to_load.clear()
+        for home in homes.values():
             home.stop()

@@ -6,6 +6,7 @@ Imported when the first group appears: a node without groups starts faster witho
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
@@ -27,8 +28,10 @@ HISTORY_CONFIG = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 60 *
 
 
 def group_home(broker: Broker, partition: Partition) -> Home[GroupShard]:
-    shard = GroupShard(broker.image, group_settings(broker.settings), broker.entropy)
-    return Home(shard, partition, broker.clock, broker.flusher, _no_orders, lambda: keep_history(broker, shard))
+    def make_shard() -> GroupShard:
+        return GroupShard(broker.image, group_settings(broker.settings), broker.entropy)
+
+    return Home(make_shard, partition, broker.clock, broker.flusher, _no_orders, partial(keep_history, broker))
 
 
 def keep_history(broker: Broker, shard: GroupShard) -> None:

@@ -1,9 +1,13 @@
-"""What the APIs of transactions share: asking the coordinator, and leave to write inside a transaction."""
+"""What the APIs of transactions share: asking the coordinator, and permission to write inside a transaction.
+
+A client that goes straight on from one transaction to the next may meet the last one's end: its markers are being
+written. Whoever asks then waits here for a moment, instead of being sent away to come back much later.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
 from millpond.base.later import Later, done, failed
@@ -18,17 +22,54 @@ from millpond.wire.messages import Message
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
 
+R = TypeVar("R")
+
 IMPLICIT_FROM = 12
 """From this version of Produce on the broker adds partitions to the transaction by itself (transactions v2)."""
 
+CONCURRENT_WAIT_MS = 100
+"""How long whoever meets the last transaction's end waits for it; Kafka lets Produce wait as long."""
+
+MARKERS_WAIT_MS = 500
+"""How long the end of a transaction waits for its markers before it is answered."""
+
 
 def ask_transaction(
-    broker: Broker, call: Call, transactional_id: str, body: Message, refuse: Callable[[Refused], Message]
+    broker: Broker,
+    call: Call,
+    transactional_id: str,
+    body: Message,
+    refuse: Callable[[Refused], Message],
+    error_of: Callable[[Any], int] = lambda response: int(response.error_code),
 ) -> Later[Any]:
     """Put a request to the coordinator of a transactional id, whose topic is made first if need be."""
     transactions = broker.transactions
-    reply = opened(broker, transactions).chain(lambda _: transactions.ask(call, transactional_id, body))
+
+    def ask() -> Later[Any]:
+        return transactions.ask(call, transactional_id, body)
+
+    reply = opened(broker, transactions).chain(lambda _: past_the_last_end(broker, transactional_id, ask, error_of))
     return reply.recover(Refused, refuse)
+
+
+def past_the_last_end(
+    broker: Broker, transactional_id: str, ask: Callable[[], Later[R]], error_of: Callable[[R], int]
+) -> Later[R]:
+    """Ask, and once more when the end of the last transaction stood in the way."""
+
+    def go_on(response: R) -> Later[R]:
+        if error_of(response) != ErrorCode.CONCURRENT_TRANSACTIONS:
+            return done(response)
+        return broker.markers.written(transactional_id, CONCURRENT_WAIT_MS).chain(lambda _: ask())
+
+    return ask().chain(go_on)
+
+
+def with_markers(broker: Broker, transactional_id: str, response: R) -> Later[R]:
+    """The answer to the end of a transaction, once its markers are written if that takes but a moment."""
+    if not broker.markers.under_way(transactional_id):
+        return done(response)
+    return broker.markers.written(transactional_id, MARKERS_WAIT_MS).map(lambda _: response)
 
 
 def opened(broker: Broker, coordination: Coordination[Any]) -> Later[None]:
@@ -36,7 +77,7 @@ def opened(broker: Broker, coordination: Coordination[Any]) -> Later[None]:
     return done(None) if coordination.is_open else broker.open_coordination(coordination)
 
 
-def ask_for_leave(
+def permission_for_batch(
     broker: Broker, transactional_id: str, version: int, partition: Partition, records: Buffer | None
 ) -> Later[Verification | None]:
     """Whether this batch may begin or go on with the producer's transaction in this partition."""
@@ -48,18 +89,18 @@ def ask_for_leave(
     if not header.is_transactional:
         return failed(Refused(ErrorCode.INVALID_RECORD, "a batch outside of the transaction that the request names"))
     producer = Producer(header.producer_id, header.producer_epoch)
-    return ask_for_place(
+    permission = permission_to_write(
         broker,
         transactional_id,
         producer,
         partition,
         sequence=header.base_sequence,
         implicit=version >= IMPLICIT_FROM,
-        told=lambda code: _for_produce(code, version),
     )
+    return permission.recover(Refused, lambda refused: _refuse_produce(refused, version))
 
 
-def ask_for_place(
+def permission_to_write(
     broker: Broker,
     transactional_id: str,
     producer: Producer,
@@ -67,36 +108,39 @@ def ask_for_place(
     *,
     sequence: int = -1,
     implicit: bool,
-    told: Callable[[ErrorCode], ErrorCode] = lambda code: code,
 ) -> Later[Verification | None]:
-    """Leave to write to a partition inside a transaction: a Verification, or None where none is needed.
+    """Permission to write to a partition inside a transaction: a Verification, or None where none is needed.
 
     With `implicit` the coordinator takes the partition into the transaction; else it must be part of it already.
     """
     verification = partition.log.verification(producer.id, producer.epoch, sequence, broker.clock.wall_ms())
     if verification is None:
         return done(None)
-    try:
-        home = broker.transactions.home_of(transactional_id)
-    except Refused as refused:
-        return failed(refused)
     topic, index = partition.name
 
-    def answer(code: ErrorCode) -> Verification:
+    def ask() -> Later[ErrorCode]:
+        try:
+            home = broker.transactions.home_of(transactional_id)
+        except Refused as refused:
+            return failed(refused)
+        if not implicit:
+            return done(
+                home.shard.is_partition_in_transaction(transactional_id, producer.id, producer.epoch, topic, index)
+            )
+        added: Later[Any] = Later()
+        home.run(
+            lambda shard, now_ms: shard.add_partition_implicitly(
+                transactional_id, producer.id, producer.epoch, topic, index, now_ms, added
+            )
+        )
+        return added.map(_partition_error)
+
+    def decide(code: ErrorCode) -> Verification:
         if code:
-            raise Refused(told(code))
+            raise Refused(code)
         return verification
 
-    if not implicit:
-        code = home.shard.is_partition_in_transaction(transactional_id, producer.id, producer.epoch, topic, index)
-        return done(code).map(answer)
-    added: Later[Any] = Later()
-    home.run(
-        lambda shard, now_ms: shard.add_partition_implicitly(
-            transactional_id, producer.id, producer.epoch, topic, index, now_ms, added
-        )
-    )
-    return added.map(_partition_error).recover(Refused, lambda refused: refused.code).map(answer)
+    return past_the_last_end(broker, transactional_id, ask, int).map(decide)
 
 
 def _partition_error(response: Any) -> ErrorCode:
@@ -105,7 +149,7 @@ def _partition_error(response: Any) -> ErrorCode:
     return partition_error(response)
 
 
-def _for_produce(code: ErrorCode, version: int) -> ErrorCode:
+def _refuse_produce(refused: Refused, version: int) -> None:
     from millpond.coordinators.transactions.replies import for_produce
 
-    return for_produce(code, version)
+    raise Refused(for_produce(refused.code, version), str(refused))

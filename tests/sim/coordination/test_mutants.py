@@ -33,11 +33,11 @@ Patch = pytest.MonkeyPatch
 
 
 def reply_before_the_sync(patch: Patch) -> None:
-    def settle_later(self: Home[Any], effects: Effects) -> None:
-        self._unsettled.append((self.partition.log.end_offset, effects))
-        self._settle(self.partition.log.end_offset)
+    def answer_later(self: Home[Any], effects: Effects) -> None:
+        self._uncommitted.append((self.partition.log.end_offset, effects))
+        self._answer(self.partition.log.end_offset)
 
-    patch.setattr(Home, "_settle_later", settle_later)
+    patch.setattr(Home, "_answer_later", answer_later)
 
 
 # Groups

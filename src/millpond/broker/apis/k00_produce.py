@@ -23,7 +23,7 @@ from millpond.base.ports import ReplyPart
 from millpond.broker.api import Api, Call, Encoded, Outcome, Response
 from millpond.broker.partitions import Partition
 from millpond.broker.replies import encode_reply
-from millpond.broker.transaction_calls import ask_for_leave
+from millpond.broker.transaction_calls import permission_for_batch
 from millpond.config.node import PRODUCE_WAIT_MAX_MS
 from millpond.log.checks import InvalidRecords
 from millpond.log.partition_log import PartitionLog
@@ -76,7 +76,7 @@ def _after_leave(broker: Broker, call: Call, request: m.ProduceRequest, transact
             if isinstance(partition, ErrorCode):
                 continue
             asked.append(partition.name)
-            permit = ask_for_leave(broker, transactional_id, call.version, partition, data.records)
+            permit = permission_for_batch(broker, transactional_id, call.version, partition, data.records)
             permits.append(permit.recover(Refused, lambda refused: refused))
     if not all(permit.ended for permit in permits):
         # The frame is not ours once we wait for any of them: its buffer serves the next request.

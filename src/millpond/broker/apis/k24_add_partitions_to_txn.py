@@ -29,7 +29,8 @@ def handle(broker: Broker, call: Call, request: m.AddPartitionsToTxnRequest) -> 
             results = _results(request.v3_and_below_topics, ErrorCode.OPERATION_NOT_ATTEMPTED, unknown)
             return m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
         transactional_id = request.v3_and_below_transactional_id
-        return ask_transaction(broker, call, transactional_id, request, partial(_fail, call.version, request))
+        refuse = partial(_fail, call.version, request)
+        return ask_transaction(broker, call, transactional_id, request, refuse, _error)
     parts = [
         _ask_one(broker, call, m.AddPartitionsToTxnRequest(transactions=[each])) for each in request.transactions
     ]
@@ -38,7 +39,15 @@ def handle(broker: Broker, call: Call, request: m.AddPartitionsToTxnRequest) -> 
 
 def _ask_one(broker: Broker, call: Call, body: m.AddPartitionsToTxnRequest) -> Later[Any]:
     (transaction,) = body.transactions
-    return ask_transaction(broker, call, transaction.transactional_id, body, partial(_fail, call.version, body))
+    refuse = partial(_fail, call.version, body)
+    # Brokers that ask for their clients decide by themselves how long those wait.
+    return ask_transaction(broker, call, transaction.transactional_id, body, refuse, lambda _: ErrorCode.NONE)
+
+
+def _error(response: m.AddPartitionsToTxnResponse) -> int:
+    """All partitions of a client's request fare the same."""
+    partitions = [each for topic in response.results_by_topic_v3_and_below for each in topic.results_by_partition]
+    return partitions[0].partition_error_code if partitions else ErrorCode.NONE
 
 
 def _unknown(broker: Broker, topics: TopicList) -> frozenset[tuple[str, int]]:

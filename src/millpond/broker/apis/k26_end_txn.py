@@ -1,7 +1,8 @@
 """EndTxn (26), versions 0-5: commit or abort a transaction.
 
 2 PRODUCER_FENCED · 3 flexible · 4 abortable errors · 5 transactions v2: the reply carries the next epoch. The answer
-comes when the outcome is decided and safe; the markers in the partitions follow.
+comes when the outcome is decided and committed, and the markers in the partitions are written, where that takes but a
+moment; else they follow.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
 from millpond.broker.api import Api, Call, Outcome
-from millpond.broker.transaction_calls import ask_transaction
+from millpond.broker.transaction_calls import ask_transaction, with_markers
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: m.EndTxnRequest) -> Outcome:
-    return ask_transaction(broker, call, request.transactional_id, request, _fail)
+    ended = ask_transaction(broker, call, request.transactional_id, request, _fail)
+    return ended.chain(lambda response: with_markers(broker, request.transactional_id, response))
 
 
 def _fail(refused: Refused) -> m.EndTxnResponse:

@@ -54,16 +54,13 @@ def handle(broker: Broker, call: Call, request: m.WriteTxnMarkersRequest) -> Out
 
 
 def _write(
-    broker: Broker, marker: m.WriteTxnMarkersRequest.WritableTxnMarker, place: TopicPartition
+    broker: Broker, marker: m.WriteTxnMarkersRequest.WritableTxnMarker, name: TopicPartition
 ) -> Later[ErrorCode]:
-    # Not at the head of the file: it brings the whole coordinator with it.
-    from millpond.broker.transactions import write_marker
-
-    if broker.partitions.get(*place) is None:
-        return done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    written = write_marker(
-        broker,
-        place,
+    partition = broker.partitions.get(*name)
+    if partition is None:
+        return done(broker.absence(*name))
+    written = broker.markers.write(
+        partition,
         Producer(marker.producer_id, marker.producer_epoch),
         marker.transaction_result,
         marker.coordinator_epoch,

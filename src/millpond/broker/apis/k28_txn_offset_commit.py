@@ -14,7 +14,7 @@ from millpond.base.later import Later
 from millpond.broker.api import Api, Call, Outcome
 from millpond.broker.coordination import Producer, Writing
 from millpond.broker.group_calls import ask_group, refuse_group
-from millpond.broker.transaction_calls import ask_for_place
+from millpond.broker.transaction_calls import permission_to_write
 from millpond.log.producers import Verification
 from millpond.wire import messages as m
 
@@ -34,7 +34,7 @@ def handle(broker: Broker, call: Call, request: m.TxnOffsetCommitRequest) -> Out
         home = broker.groups.home_of(request.group_id)
     except Refused as refused:
         return refuse_group(call, request, refused)
-    permit = ask_for_place(
+    permit = permission_to_write(
         broker, request.transactional_id, producer, home.partition, implicit=call.version >= IMPLICIT_FROM
     )
     return permit.chain(write).recover(Refused, partial(refuse_group, call, request))

@@ -78,6 +78,11 @@ class Offsets:
         committed = (key for key, _ in self.of_group(group_id))
         return list(dict.fromkeys((*committed, *self.pending_of_group(group_id))))
 
+    def topics(self) -> frozenset[str]:
+        """Every topic of which a group has an offset."""
+        committed = {topic for by_topic in self.by_group.values() for topic in by_topic}
+        return frozenset(committed | {key.topic for pending in self.pending.values() for key in pending.offsets})
+
     def keys_of_topics(self, topics: frozenset[str]) -> list[OffsetKey]:
         """Every key of these topics, in whichever group."""
         found: dict[OffsetKey, None] = {}

@@ -358,6 +358,8 @@ class GroupShard:
             else:
                 rebalance.wake(turn, group)
         self._look_again(turn)
+        # Topics that went while nobody served here, or just before the node stopped.
+        expiry.forget_topics(turn, self.offsets, self.offsets.topics() - turn.shared.image.topics.keys())
         turn.timers.set(TimerKey(RETENTION), now_ms + turn.settings.offsets_retention_check_interval_ms)
         return turn.effects
 

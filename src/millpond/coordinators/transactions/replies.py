@@ -11,6 +11,11 @@ from millpond.wire import messages as m
 
 TopicResult: TypeAlias = m.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 
+COORDINATOR_AWAY = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+)
+PRODUCE_IMPLICIT_SINCE = 12
+"""From this version on a producer may begin before its last transaction has ended."""
 PRODUCE_ABORTABLE_SINCE = 11
 """From this version on Produce and its client know TRANSACTION_ABORTABLE."""
 
@@ -29,6 +34,9 @@ def for_produce(error: ErrorCode, version: int) -> ErrorCode:
     if error is ErrorCode.PRODUCER_FENCED:
         # Producers expect this one from a partition: they abort and go on, where the other would end them.
         return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error in COORDINATOR_AWAY or (error is ErrorCode.CONCURRENT_TRANSACTIONS and version < PRODUCE_IMPLICIT_SINCE):
+        # Older producers would take these for fatal; this one makes all of them try again, as Kafka does.
+        return ErrorCode.NOT_ENOUGH_REPLICAS
     return for_version(error, version, abortable_since=PRODUCE_ABORTABLE_SINCE)
 
 
