@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from millpond.base.ids import LeaderEpoch, TopicPartition
+from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.flusher import Flusher
 from millpond.broker.housekeeping import SWEEP_MS, Housekeeping
 from millpond.broker.partitions import Partition, Partitions
@@ -49,6 +50,7 @@ class Play:
             partitions=self.partitions,
             store=self.store,
             flusher=Flusher(self.world.workers, self.world.disk, self.store.folder),
+            checkpoints=CheckpointWriter(self.store, self.world.workers),
             sweep=self._sweep,
             journal=self._write,
         )
@@ -120,7 +122,7 @@ def test_a_changed_interval_counts_from_the_next_turn_on(play: Play) -> None:
     partition = play.make("pond", SMALL)
     play.append(partition, b"a")
     play.texts["log.flush.offset.checkpoint.interval.ms"] = "10"
-    play.run(CHECKPOINT_MS + WORKERS_MS)
+    play.run(CHECKPOINT_MS + 2 * WORKERS_MS)
     assert "pond 0 1" in play.recovery_points()
     play.append(partition, b"b")
     play.run(10 + WORKERS_MS)
@@ -249,7 +251,7 @@ def test_a_checkpoint_forces_what_nobody_waited_for(play: Play) -> None:
         play.append(partition, b"k")
     play.run(CHECKPOINT_MS)
     assert play.recovery_points() == "", "not before the disk is sure"
-    play.run(WORKERS_MS)
+    play.run(2 * WORKERS_MS)
     assert [each.log.synced_offset for each in partitions] == [1, 1]
     assert "a 0 1" in play.recovery_points()
     assert "b 0 1" in play.recovery_points()
@@ -260,7 +262,7 @@ def test_a_failed_log_does_not_keep_the_others_from_their_checkpoint(play: Play)
     for partition in (bad, good):
         play.append(partition, b"k")
     play.disk.fail_syncs("/bad-0/", times=None)
-    play.run(CHECKPOINT_MS + WORKERS_MS)
+    play.run(CHECKPOINT_MS + 2 * WORKERS_MS)
     assert bad.log.failed is not None
     assert "good 0 1" in play.recovery_points()
     assert "bad 0 0" in play.recovery_points()
@@ -269,9 +271,9 @@ def test_a_failed_log_does_not_keep_the_others_from_their_checkpoint(play: Play)
 def test_a_checkpoint_that_cannot_be_written_is_told_and_tried_again(play: Play) -> None:
     play.append(play.make("pond", SMALL), b"k")
     play.disk.fail_syncs("recovery-point", times=1)
-    play.run(CHECKPOINT_MS + WORKERS_MS)
+    play.run(CHECKPOINT_MS + 2 * WORKERS_MS)
     assert play.journal == ["checkpoint failed"]
-    play.run(CHECKPOINT_MS + WORKERS_MS)
+    play.run(CHECKPOINT_MS + 2 * WORKERS_MS)
     assert "pond 0 1" in play.recovery_points()
 
 
@@ -302,7 +304,7 @@ def test_all_logs_that_need_it_are_compacted_one_after_the_other(play: Play) -> 
     run = play.world.workers.run
 
     def counting(job: Any) -> Any:
-        running.append(sum(bool(each.log.held_segments) for each in partitions))
+        running.append(sum(bool(each.log.compaction.held) for each in partitions))
         return run(job)
 
     play.world.workers.run = counting  # type: ignore[method-assign]
@@ -340,7 +342,7 @@ def test_a_compaction_that_fails_leaves_the_log_as_it_was_and_gives_up_its_turn(
     play.disk.fail_syncs(".cleaned", times=1)
     play.run(COMPACTION_MS + 10 * WORKERS_MS)
     assert play.journal == ["compaction failed bad-0"]
-    assert not bad.log.held_segments
+    assert not bad.log.compaction.held
     assert play.keys(bad)[0] == (0, b"a")
     play.run(COMPACTION_MS + 10 * WORKERS_MS)
     assert play.journal[1:] == ["compacted good-0", "compacted bad-0"]
@@ -371,8 +373,8 @@ def test_a_compaction_that_ends_after_the_end_begins_no_other(play: Play) -> Non
     partitions = [play.make(name, COMPACT) for name in ("x", "y")]
     for partition in partitions:
         play.append_safely(partition, b"a", b"a", b"last")
-    play.sim.run_until(lambda: bool(partitions[0].log.held_segments), within_ms=2 * COMPACTION_MS)
+    play.sim.run_until(lambda: bool(partitions[0].log.compaction.held), within_ms=2 * COMPACTION_MS)
     play.keeping.stop()
     play.run(10 * WORKERS_MS)
-    assert not partitions[0].log.held_segments
+    assert not partitions[0].log.compaction.held
     assert play.keys(partitions[1])[0] == (0, b"a")

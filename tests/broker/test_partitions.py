@@ -10,10 +10,11 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import LeaderEpoch, TopicPartition
-from millpond.broker.partitions import RANGES_MAX, Partition, Partitions
+from millpond.broker.partitions import Partition, Partitions
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.log.limits import LogLimits
+from millpond.log.partition_log import RANGES_MAX
 from millpond.log.store import LogStore
 from millpond.sim.world.clock import VirtualClock
 from millpond.sim.world.disk import SimDisk
@@ -47,6 +48,7 @@ class Watching:
 class Play:
     def __init__(self, make_batch: Callable[..., memoryview], limits: LogLimits | None = None) -> None:
         self.disk = SimDisk()
+        self.disk.files_limit = 1000
         self.store = LogStore(self.disk, "/data", limits or LogLimits(), SeededEntropy(1))
         self.store.open(0)
         self.batch = make_batch
@@ -77,7 +79,7 @@ class Play:
     ) -> list[list[int]]:
         """The base offsets of the batches that are found, one list for each range."""
         found = []
-        for part in self.partition.read(offset, bytes_max, at_least_one_batch=at_least_one_batch, **options):
+        for part in self.partition.read(offset, bytes_max, at_least_one_batch=at_least_one_batch, **options).ranges:
             data = part.file.read_at(part.position, part.length)
             assert len(data) == part.length
             found.append([header.base_offset for _, header in walk(data)])
@@ -195,7 +197,7 @@ def test_flush_ack_says_whether_an_acknowledgement_waits(play: Play, text: str, 
 def test_a_read_goes_on_over_segments(small: Play) -> None:
     for number in range(5):
         small.append(b"%d" % number)
-    assert small.partition.log.bases == [0, 2, 4]
+    assert small.partition.log.segments.bases == [0, 2, 4]
     assert small.read(0, 10_000) == [[0, 1], [2, 3], [4]]
     assert small.read(3, 10_000) == [[3], [4]]
     assert small.read(5, 10_000) == []
@@ -223,7 +225,7 @@ def test_only_the_first_batch_of_all_comes_whole(make_batch: Callable[..., memor
     play = Play(make_batch, LogLimits(segment_bytes=1000))
     play.append(b"a" * 500)
     play.append(b"b" * 500)
-    assert play.partition.log.bases == [0, 1]
+    assert play.partition.log.segments.bases == [0, 1]
     assert play.read(0, 700) == [[0]]
     assert play.read(0, 100) == [[0]]
     assert play.read(0, 2000) == [[0], [1]]
@@ -247,7 +249,7 @@ def test_there_is_an_end_to_the_segments_of_one_read(make_batch: Callable[..., m
 def test_every_range_holds_its_file_until_it_is_released(small: Play) -> None:
     for number in range(4):
         small.append(b"%d" % number)
-    ranges = small.partition.read(0, 10_000, at_least_one_batch=True)
+    ranges = small.partition.read(0, 10_000, at_least_one_batch=True).ranges
     small.partition.log.abandon()
     for part in ranges:
         assert part.file.read_at(part.position, part.length)

@@ -47,6 +47,7 @@ class Pond:
     tp: TopicPartition = TP
     now_ms: int = NOW_MS
     topic_id: UUID = TOPIC_ID
+    opened: LogStore | None = None
 
     def store(self) -> LogStore:
         return LogStore(self.disk, self.folder, self.limits, Dice())
@@ -56,7 +57,26 @@ class Pond:
         store = self.store()
         report = store.open(self.now_ms)
         assert not report.failed, report.failed
+        self.opened = store
         return store, store.create(self.tp, self.topic_id)
+
+    def delete_before(self, log: PartitionLog, offset: int) -> None:
+        """Move the start forward, for good."""
+        log.delete_before(offset)
+        assert self.opened is not None
+        self.opened.checkpoint()
+
+    def cut(self, log: PartitionLog, offset: int, *, is_new_start: bool = False) -> None:
+        """Cut the log back, as a follower does."""
+        truncation = log.begin_truncation(offset, is_new_start=is_new_start)
+        assert self.opened is not None
+        self.opened.checkpoint()
+        error = None
+        try:
+            truncation.run()
+        except OSError as fault:
+            error = fault
+        log.finish_truncation(truncation, error)
 
     @property
     def partition(self) -> str:

@@ -14,8 +14,8 @@ from millpond.log.checkpoints import (
     decode_metadata,
     encode_epochs,
     encode_metadata,
+    encode_offsets,
     read_offsets,
-    write_offsets,
 )
 from millpond.sim.world.disk import SimDisk
 
@@ -23,7 +23,7 @@ from millpond.sim.world.disk import SimDisk
 def test_the_text_is_kafkas_own():
     disk = SimDisk()
     offsets = {TopicPartition("orders", 3): 512_000, TopicPartition("a-b", 0): 0}
-    write_offsets(disk, "/recovery-point-offset-checkpoint", offsets)
+    disk.replace("/recovery-point-offset-checkpoint", encode_offsets(offsets))
     assert disk.read("/recovery-point-offset-checkpoint") == b"0\n2\na-b 0 0\norders 3 512000\n"
     assert read_offsets(disk, "/recovery-point-offset-checkpoint") == offsets
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.log.checks import checked_headers, place, stamped_headers, trusted_headers
+from millpond.log.checks import assign_offsets, checked_headers, stamped_headers, trusted_headers
 from millpond.log.limits import LogLimits
 from millpond.wire.records import Record, encode_batch, wrap_payload
 
@@ -116,6 +116,6 @@ def test_the_brokers_time_is_stamped_on_every_batch():
 
 def test_batches_get_the_next_offsets_and_the_epoch(pond):
     batches = memoryview(bytearray(bytes(pond.batch(b"a", b"b")) + bytes(pond.batch(b"c"))))
-    last = place(batches, trusted_headers(batches), 7, 3)
+    last = assign_offsets(batches, trusted_headers(batches), 7, 3)
     assert last == 9
     assert [(header.base_offset, header.leader_epoch) for header in trusted_headers(batches)] == [(7, 3), (9, 3)]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import blake2b
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.base.errors import Refused
+from millpond.log import compaction
+from millpond.log.compaction import ENTRY_BYTES, OffsetMap
 from millpond.log.limits import LogLimits
 from millpond.sim.world.disk import PowerCut, SimDisk
 from millpond.wire.batch import walk
-from millpond.wire.records import Record, encode_batch
+from millpond.wire.records import Record, encode_batch, wrap_payload
 
 COMPACT = LogLimits(
     segment_bytes=500,
@@ -105,10 +108,10 @@ def test_superseded_records_go_and_offsets_stay(make_pond):
     assert compact(pond, log)
     assert log.size_bytes < before / 2
     offsets = [record.offset for record in pond.records(log)]
-    sealed = [offset for offset in offsets if offset < log.active.base_offset]
-    assert sealed == [log.active.base_offset - 2, log.active.base_offset - 1]
+    sealed = [offset for offset in offsets if offset < log.segments.active.base_offset]
+    assert sealed == [log.segments.active.base_offset - 2, log.segments.active.base_offset - 1]
     assert log.end_offset == 40
-    assert log.clean_offset == log.active.base_offset
+    assert log.compaction.clean_offset == log.segments.active.base_offset
     # Every offset can still be asked for.
     for offset in range(40):
         assert log.read(offset, 1000).range is not None
@@ -171,7 +174,7 @@ def test_young_uncommitted_and_active_data_is_left_alone(make_pond):
     assert log.compaction_candidate(pond.now_ms, upper_offset=2) is None
     plan = log.compaction_candidate(pond.now_ms)
     assert plan is not None
-    assert plan.sources[-1].next_offset == log.active.base_offset
+    assert plan.sources[-1].next_offset == log.segments.active.base_offset
 
 
 def test_the_dirty_ratio_decides_unless_it_waited_too_long(make_pond):
@@ -265,20 +268,40 @@ def check(pond, rows, number):
     assert table(pond, log) == expected
 
 
-def test_a_plan_that_cannot_be_made_holds_nothing(make_pond):
+def test_a_plan_that_finds_no_descriptor_holds_nothing(make_pond):
     pond = make_pond(limits=COMPACT)
     _, log = pond.open()
     pond.fill(log, 40)
+    plan = log.compaction_candidate(pond.now_ms)
     for segment in log.segments:
         segment.close()
-    pond.disk.open_files_max = pond.disk.open_files + 3
+    pond.disk.open_files_max = 1
     with pytest.raises(OSError):
-        log.compaction_candidate(pond.now_ms)
-    for segment in log.segments:
-        segment.close()
+        plan.run()
+    log.give_up_compaction(plan).run()
     assert pond.disk.open_files == 0
     pond.disk.open_files_max = None
     assert compact(pond, log)
+
+
+@pytest.mark.parametrize("reason", ["garbage", "too many records", "too many bytes"])
+def test_a_batch_that_cannot_be_unpacked_stays_and_the_rest_is_compacted(make_pond, monkeypatch, reason):
+    pond = make_pond(limits=replace(COMPACT, cleanup_compact=False))
+    _, log = pond.open()
+    pond.fill(log, 10)
+    if reason == "garbage":
+        bad = wrap_payload(b"\xff" * 50, 2, pond.now_ms, pond.now_ms, codec=4)
+    else:
+        bad = encode_batch([Record(n, pond.now_ms, b"k", b"v" * 20) for n in range(5)], codec=4)
+        name, most = ("RECORDS", 4) if "records" in reason else ("BYTES", 60)
+        monkeypatch.setattr(compaction, f"UNPACKED_{name}_MAX", most)
+    first = log.append(memoryview(bytearray(bad)), leader_epoch=0, now_ms=pond.now_ms).first_offset
+    pond.fill(log, 20)
+    log.limits = COMPACT
+    before, size = log.read_batches(first, 1), log.size_bytes
+    assert compact(pond, log)
+    assert log.read_batches(first, 1) == before
+    assert log.size_bytes < size / 2
 
 
 def test_a_plan_that_cannot_be_finished_holds_nothing(make_pond, monkeypatch):
@@ -290,7 +313,7 @@ def test_a_plan_that_cannot_be_finished_holds_nothing(make_pond, monkeypatch):
     monkeypatch.setattr(pond.disk, "rename", lambda *_: (_ for _ in ()).throw(OSError("broken")))
     with pytest.raises(Refused):
         log.finish_compaction(plan)
-    assert (log.held_segments, bool(log.away), plan.sources) == (frozenset(), False, [])
+    assert (log.compaction.held, bool(log.durability.away)) == (frozenset(), False)
     log.abandon()
     assert pond.disk.open_files == 0
 
@@ -308,3 +331,30 @@ def test_a_swap_that_was_not_published_is_removed(make_pond):
     assert [name for name in pond.disk.list(pond.partition) if name.endswith((".swap", ".cleaned"))]
     log.give_up_compaction(plan).run()
     assert not [name for name in pond.disk.list(pond.partition) if name.endswith((".swap", ".cleaned"))]
+
+
+@given(st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 2**63 - 1))))
+def test_an_offset_map_knows_what_a_dictionary_knows(puts):
+    latest, model = OffsetMap(1 << 20), {}
+    for key, offset in puts:
+        latest.put(key, offset)
+        model[key] = offset
+    assert len(latest) == len(model)
+    assert {key: latest.latest(key) for key in model} == model
+    assert latest.latest(b"never seen, and rather long") == -1
+
+
+def test_the_memory_of_an_offset_map_is_bounded():
+    latest = OffsetMap(3 * ENTRY_BYTES)
+    latest.put(b"a", 1)
+    assert latest.has_room_for(2)
+    assert not latest.has_room_for(3)
+    assert OffsetMap(0).has_room_for(1), "at least one, or nothing would ever move"
+
+
+def test_a_key_cannot_pass_for_the_digest_of_another():
+    victim = b"some key that is longer than a digest"
+    latest = OffsetMap(1 << 20)
+    latest.put(victim, 1)
+    latest.put(blake2b(victim, digest_size=16).digest(), 2)
+    assert latest.latest(victim) == 1

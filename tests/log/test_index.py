@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.log.index import FLUSH_ENTRIES, offset_index, time_index
+from millpond.log.open_files import OpenFiles
 from millpond.sim.world.disk import SimDisk
 
 entries = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5000)), max_size=60).map(
@@ -17,7 +18,7 @@ entries = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5000)), max_size
 @settings(deadline=None)
 @given(entries, st.lists(st.integers(-1, 3100), max_size=10), st.integers(1, 40))
 def test_memory_and_file_answer_alike(pairs, asked, repeat):
-    index = offset_index(SimDisk(), "/i")
+    index = offset_index(OpenFiles(SimDisk()), "/i")
     index.start()
     pairs = [(key + n * 3100, value + n * 300_000) for n in range(repeat) for key, value in pairs]
     for key, value in pairs:
@@ -25,8 +26,11 @@ def test_memory_and_file_answer_alike(pairs, asked, repeat):
     keys = [key for key, _ in pairs]
     expected = [pairs[place - 1] if (place := bisect_right(keys, key)) else None for key in asked]
     assert [index.floor(key) for key in asked] == expected
+    above = [next((pair for pair in pairs if pair[1] >= value), None) for value in asked]
+    assert [index.ceiling_by_value(value) for value in asked] == above
     index.seal()
     assert [index.floor(key) for key in asked] == expected
+    assert [index.ceiling_by_value(value) for value in asked] == above
     assert index.last() == (pairs[-1] if pairs else None)
     index.load()
     assert [index.floor(key) for key in asked] == expected
@@ -34,7 +38,7 @@ def test_memory_and_file_answer_alike(pairs, asked, repeat):
 
 def test_the_bytes_are_kafkas_own():
     disk = SimDisk()
-    offsets, times = offset_index(disk, "/o"), time_index(disk, "/t")
+    offsets, times = offset_index(OpenFiles(disk), "/o"), time_index(OpenFiles(disk), "/t")
     for index in (offsets, times):
         index.start()
         index.add(5, 4096)
@@ -45,7 +49,7 @@ def test_the_bytes_are_kafkas_own():
 
 def test_entries_reach_the_file_in_blocks_and_a_full_disk_only_delays_them():
     disk = SimDisk()
-    index = offset_index(disk, "/i")
+    index = offset_index(OpenFiles(disk), "/i")
     index.start()
     disk.capacity_bytes = 20
     for number in range(FLUSH_ENTRIES + 3):
@@ -59,7 +63,7 @@ def test_entries_reach_the_file_in_blocks_and_a_full_disk_only_delays_them():
 
 def test_cutting_drops_what_is_too_far_in_either_way():
     disk = SimDisk()
-    index = offset_index(disk, "/i")
+    index = offset_index(OpenFiles(disk), "/i")
     index.start()
     for number in range(10):
         index.add(number, number * 100)
@@ -75,7 +79,7 @@ def test_cutting_drops_what_is_too_far_in_either_way():
 def test_only_entries_that_rise_are_loaded():
     disk = SimDisk()
     disk.replace("/i", bytes.fromhex("00000001 00000010 00000002 00000020 00000002 00000030 0000"))
-    index = offset_index(disk, "/i")
+    index = offset_index(OpenFiles(disk), "/i")
     index.load()
     assert index.count == 2
     index.seal()
@@ -84,7 +88,7 @@ def test_only_entries_that_rise_are_loaded():
 
 def test_a_cheap_look_finds_gross_damage():
     disk = SimDisk()
-    index = offset_index(disk, "/i")
+    index = offset_index(OpenFiles(disk), "/i")
     assert index.is_plausible(10, 10, may_be_empty=True)
     assert not index.is_plausible(10, 10, may_be_empty=False)
     disk.replace("/i", bytes.fromhex("00000005 00000009"))
@@ -92,4 +96,4 @@ def test_a_cheap_look_finds_gross_damage():
     assert not index.is_plausible(4, 9, may_be_empty=False)
     assert not index.is_plausible(5, 8, may_be_empty=False)
     disk.replace("/i", b"123")
-    assert not offset_index(disk, "/i").is_plausible(5, 9, may_be_empty=True)
+    assert not offset_index(OpenFiles(disk), "/i").is_plausible(5, 9, may_be_empty=True)

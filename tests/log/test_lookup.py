@@ -28,7 +28,7 @@ def test_against_looking_at_every_record(make_pond, batches, start, ending, code
         data = memoryview(bytearray(encode_batch(records, codec=codec)))
         first = log.append(data, leader_epoch=epoch, now_ms=100).first_offset
         written += [(timestamp, first + n, epoch) for n, timestamp in enumerate(timestamps)]
-    log.delete_before(min(start, log.end_offset))
+    pond.delete_before(log, min(start, log.end_offset))
     if ending != "open":
         store.close() if ending == "clean" else store.abandon()
         store, log = pond.open()
@@ -89,7 +89,7 @@ def test_a_small_batch_of_millions_of_headers_costs_nothing(pond):
     # By its header; as a batch, because unpacking it is too much; and not even touched.
     assert answers == [(1000, 0, 3), (1100, 0, 3), (2000, 2, 0)]
     assert log.max_timestamp() == (2000, 2, 0)
-    log.truncate_to(2)
+    pond.cut(log, 2)
     assert log.max_timestamp() == (1100, 0, 3)
 
 
@@ -110,7 +110,7 @@ def test_a_batch_that_cannot_be_unpacked_is_refused_by_a_code(pond, codec):
     pond.append(log, b"after", timestamp=2000)
     for asked in (1050, None):
         if asked is None:
-            log.truncate_to(2)
+            pond.cut(log, 2)
         with pytest.raises(Refused, match="cannot be unpacked") as refusal:
             log.find_by_timestamp(asked)
         assert refusal.value.code == ErrorCode.CORRUPT_MESSAGE
@@ -143,7 +143,7 @@ def test_the_largest_timestamp_behind_deleted_records_unpacks_one_batch(make_pon
     times = [9000, *range(1000, 1030)]
     for time in times:
         log.append(wrapped(pond, payload_of((0, 0), (5, 0)), 2, time, time + 5), leader_epoch=0, now_ms=pond.now_ms)
-    log.delete_before(start)
+    pond.delete_before(log, start)
     with monkeypatch.context() as patch:
         unpacked = counted(patch)
         assert log.max_timestamp() == (1034, 61, 0)
@@ -175,5 +175,5 @@ def test_a_lookup_notices_that_files_were_exchanged_under_it(pond):
     assert before.is_stale(log.segments)
     assert not log.time_lookup(pond.now_ms).is_stale(log.segments)
     fresh = log.time_lookup(pond.now_ms)
-    log.truncate_to(log.active.base_offset + 1)
+    pond.cut(log, log.segments.active.base_offset + 1)
     assert fresh.is_stale(log.segments)

@@ -41,7 +41,7 @@ def life(pond, model):
     cut_at = log.end_offset - 3
     model.safe = min(model.safe, cut_at)
     old = {offset: model.values[offset] for offset in range(cut_at, log.end_offset)}
-    log.truncate_to(cut_at)
+    pond.cut(log, cut_at)
     assert log.end_offset == cut_at
     for offset in old:
         del model.values[offset]
@@ -51,7 +51,7 @@ def life(pond, model):
     pond.sync(log)
     model.safe = log.synced_offset
     model.start = log.start_offset + 3
-    log.delete_before(model.start)
+    pond.delete_before(log, model.start)
     store.close()
 
 
@@ -156,14 +156,14 @@ def test_damage_above_the_recovery_point_keeps_what_follows_it_aside(make_pond):
     store, log = pond.open()
     pond.fill(log, 7)
     store.abandon()
-    pond.disk.flip_bit(f"{pond.partition}/{0:020d}.log", 3 * (log.active.size // 7) + 70)
+    pond.disk.flip_bit(f"{pond.partition}/{0:020d}.log", 3 * (log.segments.active.size // 7) + 70)
     store = pond.store()
     report = store.open(pond.now_ms)
     log = store.get(pond.tp)
     assert log.end_offset == 3
     assert len(report.notes) == 1
     assert "kept in" in report.notes[0]
-    assert len(pond.disk.read(f"{pond.partition}/{3:020d}.cut")) == 4 * log.active.size // 3
+    assert len(pond.disk.read(f"{pond.partition}/{3:020d}.cut")) == 4 * log.segments.active.size // 3
 
 
 def test_indexes_that_are_lost_short_or_wrong_are_made_again(make_pond):

@@ -27,11 +27,11 @@ def filled(make_pond):
 def test_time_takes_whole_segments_in_their_order(filled):
     pond, _, log = filled
     assert expired(log, pond.now_ms + 10_000) == []
-    assert expired(log, pond.now_ms + 10_001) == log.bases
+    assert expired(log, pond.now_ms + 10_001) == log.segments.bases
     pond.now_ms += 5000
     pond.fill(log, 1, start=20)
-    assert expired(log, pond.now_ms + 5001) == log.bases[:-1]
-    assert expired(log, pond.now_ms + 5001, upper_offset=log.bases[2]) == log.bases[:2]
+    assert expired(log, pond.now_ms + 5001) == log.segments.bases[:-1]
+    assert expired(log, pond.now_ms + 5001, upper_offset=log.segments.bases[2]) == log.segments.bases[:2]
     log.limits = replace(LIMITS, retention_ms=-1)
     assert expired(log, pond.now_ms * 2) == []
     log.limits = replace(LIMITS, cleanup_delete=False, cleanup_compact=True)
@@ -42,11 +42,11 @@ def test_size_takes_the_oldest_while_enough_is_left(filled):
     pond, _, log = filled
     first, second = log.segments[0].size, log.segments[1].size
     log.limits = replace(LIMITS, retention_bytes=log.size_bytes - first)
-    assert expired(log, pond.now_ms) == log.bases[:1]
+    assert expired(log, pond.now_ms) == log.segments.bases[:1]
     log.limits = replace(LIMITS, retention_bytes=log.size_bytes - first - second + 1)
-    assert expired(log, pond.now_ms) == log.bases[:1]
+    assert expired(log, pond.now_ms) == log.segments.bases[:1]
     log.limits = replace(LIMITS, retention_bytes=log.size_bytes - first - second)
-    assert expired(log, pond.now_ms) == log.bases[:2]
+    assert expired(log, pond.now_ms) == log.segments.bases[:2]
 
 
 def test_a_future_timestamp_keeps_and_an_old_one_does_not_delete_what_just_came(make_pond):
@@ -83,9 +83,9 @@ def test_retired_segments_are_gone_at_once_and_their_files_later(filled, sim):
     pond, store, log = filled
     reader = log.read(0, 100).range
     gone = log.segments[:2]
-    kept = log.bases[2]
+    kept = log.segments.bases[2]
     job = log.retire(gone)
-    assert (log.start_offset, log.bases[0]) == (kept, kept)
+    assert (log.start_offset, log.segments.bases[0]) == (kept, kept)
     with pytest.raises(Refused):
         log.read(0, 100)
     assert pond.disk.exists(gone[0].path(".log"))
@@ -102,11 +102,11 @@ def test_retired_segments_are_gone_at_once_and_their_files_later(filled, sim):
 
 def test_a_retired_segment_stays_gone_if_the_end_comes_before_its_job(filled):
     pond, store, log = filled
-    kept = log.bases[2]
+    kept = log.segments.bases[2]
     log.retire(log.segments[:2])
     store.close()
     _, log = pond.open()
-    assert (log.start_offset, log.bases[0]) == (kept, kept)
+    assert (log.start_offset, log.segments.bases[0]) == (kept, kept)
 
 
 def test_when_all_is_expired_a_new_segment_comes_first(filled):
@@ -114,7 +114,7 @@ def test_when_all_is_expired_a_new_segment_comes_first(filled):
     later = pond.now_ms + 10_001
     end = log.end_offset
     log.retire(log.expired_segments(later)).run()
-    assert (log.bases, log.start_offset, log.end_offset) == ([end], end, end)
+    assert (log.segments.bases, log.start_offset, log.end_offset) == ([end], end, end)
     pond.disk.crash()
     _, log = pond.open()
     assert log.end_offset == end, "offsets go on"
@@ -123,12 +123,12 @@ def test_when_all_is_expired_a_new_segment_comes_first(filled):
 def test_deleted_records_take_their_segments_with_them(filled):
     pond, store, log = filled
     log.limits = replace(LIMITS, cleanup_delete=False)
-    log.delete_before(log.bases[2] + 1)
-    assert expired(log, pond.now_ms) == log.bases[:2]
+    pond.delete_before(log, log.segments.bases[2] + 1)
+    assert expired(log, pond.now_ms) == log.segments.bases[:2]
     store.abandon()
     pond.disk.crash()
     _, log = pond.open()
-    assert log.start_offset == log.bases[0] + 1, "the start survives a power cut"
+    assert log.start_offset == log.segments.bases[0] + 1, "the start survives a power cut"
 
 
 # The clock

@@ -3,8 +3,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millpond.log.open_files import OpenFiles
 from millpond.log.scan import Damaged
-from millpond.log.segment import RELATIVE_OFFSET_MAX, Segment
+from millpond.log.segment import RECENT_BATCHES_MAX, RELATIVE_OFFSET_MAX, RecentBatches, Segment
 from millpond.sim.world.disk import SimDisk
 from millpond.wire.batch import read_header
 from millpond.wire.records import Record, encode_batch
@@ -14,7 +15,7 @@ def build(batches, interval=120, base=100):
     """A segment of batches given as (offsets to skip, records, timestamp)."""
     disk = SimDisk()
     disk.make_folder("/p")
-    segment = Segment.create(disk, "/p", base)
+    segment = Segment.create(OpenFiles(disk), "/p", base)
     offset, model = base, []
     for skipped, count, timestamp in batches:
         offset += skipped
@@ -37,7 +38,7 @@ def test_places_are_found_in_every_state(batches, state):
     end = segment.next_offset
     if state != "growing":
         segment.seal()
-        segment = Segment(disk, "/p", 100, end, segment.size)
+        segment = Segment(OpenFiles(disk), "/p", 100, end, segment.size)
     if state == "without index":
         disk.remove(segment.offsets.path)
     if state == "rebuilt":
@@ -69,7 +70,7 @@ def test_recovery_stops_at_the_first_damage_and_indexes_what_comes_before(batche
     position = data.draw(st.integers(0, segment.size - 1))
     disk.flip_bit("/p/00000000000000000100.log", position, data.draw(st.integers(0, 7)))
     point = data.draw(st.integers(100, 100 + position // 200))
-    again = Segment(disk, "/p", 100, -1, segment.size)
+    again = Segment(OpenFiles(disk), "/p", 100, -1, segment.size)
     damage = again.recover(point, 120)
     struck = next(place for place in model if place[0] <= position < place[0] + place[1])
     if isinstance(damage, Damaged):
@@ -95,8 +96,29 @@ def test_its_age_counts_from_the_first_append_or_the_first_batch():
     disk, segment, _ = build([(0, 1, 500), (0, 1, 900)])
     segment.first_append_ms = 400
     assert segment.age_ms(1000) == 600
-    again = Segment(disk, "/p", 100, 102, segment.size)
+    again = Segment(OpenFiles(disk), "/p", 100, 102, segment.size)
     assert again.age_ms(1000) == 500
-    future = Segment(disk, "/p", 100, 102, segment.size)
+    future = Segment(OpenFiles(disk), "/p", 100, 102, segment.size)
     assert future.age_ms(300) == 0
     assert read_header(again.file.read_at(0, 61)).base_offset == 100
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3 * RECENT_BATCHES_MAX), st.integers(1, 4))
+def test_recent_batches_know_the_newest_batches_and_says_so_of_others(count, records):
+    recent = RecentBatches()
+    for number in range(count):
+        recent.add(number * records, number * 100)
+    oldest = recent.offsets[0]
+    assert min(count, RECENT_BATCHES_MAX // 2) <= len(recent.offsets) <= RECENT_BATCHES_MAX
+    for offset in {oldest, count * records - 1, (oldest + count * records) // 2}:
+        batch = offset // records
+        assert recent.holding(offset, count * 100) == (batch * 100, 100, batch * records)
+        assert recent.position_from(offset, count * 100) == -(-offset // records) * 100
+        assert recent.offset_from(batch * 100) in ([batch * records] if batch * records > oldest else [oldest, None])
+    assert recent.offset_from(count * 100) is None
+    assert recent.position_from(count * records, count * 100) == count * 100
+    assert recent.holding(oldest - 1, count * 100) is None
+    assert recent.position_from(oldest - 1, count * 100) is None
+    recent.clear()
+    assert recent.holding(oldest, 0) is None

@@ -35,7 +35,7 @@ def test_a_clean_end_is_believed_once(pond, sim):
 def test_the_files_are_those_that_kafka_has(pond, sim):
     store, log = pond.open()
     pond.fill(log, 20)
-    log.delete_before(2)
+    pond.delete_before(log, 2)
     store.close()
     assert sim.list("/data") == [
         ".kafka_cleanshutdown",
@@ -47,7 +47,7 @@ def test_the_files_are_those_that_kafka_has(pond, sim):
     assert sim.read("/data/recovery-point-offset-checkpoint") == b"0\n1\npond 0 20\n"
     assert sim.read("/data/log-start-offset-checkpoint") == b"0\n1\npond 0 2\n"
     names = sim.list(pond.partition)
-    for base in log.bases:
+    for base in log.segments.bases:
         assert {f"{base:020d}{suffix}" for suffix in (".log", ".index", ".timeindex")} <= set(names)
     assert {"leader-epoch-checkpoint", "partition.metadata", f"{20:020d}.snapshot"} <= set(names)
 
@@ -223,7 +223,7 @@ def test_a_name_is_not_free_while_files_of_the_deleted_log_are_compacted(make_po
     job = log.give_up_compaction(plan)
     assert not store.is_leaving(pond.tp)
     assert not job.begin(), "the folder is another's by now"
-    assert log.held_segments == frozenset()
+    assert log.compaction.held == frozenset()
 
 
 def test_files_of_a_deleted_log_are_not_looked_for_in_the_next_one_of_that_name(pond, sim):
@@ -238,7 +238,7 @@ def test_files_of_a_deleted_log_are_not_looked_for_in_the_next_one_of_that_name(
     running.end()
     again = store.create(pond.tp, UUID(int=9))
     assert not waiting.begin()
-    assert sim.exists(again.active.path(".log"))
+    assert sim.exists(again.segments.active.path(".log"))
 
 
 def test_an_end_with_a_sync_under_way_is_no_clean_one(pond, sim):
@@ -255,7 +255,7 @@ def test_what_kept_a_partition_from_opening_may_pass(pond, sim):
     store, log = pond.open()
     pond.fill(log, 5)
     pond.sync(log)
-    log.delete_before(2)
+    pond.delete_before(log, 2)
     store.close()
     sim.fail_reads(".log")
     sim.fail_reads(".index")

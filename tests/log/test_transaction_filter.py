@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.log.aborted import Aborted, AbortedIndex
+from millpond.log.aborted_transactions import Aborted, AbortedIndex
 from millpond.log.limits import LogLimits
 from millpond.log.markers import Marker
+from millpond.log.open_files import OpenFiles
 from millpond.log.transaction_filter import TransactionFilter
 from millpond.sim.world.disk import SimDisk
 from millpond.wire.batch import read_header
@@ -57,7 +58,7 @@ def test_entries_of_markers_that_stay_go_to_the_new_index():
     abort = Marker(committed=False, coordinator_epoch=0)
     kept, gone = Aborted(1, 2, 4, 5), Aborted(2, 3, 5, 6)
     known = TransactionFilter([kept, gone])
-    known.target = AbortedIndex(disk, "/data/x.txnindex")
+    known.target = AbortedIndex(OpenFiles(disk), "/data/x.txnindex")
     known.target.start()
     assert known.on_data(header(2))
     known.is_needed_by_records(header(4), abort)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.log.limits import LogLimits
 
 
 def test_the_log_ends_where_it_was_cut(pond):
@@ -11,13 +12,13 @@ def test_the_log_ends_where_it_was_cut(pond):
         pond.append(
             log, b"value-%d" % number, epoch=number // 10, producer_id=1, producer_epoch=0, base_sequence=number
         )
-    log.truncate_to(14)
+    pond.cut(log, 14)
     assert (log.end_offset, log.latest_epoch) == (14, 1)
     assert pond.values(log) == {number: b"value-%d" % number for number in range(14)}
     assert log.producers.entries[1].last_sequence == 13
     assert max(log.snapshots.offsets, default=0) <= 14
     assert pond.append(log, b"other", epoch=5, producer_id=1, producer_epoch=0, base_sequence=14) == 14
-    log.truncate_to(99)
+    pond.cut(log, 99)
     assert log.end_offset == 15
 
 
@@ -26,7 +27,7 @@ def test_a_batch_is_kept_whole_or_not_at_all(pond, sim):
     pond.append(log, b"a", b"b")
     pond.append(log, b"c", b"d", b"e")
     pond.sync(log)
-    log.truncate_to(4)
+    pond.cut(log, 4)
     assert (log.end_offset, log.synced_offset) == (2, 2)
     store.abandon()
     sim.crash()
@@ -36,8 +37,8 @@ def test_a_batch_is_kept_whole_or_not_at_all(pond, sim):
 def test_everything_can_go(pond):
     _, log = pond.open()
     pond.fill(log, 30)
-    log.truncate_to(0)
-    assert (log.start_offset, log.end_offset, log.bases) == (0, 0, [0])
+    pond.cut(log, 0)
+    assert (log.start_offset, log.end_offset, log.segments.bases) == (0, 0, [0])
     pond.fill(log, 2)
     assert len(pond.records(log)) == 2
 
@@ -47,8 +48,8 @@ def test_a_cut_below_the_oldest_segment_begins_anew_there(pond):
     pond.fill(log, 30)
     pond.sync(log)
     log.retire(log.segments[:2])
-    log.truncate_to(3)
-    assert (log.start_offset, log.end_offset, log.bases) == (3, 3, [3])
+    pond.cut(log, 3)
+    assert (log.start_offset, log.end_offset, log.segments.bases) == (3, 3, [3])
     assert pond.append(log, b"x") == 3
 
 
@@ -57,7 +58,7 @@ def test_an_older_sync_says_nothing_about_what_came_after_the_cut(pond):
     pond.fill(log, 6)
     ticket = log.sync_target()
     ticket.run()
-    log.truncate_to(2)
+    pond.cut(log, 2)
     pond.fill(log, 4)
     log.synced(ticket)
     assert log.synced_offset == 0
@@ -69,7 +70,69 @@ def test_a_disk_that_fails_half_way_takes_the_log_offline(pond, sim):
     _, log = pond.open()
     pond.fill(log, 6)
     sim.fail_syncs("pond-0")
-    with pytest.raises(Refused) as refused:
-        log.truncate_to(2)
-    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    pond.cut(log, 2)
     assert log.failed is not None
+    with pytest.raises(Refused) as refused:
+        pond.append(log, b"x")
+    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_cut_at_or_behind_the_end_still_forgets_epochs_that_begin_there(pond):
+    _, log = pond.open()
+    pond.fill(log, 3)
+    log.epochs.assign(4, 3)
+    pond.cut(log, 9)
+    assert (log.end_offset, log.latest_epoch) == (3, 0)
+
+
+def test_a_log_that_is_far_behind_begins_anew_further_on(pond, sim):
+    store, log = pond.open()
+    for number in range(30):
+        pond.append(log, b"v", producer_id=1, producer_epoch=0, base_sequence=number)
+    pond.cut(log, 1000, is_new_start=True)
+    assert (log.start_offset, log.end_offset, log.segments.bases) == (1000, 1000, [1000])
+    assert (log.producers.entries, log.latest_epoch, log.snapshots.offsets) == ({}, -1, [])
+    assert pond.append(log, b"x", epoch=7) == 1000
+    pond.sync(log)
+    store.abandon()
+    sim.crash()
+    _, log = pond.open()
+    assert (log.start_offset, pond.values(log), log.epochs.entries) == (1000, {1000: b"x"}, [(7, 1000)])
+
+
+def test_nothing_is_read_or_written_while_the_log_is_cut(pond):
+    store, log = pond.open()
+    pond.fill(log, 30)
+    truncation = log.begin_truncation(5)
+    for use in (lambda: pond.append(log, b"x"), lambda: log.read(0, 100), lambda: log.begin_truncation(3)):
+        with pytest.raises(Refused, match="is being cut back"):
+            use()
+    assert log.expired_segments(1 << 60) == []
+    store.checkpoint()
+    truncation.run()
+    log.finish_truncation(truncation)
+    assert len(pond.values(log)) == log.end_offset == 5
+
+
+def test_a_compaction_that_ran_meanwhile_is_not_believed(make_pond):
+    pond = make_pond(limits=LogLimits(segment_bytes=500, cleanup_compact=True, min_cleanable_dirty_ratio=0.0))
+    _, log = pond.open()
+    pond.fill(log, 40)
+    plan = log.compaction_candidate(pond.now_ms)
+    plan.run()
+    pond.cut(log, 10)
+    assert plan.cancelled
+    log.finish_compaction(plan).run()
+    assert len(pond.values(log)) == 10
+    assert log.compaction_candidate(pond.now_ms) is not None
+
+
+def test_markers_that_only_memory_knew_are_not_lost(pond):
+    _, log = pond.open()
+    verification = log.verification(7, 0, 0, pond.now_ms)
+    batch = pond.batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    log.append(batch, leader_epoch=0, now_ms=pond.now_ms, verification=verification)
+    log.append_marker(7, 0, False, 0, now_ms=pond.now_ms, leader_epoch=0)
+    pond.fill(log, 2)
+    pond.cut(log, 3)
+    assert log.aborted_transactions(0, 3) == [(7, 0)]

@@ -74,6 +74,10 @@ class File(Protocol):
 
     def release(self) -> None: ...
 
+    def is_held(self) -> bool:
+        """Whether a `retain` waits for its `release`."""
+        ...
+
     def close(self) -> None:
         """Idempotent. Takes effect when the last `retain` has been released."""
         ...
@@ -135,6 +139,10 @@ class Disk(Protocol):
         One call instead of thousands. False, with nothing promised, where the system has no such call. So it is, too,
         once a call has failed: whose bytes were lost only a sync of each file tells, and only the first time.
         """
+        ...
+
+    def files_max(self) -> int:
+        """How many files and connections this process may have open."""
         ...
 
     def free_bytes(self, path: str) -> int: ...

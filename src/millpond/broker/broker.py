@@ -10,6 +10,7 @@ from millpond.base.ids import NodeId
 from millpond.base.later import Later
 from millpond.base.ports import Listener, World
 from millpond.base.settings import Settings
+from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.connection import Connection
 from millpond.broker.connections import Connections
 from millpond.broker.controller import Controller
@@ -74,6 +75,7 @@ class Broker:
         self.store = LogStore(world.disk, settings[node.DATA_FOLDER], LogLimits(), world.entropy)
         self.partitions = Partitions()
         self.flusher = Flusher(world.sync_workers, world.disk, settings[node.DATA_FOLDER])
+        self.checkpoints = CheckpointWriter(self.store, world.sync_workers)
         self.fetch_sessions = FetchSessions(
             settings[node.FETCH_SESSION_SLOTS], lambda: self.settings[node.MAX_REQUEST_ITEMS], world.entropy
         )
@@ -88,6 +90,7 @@ class Broker:
             partitions=self.partitions,
             store=self.store,
             flusher=self.flusher,
+            checkpoints=self.checkpoints,
             sweep=self.connections.drop_idle,
             journal=journal,
         )
@@ -255,7 +258,8 @@ class Broker:
             self.connections.begin_closing()
             waited_ms = self.clock.monotonic_ms() - began_ms
             if (self.connections.count_waiting() and waited_ms < DRAIN_MS) or (
-                waited_ms < DRAIN_SYNCS_MS and not (self.flusher.is_idle() and self.controller.is_idle())
+                waited_ms < DRAIN_SYNCS_MS
+                and not all(part.is_idle() for part in (self.flusher, self.controller, self.checkpoints))
             ):
                 self.clock.call_later(DRAIN_STEP_MS, step)
             else:

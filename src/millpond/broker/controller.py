@@ -20,10 +20,10 @@ from millpond.base.later import Later, done, end_all, failed
 from millpond.base.ports import Entropy, World
 from millpond.base.settings import Settings
 from millpond.config.node import BROKER_RACK, CLUSTER_ID, NODE_ID
+from millpond.log.durability import SyncTicket
 from millpond.log.limits import FOREVER, LogLimits
 from millpond.log.partition_log import PartitionLog
 from millpond.log.store import LogStore
-from millpond.log.syncing import SyncTicket
 from millpond.metadata.brokers import decide_begin_leader_epochs, decide_found, decide_register_broker
 from millpond.metadata.codec import decode_record, encode_record
 from millpond.metadata.decision import Decision, Verdict

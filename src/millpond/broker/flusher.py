@@ -8,9 +8,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from millpond.base.later import Later, done, end_all, failed, run_all
 from millpond.base.ports import Disk, Workers
+from millpond.log.durability import SyncTicket, run_tickets
 from millpond.log.partition_log import PartitionLog
-from millpond.log.syncing import SyncTicket
-from millpond.log.together import run_tickets
 
 ROUNDS_MAX = 2
 """How many passes may run at once: more than one, so that a slow file does not hold up all the others."""
@@ -83,7 +82,8 @@ class Flusher:
                 else:
                     each.log.fail(error, each.ticket)
             self._start_round()
-            _tell([(each.parked, each.log.failed) for each in going])
+            # Without descriptors nothing is synced, though the log is as sound as before.
+            _tell([(each.parked, each.log.failed or error) for each, error in zip(going, errors, strict=True)])
 
         def all_failed(error: OSError) -> list[OSError | None]:
             return [error for _ in going]

@@ -13,6 +13,7 @@ from millpond.base.ids import TopicPartition
 from millpond.base.later import gather
 from millpond.base.ports import Clock, Timer, Workers
 from millpond.base.settings import Setting, Settings
+from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.flusher import Flusher
 from millpond.broker.partitions import Partition, Partitions
 from millpond.config.node import (
@@ -62,6 +63,7 @@ class Housekeeping:
         partitions: Partitions,
         store: LogStore,
         flusher: Flusher,
+        checkpoints: CheckpointWriter,
         sweep: Callable[[], None],
         journal: Journal,
     ) -> None:
@@ -71,6 +73,7 @@ class Housekeeping:
         self._partitions = partitions
         self._store = store
         self._flusher = flusher
+        self._checkpoints = checkpoints
         self._sweep_connections = sweep
         self._journal = journal
         self._timers: dict[str, Timer] = {}
@@ -178,10 +181,7 @@ class Housekeeping:
 
     def _write_checkpoints(self) -> None:
         if self._running:
-            try:
-                self._store.checkpoint()
-            except OSError as error:
-                self._journal("checkpoint failed", error=str(error))
+            self._checkpoints.write().then(lambda _: None, lambda error: self._report("checkpoint", error))
 
     # Compaction: one log at a time, each in its turn.
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Protocol
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import LeaderEpoch, TopicPartition
-from millpond.base.ports import Buffer, Clock, FileRange
+from millpond.base.ports import Buffer, Clock
 from millpond.base.settings import Settings
 from millpond.config import topic as topic_settings
 from millpond.log.limits import FOREVER
-from millpond.log.partition_log import Appended, PartitionLog
+from millpond.log.partition_log import Appended, LogRanges, PartitionLog
 from millpond.log.producers import Verification
 from millpond.metadata.image import INTERNAL_TOPICS
 from millpond.wire import batch
@@ -22,9 +21,6 @@ ZSTD = 4
 
 MARKER_BYTES = batch.HEADER_BYTES + 17
 """How much the end of a transaction adds to a log, or nearly so."""
-
-RANGES_MAX = 64
-"""Of how many segments one read may take."""
 
 
 class Watcher(Protocol):
@@ -109,7 +105,8 @@ class Partition:
         )
         if not appended.duplicate:
             self._wake_watchers(len(records))
-            if self.log.end_offset - self.log.synced_offset >= self.flush_messages:
+            # Files that wait for a sync stay open: with too many of them nothing else could be opened.
+            if self.log.files.is_pressed or self.log.end_offset - self.log.synced_offset >= self.flush_messages:
                 self._flush(self)
         return appended
 
@@ -153,26 +150,9 @@ class Partition:
 
     def read(
         self, offset: int, bytes_max: int, *, at_least_one_batch: bool, upper_offset: int | None = None
-    ) -> list[FileRange]:
-        """The bytes from `offset` on, not yet read, over as many segments as it takes; empty when there are none yet.
-
-        Compaction can leave many small segments of batches without records. A client that is sent only such ones
-        again and again takes its limits for too small (librdkafka ends with an error), hence more than one segment.
-        """
-        log = self.log
-        found = log.read(offset, bytes_max, upper_offset=upper_offset, min_one=at_least_one_batch)
-        ranges: list[FileRange] = []
-        while found.range is not None:
-            ranges.append(found.range)
-            bytes_max -= found.range.length
-            number = bisect_right(log.bases, found.first_offset)
-            is_cut = found.range.position + found.range.length < log.segments[number - 1].size
-            if is_cut or bytes_max <= 0 or number == len(log.bases) or len(ranges) == RANGES_MAX:
-                break
-            if upper_offset is not None and log.bases[number] >= upper_offset:
-                break
-            found = log.read(log.bases[number], bytes_max, upper_offset=upper_offset, min_one=False)
-        return ranges
+    ) -> LogRanges:
+        """The bytes from `offset` on, not yet read; without ranges when there are none yet."""
+        return self.log.read_ranges(offset, bytes_max, upper_offset=upper_offset, min_one=at_least_one_batch)
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Refuse a client whose view of the leadership is older or newer than ours; -1 does not ask."""

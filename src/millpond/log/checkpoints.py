@@ -49,8 +49,8 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
         raise DamagedCheckpoint(f"{path} has a number that is none") from None
 
 
-def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    disk.replace(path, encode_lines([(tp.topic, tp.partition, offset) for tp, offset in sorted(offsets.items())]))
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    return encode_lines([(tp.topic, tp.partition, offset) for tp, offset in sorted(offsets.items())])
 
 
 def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:

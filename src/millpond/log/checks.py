@@ -161,7 +161,7 @@ def _keys(batches: Buffer, header: BatchHeader, limits: LogLimits) -> list[tuple
     return batch_keys(batches, limit_bytes=max(UNPACKED_BYTES_MIN, limits.max_message_bytes))
 
 
-def place(batches: memoryview, headers: Sequence[BatchHeader], offset: int, leader_epoch: int) -> int:
+def assign_offsets(batches: memoryview, headers: Sequence[BatchHeader], offset: int, leader_epoch: int) -> int:
     """Write the offsets from `offset` on, and the epoch, into the batches; the last offset."""
     position = 0
     for header in headers:

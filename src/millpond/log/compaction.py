@@ -13,25 +13,67 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from hashlib import blake2b
 
+from millpond.base.errors import Refused, RemoteError
 from millpond.base.ids import Offset
-from millpond.base.ports import Buffer, Disk, File
-from millpond.log.dedupe import OffsetMap
+from millpond.base.ports import Buffer, Disk
+from millpond.log.durability import Durability
 from millpond.log.limits import LogLimits
 from millpond.log.markers import read_marker
 from millpond.log.names import CLEANED, DELETED, LOG, SNAPSHOT, SWAP, read_offset_name
+from millpond.log.open_files import OpenFiles
+from millpond.log.producers import ProducerStates
+from millpond.log.removal import RemovalJob
 from millpond.log.scan import batches
 from millpond.log.segment import RELATIVE_OFFSET_MAX, Segment
-from millpond.log.syncing import RemovalJob
+from millpond.log.segments import Segments
+from millpond.log.snapshots import Snapshots
 from millpond.log.transaction_filter import TransactionFilter
 from millpond.wire.batch import BatchHeader, read_header
 from millpond.wire.records import batch_keys, emptied, retained
 
-if TYPE_CHECKING:
-    from millpond.log.partition_log import PartitionLog
-
 WRITE_BYTES = 1 << 20
+UNPACKED_RECORDS_MAX = 1_000_000
+UNPACKED_BYTES_MAX = 128 << 20
+"""A batch that is more when unpacked, or cannot be unpacked, stays whole: none of its records is compacted away."""
+
+ENTRY_BYTES = 160
+"""What one entry of an `OffsetMap` costs: the digest, the offset, and their share of the table."""
+
+_DIGEST_BYTES = 16
+
+
+class OffsetMap:
+    """The latest offset of each key, in bounded memory.
+
+    Keys are held as digests; a short key is its own digest, as no digest has its length.
+    """
+
+    __slots__ = ("_offsets", "capacity")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.capacity = max(bytes_max // ENTRY_BYTES, 1)
+        self._offsets: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def has_room_for(self, count: int) -> bool:
+        return len(self._offsets) + count <= self.capacity
+
+    def put(self, key: bytes, offset: int) -> None:
+        self._offsets[_digest(key)] = offset
+
+    def latest(self, key: bytes) -> int:
+        """The latest offset of the key; -1 if it was not seen."""
+        return self._offsets.get(_digest(key), -1)
+
+
+def _digest(key: bytes) -> bytes:
+    if len(key) < _DIGEST_BYTES:
+        return key
+    return blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
 class Cancelled(Exception):
@@ -45,7 +87,7 @@ class Source:
     base_offset: int
     next_offset: int
     size: int
-    file: File
+    path: str
 
 
 @dataclass(slots=True)
@@ -64,6 +106,8 @@ class CompactionPlan:
     folder: str
     limits: LogLimits
     now_ms: int
+    generation: int
+    """That of the log's durability: once it has been cut back, the sources are not what they were."""
     first_dirty: int
     sources: list[Source]
     producers_last: dict[int, int]
@@ -76,7 +120,6 @@ class CompactionPlan:
     """Keys are unique below this offset once the plan is finished."""
     swaps: list[Swap] = field(default_factory=list)
     drops_markers: bool = False
-    is_held: bool = True
 
     def run(self) -> None:
         """Read, and write the new segments. On a worker thread; OSError and Cancelled leave the log as it was."""
@@ -99,7 +142,7 @@ class CompactionPlan:
                 if len(latest) and not latest.has_room_for(header.record_count):
                     return latest
                 if not header.is_control and not self.transactions.is_aborted(header):
-                    for delta, key, _, _ in batch_keys(view):
+                    for delta, key, _, _ in _keys(header, view) or ():
                         if key is not None:
                             latest.put(key, header.base_offset + delta)
                 self.end_offset = header.next_offset
@@ -107,13 +150,30 @@ class CompactionPlan:
         return latest
 
     def _batches(self, source: Source) -> Iterator[tuple[BatchHeader, memoryview]]:
-        for header, view in batches(source.file, 0, source.size):
-            if self.cancelled:
-                raise Cancelled
-            yield header, view
+        file = self.disk.open(source.path)
+        try:
+            for header, view in batches(file, 0, source.size):
+                if self.cancelled:
+                    raise Cancelled
+                yield header, view
+        finally:
+            file.close()
 
     def _rewrite(self, group: Sequence[Source], latest: OffsetMap) -> None:
-        target = Segment.create(self.disk, self.folder, group[0].base_offset, CLEANED)
+        target = Segment.create(OpenFiles(self.disk), self.folder, group[0].base_offset, CLEANED)
+        try:
+            if self._write_kept(target, group, latest):
+                target.next_offset = group[-1].next_offset
+                self._publish(target, [source.base_offset for source in group])
+                return
+        finally:
+            target.close()
+        for path in reversed(target.paths()):
+            if self.disk.exists(path):
+                self.disk.remove(path)
+
+    def _write_kept(self, target: Segment, group: Sequence[Source], latest: OffsetMap) -> bool:
+        """Write what stays; whether that is anything else than what was there."""
         writer = _Writer(target, self.limits.index_interval_bytes)
         self.transactions.target = target.aborted
         is_changed = len(group) > 1
@@ -125,14 +185,7 @@ class CompactionPlan:
                     writer.add(kept)
                 is_changed = is_changed or kept is None or len(kept) != header.size or kept != view
         writer.finish()
-        if is_changed:
-            target.next_offset = group[-1].next_offset
-            self._publish(target, [source.base_offset for source in group])
-        else:
-            target.close()
-            for path in reversed(target.paths()):
-                if self.disk.exists(path):
-                    self.disk.remove(path)
+        return is_changed
 
     def _kept(self, header: BatchHeader, view: memoryview, latest: OffsetMap, is_last: bool) -> Buffer | None:
         """What stays of a batch."""
@@ -144,10 +197,13 @@ class CompactionPlan:
             return view if is_needed else None
         if is_aborted:
             return emptied(view) if is_needed else None
+        keys = _keys(header, view)
+        if keys is None:
+            return view
         horizon = header.delete_horizon_ms
         flags = []
         has_tombstone = False
-        for delta, key, has_value, _ in batch_keys(view):
+        for delta, key, has_value, _ in keys:
             keep = key is not None and latest.latest(key) <= header.base_offset + delta
             if keep and not has_value:
                 keep = horizon is None or horizon > self.now_ms
@@ -171,14 +227,15 @@ class CompactionPlan:
     def _publish(self, target: Segment, bases: list[int]) -> None:
         """Make the new segment the truth for a recovery: from here on a crash completes the swap."""
         target.aborted.make_file()
-        for file in target.files_for_sync():
-            file.sync()
+        target.file.sync()
+        for path in target.index_paths():
+            _sync_if_there(self.disk, path)
         if self.drops_markers:
             self._remove_old_snapshots()
         target.close()
         target.rename_all(SWAP)
         self.disk.sync_folder(self.folder)
-        target.move_to(SWAP)
+        target.move(SWAP)
         self.swaps.append(Swap(bases, target))
 
     def _remove_old_snapshots(self) -> None:
@@ -188,10 +245,26 @@ class CompactionPlan:
             if found and found[1] == SNAPSHOT and found[0] < self.sources[-1].next_offset:
                 self.disk.remove(f"{self.folder}/{name}")
 
-    def release(self) -> None:
-        for source in self.sources:
-            source.file.release()
-        self.sources = []
+
+def _keys(header: BatchHeader, view: memoryview) -> list[tuple[int, bytes | None, bool, int]] | None:
+    """The batch's keys as `batch_keys` gives them; None if it is too large or cannot be unpacked."""
+    if header.record_count > UNPACKED_RECORDS_MAX:
+        return None
+    try:
+        return batch_keys(view, limit_bytes=UNPACKED_BYTES_MAX)
+    except (RemoteError, Refused):
+        return None
+
+
+def _sync_if_there(disk: Disk, path: str) -> None:
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return
+    try:
+        file.sync()
+    finally:
+        file.close()
 
 
 class _Writer:
@@ -236,98 +309,131 @@ def _groups(sources: Sequence[Source], limits: LogLimits) -> Iterator[list[Sourc
         yield group
 
 
-def candidate(log: PartitionLog, now_ms: int, upper_offset: int) -> CompactionPlan | None:
-    """A plan if enough of the log is dirty, or has been for too long; None if there is nothing to do now."""
-    limits = log.limits
-    if not limits.cleanup_compact or log.held_segments or log.away.others:
-        return None
-    first_dirty = max(log.clean_offset, log.start_offset)
-    within = _cleanable(log, now_ms, upper_offset)
-    dirty = [segment for segment in within if segment.next_offset > first_dirty and segment.size]
-    if not dirty:
-        return None
-    total_bytes = sum(segment.size for segment in within)
-    dirty_bytes = sum(segment.size for segment in dirty)
-    waited_ms = now_ms - max(dirty[0].first_timestamp(), 0)
-    if dirty_bytes / total_bytes < limits.min_cleanable_dirty_ratio and waited_ms < limits.max_compaction_lag_ms:
-        return None
-    # A transaction that begins here may end in a later segment.
-    transactions = TransactionFilter(entry for segment in log.segments for entry in segment.aborted.entries())
-    # Files are opened first: if that fails none has been taken hold of.
-    sources = [Source(each.base_offset, each.next_offset, each.size, each.file) for each in within]
-    for source in sources:
-        source.file.retain()
-    log.held_segments = frozenset(source.base_offset for source in sources)
-    log.away.others += 1
-    return CompactionPlan(
-        log.disk,
-        log.folder,
-        limits,
-        now_ms,
-        first_dirty,
-        sources,
-        log.producers.last_offsets(),
-        log.producers.marker_epochs(),
-        transactions,
-    )
+class Compaction:
+    """How far one log is compacted, and the plan that is with a worker now."""
 
+    def __init__(self, disk: Disk, folder: str, files: OpenFiles, durability: Durability) -> None:
+        self.clean_offset = Offset(0)
+        """Keys below are unique."""
+        self._disk = disk
+        self._folder = folder
+        self._files = files
+        self._durability = durability
+        self._plan: CompactionPlan | None = None
 
-def _cleanable(log: PartitionLog, now_ms: int, upper_offset: int) -> list[Segment]:
-    """Sealed segments from the start on that hold nothing uncommitted, undecided or too young."""
-    upper = log.stable_offset(upper_offset)
-    lag_ms = log.limits.min_compaction_lag_ms
-    found = []
-    for segment in log.segments[:-1]:
-        if segment.next_offset > upper:
-            break
-        if lag_ms and now_ms - max(segment.max_timestamp, segment.appended_ms) < lag_ms:
-            break
-        found.append(segment)
-    return found
+    @property
+    def held(self) -> frozenset[int]:
+        """Base offsets of segments that a plan reads: nobody else may take them away."""
+        return frozenset(source.base_offset for source in self._plan.sources) if self._plan else frozenset()
 
+    def plan(
+        self,
+        segments: Segments,
+        producers: ProducerStates,
+        limits: LogLimits,
+        now_ms: int,
+        *,
+        start_offset: int,
+        upper_offset: int,
+    ) -> CompactionPlan | None:
+        """A plan if enough of the log is dirty, or has been for too long; None if there is nothing to do now.
 
-def finish(log: PartitionLog, plan: CompactionPlan) -> RemovalJob:
-    """Put the new segments in place of the old ones; the job removes what is left of those."""
-    paths: list[str] = []
-    if plan.drops_markers:
-        log.snapshots.drop_below(plan.sources[-1].next_offset)
-    for swap in plan.swaps:
-        old = [segment for segment in log.segments if segment.base_offset in swap.bases]
+        Nothing at or above `upper_offset` (what is not committed, or not decided) is touched.
+        """
+        if not limits.cleanup_compact or self._plan is not None or self._durability.away.others:
+            return None
+        first_dirty = max(self.clean_offset, start_offset)
+        within = _cleanable(segments, limits.min_compaction_lag_ms, now_ms, upper_offset)
+        dirty = [segment for segment in within if segment.next_offset > first_dirty and segment.size]
+        if not dirty:
+            return None
+        total_bytes = sum(segment.size for segment in within)
+        dirty_bytes = sum(segment.size for segment in dirty)
+        waited_ms = now_ms - max(dirty[0].first_timestamp(), 0)
+        if dirty_bytes / total_bytes < limits.min_cleanable_dirty_ratio and waited_ms < limits.max_compaction_lag_ms:
+            return None
+        # A transaction that begins here may end in a later segment.
+        transactions = TransactionFilter(entry for segment in segments for entry in segment.aborted.entries())
+        self._plan = CompactionPlan(
+            self._disk,
+            self._folder,
+            limits,
+            now_ms,
+            self._durability.generation,
+            first_dirty,
+            [Source(each.base_offset, each.next_offset, each.size, each.path(LOG)) for each in within],
+            producers.last_offsets(),
+            producers.marker_epochs(),
+            transactions,
+        )
+        self._durability.away.others += 1
+        return self._plan
+
+    def finish(self, plan: CompactionPlan, segments: Segments, snapshots: Snapshots, delay_ms: int) -> RemovalJob:
+        """The plan has run: put the new segments in place of the old ones; the job removes what is left of those."""
+        if plan.generation != self._durability.generation:
+            return self.give_up(plan)
+        paths: list[str] = []
+        try:
+            if plan.drops_markers:
+                snapshots.drop_below(plan.sources[-1].next_offset)
+            for swap in plan.swaps:
+                paths += self._put_in_place(swap, segments)
+            self.clean_offset = Offset(max(self.clean_offset, plan.end_offset))
+        finally:
+            self._let_go(plan)
+        return RemovalJob(self._disk, self._folder, tuple(paths), delay_ms, self._durability.away)
+
+    def _put_in_place(self, swap: Swap, segments: Segments) -> list[str]:
+        old = [segment for segment in segments if segment.base_offset in swap.bases]
         assert [segment.base_offset for segment in old] == swap.bases, "held segments cannot go away"
+        paths: list[str] = []
         for segment in old:
             segment.close()
         for segment in old[1:]:
             paths += segment.rename_all(DELETED)
         swap.segment.rename_all("")
-        swap.segment.move_to("")
+        swap.segment.move("", self._files)
         swap.segment.appended_ms = max(segment.appended_ms for segment in old)
-        place = log.segments.index(old[0])
-        log.replace_segments([*log.segments[:place], swap.segment, *log.segments[place + len(old) :]])
+        segments.swap(old, swap.segment)
         for segment in old:
-            log.debts.forget(segment.base_offset)
-        log.debts.folders.add(log.folder)
-    log.clean_offset = Offset(max(log.clean_offset, plan.end_offset))
-    return RemovalJob(log.disk, log.folder, tuple(paths), log.limits.file_delete_delay_ms, log.away)
+            self._durability.forget(segment)
+        self._durability.owe_folder()
+        return paths
+
+    def give_up(self, plan: CompactionPlan) -> RemovalJob:
+        """The plan failed or is not wanted: the log stays as it was, the job removes what was written."""
+        self._let_go(plan)
+        try:
+            names = self._disk.list(self._folder)
+        except FileNotFoundError:
+            # The partition was deleted meanwhile, with all that is in it.
+            names = []
+        # The log goes first: without it a recovery undoes the swap instead of finishing it.
+        written = sorted((name for name in names if name.endswith((CLEANED, SWAP))), key=lambda name: LOG not in name)
+        paths = tuple(f"{self._folder}/{name}" for name in written)
+        return RemovalJob(self._disk, self._folder, paths, away=self._durability.away)
+
+    def cut_back(self, offset: int) -> None:
+        """The log now ends there."""
+        self.clean_offset = min(self.clean_offset, Offset(offset))
+        if self._plan is not None:
+            self._plan.cancelled = True
+
+    def _let_go(self, plan: CompactionPlan) -> None:
+        """The plan has ended, in whatever way: its segments are free again."""
+        if self._plan is plan:
+            self._plan = None
+            self._durability.away.others -= 1
 
 
-def give_up(log: PartitionLog, plan: CompactionPlan) -> RemovalJob:
-    """The plan failed or is not wanted: the log stays as it was, the job removes what was written."""
-    let_go(log, plan)
-    try:
-        names = log.disk.list(log.folder)
-    except FileNotFoundError:
-        # The partition was deleted meanwhile, with all that is in it.
-        names = []
-    # The log goes first: without it a recovery undoes the swap instead of finishing it.
-    written = sorted((name for name in names if name.endswith((CLEANED, SWAP))), key=lambda name: LOG not in name)
-    paths = tuple(f"{log.folder}/{name}" for name in written)
-    return RemovalJob(log.disk, log.folder, paths, away=log.away)
-
-
-def let_go(log: PartitionLog, plan: CompactionPlan) -> None:
-    """The plan has ended, in whatever way: its segments and files are free again."""
-    if plan.is_held:
-        plan.is_held = False
-        log.held_segments = frozenset()
-        log.away.others -= 1
-    plan.release()
+def _cleanable(segments: Segments, lag_ms: int, now_ms: int, upper_offset: int) -> list[Segment]:
+    """Sealed segments from the start on that hold nothing uncommitted, undecided or too young."""
+    found = []
+    for segment in segments[:-1]:
+        if segment.next_offset > upper_offset:
+            break
+        if lag_ms and now_ms - max(segment.max_timestamp, segment.appended_ms) < lag_ms:
+            break
+        found.append(segment)
+    return found

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import struct
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
-from millpond.base.ports import Disk, File
+from millpond.log.open_files import CachedFile, OpenFiles
 
 FLUSH_ENTRIES = 128
 _BLOCK_ENTRIES = 512
@@ -20,19 +20,24 @@ _BLOCK_ENTRIES = 512
 class SparseIndex:
     """Keys rise strictly, values never fall. `offset_index` and `time_index` make a segment's two kinds."""
 
-    __slots__ = ("_disk", "_entry", "_file", "_flushed", "_is_written", "_keys", "_values", "count", "path")
+    __slots__ = ("_disk", "_entry", "_file", "_flushed", "_is_counted", "_is_written", "_keys", "_values", "count")
 
-    def __init__(self, disk: Disk, path: str, entry: struct.Struct) -> None:
-        self.path = path
+    def __init__(self, files: OpenFiles, path: str, entry: struct.Struct) -> None:
         self.count = 0
-        self._disk = disk
+        self._disk = files.disk
         self._entry = entry
         self._keys: array[int] | None = None
         self._values: array[int] = array("q")
         self._flushed = 0
         self._is_written = False
         """Whether the file holds the flushed entries and nothing else."""
-        self._file: File | None = None
+        self._file = CachedFile(files, path)
+        self._is_counted = False
+        """Whether `count` says how many entries the file of a sealed index has."""
+
+    @property
+    def path(self) -> str:
+        return self._file.path
 
     @property
     def size_bytes(self) -> int:
@@ -127,43 +132,56 @@ class SparseIndex:
         """The entry that is `count` from the end; None if there are fewer."""
         if self._keys is None and not self._attach():
             return None
-        place = self.count - count
-        if place < 0:
+        number = self.count - count
+        if number < 0:
             return None
-        return (self._keys[place], self._values[place]) if self._keys is not None else self._read(place, 1)[0]
+        return (self._keys[number], self._values[number]) if self._keys is not None else self._read(number, 1)[0]
 
     def floor(self, key: int) -> tuple[int, int] | None:
         """The entry with the largest key that is not above `key`."""
         if self._keys is not None:
-            place = bisect_right(self._keys, key) - 1
-            return (self._keys[place], self._values[place]) if place >= 0 else None
-        return self._floor_in_file(key) if self._attach() else None
+            number = bisect_right(self._keys, key) - 1
+            return (self._keys[number], self._values[number]) if number >= 0 else None
+        if not self._attach():
+            return None
+        _, entries = self._block(0, key)
+        number = bisect_right([entry[0] for entry in entries], key) - 1
+        return entries[number] if number >= 0 else None
 
-    def _floor_in_file(self, key: int) -> tuple[int, int] | None:
+    def ceiling_by_value(self, value: int) -> tuple[int, int] | None:
+        """The first entry with at least this value."""
+        if self._keys is not None:
+            number = bisect_left(self._values, value)
+            return (self._keys[number], self._values[number]) if number < self.count else None
+        if not self._attach():
+            return None
+        first, entries = self._block(1, value - 1)
+        number = first + bisect_left([entry[1] for entry in entries], value)
+        return self._read(number, 1)[0] if number < self.count else None
+
+    def _block(self, field: int, most: int) -> tuple[int, list[tuple[int, int]]]:
+        """Entries of the file, and the number of the first, among which is the last whose field is at most this."""
         low, high = 0, self.count
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2
-            if self._read(middle, 1)[0][0] <= key:
+            if self._read(middle, 1)[0][field] <= most:
                 low = middle
             else:
                 high = middle
-        entries = self._read(low, high - low)
-        place = bisect_right([entry[0] for entry in entries], key) - 1
-        return entries[place] if place >= 0 else None
+        return low, self._read(low, high - low)
 
     def _attach(self) -> bool:
         """Open the file of a sealed index; False if there is nothing in it."""
-        if self._file is None:
+        if not self._is_counted:
             try:
-                self._file = self._disk.open(self.path)
+                self.count = self._file.open().size() // self._entry.size
             except FileNotFoundError:
                 return False
-            self.count = self._file.size() // self._entry.size
+            self._is_counted = True
         return self.count > 0
 
     def _read(self, first: int, count: int) -> list[tuple[int, int]]:
-        assert self._file is not None
-        data = self._file.read_at(first * self._entry.size, count * self._entry.size)
+        data = self._file.open().read_at(first * self._entry.size, count * self._entry.size)
         return list(self._entry.iter_unpack(data))
 
     def is_plausible(self, key_max: int, value_max: int, *, may_be_empty: bool) -> bool:
@@ -179,22 +197,21 @@ class SparseIndex:
             return may_be_empty
         return 0 <= last[0] <= key_max and 0 <= last[1] <= value_max
 
-    def file_for_sync(self) -> File | None:
-        """The open file of a sealed index, for a sync before its segment counts as safe."""
-        return self._file if self._keys is None and self._attach() else None
-
     def close(self) -> None:
         """Let the file go. A sealed index opens it again when asked."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._file.close()
+        self._is_counted = False
+
+    def move(self, files: OpenFiles, path: str) -> None:
+        """The file has been renamed."""
+        self._file.move(files, path)
 
 
-def offset_index(disk: Disk, path: str) -> SparseIndex:
+def offset_index(files: OpenFiles, path: str) -> SparseIndex:
     """Last offset of a batch, relative to the segment's base -> position where that batch starts."""
-    return SparseIndex(disk, path, struct.Struct(">ii"))
+    return SparseIndex(files, path, struct.Struct(">ii"))
 
 
-def time_index(disk: Disk, path: str) -> SparseIndex:
+def time_index(files: OpenFiles, path: str) -> SparseIndex:
     """Largest timestamp so far -> last offset of the batch that has it, relative to the segment's base."""
-    return SparseIndex(disk, path, struct.Struct(">qi"))
+    return SparseIndex(files, path, struct.Struct(">qi"))

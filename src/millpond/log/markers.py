@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from millpond.base.errors import MalformedMessage
+from millpond.base.errors import MalformedMessage, Refused
 from millpond.base.ports import Buffer
 from millpond.wire.batch import HEADER_BYTES, read_header
 from millpond.wire.records import Record, decode_batch, encode_batch
@@ -49,7 +49,7 @@ def read_marker(batch: Buffer) -> Marker | None:
         return None
     try:
         record = decode_batch(batch, limit_bytes=_BYTES_MAX)[0]
-    except MalformedMessage:
+    except (MalformedMessage, Refused):
         return None
     if record.key is None or len(record.key) < _KEY.size or record.value is None or len(record.value) < _VALUE.size:
         return None

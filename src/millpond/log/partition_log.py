@@ -1,37 +1,41 @@
-"""One partition's log: batches in, places of batches out.
+"""One partition's log: batches in, ranges of batches out.
 
-Everything is called on the loop's thread. What may wait for the disk (syncs, removals, compaction) is handed out as
-a job for a worker and reported back.
+Everything is called on the loop's thread. What may wait for the disk (syncs, removals, compaction, look-ups by time,
+truncation) is handed out as a job for a worker and reported back. The log owns its offsets; its parts own the rest:
+`Segments`, `Durability` (what is owed to the disk), `ProducerStates` with their `Snapshots`, `Compaction`.
 """
 
 from __future__ import annotations
 
-import contextlib
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID, Offset
-from millpond.base.ports import Disk
-from millpond.log import aborted, compaction, reading, retention, truncation
+from millpond.base.ports import FileRange
+from millpond.log import aborted_transactions, retention
 from millpond.log.checkpoints import encode_metadata
-from millpond.log.checks import checked_headers, place, stamped_headers, trusted_headers
+from millpond.log.checks import assign_offsets, checked_headers, stamped_headers, trusted_headers
+from millpond.log.compaction import Compaction, CompactionPlan
+from millpond.log.durability import Durability, SyncTicket, run_tickets
 from millpond.log.epochs import LeaderEpochs
-from millpond.log.handles import OpenSegments
 from millpond.log.limits import LogLimits
 from millpond.log.lookup import Found, LatestLookup, TimeLookup
 from millpond.log.markers import Marker, encode_marker, read_marker
-from millpond.log.names import METADATA_FILE
+from millpond.log.names import EPOCHS_FILE, METADATA_FILE
+from millpond.log.open_files import OpenFiles, TooManyOpen
 from millpond.log.producers import ProducerFacts, ProducerStates, Verification
-from millpond.log.reading import LogSlice
-from millpond.log.rewriting import mark_failed_sync
+from millpond.log.removal import RemovalJob
+from millpond.log.scan import Damaged
 from millpond.log.segment import NO_TIMESTAMP, Segment
+from millpond.log.segments import LogSlice, Segments
 from millpond.log.snapshots import Snapshots
-from millpond.log.syncing import Away, Debts, RemovalJob, SyncTicket, make_last_ticket, make_ticket
-from millpond.log.together import run_tickets
+from millpond.log.truncation import Truncation
 from millpond.wire.batch import CONTROL, BatchHeader
+
+RANGES_MAX = 64
+"""Of how many segments one read may take."""
 
 
 class Appended(NamedTuple):
@@ -45,66 +49,78 @@ class Appended(NamedTuple):
     duplicate: bool
 
 
+class LogRanges(NamedTuple):
+    """The bytes of one read. The files are retained for whoever sends them."""
+
+    ranges: list[FileRange]
+    upper_offset: int
+    """No record of it has this offset or a later one."""
+
+
 class PartitionLog:
-    """The segments of one partition, oldest first; the last one grows."""
+    """The log of one partition in one folder."""
 
     def __init__(
         self,
-        disk: Disk,
+        files: OpenFiles,
         folder: str,
         limits: LogLimits,
         *,
         segments: list[Segment],
         start_offset: int = 0,
         synced_offset: int = 0,
+        clean_offset: int = 0,
         epochs: LeaderEpochs | None = None,
         producers: ProducerStates | None = None,
         snapshots: Snapshots | None = None,
         topic_id: UUID = NO_TOPIC_ID,
     ) -> None:
-        self.disk = disk
+        self.disk = files.disk
+        self.files = files
+        """Shared by the store's logs."""
         self.folder = folder
         self.limits = limits
-        self.segments = segments
-        self.bases = [segment.base_offset for segment in segments]
-        self.active = segments[-1]
+        self.segments = Segments(segments)
         self.start_offset = Offset(start_offset)
-        self.end_offset = Offset(self.active.next_offset)
-        self.synced_offset = Offset(synced_offset)
-        self.clean_offset = Offset(0)
-        """Compaction has been here: keys below are unique."""
+        self.end_offset = Offset(self.segments.active.next_offset)
         self.epochs = epochs or LeaderEpochs()
         self.producers = producers or ProducerStates()
-        self.snapshots = snapshots or Snapshots(disk, folder, [])
+        self.snapshots = snapshots or Snapshots(files.disk, folder, [])
+        self.durability = Durability(files.disk, folder, synced_offset)
+        self.compaction = Compaction(files.disk, folder, files, self.durability)
+        self.compaction.clean_offset = Offset(clean_offset)
         self.topic_id = topic_id
         self.last_append_ms = NO_TIMESTAMP
-        self.failed: OSError | None = None
         self.closed = False
-        self.held_segments: frozenset[int] = frozenset()
-        """Base offsets of segments that a running compaction reads: nobody else may take them away."""
-        self.checkpoint_now: Callable[[], None] = _nothing
-        """Set by the store: written at once where a later crash must not find an older truth."""
-        self.open_segments = OpenSegments()
-        """Shared by the store's logs."""
-        self.debts = Debts(folders={folder})
-        self.away = Away()
-        self._is_marked = False
-        """Whether the next opening will know of the failure."""
+        self._truncation: Truncation | None = None
 
     # Facts
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size for segment in self.segments)
+        return self.segments.size_bytes
 
     @property
     def latest_epoch(self) -> int:
         return self.epochs.latest
 
     @property
+    def synced_offset(self) -> Offset:
+        return self.durability.synced_offset
+
+    @property
+    def failed(self) -> OSError | None:
+        """Why the log is offline until the next start."""
+        return self.durability.failed
+
+    @property
     def dirty(self) -> bool:
         """Whether a power cut would lose anything."""
-        return self.end_offset > self.synced_offset or bool(self.debts)
+        return self.end_offset > self.durability.synced_offset or bool(self.durability)
+
+    def _check_online(self) -> None:
+        if self.durability.failed is not None or self.closed or self._truncation is not None:
+            raise self._offline()
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch of this log not above `epoch`, and where it ends; (-1, -1) if there is none."""
@@ -121,7 +137,13 @@ class PartitionLog:
             file.append((encode_metadata(topic_id),))
         finally:
             file.close()
-        self.debts.metadata = True
+        self.owe_topic_id()
+
+    def owe_topic_id(self) -> None:
+        self.durability.owe_note(METADATA_FILE, lambda: encode_metadata(self.topic_id))
+
+    def _owe_epochs(self) -> None:
+        self.durability.owe_note(EPOCHS_FILE, self.epochs.encode)
 
     # Writing
 
@@ -138,8 +160,7 @@ class PartitionLog:
 
         The first batch of a transaction needs a `verification`. A refusal leaves everything as it was.
         """
-        if self.failed is not None or self.closed:
-            raise self._offline()
+        self._check_online()
         limits = self.limits
         headers = checked_headers(batches, limits, now_ms) if from_client else trusted_headers(batches)
         if from_client:
@@ -157,8 +178,8 @@ class PartitionLog:
             append_time_ms = now_ms
             headers = stamped_headers(batches, headers, now_ms)
         first_offset = self.end_offset
-        last_offset = place(batches, headers, first_offset, leader_epoch)
-        self._write(batches, last_offset, now_ms)
+        last_offset = assign_offsets(batches, headers, first_offset, leader_epoch)
+        self._write(batches, last_offset, now_ms, urgent=not from_client)
         self._take_in(headers, first_offset, leader_epoch, now_ms, batches)
         return Appended(first_offset, last_offset, append_time_ms, self.start_offset, False)
 
@@ -178,28 +199,27 @@ class PartitionLog:
         batch = encode_marker(Marker(committed, coordinator_epoch), producer_id, producer_epoch, now_ms)
         return self.append(memoryview(batch), leader_epoch=leader_epoch, now_ms=now_ms, from_client=False)
 
-    def _write(self, batches: memoryview, last_offset: int, now_ms: int) -> None:
+    def _write(self, batches: memoryview, last_offset: int, now_ms: int, *, urgent: bool) -> None:
+        """OSError and all that comes with it is told as a refusal; then nothing of the batches is there."""
         limits = self.limits
-        active = self.active
+        active = self.segments.active
         try:
             if active.size and (
                 not active.fits(len(batches), last_offset, limits.segment_bytes, limits.index_bytes_max)
                 or active.age_ms(now_ms) >= limits.age_max_ms
             ):
                 self.roll()
-                active = self.active
-            file = active.file
+                active = self.segments.active
+            active.write(batches, urgent=urgent)
         except OSError as error:
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
-        try:
-            file.append((batches,))
-        except OSError as error:
-            self._drop_torn_tail(error)
+            self._cut_torn_tail(error)
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
 
-    def _drop_torn_tail(self, error: OSError) -> None:
+    def _cut_torn_tail(self, error: OSError) -> None:
+        active = self.segments.active
         try:
-            self.active.file.truncate(self.active.size)
+            if active.open_file is not None:
+                active.cut_torn_tail()
         except OSError:
             self.fail(error)
 
@@ -207,9 +227,9 @@ class PartitionLog:
         self, headers: Sequence[BatchHeader], offset: int, leader_epoch: int, now_ms: int, batches: memoryview
     ) -> None:
         """The batches are written: everything in memory follows."""
-        active = self.active
-        if leader_epoch > self.epochs.latest:
-            self.debts.epochs |= self.epochs.assign(leader_epoch, offset)
+        active = self.segments.active
+        if leader_epoch > self.epochs.latest and self.epochs.assign(leader_epoch, offset):
+            self._owe_epochs()
         if active.first_append_ms is None:
             active.first_append_ms = now_ms
         interval = self.limits.index_interval_bytes
@@ -232,8 +252,7 @@ class PartitionLog:
 
     def append_follower(self, batches: memoryview, *, now_ms: int) -> Appended:
         """Write a leader's batches as they are: their offsets and epochs are its own, and must go on from here."""
-        if self.failed is not None or self.closed:
-            raise self._offline()
+        self._check_online()
         headers = trusted_headers(batches)
         expected: int = self.end_offset
         for header in headers:
@@ -244,7 +263,7 @@ class PartitionLog:
                 )
             expected = header.next_offset
         first_offset = headers[0].base_offset
-        self._write(batches, expected - 1, now_ms)
+        self._write(batches, expected - 1, now_ms, urgent=True)
         position = 0
         for header in headers:
             view = batches[position : position + header.size]
@@ -254,20 +273,20 @@ class PartitionLog:
 
     def roll(self) -> Segment:
         """Seal the active segment and begin a new one; the new active segment."""
-        if not self.active.size:
-            return self.active
-        sealed = self.active
+        sealed = self.segments.active
+        if not sealed.size:
+            return sealed
         try:
             # All that can fail comes before anything changes.
             sealed.flush_indexes()
             self.snapshots.write(self.end_offset, self.producers)
-            fresh = Segment.create(self.disk, self.folder, self.end_offset)
+            fresh = Segment.create(self.files, self.folder, self.end_offset)
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
         sealed.seal()
-        self.replace_segments([*self.segments, fresh])
-        self.debts.sealed_bases.append(sealed.base_offset)
-        self.debts.folders.add(self.folder)
+        self.segments.add(fresh)
+        self.durability.owe_segment(sealed)
+        self.durability.owe_folder()
         return fresh
 
     # Reading
@@ -277,8 +296,7 @@ class PartitionLog:
 
         With `min_one` the first batch comes whole even if it alone is larger.
         """
-        if self.failed is not None or self.closed:
-            raise self._offline()
+        self._check_online()
         end = self.end_offset
         if offset < self.start_offset or offset > end:
             raise Refused(
@@ -286,18 +304,54 @@ class PartitionLog:
             )
         upper = end if upper_offset is None or upper_offset > end else upper_offset
         if offset >= upper:
-            return LogSlice(None, offset)
+            return LogSlice(None, offset, offset)
         try:
-            return reading.read_slice(self, offset, max_bytes, upper, min_one)
+            return self.segments.slice(offset, max_bytes, upper, min_one)
         except OSError as fault:
-            raise reading.unreadable(self.folder, fault) from fault
+            raise self._unreadable(fault) from fault
+
+    def read_ranges(
+        self, offset: int, max_bytes: int, *, upper_offset: int | None = None, min_one: bool = True
+    ) -> LogRanges:
+        """As `read`, over as many segments as it takes; without ranges when there is nothing yet.
+
+        Compaction can leave many small segments of batches without records. A client that is sent only such ones
+        again and again takes its limits for too small (librdkafka ends with an error), hence more than one segment.
+        """
+        result = LogRanges([], offset)
+        try:
+            found = self.read(offset, max_bytes, upper_offset=upper_offset, min_one=min_one)
+        except Refused as refusal:
+            if isinstance(refusal.__cause__, TooManyOpen):
+                # Others are being sent from all of them. What waits here comes with the next fetch.
+                return result
+            raise
+        while found.range is not None:
+            result = LogRanges([*result.ranges, found.range], found.upper_offset)
+            max_bytes -= found.range.length
+            this, *following = self.segments.from_offset(found.first_offset)[:2]
+            is_cut = found.range.position + found.range.length < this.size
+            if is_cut or max_bytes <= 0 or not following or len(result.ranges) == RANGES_MAX:
+                break
+            if upper_offset is not None and following[0].base_offset >= upper_offset:
+                break
+            try:
+                found = self.read(following[0].base_offset, max_bytes, upper_offset=upper_offset, min_one=False)
+            except Refused:
+                # What was found so far is retained, and good; the next fetch begins where this is.
+                break
+        return result
 
     def read_batches(self, offset: int, max_bytes: int) -> bytes:
         """Whole batches from the one that holds `offset` on, at least one; empty at the end of the log."""
         try:
-            return reading.whole_batches(self.read(offset, max_bytes))
+            return self.read(offset, max_bytes).read()
         except OSError as error:
-            raise reading.unreadable(self.folder, error) from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, fault: OSError) -> Refused:
+        code = ErrorCode.CORRUPT_MESSAGE if isinstance(fault, Damaged) else ErrorCode.KAFKA_STORAGE_ERROR
+        return Refused(code, f"{self.folder}: {fault}")
 
     # Transactions
 
@@ -313,11 +367,11 @@ class PartitionLog:
 
     def aborted_transactions(self, from_offset: int, upper_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of every aborted transaction in this range, ordered by where it ended."""
-        first = max(bisect_right(self.bases, from_offset) - 1, 0)
+        indexes = (segment.aborted for segment in self.segments.from_offset(from_offset))
         try:
-            found = aborted.between((each.aborted for each in self.segments[first:]), from_offset, upper_offset)
+            found = aborted_transactions.between(indexes, from_offset, upper_offset)
         except OSError as fault:
-            raise reading.unreadable(self.folder, fault) from fault
+            raise self._unreadable(fault) from fault
         return [(entry.producer_id, entry.first_offset) for entry in found]
 
     def verification(self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int) -> Verification | None:
@@ -335,38 +389,20 @@ class PartitionLog:
 
     def sync_target(self) -> SyncTicket:
         """All that must be synced for everything appended so far. The ticket's `run` belongs on a worker thread."""
-        return make_ticket(self)
+        return self.durability.ticket(self.end_offset, self.segments.active)
 
     def synced(self, ticket: SyncTicket) -> None:
         """The ticket's `run` has returned."""
-        ticket.release()
-        if ticket.debts.generation != self.debts.generation or self.closed:
-            return
-        self.debts.settle(ticket.debts)
-        if ticket.offset > self.synced_offset:
-            self.synced_offset = ticket.offset
+        self.durability.settle(ticket)
 
     def fail(self, error: OSError, ticket: SyncTicket | None = None) -> None:
-        """Close the log for good. What a failed sync lost stays lost, so a later success would prove nothing."""
-        if ticket is not None:
-            ticket.release()
-        if self.failed is None:
-            self.failed = error
-            self.mark_failure()
-
-    def mark_failure(self) -> None:
-        """Tell the next opening that the disk may lack what the page cache still has. Tried again until it is told.
-
-        It needs no sync: a power cut takes the page cache, too.
-        """
-        if self.failed is None or self._is_marked or self.closed:
-            return
-        with contextlib.suppress(OSError):
-            mark_failed_sync(self.disk, self.folder)
-            self._is_marked = True
+        """Take the log offline for good, unless the ticket only met a want of descriptors."""
+        self.durability.fail(error, ticket)
 
     def _offline(self) -> Refused:
-        reason = f"is offline: {self.failed}" if self.failed is not None else "is closed"
+        reason = "is being cut back" if self._truncation is not None else "is closed"
+        if self.failed is not None:
+            reason = f"is offline: {self.failed}"
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder} {reason}")
 
     def expire_producers(self, now_ms: int) -> list[int]:
@@ -375,94 +411,135 @@ class PartitionLog:
 
     # Shortening
 
-    def segment_at(self, base_offset: int) -> Segment:
-        return self.segments[bisect_right(self.bases, base_offset) - 1]
-
     def delete_before(self, offset: int) -> None:
-        """Move the start of the log forward, for good; retention removes the segments that lie wholly before it."""
+        """Move the start of the log forward; it is for good once a checkpoint has been written.
+
+        Retention removes the segments that lie wholly before it.
+        """
         if offset > self.end_offset or offset < 0:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside 0 to {self.end_offset}")
+        self._check_online()
         if offset > self.start_offset:
             self._move_start(offset)
-        try:
-            # Even if retention has moved the start already: that alone is not on disk yet.
-            self.checkpoint_now()
-        except OSError as error:
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
 
     def _move_start(self, offset: int) -> None:
         self.start_offset = Offset(offset)
-        self.debts.epochs |= self.epochs.cut_start(offset)
+        if self.epochs.cut_start(offset):
+            self._owe_epochs()
         self.snapshots.drop_before(offset)
 
     def expired_segments(self, now_ms: int, upper_offset: int | None = None) -> list[Segment]:
         """The segments that retention may take now, oldest first; `now_ms` should be a `RetentionClock`'s time."""
-        if self.failed is not None or self.closed:
+        if self.failed is not None or self.closed or self._truncation is not None:
             return []
-        return retention.expired_segments(self, now_ms, self.end_offset if upper_offset is None else upper_offset)
+        return retention.expired_segments(
+            self.segments,
+            self.limits,
+            now_ms,
+            start_offset=self.start_offset,
+            upper_offset=self.end_offset if upper_offset is None else upper_offset,
+            held=self.compaction.held,
+        )
 
     def retire(self, segments: Sequence[Segment]) -> RemovalJob:
         """Take the oldest segments out of the log; the job removes their files once `delay_ms` has passed.
 
         If the active segment is among them a new one takes its place.
         """
-        if self.active in segments:
+        if self.segments.active in segments:
             self.roll()
-        gone = list(segments)
-        assert gone == self.segments[: len(gone)], "only the oldest segments can be retired"
+        self.segments.drop_oldest(segments)
         paths: list[str] = []
-        for segment in gone:
+        for segment in segments:
             paths += segment.paths()
             segment.close()
-            self.debts.forget(segment.base_offset)
-        self.replace_segments(self.segments[len(gone) :])
-        if gone and self.start_offset < self.bases[0]:
-            self._move_start(self.bases[0])
-        return RemovalJob(self.disk, self.folder, tuple(paths), self.limits.file_delete_delay_ms, self.away)
+            self.durability.forget(segment)
+        first_offset = self.segments[0].base_offset
+        if segments and self.start_offset < first_offset:
+            self._move_start(first_offset)
+        return RemovalJob(
+            self.disk, self.folder, tuple(paths), self.limits.file_delete_delay_ms, self.durability.away
+        )
 
-    def replace_segments(self, segments: list[Segment]) -> None:
-        self.segments = segments
-        self.bases = [segment.base_offset for segment in segments]
-        self.active = segments[-1]
-
-    def truncate_to(self, offset: int) -> None:
+    def begin_truncation(self, offset: int, *, is_new_start: bool = False) -> Truncation:
         """Forget every batch that ends after `offset`, as a follower must that has what its leader has not.
 
-        Waits for the disk: no crash may bring back what was cut off.
+        With `is_new_start` all of them, and the log goes on at `offset`: the leader's log begins only there. The
+        caller has a checkpoint written, runs the result on a worker, and calls `finish_truncation`.
         """
-        if self.failed is not None or self.closed:
-            raise self._offline()
-        if offset >= self.end_offset:
-            return
+        self._check_online()
+        offset = max(offset, 0)
         try:
-            truncation.truncate_to(self, max(offset, 0))
+            # What of the active segment's indexes is in memory only, the worker must find in the files.
+            self.segments.active.flush_indexes()
+            if not is_new_start:
+                span = self.segments.from_offset(offset)[0].locate(offset)
+                # A batch is kept whole or not at all.
+                offset = min(offset, span.base_offset if span else self.end_offset)
         except OSError as error:
+            raise self._unreadable(error) from error
+        self.durability.cut_back(offset)
+        self.compaction.cut_back(offset)
+        self._truncation = Truncation(
+            self.disk,
+            self.folder,
+            self.limits,
+            offset,
+            self.segments.list,
+            self.last_append_ms,
+            is_new_start,
+        )
+        return self._truncation
+
+    def finish_truncation(self, truncation: Truncation, error: OSError | None = None) -> None:
+        """The truncation has run: go on where it ends. After an error the log is offline."""
+        self._truncation = None
+        if error is not None:
             self.fail(error)
-            raise self._offline() from error
+            return
+        assert truncation.result is not None, "it has not run"
+        kept, active, self.producers, self.snapshots = truncation.result
+        active.move("", self.files)
+        for segment in self.segments[len(kept) :]:
+            segment.close()
+            self.durability.forget(segment)
+        self.segments.replace([*kept, active])
+        self.end_offset = Offset(active.next_offset)
+        self.start_offset = self.end_offset if truncation.is_new_start else min(self.start_offset, self.end_offset)
+        self.compaction.cut_back(self.end_offset)
+        if self.epochs.cut_end(0 if truncation.is_new_start else self.end_offset):
+            self._owe_epochs()
+        self.durability.owe_folder()
 
     # Compaction
 
-    def compaction_candidate(self, now_ms: int, upper_offset: int | None = None) -> compaction.CompactionPlan | None:
+    def compaction_candidate(self, now_ms: int, upper_offset: int | None = None) -> CompactionPlan | None:
         """A plan to run on a worker, if there is enough to gain; then `finish_compaction` or `give_up_compaction`."""
-        if self.failed is not None or self.closed:
+        if self.failed is not None or self.closed or self._truncation is not None:
             return None
-        return compaction.candidate(self, now_ms, self.end_offset if upper_offset is None else upper_offset)
+        upper = self.end_offset if upper_offset is None else upper_offset
+        return self.compaction.plan(
+            self.segments,
+            self.producers,
+            self.limits,
+            now_ms,
+            start_offset=self.start_offset,
+            upper_offset=self.stable_offset(upper),
+        )
 
-    def finish_compaction(self, plan: compaction.CompactionPlan) -> RemovalJob:
+    def finish_compaction(self, plan: CompactionPlan) -> RemovalJob:
         """The plan has run: swap the segments. The job removes the old files after its delay."""
-        if self.failed is not None or self.closed:
-            return compaction.give_up(self, plan)
+        if self.failed is not None or self.closed or self._truncation is not None:
+            return self.compaction.give_up(plan)
         try:
-            return compaction.finish(self, plan)
+            return self.compaction.finish(plan, self.segments, self.snapshots, self.limits.file_delete_delay_ms)
         except OSError as error:
             self.fail(error)
             raise self._offline() from error
-        finally:
-            compaction.let_go(self, plan)
 
-    def give_up_compaction(self, plan: compaction.CompactionPlan) -> RemovalJob:
+    def give_up_compaction(self, plan: CompactionPlan) -> RemovalJob:
         """The plan failed: everything stays as it was."""
-        return compaction.give_up(self, plan)
+        return self.compaction.give_up(plan)
 
     # By time
 
@@ -472,12 +549,11 @@ class PartitionLog:
         Without a timestamp: the first record with the largest one. It runs on a worker; once it is back it may have
         to be made again (`TimeLookup.is_stale`).
         """
-        if self.failed is not None or self.closed:
-            raise self._offline()
+        self._check_online()
         if timestamp is None:
-            return LatestLookup(self.segments, self.start_offset)
+            return LatestLookup(self.segments.list, self.start_offset)
         upper = self.end_offset if upper_offset is None else upper_offset
-        return TimeLookup(self.segments, self.start_offset, upper, timestamp)
+        return TimeLookup(self.segments.list, self.start_offset, upper, timestamp)
 
     def find_by_timestamp(self, timestamp: int | None, upper_offset: int | None = None) -> Found | None:
         """The answer of such a look-up, at once. Waits for the disk."""
@@ -501,14 +577,22 @@ class PartitionLog:
 
     def begin_close(self) -> SyncTicket | None:
         """Write what a clean start wants to find. The ticket makes it last; None if that cannot be."""
-        if self.closed or self.failed is not None or self.away.syncs:
+        if self.closed or self.failed is not None or self.durability.away.syncs or self._truncation is not None:
             # How a sync ends that is under way nobody knows yet, and a second one might miss its failure.
             return None
+        active = self.segments.active
         try:
-            return make_last_ticket(self)
+            active.flush_indexes()
+            if self.end_offset not in self.snapshots.offsets and self.end_offset > 0:
+                self.snapshots.write(self.end_offset, self.producers)
         except OSError as error:
             self.fail(error)
             return None
+        ticket = self.sync_target()
+        if active.aborted.entries():
+            ticket.paths.append(active.aborted.path)
+            ticket.folders.add(self.folder)
+        return ticket
 
     def end_close(self, ticket: SyncTicket, error: OSError | None) -> None:
         """The ticket has been run."""
@@ -520,9 +604,5 @@ class PartitionLog:
 
     def abandon(self) -> None:
         """Let all files go as they are, as a crash would."""
-        self.closed = self.away.closed = True
-        for segment in self.segments:
-            segment.close()
-
-
-def _nothing() -> None: ...
+        self.closed = self.durability.away.closed = True
+        self.segments.close()

@@ -6,11 +6,12 @@ Per producer id the last five batches are remembered, as many as a client keeps 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.log.markers import Marker
+from millpond.base.ports import File
+from millpond.log.markers import Marker, read_marker
 from millpond.wire.batch import CONTROL, SEQUENCE_COUNT, TRANSACTIONAL, BatchHeader
 
 BATCHES_REMEMBERED = 5
@@ -19,6 +20,9 @@ NO_SEQUENCE = -1
 
 TRANSACTIONS_RAISE_EPOCH_FROM = 2
 """From this `transaction.version` on a marker bears a higher epoch than the records that it ends."""
+
+RETRIED_WITHIN_MS = 900_000
+"""A producer that wrote nothing for so long has nothing left to send again; clients give up long before."""
 
 DECIDED_REMEMBERED = 10_000
 """Markers that may still be on their way to the followers."""
@@ -260,6 +264,55 @@ class ProducerStates:
         ]
         self.open_starts = {producer_id: start for start, producer_id in sorted(starts)}
 
+    def replay(
+        self, file: File, walked: Iterable[tuple[int, BatchHeader]], start: int, now_ms: int
+    ) -> Iterator[Ended]:
+        """Take in the batches from offset `start` on; those transactions that ended there, as they come.
+
+        They count as written now: a producer must never be forgotten because its records bear old timestamps.
+        """
+        for position, header in walked:
+            if header.producer_id < 0 or header.base_offset < start:
+                continue
+            marker = read_marker(file.read_at(position, header.size)) if header.is_control else None
+            ended = self.note(header, header.base_offset, now_ms, marker)
+            if ended is not None:
+                yield ended
+
+    def retrying(self, now_ms: int) -> dict[int, ProducerEntry]:
+        """Producers that may send again batches of which a snapshot knows only the last."""
+        return {
+            producer_id: entry
+            for producer_id, entry in self.entries.items()
+            if len(entry.spans) == 1 and now_ms - entry.active_ms < RETRIED_WITHIN_MS
+        }
+
+    def recall(self, headers: Iterable[BatchHeader], now_ms: int) -> None:
+        """Complete what a snapshot knew by batches from before it.
+
+        A snapshot knows only the last batch of a producer. A client may have five in flight, and sends them all again
+        when their answers were lost in a restart: those that were written must be known, or it hears that they are
+        out of order.
+        """
+        wanted = self.retrying(now_ms)
+        earlier: dict[int, list[Span]] = {producer_id: [] for producer_id in wanted}
+        for header in headers:
+            entry = wanted.get(header.producer_id)
+            if entry is None or header.is_control or header.producer_epoch != entry.epoch:
+                continue
+            if header.base_offset < entry.spans[0].first_offset:
+                earlier[header.producer_id].append(
+                    Span(
+                        header.base_sequence,
+                        header.last_sequence,
+                        header.base_offset,
+                        header.last_offset,
+                        header.max_timestamp,
+                    )
+                )
+        for producer_id, entry in wanted.items():
+            _put_before(entry, earlier[producer_id])
+
     def facts(self) -> list[ProducerFacts]:
         return [
             ProducerFacts(
@@ -303,6 +356,14 @@ def _written_before(entry: ProducerEntry, header: BatchHeader) -> Span | None:
         if span.base_sequence == header.base_sequence and span.last_sequence == header.last_sequence:
             return span
     return None
+
+
+def _put_before(entry: ProducerEntry, spans: list[Span]) -> None:
+    for span in reversed(spans):
+        follows = (span.last_sequence + 1) % SEQUENCE_COUNT == entry.spans[0].base_sequence
+        if len(entry.spans) == BATCHES_REMEMBERED or not follows:
+            return
+        entry.spans.insert(0, span)
 
 
 def _check_order(header: BatchHeader, epoch: int, last_sequence: int) -> None:

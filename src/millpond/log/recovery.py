@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from millpond.base.ids import NO_TOPIC_ID, Offset
-from millpond.base.ports import Disk, File
+from millpond.base.ids import NO_TOPIC_ID
+from millpond.base.ports import File
 from millpond.log.checkpoints import DamagedCheckpoint, decode_epochs, decode_metadata
 from millpond.log.epochs import LeaderEpochs
+from millpond.log.failed_sync import rewrite
 from millpond.log.leftovers import has_leftovers, settle
 from millpond.log.limits import LogLimits
 from millpond.log.names import (
@@ -27,17 +28,18 @@ from millpond.log.names import (
     offset_name,
     read_offset_name,
 )
+from millpond.log.open_files import OpenFiles
 from millpond.log.partition_log import PartitionLog
 from millpond.log.producers import ProducerStates
-from millpond.log.recall import recall
-from millpond.log.replaying import ended_transactions
-from millpond.log.rewriting import rewrite
 from millpond.log.scan import SCAN_BYTES, Damaged, checked, headers
 from millpond.log.segment import Segment
 from millpond.log.snapshots import Snapshots
 from millpond.wire.batch import HEADER_BYTES, BatchHeader, read_header
 
 _NOWHERE = 1 << 63
+
+RECALLED_ENTRIES = 64
+"""How many entries of the offset index to go back: so many large batches, or 256 KiB of small ones."""
 
 
 class LogDamaged(Exception):
@@ -58,16 +60,18 @@ class Opening:
     """What a person should hear of; filled while opening."""
 
 
-def open_log(disk: Disk, folder: str, limits: LogLimits, opening: Opening) -> PartitionLog:
+def open_log(files: OpenFiles, folder: str, limits: LogLimits, opening: Opening) -> PartitionLog:
     """The log in `folder`, ready for use. LogDamaged or OSError if it cannot be."""
     try:
-        return _Opener(disk, folder, limits, opening).open()
+        return _Opener(files, folder, limits, opening).open()
     except Damaged as damage:
         raise LogDamaged(f"{folder}: {damage}") from None
 
 
 class _Opener:
-    def __init__(self, disk: Disk, folder: str, limits: LogLimits, opening: Opening) -> None:
+    def __init__(self, files: OpenFiles, folder: str, limits: LogLimits, opening: Opening) -> None:
+        disk = files.disk
+        self.files = files
         self.disk = disk
         self.folder = folder
         self.limits = limits
@@ -109,39 +113,52 @@ class _Opener:
         epochs, epochs_known = self._epochs(end)
         found = snapshots.newest(min(end, self.ends_from))
         replay_from, producers = found or (segments[0].base_offset, ProducerStates())
-        recall(producers, segments, replay_from, self.opening.now_ms)
+        self._recall(producers, segments, replay_from)
         log = PartitionLog(
-            self.disk,
+            self.files,
             self.folder,
             self.limits,
             segments=segments,
             start_offset=min(max(self.opening.start_offset, segments[0].base_offset), end),
             synced_offset=end if clean else min(self.opening.recovery_point, end),
+            clean_offset=min(self.opening.clean_offset, end),
             epochs=epochs,
             producers=producers,
             snapshots=snapshots,
             topic_id=self._topic_id(),
         )
-        log.clean_offset = Offset(min(self.opening.clean_offset, end))
         epochs_from = end if epochs_known and clean else segments[0].base_offset
         if epochs_known and not clean:
             epochs_from = max(segments[0].base_offset, min(self.opening.recovery_point, end))
         self._replay(log, min(replay_from, end), epochs_from)
         self._seal_ends(log)
+        durability = log.durability
         if clean:
-            log.debts.folders = set()
+            durability.owe_nothing()
         else:
             # The process may have ended before its first sync: neither the folder's name nor its owner is safe yet.
-            log.debts.folders.add(self.folder.rpartition("/")[0])
-            log.debts.metadata = log.topic_id != NO_TOPIC_ID
-        log.debts.sealed_bases = [
-            segment.base_offset
-            for number, segment in enumerate(segments[:-1])
-            if number >= unsynced_from or segment.base_offset >= self.ends_from
-        ]
+            durability.owe_folder(self.folder.rpartition("/")[0])
+            if log.topic_id != NO_TOPIC_ID:
+                log.owe_topic_id()
+        for number, segment in enumerate(segments[:-1]):
+            if number >= unsynced_from or segment.base_offset >= self.ends_from:
+                durability.owe_segment(segment)
         if self.ends_from != _NOWHERE:
-            log.debts.folders.add(self.folder)
+            durability.owe_folder()
         return log
+
+    def _recall(self, producers: ProducerStates, segments: list[Segment], upto: int) -> None:
+        """Complete what a snapshot at offset `upto` told, as far as the last batches before it are cheap to find."""
+        if not producers.retrying(self.opening.now_ms):
+            return
+        # Two segments, because the last one may have just begun.
+        before = [segment for segment in segments if segment.base_offset < upto and segment.size][-2:]
+        walked = (
+            header
+            for segment in before
+            for _, header in headers(segment.file, segment.position_back(RECALLED_ENTRIES), segment.size)
+        )
+        producers.recall(walked, self.opening.now_ms)
 
     def _segments(self) -> list[Segment]:
         found = (read_offset_name(name) for name in self.names)
@@ -149,11 +166,11 @@ class _Opener:
         if not bases:
             # Better an offset that was never used than one that was used before.
             base = max(self.opening.start_offset, self.opening.recovery_point)
-            return [Segment.create(self.disk, self.folder, base)]
+            return [Segment.create(self.files, self.folder, base)]
         segments = []
         for base, following in zip(bases, [*bases[1:], -1], strict=True):
             size = self.disk.size(f"{self.folder}/{offset_name(base, LOG)}")
-            segments.append(Segment(self.disk, self.folder, base, following, size))
+            segments.append(Segment(self.files, self.folder, base, following, size))
         # Deleted from the front before the end, but not yet from the disk.
         gone = sum(segment.base_offset <= self.opening.start_offset for segment in segments[1:])
         self._mark_deleted(segments[:gone])
@@ -294,10 +311,11 @@ class _Opener:
             start = min(producers_from, epochs_from)
             if segment.next_offset <= start or not segment.size:
                 continue
-            place = segment.locate(start) if start > segment.base_offset else None
-            position = place.position if place else 0
-            walked = self._epochs_noted(log, headers(segment.file, position, segment.size, SCAN_BYTES), epochs_from)
-            for ended in ended_transactions(log.producers, segment.file, walked, producers_from, self.opening.now_ms):
+            span = segment.locate(start) if start > segment.base_offset else None
+            position = span.position if span else 0
+            file = segment.file
+            walked = self._epochs_noted(log, headers(file, position, segment.size, SCAN_BYTES), epochs_from)
+            for ended in log.producers.replay(file, walked, producers_from, self.opening.now_ms):
                 if segment.base_offset >= self.ends_from:
                     segment.note_ended(ended)
 

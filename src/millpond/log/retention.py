@@ -8,40 +8,45 @@ when the clock has kept its new pace for a while, and moves the known append tim
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from millpond.base.ids import TopicPartition
+from millpond.log.limits import LogLimits
 from millpond.log.segment import NO_TIMESTAMP, Segment
-
-if TYPE_CHECKING:
-    from millpond.log.partition_log import PartitionLog
+from millpond.log.segments import Segments
 
 SETTLE_MS: Final = 10 * 60 * 1000
 JUMP_MS: Final = 5_000
 BACKFILL_MS: Final = 60_000
 
 
-def expired_segments(log: PartitionLog, now_ms: int, upper_offset: int) -> list[Segment]:
+def expired_segments(
+    segments: Segments,
+    limits: LogLimits,
+    now_ms: int,
+    *,
+    start_offset: int,
+    upper_offset: int,
+    held: Collection[int],
+) -> list[Segment]:
     """The oldest segments, one after the other, as long as each may go: deleted from the front, too old, too much.
 
     Nothing at or above `upper_offset` (what is not committed yet) and nothing that a compaction is reading.
     """
-    left_bytes = log.size_bytes
+    left_bytes = segments.size_bytes
     found: list[Segment] = []
-    for segment in log.segments:
-        if not segment.size or segment.next_offset > upper_offset or segment.base_offset in log.held_segments:
+    for segment in segments:
+        if not segment.size or segment.next_offset > upper_offset or segment.base_offset in held:
             break
         left_bytes -= segment.size
-        if not (segment.next_offset <= log.start_offset or _is_past_retention(log, segment, left_bytes, now_ms)):
+        if not (segment.next_offset <= start_offset or _is_past_retention(segment, limits, left_bytes, now_ms)):
             break
         found.append(segment)
     return found
 
 
-def _is_past_retention(log: PartitionLog, segment: Segment, left_bytes: int, now_ms: int) -> bool:
-    limits = log.limits
+def _is_past_retention(segment: Segment, limits: LogLimits, left_bytes: int, now_ms: int) -> bool:
     if not limits.cleanup_delete:
         return False
     if 0 <= limits.retention_bytes <= left_bytes:
@@ -103,21 +108,23 @@ class RetentionClock:
         return wall_ms, wall_ms - expected
 
 
-def move_append_times(log: PartitionLog, leap_ms: int, now_ms: int) -> None:
+def move_append_times(segments: Iterable[Segment], leap_ms: int, now_ms: int) -> None:
     """The clock leapt: what was noted by the old pace is put in terms of the new one, never into the future."""
-    for segment in log.segments:
+    for segment in segments:
         if segment.appended_ms != NO_TIMESTAMP:
             segment.appended_ms = min(segment.appended_ms + max(leap_ms, 0), now_ms)
 
 
-def append_times(logs: Mapping[TopicPartition, PartitionLog]) -> list[tuple[str, int, int, int]]:
-    """(topic, partition, base offset, time of the last append) of segments whose records bear much older timestamps.
+def append_times(segments: Iterable[Segment]) -> list[tuple[int, int]]:
+    """(base offset, time of the last append) of segments whose records bear much older timestamps.
 
     Only there the append time matters and cannot be read from the log again, so it is written down.
     """
     return [
-        (tp.topic, tp.partition, segment.base_offset, segment.appended_ms)
-        for tp, log in sorted(logs.items())
-        for segment in log.segments
-        if segment.appended_ms > segment.max_timestamp + BACKFILL_MS and segment.size
+        (segment.base_offset, segment.appended_ms)
+        for segment in segments
+        # Asked first: the largest timestamp may have to be read from a file.
+        if segment.appended_ms != NO_TIMESTAMP
+        and segment.size
+        and segment.appended_ms > segment.max_timestamp + BACKFILL_MS
     ]

@@ -43,7 +43,7 @@ def headers(file: File, position: int, end: int, chunk: int = PROBE_BYTES) -> It
 
 def checked(file: File, position: int, end: int, chunk: int = SCAN_BYTES) -> Iterator[tuple[int, BatchHeader]]:
     """Every batch from `position`, each one's CRC and counts checked."""
-    for data_start, data, header_position, header in _whole_batches(file, position, end, chunk):
+    for data_start, data, header_position, header in _batches_with_data(file, position, end, chunk):
         at = header_position - data_start
         try:
             check_batch(data, at, at + header.size, compacted=True)
@@ -54,12 +54,14 @@ def checked(file: File, position: int, end: int, chunk: int = SCAN_BYTES) -> Ite
 
 def batches(file: File, position: int, end: int, chunk: int = SCAN_BYTES) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Every batch from `position` with its bytes; CRCs are not looked at."""
-    for data_start, data, header_position, header in _whole_batches(file, position, end, chunk):
+    for data_start, data, header_position, header in _batches_with_data(file, position, end, chunk):
         at = header_position - data_start
         yield header, memoryview(data)[at : at + header.size]
 
 
-def _whole_batches(file: File, position: int, end: int, chunk: int) -> Iterator[tuple[int, bytes, int, BatchHeader]]:
+def _batches_with_data(
+    file: File, position: int, end: int, chunk: int
+) -> Iterator[tuple[int, bytes, int, BatchHeader]]:
     """(start of the data, data, position, header) of each batch; the data holds the whole batch."""
     data = b""
     data_start = position
@@ -80,3 +82,14 @@ def _whole_batches(file: File, position: int, end: int, chunk: int) -> Iterator[
                 raise Damaged(position, f"the file ends after {len(data)} of the batch's {header.size} bytes")
         yield data_start, data, position, header
         position += header.size
+
+
+def whole_batches(data: bytes) -> bytes:
+    """The data without the batch that is cut at its end."""
+    whole = 0
+    while whole + HEADER_BYTES <= len(data):
+        size = read_header(data, whole).size
+        if size < HEADER_BYTES or whole + size > len(data):
+            break
+        whole += size
+    return data[:whole]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterator
+from typing import NamedTuple
 
-from millpond.base.ports import Disk, File
-from millpond.log.aborted import Aborted, AbortedIndex
+from millpond.base.ports import Buffer, File
+from millpond.log.aborted_transactions import Aborted, AbortedIndex
 from millpond.log.index import offset_index, time_index
 from millpond.log.names import LOG, OFFSET_INDEX, SEGMENT_SUFFIXES, TIME_INDEX, TXN_INDEX, offset_name
+from millpond.log.open_files import CachedFile, OpenFiles
 from millpond.log.producers import Ended
-from millpond.log.recent import Place, RecentBatches
 from millpond.log.scan import SCAN_BYTES, Damaged, checked, headers
 from millpond.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, read_header
 
@@ -19,7 +21,61 @@ _SMALL_BYTES = 1 << 16
 """A segment up to this size can do without an index."""
 _NEVER = 1 << 62
 
+RECENT_BATCHES_MAX = 1024
+
 Walk = Callable[[File, int, int], Iterator[tuple[int, BatchHeader]]]
+
+
+class BatchSpan(NamedTuple):
+    """The bytes of one batch in its segment's file."""
+
+    position: int
+    size: int
+    base_offset: int
+
+
+class RecentBatches:
+    """Base offsets and positions of the newest batches of one segment, without gaps up to its end.
+
+    So readers at the end of a log need neither index nor file.
+    """
+
+    __slots__ = ("offsets", "positions")
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.positions: list[int] = []
+
+    def add(self, base_offset: int, position: int) -> None:
+        self.offsets.append(base_offset)
+        self.positions.append(position)
+        if len(self.offsets) > RECENT_BATCHES_MAX:
+            del self.offsets[: RECENT_BATCHES_MAX // 2]
+            del self.positions[: RECENT_BATCHES_MAX // 2]
+
+    def clear(self) -> None:
+        self.offsets, self.positions = [], []
+
+    def holding(self, offset: int, segment_size: int) -> BatchSpan | None:
+        """The batch that holds `offset`, which lies in the segment; None if that is not among the newest."""
+        if not self.offsets or offset < self.offsets[0]:
+            return None
+        number = bisect_right(self.offsets, offset) - 1
+        position = self.positions[number]
+        end = self.positions[number + 1] if number + 1 < len(self.positions) else segment_size
+        return BatchSpan(position, end - position, self.offsets[number])
+
+    def position_from(self, offset: int, segment_size: int) -> int | None:
+        """Where the first batch that begins at or after `offset` starts; None if that cannot be told from here."""
+        if not self.offsets or offset < self.offsets[0]:
+            return None
+        number = bisect_left(self.offsets, offset)
+        return self.positions[number] if number < len(self.positions) else segment_size
+
+    def offset_from(self, position: int) -> int | None:
+        """The base offset of the first batch that starts at or after `position`; None if that cannot be told."""
+        number = bisect_left(self.positions, position)
+        return self.offsets[number] if 0 < number < len(self.offsets) else None
 
 
 class Segment:
@@ -27,8 +83,8 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_entry",
-        "_disk",
-        "_file",
+        "_files",
+        "_log",
         "_max_timestamp",
         "_max_timestamp_offset",
         "_recent",
@@ -46,22 +102,22 @@ class Segment:
     )
 
     def __init__(
-        self, disk: Disk, folder: str, base_offset: int, next_offset: int, size: int, stage: str = ""
+        self, files: OpenFiles, folder: str, base_offset: int, next_offset: int, size: int, stage: str = ""
     ) -> None:
-        self._disk = disk
+        self._files = files
         self.stage = stage
         """The ending of file names while compaction makes the segment."""
         self.folder = folder
         self.base_offset = base_offset
         self.next_offset = next_offset
         self.size = size
-        self.offsets = offset_index(disk, self.path(OFFSET_INDEX))
-        self.times = time_index(disk, self.path(TIME_INDEX))
-        self.aborted = AbortedIndex(disk, self.path(TXN_INDEX))
+        self.offsets = offset_index(files, self.path(OFFSET_INDEX))
+        self.times = time_index(files, self.path(TIME_INDEX))
+        self.aborted = AbortedIndex(files, self.path(TXN_INDEX))
         self.appended_ms = NO_TIMESTAMP
         """The wall clock at the last append, as far as this process or a checkpoint knows."""
         self.first_append_ms: int | None = None
-        self._file: File | None = None
+        self._log = CachedFile(files, self.path(LOG))
         # Not looked up yet; a sealed segment's time index knows.
         self._max_timestamp: int | None = None
         self._max_timestamp_offset = -1
@@ -71,10 +127,10 @@ class Segment:
         """A reader on another thread: it looks for what an index has lost, but does not write it anew."""
 
     @classmethod
-    def create(cls, disk: Disk, folder: str, base_offset: int, stage: str = "") -> Segment:
+    def create(cls, files: OpenFiles, folder: str, base_offset: int, stage: str = "") -> Segment:
         """A new, empty segment that can be appended to."""
-        segment = cls(disk, folder, base_offset, base_offset, 0, stage)
-        segment._file = file = disk.open(segment.path(LOG), create=True)
+        segment = cls(files, folder, base_offset, base_offset, 0, stage)
+        file = segment._log.open(create=True, urgent=True)
         if file.size():
             file.truncate(0)
         segment.offsets.start()
@@ -88,11 +144,28 @@ class Segment:
 
     @property
     def file(self) -> File:
-        if self._file is None:
-            self._file = self._disk.open(self.path(LOG))
-        return self._file
+        return self._log.open()
+
+    @property
+    def open_file(self) -> File | None:
+        """None if it would have to be opened."""
+        return self._log.open() if self._log.is_open else None
 
     # Growing
+
+    def write(self, batches: Buffer, *, urgent: bool = False) -> None:
+        """Append to the file, which stays open until it is synced. OSError leaves a tail that has to be cut off."""
+        file = self._log.open(urgent=urgent)
+        self._log.pin()
+        file.append((batches,))
+
+    def cut_torn_tail(self) -> None:
+        """Drop what a failed write may have left behind."""
+        self.file.truncate(self.size)
+
+    def unpin(self) -> None:
+        """All that was written is synced."""
+        self._log.unpin()
 
     def note(self, base_offset: int, last_offset: int, max_timestamp: int, size: int, interval: int) -> None:
         """Take in a batch that has just been written at the end of the file."""
@@ -154,22 +227,22 @@ class Segment:
 
     # Looking up
 
-    def locate(self, offset: int) -> Place | None:
+    def locate(self, offset: int) -> BatchSpan | None:
         """The first batch that ends at or after `offset`; None if compaction took it and all that followed here."""
         if offset < self.next_offset:
-            place = self._recent.holding(offset, self.size)
-            if place is not None:
-                return place
+            span = self._recent.holding(offset, self.size)
+            if span is not None:
+                return span
         return self._locate_by_index(offset)
 
-    def _locate_by_index(self, offset: int) -> Place | None:
+    def _locate_by_index(self, offset: int) -> BatchSpan | None:
         for position, header in self._walk_from(self._index_entry(offset)):
             if header.last_offset >= offset:
-                return Place(position, header.size, header.base_offset)
+                return BatchSpan(position, header.size, header.base_offset)
         return None
 
     def _index_entry(self, offset: int) -> tuple[int, int] | None:
-        """The index entry to start from. One that points to a place where its batch is not is a reason to rebuild."""
+        """The index entry to start from. One that points where its batch is not is a reason to rebuild."""
         entry = self.offsets.floor(offset - self.base_offset)
         if entry is None:
             is_lost = not self.offsets.count and self.size > _SMALL_BYTES and not self.offsets.is_in_memory
@@ -207,10 +280,18 @@ class Segment:
         position = self._recent.position_from(upper_offset, self.size)
         if position is not None:
             return position
-        place = self._locate_by_index(upper_offset)
-        if place is None:
+        span = self._locate_by_index(upper_offset)
+        if span is None:
             return self.size
-        return place.position if place.base_offset >= upper_offset else place.position + place.size
+        return span.position if span.base_offset >= upper_offset else span.position + span.size
+
+    def offset_bound(self, position: int) -> int:
+        """No record that lies before `position` has this offset or a later one; as near as an index tells."""
+        recent = self._recent.offset_from(position)
+        if recent is not None:
+            return recent
+        entry = self.offsets.ceiling_by_value(position)
+        return min(self.base_offset + entry[0] + 1, self.next_offset) if entry else self.next_offset
 
     # Time
 
@@ -253,15 +334,15 @@ class Segment:
 
     def reader(self, next_offset: int, size: int) -> Segment:
         """The segment as it was when it had this end and size, for any thread, with files of its own."""
-        copy = Segment(self._disk, self.folder, self.base_offset, next_offset, size, self.stage)
+        copy = Segment(OpenFiles(self._files.disk), self.folder, self.base_offset, next_offset, size, self.stage)
         copy.reads_only = True
         return copy
 
     def batches_from(self, offset: int, position: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of every batch from the one that holds `offset` on, which is not before `position`."""
         if position is None:
-            place = self.locate(max(offset, self.base_offset))
-            return headers(self.file, place.position, self.size) if place else iter(())
+            span = self.locate(max(offset, self.base_offset))
+            return headers(self.file, span.position, self.size) if span else iter(())
         return (each for each in headers(self.file, position, self.size) if each[1].last_offset >= offset)
 
     def position_before_time(self, timestamp: int, from_offset: int) -> int | None:
@@ -295,10 +376,10 @@ class Segment:
         timestamp, relative = entry
         if not 0 <= relative < self.next_offset - self.base_offset:
             return False
-        place = self.locate(self.base_offset + relative)
-        if place is None:
+        span = self.locate(self.base_offset + relative)
+        if span is None:
             return False
-        header = read_header(self.file.read_at(place.position, HEADER_BYTES))
+        header = read_header(self.file.read_at(span.position, HEADER_BYTES))
         return header.max_timestamp == timestamp and header.last_offset == self.base_offset + relative
 
     # Rebuilding
@@ -448,27 +529,26 @@ class Segment:
         data = self.file.read_at(0, HEADER_BYTES)
         return read_header(data).max_timestamp if len(data) == HEADER_BYTES else NO_TIMESTAMP
 
-    def move_to(self, stage: str) -> None:
-        """The files have been renamed: they are found there from now on."""
+    def move(self, stage: str, files: OpenFiles | None = None) -> None:
+        """The files have been renamed and are closed: they are found there from now on."""
         self.stage = stage
-        self.offsets.path = self.path(OFFSET_INDEX)
-        self.times.path = self.path(TIME_INDEX)
-        self.aborted.path = self.path(TXN_INDEX)
+        self._files = files = files or self._files
+        self._log.move(files, self.path(LOG))
+        self.offsets.move(files, self.path(OFFSET_INDEX))
+        self.times.move(files, self.path(TIME_INDEX))
+        self.aborted.move(files, self.path(TXN_INDEX))
 
     # Going away
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._log.close()
         self.offsets.close()
         self.times.close()
         self.aborted.close()
 
-    def files_for_sync(self) -> list[File]:
-        """The files of a sealed segment, all of which must be safe before it is."""
-        indexes = (self.offsets.file_for_sync(), self.times.file_for_sync(), self.aborted.file_for_sync())
-        return [self.file, *(file for file in indexes if file is not None)]
+    def index_paths(self) -> list[str]:
+        """Files that must be synced before a sealed segment counts as safe; one without entries is not there."""
+        return [self.offsets.path, self.times.path, self.aborted.path]
 
     def paths(self) -> list[str]:
         """Every file that the segment may have, the log last."""
@@ -480,7 +560,7 @@ class Segment:
         for path in self.paths():
             target = path.removesuffix(self.stage) + ending
             try:
-                self._disk.rename(path, target)
+                self._files.disk.rename(path, target)
             except FileNotFoundError:
                 continue
             renamed.append(target)

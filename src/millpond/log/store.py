@@ -10,8 +10,8 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Disk, Entropy, FileLock
-from millpond.log.checkpoints import DamagedCheckpoint, decode_lines, encode_lines, read_offsets, write_offsets
-from millpond.log.handles import OpenSegments
+from millpond.log.checkpoints import DamagedCheckpoint, decode_lines, encode_lines, encode_offsets, read_offsets
+from millpond.log.durability import run_tickets
 from millpond.log.limits import LogLimits
 from millpond.log.names import (
     APPEND_TIMES_FILE,
@@ -25,12 +25,15 @@ from millpond.log.names import (
     former_folder_name,
     read_partition_folder,
 )
+from millpond.log.open_files import OpenFiles
 from millpond.log.partition_log import PartitionLog
 from millpond.log.recovery import LogDamaged, Opening, open_log
+from millpond.log.removal import FolderRemovalJob
 from millpond.log.retention import RetentionClock, append_times, move_append_times
 from millpond.log.segment import Segment
-from millpond.log.syncing import FolderRemovalJob
-from millpond.log.together import run_tickets
+
+_UNCERTAIN = TopicPartition("", -1)
+"""No partition: what is noted with it is not known to be what a checkpoint file holds."""
 
 
 class FolderInUse(Exception):
@@ -45,6 +48,24 @@ class OpenReport:
     failed: dict[TopicPartition, str] = field(default_factory=dict)
     """Partitions that could not be opened, and why; they stay on the disk as they are."""
     notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class CheckpointJob:
+    """Files that say how far the logs are. Made on the loop, run on any thread, handed back on the loop."""
+
+    disk: Disk
+    folder: str
+    offsets: dict[str, dict[TopicPartition, int]]
+    """Those of the files that have changed."""
+    append_times: list[tuple[str, int, int, int]] | None
+
+    def run(self) -> None:
+        """Write what has changed. OSError: some of it may not be written."""
+        for name, offsets in self.offsets.items():
+            self.disk.replace(f"{self.folder}/{name}", encode_offsets(offsets))
+        if self.append_times is not None:
+            self.disk.replace(f"{self.folder}/{APPEND_TIMES_FILE}", encode_lines(self.append_times))
 
 
 class LogStore:
@@ -66,7 +87,8 @@ class LogStore:
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._append_times: list[tuple[str, int, int, int]] = []
         self._clock = RetentionClock()
-        self._open_segments = OpenSegments()
+        self._files = OpenFiles.of_process(disk)
+        self._checkpoint_away: CheckpointJob | None = None
 
     # Opening
 
@@ -97,14 +119,14 @@ class LogStore:
         points, starts, cleaned = (self._written[name] for name in (RECOVERY_FILE, START_FILE, CLEANER_FILE))
         opening = Opening(clean, points.get(tp, 0), starts.get(tp, 0), cleaned.get(tp, 0), now_ms)
         try:
-            log = open_log(self.disk, self._path(tp.folder), limits, opening)
+            log = open_log(self._files, self._path(tp.folder), limits, opening)
         except (LogDamaged, OSError) as fault:
             self.failed[tp] = str(fault)
             if isinstance(fault, LogDamaged):
                 self.damaged.add(tp)
         else:
             self.failed.pop(tp, None)
-            self._adopt(tp, log)
+            self.logs[tp] = log
         return opening.notes
 
     def reopen(self, tp: TopicPartition, limits: LogLimits, now_ms: int) -> list[str]:
@@ -126,8 +148,9 @@ class LogStore:
             return
         for topic, partition, base, moment in self._append_times:
             log = self.logs.get(TopicPartition(topic, partition))
-            if log is not None and base in log.bases:
-                log.segment_at(base).appended_ms = moment
+            for segment in log.segments if log is not None else ():
+                if segment.base_offset == base:
+                    segment.appended_ms = moment
 
     def _make_data_folder(self) -> None:
         """Create it with its parents; their names must outlive a power cut as the data in them will."""
@@ -155,11 +178,6 @@ class LogStore:
             report.clean = report.clean and name != RECOVERY_FILE
             return {}
 
-    def _adopt(self, tp: TopicPartition, log: PartitionLog) -> None:
-        log.checkpoint_now = self.checkpoint
-        log.open_segments = self._open_segments
-        self.logs[tp] = log
-
     # Partitions
 
     def get(self, tp: TopicPartition) -> PartitionLog | None:
@@ -176,18 +194,22 @@ class LogStore:
         if self.is_leaving(tp):
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is still being written for a deleted topic")
         try:
-            if any(tp in offsets for offsets in self._written.values()):
+            if self._is_noted(tp):
                 # The offsets of an earlier partition of this name would mislead the next recovery.
                 self.checkpoint()
             self.disk.make_folder(path)
-            log = PartitionLog(self.disk, path, limits or self.limits, segments=[Segment.create(self.disk, path, 0)])
+            first = Segment.create(self._files, path, 0)
+            log = PartitionLog(self._files, path, limits or self.limits, segments=[first])
             log.set_topic_id(topic_id)
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}: {error}") from error
         # The folder itself is new: its own name must be synced, too.
-        log.debts.folders.add(self.folder)
-        self._adopt(tp, log)
+        log.durability.owe_folder(self.folder)
+        self.logs[tp] = log
         return log
+
+    def _is_noted(self, tp: TopicPartition) -> bool:
+        return any(tp in offsets for offsets in self._written.values())
 
     def delete(self, tp: TopicPartition) -> FolderRemovalJob:
         """Take the partition away: gone for everyone at once, its files go with the job."""
@@ -197,10 +219,11 @@ class LogStore:
 
     def is_leaving(self, tp: TopicPartition) -> bool:
         """Whether workers are still busy with a deleted partition of this name: they would meddle with a new one."""
-        still = [log for log in self._leaving.pop(tp, []) if log.away]
+        still = [log for log in self._leaving.pop(tp, []) if log.durability.away]
         if still:
             self._leaving[tp] = still
-        return bool(still)
+        # A checkpoint that is being written may name it: another must follow, and only one is written at a time.
+        return bool(still) or (self._checkpoint_away is not None and tp not in self.logs and self._is_noted(tp))
 
     def set_aside(self, tp: TopicPartition) -> str:
         """Take a partition that belongs to nobody out of use, but keep its files; the folder's new path."""
@@ -225,30 +248,63 @@ class LogStore:
         now_ms, leap_ms = self._clock.observe(wall_ms, monotonic_ms)
         if leap_ms:
             for log in self.logs.values():
-                move_append_times(log, leap_ms, now_ms)
+                move_append_times(log.segments, leap_ms, now_ms)
         return now_ms
 
     # Checkpoints
 
     def checkpoint(self) -> None:
-        """Write down how far each log is. Only what changed is written; waits for the disk."""
-        for log in self.logs.values():
-            log.mark_failure()
-        self._write(RECOVERY_FILE, {tp: log.synced_offset for tp, log in self.logs.items()})
-        self._write(START_FILE, {tp: log.start_offset for tp, log in self.logs.items() if log.start_offset})
-        self._write(CLEANER_FILE, {tp: log.clean_offset for tp, log in self.logs.items() if log.clean_offset})
-        times = append_times(self.logs)
-        if times != self._append_times:
-            self.disk.replace(self._path(APPEND_TIMES_FILE), encode_lines(times))
-            self._append_times = times
+        """Write down how far each log is, at once. Waits for the disk."""
+        job = self.begin_checkpoint()
+        error: OSError | None = None
+        try:
+            job.run()
+        except OSError as fault:
+            error = fault
+            raise
+        finally:
+            self.end_checkpoint(job, error)
 
-    def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        # A partition that could not be opened keeps what is known of it.
-        kept = {tp: offset for tp, offset in self._written[name].items() if tp in self.failed}
-        offsets = {**kept, **offsets}
-        if offsets != self._written[name]:
-            write_offsets(self.disk, self._path(name), offsets)
-            self._written[name] = offsets
+    def begin_checkpoint(self) -> CheckpointJob:
+        """What has to be written down of how far each log is now. One at a time; then `end_checkpoint`."""
+        assert self._checkpoint_away is None, "one checkpoint is written at a time"
+        logs = self.logs
+        for log in logs.values():
+            log.durability.mark_failure()
+        noted: dict[str, dict[TopicPartition, int]] = {
+            RECOVERY_FILE: {tp: log.synced_offset for tp, log in logs.items()},
+            START_FILE: {tp: log.start_offset for tp, log in logs.items() if log.start_offset},
+            CLEANER_FILE: {
+                tp: log.compaction.clean_offset for tp, log in logs.items() if log.compaction.clean_offset
+            },
+        }
+        for name, offsets in noted.items():
+            # A partition that could not be opened keeps what is known of it.
+            offsets.update({tp: offset for tp, offset in self._written[name].items() if tp in self.failed})
+        changed = {name: offsets for name, offsets in noted.items() if offsets != self._written[name]}
+        times = sorted((*tp, *each) for tp, log in logs.items() for each in append_times(log.segments))
+        self._checkpoint_away = CheckpointJob(
+            self.disk, self.folder, changed, times if times != self._append_times else None
+        )
+        return self._checkpoint_away
+
+    @property
+    def is_checkpoint_away(self) -> bool:
+        return self._checkpoint_away is not None
+
+    def end_checkpoint(self, job: CheckpointJob, error: OSError | None = None) -> None:
+        """The job has been run. After an error nobody knows what of it was written: the next one writes all of it."""
+        assert self._checkpoint_away is job, "another checkpoint is under way"
+        self._checkpoint_away = None
+        if error is not None:
+            for name, offsets in job.offsets.items():
+                # What may be noted counts as noted, so that a partition of such a name waits for the next checkpoint.
+                self._written[name] = {**self._written[name], **offsets, _UNCERTAIN: -1}
+            self._append_times = [] if job.append_times is not None else self._append_times
+            return
+        self._written.update(job.offsets)
+        if job.append_times is not None:
+            self._append_times = job.append_times
 
     # Ending
 
@@ -256,13 +312,16 @@ class LogStore:
         """Close every log and say that it was done; waits for the disk."""
         if self._lock is None:
             return
-        is_certain = not any(log.away.syncs for log in self.logs.values())
+        is_certain = not any(log.durability.away.syncs for log in self.logs.values())
         closing = [(log, ticket) for log in self.logs.values() if (ticket := log.begin_close()) is not None]
         errors = run_tickets(self.disk, self.folder, [ticket for _, ticket in closing])
         for (log, ticket), error in zip(closing, errors, strict=True):
             log.end_close(ticket, error)
         for log in self.logs.values():
             log.abandon()
+        if self._checkpoint_away is not None:
+            # The loop ended before it heard how it went.
+            self.end_checkpoint(self._checkpoint_away, OSError("not known"))
         self.checkpoint()
         # A partition that could not be opened has not been recovered: the next start must not take it for clean.
         if is_certain and not self.failed and not any(log.failed for log in self.logs.values()):

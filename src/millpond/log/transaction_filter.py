@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 
-from millpond.log.aborted import Aborted, AbortedIndex
+from millpond.log.aborted_transactions import Aborted, AbortedIndex
 from millpond.log.markers import Marker
 from millpond.wire.batch import BatchHeader
 
@@ -49,7 +49,7 @@ class TransactionFilter:
         if not entries:
             return None
         # A producer has one transaction after the other: only the first that ends at or after the offset can hold it.
-        place = bisect_left(entries, offset, key=lambda entry: entry.last_offset)
-        if place < len(entries) and entries[place].first_offset <= offset:
-            return entries[place]
+        number = bisect_left(entries, offset, key=lambda entry: entry.last_offset)
+        if number < len(entries) and entries[number].first_offset <= offset:
+            return entries[number]
         return None

@@ -1,71 +1,102 @@
-"""Shortening a log: at its front for good, at its end when another history won."""
+"""Cutting a log back at its end, when another history won, or beginning it anew at an offset.
+
+The log is not written to meanwhile. In this order, or a crash would look like damage: `begin` on the loop notes that
+less is safe, a checkpoint writes that down, `run` cuts the files on a worker, `finish` on the loop takes over.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from millpond.base.ids import Offset
+from millpond.base.ports import Disk
+from millpond.log.limits import LogLimits
+from millpond.log.open_files import OpenFiles
 from millpond.log.producers import ProducerStates
-from millpond.log.replaying import ended_transactions
 from millpond.log.segment import Segment
-
-if TYPE_CHECKING:
-    from millpond.log.partition_log import PartitionLog
+from millpond.log.snapshots import Snapshots
 
 
-def truncate_to(log: PartitionLog, offset: int) -> None:
-    """Forget every batch that ends after `offset`. Waits for the disk: no crash may bring back what was cut off."""
-    if offset > log.bases[0]:
-        place = log.segment_at(offset).locate(offset)
-        # A batch is kept whole or not at all.
-        offset = min(offset, place.base_offset) if place else offset
-    log.debts.generation += 1
-    log.synced_offset = Offset(min(log.synced_offset, offset))
-    # First the note that less is safe, then the cut: the other way round a crash would look like damage.
-    log.checkpoint_now()
-    while len(log.segments) > 1 and log.active.base_offset >= offset:
-        _remove(log, log.active)
-        log.replace_segments(log.segments[:-1])
-    if offset < log.active.base_offset:
-        _restart_at(log, offset)
-    place = log.active.locate(offset) if offset < log.active.next_offset else None
-    if place is not None:
-        log.active.cut(place.position, log.limits.index_interval_bytes)
-    else:
-        log.active.load_tail(log.limits.index_interval_bytes)
-    log.end_offset = Offset(log.active.next_offset)
-    log.start_offset = min(log.start_offset, log.end_offset)
-    log.clean_offset = min(log.clean_offset, log.end_offset)
-    log.debts.epochs |= log.epochs.cut_end(log.end_offset)
-    log.snapshots.drop_after(log.end_offset)
-    log.producers = _producers_again(log)
-    log.active.file.sync()
-    log.disk.sync_folder(log.folder)
+class CutLog(NamedTuple):
+    """What is left of the log."""
+
+    kept: list[Segment]
+    """Segments that are as they were."""
+    active: Segment
+    producers: ProducerStates
+    snapshots: Snapshots
 
 
-def _restart_at(log: PartitionLog, offset: int) -> None:
-    """The whole log lies above `offset`: begin anew there."""
-    old = log.active
-    log.replace_segments([Segment.create(log.disk, log.folder, offset)])
-    log.debts.folders.add(log.folder)
-    _remove(log, old)
+@dataclass(slots=True)
+class Truncation:
+    """One cut of one log."""
 
+    disk: Disk
+    folder: str
+    limits: LogLimits
+    offset: int
+    segments: list[Segment]
+    """All segments as the log has them."""
+    now_ms: int
+    is_new_start: bool = False
+    """Nothing is kept, and the log begins again at `offset`, wherever that lies."""
+    result: CutLog | None = None
 
-def _remove(log: PartitionLog, segment: Segment) -> None:
-    segment.close()
-    for path in reversed(segment.paths()):
-        if log.disk.exists(path):
-            log.disk.remove(path)
-    log.debts.forget(segment.base_offset)
+    def run(self) -> None:
+        """Cut, and make the result survive a power cut. On any thread; OSError leaves a log that must be closed."""
+        files = OpenFiles(self.disk)
+        below = 0 if self.is_new_start else sum(segment.base_offset < self.offset for segment in self.segments)
+        first = self.segments[0]
+        if not below and first.base_offset == self.offset and not self.is_new_start:
+            below = 1
+        # From the end, so that a crash finds a log without its end, never one without its middle.
+        for segment in reversed(self.segments[below:]):
+            self._remove(segment)
+        kept = self.segments[: max(below - 1, 0)]
+        # Without any below, the whole log lies above the offset, or is given up.
+        active = self._cut(files, self.segments[below - 1]) if below else self._new(files)
+        snapshots = Snapshots(self.disk, self.folder, self.disk.list(self.folder))
+        if self.is_new_start:
+            snapshots.drop_below(1 << 63)
+        snapshots.drop_after(active.next_offset)
+        producers = self._replayed(snapshots, [*kept, active])
+        active.file.sync()
+        self.disk.sync_folder(self.folder)
+        active.close()
+        self.result = CutLog(kept, active, producers, snapshots)
 
+    def _new(self, files: OpenFiles) -> Segment:
+        return Segment.create(files, self.folder, self.offset)
 
-def _producers_again(log: PartitionLog) -> ProducerStates:
-    """The producers' states as the newest snapshot and the log after it tell them."""
-    found = log.snapshots.newest(log.end_offset)
-    start, states = found or (log.bases[0], ProducerStates())
-    for segment in log.segments:
-        if segment.size and segment.next_offset > start:
-            for _ in ended_transactions(states, segment.file, segment.batches_from(start), start, log.last_append_ms):
+    def _cut(self, files: OpenFiles, last: Segment) -> Segment:
+        """The segment without the batches from the offset on."""
+        interval = self.limits.index_interval_bytes
+        segment = last.reader(last.next_offset, last.size)
+        span = segment.locate(self.offset) if self.offset < last.next_offset else None
+        segment.close()
+        segment = Segment(files, self.folder, last.base_offset, last.next_offset, last.size)
+        if span is not None:
+            segment.cut(span.position, interval)
+        else:
+            segment.load_tail(interval)
+        segment.appended_ms, segment.first_append_ms = last.appended_ms, last.first_append_ms
+        return segment
+
+    def _remove(self, segment: Segment) -> None:
+        for path in reversed(segment.paths()):
+            if self.disk.exists(path):
+                self.disk.remove(path)
+
+    def _replayed(self, snapshots: Snapshots, segments: list[Segment]) -> ProducerStates:
+        """The producers' states as the newest snapshot and the log after it tell them."""
+        found = snapshots.newest(segments[-1].next_offset)
+        start, states = found or (segments[0].base_offset, ProducerStates())
+        for segment in segments:
+            if not segment.size or segment.next_offset <= start:
+                continue
+            reader = segment.reader(segment.next_offset, segment.size)
+            for _ in states.replay(reader.file, reader.batches_from(start), start, self.now_ms):
                 # The index of aborted transactions knows of them.
                 continue
-    return states
+            reader.close()
+        return states

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import re
+import resource
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -165,6 +166,9 @@ class RealFile:
         if self._closing and not self._holds:
             self._close_now()
 
+    def is_held(self) -> bool:
+        return self._holds > 0
+
     def close(self) -> None:
         self._closing = True
         if not self._holds:
@@ -282,6 +286,9 @@ class RealDisk:
                 self._everything_failed = True
                 raise OSError(code, os.strerror(code), path)
         return True
+
+    def files_max(self) -> int:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     def free_bytes(self, path: str) -> int:
         return shutil.disk_usage(path).free

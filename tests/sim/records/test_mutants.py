@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from millpond.base.later import done
 from millpond.broker import flusher
 from millpond.broker.apis import k01_fetch
+from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.controller import Controller
-from millpond.log import recovery, store, syncing
+from millpond.log import durability, recovery, store
 from millpond.log.partition_log import PartitionLog
 from millpond.log.producers import ProducerStates
 from millpond.sim.records.plan import Plan, make_plan
@@ -32,18 +34,18 @@ def acknowledge_before_the_sync(patch: Patch) -> None:
 
 
 def retry_a_failed_sync(patch: Patch) -> None:
-    def run(ticket: syncing.SyncTicket) -> None:
+    def run(ticket: durability.SyncTicket) -> None:
         for _ in range(5):
             with contextlib.suppress(OSError):
                 return real(ticket)
         return real(ticket)
 
-    real = syncing.SyncTicket.run
-    patch.setattr(syncing.SyncTicket, "run", run)
+    real = durability.SyncTicket.run
+    patch.setattr(durability.SyncTicket, "run", run)
 
 
 def forget_a_failed_sync_on_restart(patch: Patch) -> None:
-    patch.setattr(PartitionLog, "mark_failure", lambda _: None)
+    patch.setattr(durability.Durability, "mark_failure", lambda _: None)
 
 
 def forget_producers_on_restart(patch: Patch) -> None:
@@ -60,24 +62,24 @@ def keep_a_torn_tail(patch: Patch) -> None:
 
 
 def sync_no_folders(patch: Patch) -> None:
-    def run(ticket: syncing.SyncTicket) -> None:
-        ticket.debts.folders = set()
+    def run(ticket: durability.SyncTicket) -> None:
+        ticket.folders = set()
         real(ticket)
 
-    real = syncing.SyncTicket.run
-    patch.setattr(syncing.SyncTicket, "run", run)
+    real = durability.SyncTicket.run
+    patch.setattr(durability.SyncTicket, "run", run)
 
 
 def sync_the_active_segment_only(patch: Patch) -> None:
-    def run(ticket: syncing.SyncTicket) -> None:
+    def run(ticket: durability.SyncTicket) -> None:
         for file in ticket.files[-1:]:
             file.sync()
-        for folder in sorted(ticket.debts.folders):
+        for folder in sorted(ticket.folders):
             ticket.disk.sync_folder(folder)
         for path, data in ticket.replacements:
             ticket.disk.replace(path, data)
 
-    patch.setattr(syncing.SyncTicket, "run", run)
+    patch.setattr(durability.SyncTicket, "run", run)
 
 
 def answer_metadata_before_the_sync(patch: Patch) -> None:
@@ -99,13 +101,7 @@ def answer_metadata_before_the_sync(patch: Patch) -> None:
 
 
 def forget_a_moved_start(patch: Patch) -> None:
-    real = PartitionLog.delete_before
-
-    def delete_before(self: PartitionLog, offset: int) -> None:
-        self.checkpoint_now = lambda: None
-        real(self, offset)
-
-    patch.setattr(PartitionLog, "delete_before", delete_before)
+    patch.setattr(CheckpointWriter, "write", lambda _: done(None))
 
 
 def read_twice_while_warming(patch: Patch) -> None:

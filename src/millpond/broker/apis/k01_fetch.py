@@ -108,13 +108,13 @@ class _Fetch:
         try:
             partition.check_leader_epoch(wanted.leader_epoch)
             stable_offset = partition.last_stable_offset
-            found = partition.read(
+            found, upper_offset = partition.read(
                 wanted.fetch_offset,
                 min(wanted.bytes_max, max(bytes_left, 0)),
                 at_least_one_batch=first,
                 upper_offset=stable_offset if self._committed_only else None,
             )
-            aborted = self._aborted(partition, wanted.fetch_offset, stable_offset) if found else []
+            aborted = self._aborted(partition, wanted.fetch_offset, upper_offset) if found else []
         except Refused as refusal:
             return _failed(index, refusal.code, partition), []
         reply = m.FetchResponse.PartitionData(
@@ -133,14 +133,14 @@ class _Fetch:
         return partitions.by_id(topic_id, index) if self._by_id else partitions.get(name, index)
 
     def _aborted(
-        self, partition: Partition, offset: int, stable_offset: int
+        self, partition: Partition, offset: int, upper_offset: int
     ) -> list[m.FetchResponse.AbortedTransaction]:
         """What a reader of committed records has to leave out of what it gets."""
         if not self._committed_only:
             return []
         return [
             m.FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
-            for producer_id, first_offset in partition.log.aborted_transactions(offset, stable_offset)
+            for producer_id, first_offset in partition.log.aborted_transactions(offset, upper_offset)
         ]
 
     def _release(self) -> None:

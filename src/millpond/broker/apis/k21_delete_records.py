@@ -19,7 +19,7 @@ TO_THE_END = -1
 
 
 def handle(broker: Broker, call: Call, request: m.DeleteRecordsRequest) -> Outcome:
-    return m.DeleteRecordsResponse(
+    response = m.DeleteRecordsResponse(
         topics=[
             m.DeleteRecordsResponse.DeleteRecordsTopicResult(
                 name=topic.name,
@@ -31,6 +31,17 @@ def handle(broker: Broker, call: Call, request: m.DeleteRecordsRequest) -> Outco
             for topic in request.topics
         ]
     )
+    moved = [result for topic in response.topics for result in topic.partitions if not result.error_code]
+    if not moved:
+        return response
+
+    def fail(_: OSError) -> m.DeleteRecordsResponse:
+        for result in moved:
+            result.low_watermark, result.error_code = -1, ErrorCode.KAFKA_STORAGE_ERROR
+        return response
+
+    # Also where retention had moved the start already: that alone is not on disk yet.
+    return broker.checkpoints.write().map(lambda _: response).recover(OSError, fail)
 
 
 def _delete_before(

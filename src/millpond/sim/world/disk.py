@@ -17,6 +17,8 @@ from millpond.base.ports import Buffer
 from millpond.sim.world.file_tree import Blob, Folder, Tree, fault
 
 REPLACE_SUFFIX = ".tmp"
+FILES_MAX = 48
+"""What a process may open here, as it is told: few, so that files are closed and opened again all the time."""
 TRACE_LINES_MAX = 100_000
 BOUNDLESS = 1 << 40
 
@@ -114,6 +116,9 @@ class SimFile:
         if self._closing and not self._holds:
             self._close_now()
 
+    def is_held(self) -> bool:
+        return self._holds > 0
+
     def close(self) -> None:
         self._closing = True
         if not self._holds:
@@ -152,6 +157,7 @@ class SimDisk:
     def __init__(self, seed: int | str = 0, capacity_bytes: int = BOUNDLESS) -> None:
         self.capacity_bytes = capacity_bytes
         self.open_files_max: int | None = None
+        self.files_limit = FILES_MAX
         self.cold_share = 0.0
         self.operations = 0
         self.trace: deque[str] = deque(maxlen=TRACE_LINES_MAX)
@@ -301,6 +307,9 @@ class SimDisk:
             blob.sync()
         self._tree.sync_all()
         return True
+
+    def files_max(self) -> int:
+        return self.files_limit
 
     def free_bytes(self, path: str) -> int:
         self._tree.find(path)

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from millpond.base.ports import Disk, File
+from millpond.log.open_files import CachedFile, OpenFiles
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
+_BLOCK_ENTRIES = 64
 FLUSH_ENTRIES = 64
 
 
@@ -31,24 +33,64 @@ class Aborted(NamedTuple):
 
 
 class AbortedIndex:
-    """Last offsets rise. In memory while its segment grows, or once somebody has asked."""
+    """Last offsets rise. In memory while its segment grows; that of a sealed one is searched in the file."""
 
-    __slots__ = ("_disk", "_entries", "_file", "_flushed", "_is_written", "is_growing", "path")
+    __slots__ = ("_count", "_disk", "_entries", "_file", "_flushed", "_is_written")
 
-    def __init__(self, disk: Disk, path: str) -> None:
-        self.path = path
-        self.is_growing = False
-        self._disk = disk
+    def __init__(self, files: OpenFiles, path: str) -> None:
+        self._disk = files.disk
         self._entries: list[Aborted] | None = None
         self._flushed = 0
         self._is_written = False
         """Whether the file holds the flushed entries and nothing else."""
-        self._file: File | None = None
+        self._file = CachedFile(files, path)
+        self._count: int | None = None
+        """How many entries the file of a sealed index has, once somebody has asked."""
+
+    @property
+    def path(self) -> str:
+        return self._file.path
+
+    @property
+    def is_growing(self) -> bool:
+        return self._entries is not None
 
     def entries(self) -> list[Aborted]:
-        if self._entries is None:
-            self._entries = self._read()
-        return self._entries
+        """All of them; for a sealed index the whole file is read."""
+        return self._read() if self._entries is None else self._entries
+
+    def from_offset(self, offset: int) -> Iterator[Aborted]:
+        """The entries whose markers stand at or after `offset`, read as they are asked for."""
+        if self._entries is not None:
+            first = bisect_left(self._entries, offset, key=lambda entry: entry.last_offset)
+            yield from self._entries[first:]
+            return
+        low, high = 0, self._attach()
+        while low < high:
+            middle = (low + high) // 2
+            if self._read_block(middle, 1)[0].last_offset < offset:
+                low = middle + 1
+            else:
+                high = middle
+        last_offset = offset - 1
+        for first in range(low, self._attach(), _BLOCK_ENTRIES):
+            for entry in self._read_block(first, _BLOCK_ENTRIES):
+                if entry.last_offset <= last_offset:
+                    return
+                last_offset = entry.last_offset
+                yield entry
+
+    def _attach(self) -> int:
+        if self._count is None:
+            try:
+                self._count = self._file.open().size() // _ENTRY.size
+            except FileNotFoundError:
+                self._count = 0
+        return self._count
+
+    def _read_block(self, first: int, count: int) -> list[Aborted]:
+        data = self._file.open().read_at(first * _ENTRY.size, count * _ENTRY.size)
+        return [Aborted(*fields[1:]) for fields in _ENTRY.iter_unpack(data[: len(data) - len(data) % _ENTRY.size])]
 
     # While it grows
 
@@ -58,7 +100,6 @@ class AbortedIndex:
         self._entries = []
         self._flushed = 0
         self._is_written = not is_file_there
-        self.is_growing = True
 
     def load(self) -> None:
         """Take the file into memory, to go on from there."""
@@ -70,8 +111,8 @@ class AbortedIndex:
         self._flushed = len(entries)
 
     def add(self, entry: Aborted) -> None:
-        assert self.is_growing, f"{self.path} is sealed"
-        entries = self.entries()
+        assert self._entries is not None, f"{self.path} is sealed"
+        entries = self._entries
         entries.append(entry)
         if len(entries) - self._flushed >= FLUSH_ENTRIES:
             # A full disk is no reason to refuse the marker, which is in the log by now.
@@ -80,7 +121,8 @@ class AbortedIndex:
 
     def cut(self, offset: int) -> None:
         """Forget markers at or after `offset`."""
-        entries = self.entries()
+        entries = self._entries
+        assert entries is not None, f"{self.path} is sealed"
         while entries and entries[-1].last_offset >= offset:
             entries.pop()
         if self._flushed > len(entries):
@@ -89,9 +131,9 @@ class AbortedIndex:
 
     def flush(self) -> None:
         """Bring the file up to the memory, unsynced. Without entries there is no file."""
-        if not self.is_growing or (self._is_written and self._flushed == len(self.entries())):
+        entries = self._entries
+        if entries is None or (self._is_written and self._flushed == len(entries)):
             return
-        entries = self.entries()
         if not entries and not self._disk.exists(self.path):
             self._is_written = True
             return
@@ -114,7 +156,6 @@ class AbortedIndex:
     def seal(self) -> None:
         """Write the rest and give the memory back."""
         self.flush()
-        self.is_growing = False
         self._entries = None
 
     # The file
@@ -144,20 +185,14 @@ class AbortedIndex:
             return False
         return not found or (found[0].last_offset >= base_offset and found[-1].last_offset < next_offset)
 
-    def file_for_sync(self) -> File | None:
-        """The open file, if there is one to sync."""
-        if self._file is None:
-            with contextlib.suppress(FileNotFoundError):
-                self._file = self._disk.open(self.path)
-        return self._file
-
     def close(self) -> None:
-        """Let file and memory go; a sealed index reads itself again when asked."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        if not self.is_growing:
-            self._entries = None
+        """Let the file go; a sealed index opens it again when asked."""
+        self._file.close()
+        self._count = None
+
+    def move(self, files: OpenFiles, path: str) -> None:
+        """The file has been renamed."""
+        self._file.move(files, path)
 
 
 def between(indexes: Iterable[AbortedIndex], from_offset: int, upper_offset: int) -> list[Aborted]:
@@ -168,8 +203,8 @@ def between(indexes: Iterable[AbortedIndex], from_offset: int, upper_offset: int
     """
     found: list[Aborted] = []
     for index in indexes:
-        for entry in index.entries():
-            if entry.last_offset >= from_offset and entry.first_offset < upper_offset:
+        for entry in index.from_offset(from_offset):
+            if entry.first_offset < upper_offset:
                 found.append(entry)
             if entry.stable_offset >= upper_offset:
                 return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.log import recall
+from millpond.log import producers, recovery
 from millpond.log.limits import LogLimits
 
 PRODUCER = 9
@@ -59,7 +59,7 @@ def test_only_what_leads_to_the_last_batch_counts(make_pond):
 
 def test_the_end_is_enough(make_pond, monkeypatch):
     """A long log is not read from its beginning."""
-    monkeypatch.setattr(recall, "ENTRIES_BACK", 3)
+    monkeypatch.setattr(recovery, "RECALLED_ENTRIES", 3)
     pond = make_pond(limits=LogLimits(segment_bytes=1 << 20, index_interval_bytes=0))
     store, log = pond.open()
     for number in range(20):
@@ -76,6 +76,6 @@ def test_a_producer_that_is_long_silent_costs_nothing(make_pond):
     for number in range(3):
         write(pond, log, 2 * number)
     store.close()
-    pond.now_ms += recall.RETRIED_WITHIN_MS
+    pond.now_ms += producers.RETRIED_WITHIN_MS
     _, log = pond.open()
     assert len(log.producers.entries[PRODUCER].spans) == 1

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.log.aborted import FLUSH_ENTRIES, Aborted, AbortedIndex, between
+from millpond.log.aborted_transactions import FLUSH_ENTRIES, Aborted, AbortedIndex, between
+from millpond.log.open_files import OpenFiles
 from millpond.sim.world.disk import SimDisk
 
 PATH = "/data/00000000000000000000.txnindex"
@@ -22,7 +23,7 @@ def disk():
 
 
 def started(disk, *entries):
-    index = AbortedIndex(disk, PATH)
+    index = AbortedIndex(OpenFiles(disk), PATH)
     index.start()
     for each in entries:
         index.add(each)
@@ -43,17 +44,17 @@ def test_a_stale_file_is_emptied(disk):
     started(disk, entry(1, 2)).seal()
     started(disk).seal()
     assert disk.read(PATH) == b""
-    assert AbortedIndex(disk, PATH).entries() == []
+    assert AbortedIndex(OpenFiles(disk), PATH).entries() == []
 
 
 def test_a_sealed_index_reads_itself_and_can_grow_again(disk):
     started(disk, entry(1, 2)).seal()
-    again = AbortedIndex(disk, PATH)
+    again = AbortedIndex(OpenFiles(disk), PATH)
     assert again.entries() == [entry(1, 2)]
     again.load()
     again.add(entry(3, 4))
     again.seal()
-    assert AbortedIndex(disk, PATH).entries() == [entry(1, 2), entry(3, 4)]
+    assert AbortedIndex(OpenFiles(disk), PATH).entries() == [entry(1, 2), entry(3, 4)]
     with pytest.raises(AssertionError, match="sealed"):
         again.add(entry(5, 6))
 
@@ -79,19 +80,19 @@ def test_a_cut_forgets_later_markers(disk):
     index.cut(9)
     assert index.entries() == [entry(0, 5)]
     index.flush()
-    assert AbortedIndex(disk, PATH).entries() == [entry(0, 5)]
+    assert AbortedIndex(OpenFiles(disk), PATH).entries() == [entry(0, 5)]
 
 
 def test_entries_count_as_far_as_they_make_sense(disk):
     started(disk, entry(1, 2), entry(3, 9), entry(4, 5)).seal()
-    assert AbortedIndex(disk, PATH).entries() == [entry(1, 2), entry(3, 9)]
+    assert AbortedIndex(OpenFiles(disk), PATH).entries() == [entry(1, 2), entry(3, 9)]
     file = disk.open(PATH)
     file.truncate(40)
-    assert AbortedIndex(disk, PATH).entries() == [entry(1, 2)]
+    assert AbortedIndex(OpenFiles(disk), PATH).entries() == [entry(1, 2)]
 
 
 def test_what_a_glance_finds(disk):
-    index = AbortedIndex(disk, PATH)
+    index = AbortedIndex(OpenFiles(disk), PATH)
     assert index.is_plausible(0, 10), "no file, no abort"
     started(disk, entry(1, 2), entry(3, 9)).seal()
     assert index.is_plausible(0, 10)
@@ -119,7 +120,7 @@ def test_all_that_overlap_are_found(transactions, start, upper):
         still_open = [later_first for later_last, later_first in ends[number + 1 :] if later_first < last]
         entries.append(entry(first, last, min(still_open, default=last + 1), producer=number))
     half = len(entries) // 2
-    one, two = started(disk, *entries[:half]), AbortedIndex(disk, PATH + "2")
+    one, two = started(disk, *entries[:half]), AbortedIndex(OpenFiles(disk), PATH + "2")
     two.start()
     for each in entries[half:]:
         two.add(each)

@@ -1,23 +1,118 @@
-"""Many logs are synced in one call of the system; few, or where there is no such call, one by one."""
+"""What a log owes the disk is synced in order; many logs are synced in one call of the system."""
 
 from __future__ import annotations
 
+import errno
 from uuid import UUID
 
 import pytest
 
-from millpond.base.ids import TopicPartition
+from millpond.base.ids import Offset, TopicPartition
+from millpond.log.durability import TOGETHER_FROM, Durability, run_tickets
 from millpond.log.limits import LogLimits
+from millpond.log.open_files import OpenFiles
 from millpond.log.partition_log import PartitionLog
+from millpond.log.segment import Segment
 from millpond.log.store import LogStore
-from millpond.log.together import TOGETHER_FROM, run_tickets
 from millpond.sim.world.disk import SimDisk
 from millpond.sim.world.entropy import SeededEntropy
 from millpond.wire.records import Record, encode_batch
 from support.seeds import seeds
 
 
+def test_files_are_synced_before_their_names_and_only_what_is_owed(pond, sim):
+    _, log = pond.open()
+    pond.fill(log, 1)
+    mark = len(sim.trace)
+    pond.sync(log)
+    kinds = [line.split()[1:3] for line in list(sim.trace)[mark:]]
+    synced = [kind for kind in kinds if kind[0].startswith("sync")]
+    assert synced[:3] == [
+        ["sync", f"{pond.partition}/{0:020d}.log"],
+        ["sync_folder", "/data"],
+        ["sync_folder", "/data/pond-0"],
+    ]
+    pond.fill(log, 1)
+    mark = len(sim.trace)
+    pond.sync(log)
+    assert [line.split()[1] for line in list(sim.trace)[mark:]] == ["sync"], "the usual case is one sync"
+
+
+def test_a_rolled_segment_is_synced_with_its_indexes(pond, sim):
+    _, log = pond.open()
+    pond.sync(log)
+    pond.fill(log, 20)
+    mark = len(sim.trace)
+    pond.sync(log)
+    paths = [line.split()[2] for line in list(sim.trace)[mark:] if line.split()[1] == "sync"]
+    for suffix in (".log", ".index", ".timeindex"):
+        assert f"{pond.partition}/{0:020d}{suffix}" in paths
+
+
+def test_what_is_owed_is_handed_over_and_paid():
+    disk = SimDisk()
+    disk.make_folder("/p")
+    sealed, active = (Segment.create(OpenFiles(disk), "/p", base) for base in (0, 5))
+    durability = Durability(disk, "/p", 0)
+    durability.owe_segment(sealed)
+    durability.owe_note("note", lambda: b"text")
+    ticket = durability.ticket(Offset(5), active)
+    assert (ticket.folders, ticket.replacements) == ({"/p"}, [("/p/note", b"text")])
+    ticket.run()
+    assert disk.read("/p/note") == b"text"
+    # Written to since: it is still owed.
+    sealed.write(b"x")
+    sealed.size += 1
+    durability.settle(ticket)
+    assert durability
+    assert durability.synced_offset == 5
+    durability.forget(sealed)
+    assert not durability
+
+
+def test_without_descriptors_nothing_is_lost_and_everything_still_owed(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 20)
+    ticket = log.sync_target()
+    sim.open_files_max = sim.open_files
+    with pytest.raises(OSError) as full:
+        ticket.run()
+    assert full.value.errno == errno.EMFILE
+    log.fail(full.value, ticket)
+    assert log.failed is None
+    assert log.dirty
+    sim.open_files_max = None
+    pond.sync(log)
+    assert not log.dirty
+    store.abandon()
+    sim.crash()
+    assert len(pond.values(pond.open()[1])) == 20
+
+
+def test_a_last_ticket_that_cannot_be_made_lets_go_of_everything(pond, sim, monkeypatch):
+    _, log = pond.open()
+    pond.fill(log, 5)
+    monkeypatch.setattr(type(log.snapshots), "write", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    assert log.begin_close() is None
+    assert log.failed is not None
+    assert not log.durability.away
+    log.abandon()
+    assert sim.open_files == 0
+
+
+def test_a_ticket_is_away_until_it_is_back(pond):
+    _, log = pond.open()
+    tickets = [log.sync_target(), log.sync_target()]
+    assert log.durability.away.syncs == 2
+    for _ in range(2):
+        tickets[0].release()
+    assert log.durability.away.syncs == 1, "a second release does no harm"
+    log.synced(tickets[1])
+    assert not log.durability.away
+
+
 def dirty_logs(disk: SimDisk, count: int) -> list[PartitionLog]:
+    disk.files_limit = 1000
     store = LogStore(disk, "/data", LogLimits(), SeededEntropy(1))
     store.open(0)
     logs = [store.create(TopicPartition("t", number), UUID(int=1)) for number in range(count)]

@@ -12,7 +12,6 @@ from millpond.base.errors import Refused
 from millpond.log.limits import LogLimits
 from millpond.log.markers import read_marker
 from millpond.log.producers import ProducerStates
-from millpond.log.replaying import ended_transactions
 from millpond.sim.world.disk import PowerCut, SimDisk
 from millpond.wire.batch import walk
 from millpond.wire.records import decode_batch
@@ -120,10 +119,11 @@ def committed_view(log, dice, start=0):
     upper = log.stable_offset(log.end_offset)
     offset, found = start, {}
     while offset < upper:
-        data = log.read_batches_below(offset, dice.choice([150, 400, 5000]), upper)
+        part = log.read(offset, dice.choice([150, 400, 5000]), upper_offset=upper)
+        data = part.read()
         if not data:
             break  # compaction took all from here on
-        aborted = sorted(log.aborted_transactions(offset, upper), key=lambda pair: pair[1])
+        aborted = sorted(log.aborted_transactions(offset, part.upper_offset), key=lambda pair: pair[1])
         leaving_out = set()
         for position, header in walk(data):
             while aborted and aborted[0][1] <= header.last_offset:
@@ -140,35 +140,12 @@ def committed_view(log, dice, start=0):
     return found
 
 
-class Reader:
-    """A log, with reading below an offset."""
-
-    def __init__(self, log):
-        self.log = log
-
-    def __getattr__(self, name):
-        return getattr(self.log, name)
-
-    def read_batches_below(self, offset, max_bytes, upper):
-        found = self.log.read(offset, max_bytes, upper_offset=upper)
-        if found.range is None:
-            return b""
-        try:
-            data = found.range.file.read_at(found.range.position, found.range.length)
-        finally:
-            found.range.file.release()
-        end = 0
-        for position, header in walk(data):
-            end = position + header.size
-        return data[:end]
-
-
 def check(log, model, dice, *, compacted=False):
     assert log.last_stable_offset == model.stable(log.end_offset)
     upper = log.last_stable_offset
     _, committed = model.walk()
     wanted = {offset: model.data[offset][3:] for offset in committed if offset < upper}
-    reader = Reader(log)
+    reader = log
     found = committed_view(reader, dice, log.start_offset)
     if not compacted:
         assert found == {offset: row for offset, row in wanted.items() if offset >= log.start_offset}
@@ -225,7 +202,7 @@ def act(pond, store, log, model, dice, *, may_cut):
             # Or else what was cut off may come back with the next power cut, as nobody was promised otherwise.
             pond.sync(log)
         case "cut" if may_cut:
-            log.truncate_to(dice.randrange(log.start_offset, log.end_offset + 1))
+            pond.cut(log, dice.randrange(log.start_offset, log.end_offset + 1))
             model.cut(log.end_offset)
         case "compact":
             compact(pond, log)
@@ -312,9 +289,9 @@ def test_batches_are_taken_in_from_an_offset_on(pond):
     model.end(log, 1, committed=False)
     model.write(log, 1, b"a", b"two")
     model.end(log, 1, committed=True)
-    segment = log.active
+    segment = log.segments.active
     states = ProducerStates()
-    ended = list(ended_transactions(states, segment.file, segment.batches_from(0), 2, now_ms=99))
+    ended = list(states.replay(segment.file, segment.batches_from(0), 2, now_ms=99))
     assert [(each.first_offset, each.last_offset, each.committed) for each in ended] == [(2, 3, True)]
     assert states.entries[1].active_ms == 99
 
@@ -333,3 +310,28 @@ def test_an_index_sealed_after_the_last_sync_is_made_again(pond):
     _, log = pond.open()
     assert len(log.segments) == 2
     assert log.aborted_transactions(0, log.end_offset) == [(1, 0)]
+
+
+def test_a_reader_hears_of_aborted_transactions_in_what_it_reads_only(make_pond):
+    """Ten thousand later ones are neither listed nor, once sealed, read from their file."""
+    pond = make_pond(limits=LogLimits(segment_bytes=1 << 20, index_interval_bytes=150))
+    store, log = pond.open()
+    for number in range(600):
+        verification = log.verification(7, 0, number, pond.now_ms)
+        batch = pond.batch(b"v", producer_id=7, producer_epoch=0, base_sequence=number, transactional=True)
+        log.append(batch, leader_epoch=0, now_ms=pond.now_ms, verification=verification)
+        log.append_marker(7, 0, False, 0, now_ms=pond.now_ms, leader_epoch=0)
+    pond.sync(log)
+    for state in ("growing", "sealed", "reopened"):
+        if state == "sealed":
+            log.roll()
+        if state == "reopened":
+            store.close()
+            store, log = pond.open()
+        for offset in (0, 500, 1190):
+            found = log.read_ranges(offset, 1000, upper_offset=log.last_stable_offset)
+            for part in found.ranges:
+                part.file.release()
+            assert offset + 10 <= found.upper_offset <= offset + 20
+            listed = log.aborted_transactions(offset, found.upper_offset)
+            assert [first for _, first in listed] == list(range(offset, found.upper_offset, 2))

@@ -25,7 +25,7 @@ def test_a_slice_is_as_long_as_asked_and_the_first_batch_whole(pond):
 def test_offsets_outside_are_refused(pond):
     _, log = pond.open()
     pond.fill(log, 5)
-    log.delete_before(2)
+    pond.delete_before(log, 2)
     for offset in (-1, 1, 6):
         with pytest.raises(Refused) as refused:
             log.read(offset, 100)

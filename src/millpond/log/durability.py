@@ -1,0 +1,254 @@
+"""What a log owes the disk, how far the disk is sure, and the jobs that bring it there.
+
+A `SyncTicket` is packed so that a worker needs nothing of the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from millpond.base.ids import Offset
+from millpond.base.ports import Disk, File
+from millpond.log.failed_sync import mark_failed_sync
+from millpond.log.names import LOG
+from millpond.log.segment import Segment
+
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+
+TOGETHER_FROM = 12
+"""From this many logs on the whole file system is synced: it may hold other people's writes, but costs one call."""
+
+
+@dataclass(slots=True)
+class Away:
+    """The work of one log that is with a worker now.
+
+    It finds files by their names. So until it is back no other log may be made in a folder of the same name.
+    """
+
+    syncs: int = 0
+    others: int = 0
+    closed: bool = False
+    """The log is no more: work that has not begun must not begin."""
+
+    def __bool__(self) -> bool:
+        return self.syncs > 0 or self.others > 0
+
+
+@dataclass(slots=True)
+class SyncTicket:
+    """Everything below `offset` is synced once `run` has returned. Made and handed back on the loop."""
+
+    offset: Offset
+    disk: Disk
+    generation: int
+    away: Away | None
+    covered: list[tuple[Segment, int]] = field(default_factory=list)
+    """Segments with the sizes up to which they will be synced."""
+    files: list[File] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    """Files that are not open; a worker opens them one at a time. An index may not be there."""
+    folders: set[str] = field(default_factory=set)
+    notes: dict[str, Callable[[], bytes]] = field(default_factory=dict)
+    replacements: list[tuple[str, bytes]] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Sync it all; OSError means that nothing may be acknowledged. May run on any thread."""
+        for file in self.files:
+            file.sync()
+        for path in self.paths:
+            self._sync_closed(path)
+        # A file is only there after a power cut if its name is, too.
+        for folder in sorted(self.folders):
+            self.disk.sync_folder(folder)
+        for path, data in self.replacements:
+            self.disk.replace(path, data)
+
+    def _sync_closed(self, path: str) -> None:
+        try:
+            file = self.disk.open(path)
+        except FileNotFoundError:
+            if path.endswith(LOG):
+                raise
+            return
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether there is anything to do at all."""
+        return bool(self.files or self.paths or self.folders or self.replacements)
+
+    def add(self, segment: Segment, *, with_indexes: bool) -> None:
+        """Cover all that the segment has now."""
+        self.covered.append((segment, segment.size))
+        file = segment.open_file
+        if file is None:
+            self.paths.append(segment.path(LOG))
+        else:
+            file.retain()
+            self.files.append(file)
+        if with_indexes:
+            self.paths += segment.index_paths()
+
+    def release(self) -> None:
+        """Back on the loop: let the files go. Once is enough, more does no harm."""
+        for file in self.files:
+            file.release()
+        self.files = []
+        if self.away is not None:
+            self.away.syncs -= 1
+            self.away = None
+
+
+class Durability:
+    """What one log owes the disk, besides the end of its active segment."""
+
+    def __init__(self, disk: Disk, folder: str, synced_offset: int) -> None:
+        self.synced_offset = Offset(synced_offset)
+        self.failed: OSError | None = None
+        self.away = Away()
+        self.generation = 0
+        """How often the log has been cut back: a ticket from before says nothing about what was written since."""
+        self._disk = disk
+        self._folder = folder
+        self._folders: set[str] = {folder}
+        self._sealed: dict[Segment, None] = {}
+        self._notes: dict[str, Callable[[], bytes]] = {}
+        self._is_marked = False
+        """Whether the next opening will know of the failure."""
+
+    def __bool__(self) -> bool:
+        """Whether anything is owed."""
+        return bool(self._sealed or self._folders or self._notes)
+
+    # Owing
+
+    def owe_folder(self, path: str | None = None) -> None:
+        """Names in the folder (the log's own unless given) have changed."""
+        self._folders.add(path or self._folder)
+
+    def owe_segment(self, segment: Segment) -> None:
+        """A sealed segment was written to since the last sync."""
+        self._sealed[segment] = None
+
+    def owe_note(self, name: str, encode: Callable[[], bytes]) -> None:
+        """A small file of the log's folder has to be replaced."""
+        self._notes[name] = encode
+
+    def owe_nothing(self) -> None:
+        """The folder was found as a clean end had left it."""
+        self._folders, self._sealed, self._notes = set(), {}, {}
+
+    def forget(self, segment: Segment) -> None:
+        """The segment is gone."""
+        self._sealed.pop(segment, None)
+
+    def cut_back(self, offset: int) -> None:
+        """What lies from `offset` on is not safe any more."""
+        self.generation += 1
+        self.synced_offset = Offset(min(self.synced_offset, offset))
+
+    # Paying
+
+    def ticket(self, end_offset: Offset, active: Segment) -> SyncTicket:
+        """All that must be synced for everything appended so far."""
+        self.away.syncs += 1
+        ticket = SyncTicket(end_offset, self._disk, self.generation, self.away, folders=self._folders)
+        for segment in self._sealed:
+            ticket.add(segment, with_indexes=True)
+        if end_offset > self.synced_offset and active.size:
+            ticket.add(active, with_indexes=False)
+        ticket.notes = self._notes
+        ticket.replacements = [(f"{self._folder}/{name}", encode()) for name, encode in self._notes.items()]
+        self._folders, self._notes = set(), {}
+        return ticket
+
+    def settle(self, ticket: SyncTicket) -> None:
+        """The ticket's `run` has returned."""
+        ticket.release()
+        if ticket.generation != self.generation or self.away.closed:
+            return
+        for segment, size in ticket.covered:
+            if segment.size == size:
+                segment.unpin()
+                self._sealed.pop(segment, None)
+        self.synced_offset = max(self.synced_offset, ticket.offset)
+
+    def fail(self, error: OSError, ticket: SyncTicket | None = None) -> None:
+        """Close the log for good. What a failed sync lost stays lost, so a later success would prove nothing.
+
+        But if only a file could not be opened, for want of descriptors, nothing is lost: it is owed as before.
+        """
+        if ticket is not None:
+            ticket.release()
+            if error.errno in _NO_DESCRIPTOR:
+                self._folders |= ticket.folders
+                self._notes = ticket.notes | self._notes
+                return
+        if self.failed is None:
+            self.failed = error
+            self.mark_failure()
+
+    def mark_failure(self) -> None:
+        """Tell the next opening that the disk may lack what the page cache still has. Tried again until it is told.
+
+        It needs no sync: a power cut takes the page cache, too.
+        """
+        if self.failed is None or self._is_marked or self.away.closed:
+            return
+        with contextlib.suppress(OSError):
+            mark_failed_sync(self._disk, self._folder)
+            self._is_marked = True
+
+
+def run_tickets(disk: Disk, path: str, tickets: Sequence[SyncTicket]) -> list[OSError | None]:
+    """Run all tickets; how each fared. May run on any thread. `path` lies on the file system that holds the logs.
+
+    A thousand logs would need thousands of syncs; the system can do it in one or two.
+    """
+    if sum(ticket.is_owed for ticket in tickets) >= TOGETHER_FROM:
+        try:
+            errors = _run_together(disk, path, tickets)
+        except OSError as error:
+            # Whose bytes were lost nobody knows: all of them count as lost.
+            return [error] * len(tickets)
+        if errors is not None:
+            return errors
+    return [_error_of(ticket.run) for ticket in tickets]
+
+
+def _run_together(disk: Disk, path: str, tickets: Sequence[SyncTicket]) -> list[OSError | None] | None:
+    """How each fared; None where the system has no such call. What goes wrong in one folder (it may have been deleted
+    meanwhile) is that log's own matter; OSError is everybody's."""
+    asides: list[list[tuple[str, str]]] = [[] for _ in tickets]
+
+    def write(ticket: SyncTicket, written: list[tuple[str, str]]) -> None:
+        for name, data in ticket.replacements:
+            written.append((disk.write_aside(name, data), name))
+
+    def rename(written: list[tuple[str, str]]) -> None:
+        for aside, name in written:
+            disk.rename(aside, name)
+
+    errors = [_error_of(partial(write, *each)) for each in zip(tickets, asides, strict=True)]
+    if not disk.sync_everything(path):
+        return None
+    errors = [error or _error_of(partial(rename, written)) for error, written in zip(errors, asides, strict=True)]
+    if any(asides):
+        disk.sync_everything(path)
+    return errors
+
+
+def _error_of(work: Callable[[], None]) -> OSError | None:
+    try:
+        work()
+    except OSError as error:
+        return error
+    return None

@@ -1,0 +1,137 @@
+"""The files that logs keep open: opened when needed, the longest unused closed when there are too many.
+
+A process has a limited number of descriptors, and connections need them, too. A file that was written to stays open
+until it is synced, as a new descriptor might not hear of a write that has failed meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import OrderedDict
+
+from millpond.base.ports import Disk, File
+
+COUNT_MIN = 16
+COUNT_MAX = 1 << 16
+
+
+class TooManyOpen(OSError):
+    """All the files that may be open are being sent from or wait for a sync. That passes."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(errno.EMFILE, f"all {count} files that may be open are in use (see `ulimit -n`)")
+
+
+class OpenFiles:
+    """How many files may be open, and which of them were used last."""
+
+    __slots__ = ("_unpinned", "count_max", "disk", "pinned_count")
+
+    def __init__(self, disk: Disk, count_max: int = COUNT_MAX) -> None:
+        self.disk = disk
+        self.count_max = count_max
+        self.pinned_count = 0
+        self._unpinned: OrderedDict[CachedFile, None] = OrderedDict()
+
+    @classmethod
+    def of_process(cls, disk: Disk) -> OpenFiles:
+        """Half of what the process may open: the other half is for connections."""
+        return cls(disk, min(max(disk.files_max() // 2, COUNT_MIN), COUNT_MAX))
+
+    def __len__(self) -> int:
+        return len(self._unpinned) + self.pinned_count
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether so many files wait for a sync that it should not be put off."""
+        return 2 * self.pinned_count > self.count_max
+
+    def admit(self, cached: CachedFile, *, create: bool, urgent: bool) -> File:
+        """Open the file, in the place of another one if need be. What is urgent may go beyond the limit."""
+        if len(self) >= self.count_max:
+            self._close_oldest(urgent)
+        file = self.disk.open(cached.path, create=create)
+        self._unpinned[cached] = None
+        return file
+
+    def _close_oldest(self, urgent: bool) -> None:
+        for _ in range(len(self._unpinned)):
+            if len(self) < self.count_max:
+                return
+            oldest = next(iter(self._unpinned))
+            if oldest.is_held:
+                # Closing it would free nothing before it has been sent.
+                self.touch(oldest)
+            else:
+                oldest.close()
+        if len(self) >= self.count_max and not urgent:
+            raise TooManyOpen(self.count_max)
+
+    def touch(self, cached: CachedFile) -> None:
+        self._unpinned.move_to_end(cached)
+
+    def discard(self, cached: CachedFile) -> None:
+        if cached.is_pinned:
+            self.pinned_count -= 1
+        else:
+            self._unpinned.pop(cached, None)
+
+    def pin(self, cached: CachedFile) -> None:
+        del self._unpinned[cached]
+        self.pinned_count += 1
+
+    def unpin(self, cached: CachedFile) -> None:
+        self.pinned_count -= 1
+        self._unpinned[cached] = None
+
+
+class CachedFile:
+    """One file by its path, open or not."""
+
+    __slots__ = ("_file", "_files", "is_pinned", "path")
+
+    def __init__(self, files: OpenFiles, path: str) -> None:
+        self.path = path
+        self.is_pinned = False
+        self._files = files
+        self._file: File | None = None
+
+    def open(self, *, create: bool = False, urgent: bool = False) -> File:
+        """The open file, to be used at once."""
+        if self._file is None:
+            self._file = self._files.admit(self, create=create, urgent=urgent)
+        elif not self.is_pinned:
+            self._files.touch(self)
+        return self._file
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    @property
+    def is_held(self) -> bool:
+        return self._file is not None and self._file.is_held()
+
+    def pin(self) -> None:
+        """Keep the open file open: it is being written to."""
+        if not self.is_pinned:
+            self._files.pin(self)
+            self.is_pinned = True
+
+    def unpin(self) -> None:
+        if self.is_pinned:
+            self.is_pinned = False
+            self._files.unpin(self)
+
+    def close(self) -> None:
+        """Let it go; who has retained it may still read it."""
+        if self._file is not None:
+            self._files.discard(self)
+            self.is_pinned = False
+            self._file.close()
+            self._file = None
+
+    def move(self, files: OpenFiles, path: str) -> None:
+        """The closed file is found there from now on."""
+        assert self._file is None, f"{self.path} is open"
+        self._files, self.path = files, path

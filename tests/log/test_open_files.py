@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import pytest
+
+from millpond.base.errors import Refused
+from millpond.log.open_files import CachedFile, OpenFiles, TooManyOpen
+from millpond.sim.world.disk import SimDisk
+
+
+@pytest.fixture
+def disk():
+    disk = SimDisk()
+    disk.make_folder("/p")
+    for name in "abcdef":
+        disk.replace(f"/p/{name}", name.encode())
+    return disk
+
+
+def test_the_longest_unused_is_closed_and_opened_again_when_asked(disk):
+    files = OpenFiles(disk, 2)
+    a, b, c = (CachedFile(files, f"/p/{name}") for name in "abc")
+    a.open()
+    b.open()
+    a.open()
+    c.open()
+    assert [each.is_open for each in (a, b, c)] == [True, False, True]
+    assert b.open().read_at(0, 1) == b"b"
+    assert disk.open_files == len(files) == 2
+    for each in (a, b, c):
+        each.close()
+    assert disk.open_files == len(files) == 0
+
+
+def test_what_is_written_to_or_sent_from_stays_open(disk):
+    files = OpenFiles(disk, 3)
+    written, sent, other, more, last = (CachedFile(files, f"/p/{name}") for name in "abcde")
+    written.open()
+    written.pin()
+    held = sent.open()
+    held.retain()
+    other.open()
+    more.open()
+    assert [each.is_open for each in (written, sent, other)] == [True, True, False]
+    more.open().retain()
+    with pytest.raises(TooManyOpen):
+        last.open()
+    last.open(urgent=True)
+    assert len(files) == 4
+    assert not files.is_pressed
+    for each in (more, last):
+        each.open()
+        each.pin()
+    assert files.is_pressed
+    held.release()
+    written.unpin()
+    other.open()
+    assert not written.is_open
+    assert (len(files), files.pinned_count) == (3, 2)
+
+
+def test_few_files_stay_open_however_many_segments_are_read(pond, sim):
+    _, log = pond.open()
+    pond.fill(log, 400)
+    pond.sync(log)
+    assert len(log.segments) > 20
+    log.files.count_max = 8
+    for offset in range(0, 400, 5):
+        held = log.read(offset, 100).range
+        assert held.file.read_at(held.position, 61)
+        held.file.release()
+    assert sim.open_files <= 8 + 1, "and the lock of the folder"
+    assert list(pond.values(log)) == list(range(400))
+
+
+def test_a_file_that_is_closed_under_a_reader_stays_readable(pond):
+    _, log = pond.open()
+    pond.fill(log, 100)
+    pond.sync(log)
+    held = log.read(0, 100).range
+    log.segments[0].close()
+    assert log.segments[0].open_file is None
+    assert held.file.read_at(held.position, 61)
+    held.file.release()
+
+
+def test_when_all_files_wait_for_a_sync_clients_wait_and_the_broker_goes_on(pond):
+    _, log = pond.open()
+    pond.fill(log, 20)
+    assert log.files.pinned_count > 1
+    log.files.count_max = log.files.pinned_count
+    log.roll()
+    log.segments.active.close()
+    with pytest.raises(Refused, match="ulimit"):
+        pond.append(log, b"client's")
+    log.append(pond.batch(b"broker's"), leader_epoch=0, now_ms=pond.now_ms, from_client=False)
+    pond.sync(log)
+    assert log.files.pinned_count == 0
+    assert pond.append(log, b"client's") == 21
+
+
+def test_a_read_that_finds_all_files_in_use_has_nothing_yet(pond):
+    store, log = pond.open()
+    pond.fill(log, 60)
+    store.close()
+    _, log = pond.open()
+    log.files.count_max = 4
+    held, number = [], 0
+    while ranges := log.read_ranges(log.segments[number].base_offset, 100).ranges:
+        held += ranges
+        number += 1
+    assert 1 <= number <= 4
+    with pytest.raises(Refused, match="ulimit"):
+        log.read_batches(log.segments[number].base_offset, 100)
+    for each in held:
+        each.file.release()
+    assert log.read_ranges(log.segments[number].base_offset, 100).ranges
