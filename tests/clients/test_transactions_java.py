@@ -1,24 +1,18 @@
 """The Java client, which speaks transactions v2: fill, copy exactly once, read, fence; in both group protocols.
 
-Without Java or Maven Central this is skipped.
+Without Java or Maven this is skipped.
 """
 
 from __future__ import annotations
-
-import os
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from support.groups import NODE_SETTINGS as GROUP_SETTINGS
 from support.groups import fetch_offsets
-from support.jars import class_path
+from support.java_programs import compiled, run_java
 from support.node import Node
 from support.raw_transactions import NODE_SETTINGS, committed_values, state_of
 
-SOURCE = Path(__file__).parent / "java" / "CopyExactlyOnce.java"
 RECORDS = 100
 
 
@@ -31,15 +25,7 @@ def node(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def classpath(tmp_path_factory):
-    """Our program, compiled, and what it needs."""
-    archives = class_path("client")
-    if shutil.which("javac") is None:
-        pytest.skip("there is no Java compiler here: apt-get install openjdk-17-jdk-headless")
-    folder = tmp_path_factory.mktemp("classes")
-    words = ["javac", "-nowarn", "-cp", archives, "-d", str(folder), str(SOURCE)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return os.pathsep.join([str(folder), archives])
+    return compiled(tmp_path_factory.mktemp("classes"))
 
 
 @pytest.mark.slow
@@ -48,12 +34,7 @@ def test_the_java_client_copies_exactly_once(node, raw, topic, classpath, protoc
     source, target = f"{topic}-in", f"{topic}-out"
     raw.create_topic(source, 2)
     raw.create_topic(target, 2)
-    words = ["java", "-XX:TieredStopAtLevel=1", "-cp", classpath, "CopyExactlyOnce"]
-    done = subprocess.run(
-        [*words, node.bootstrap, source, target, protocol], capture_output=True, text=True, timeout=55, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    *values, fencing = done.stdout.split("\n")[:-1]
+    *values, fencing = run_java(classpath, "CopyExactlyOnce", node.bootstrap, source, target, protocol)
     assert fencing == "fenced"
     assert sorted(map(int, values)) == list(range(RECORDS))
     for partition in range(2):
