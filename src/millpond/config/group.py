@@ -48,7 +48,9 @@ GROUP = Registry(
             "Whether open and aborted transactions are read.",
             one_of("read_uncommitted", "read_committed"),
         ),
-        _unused("share.delivery.count.limit", 5, "How often a record is handed out before it is given up.", at_least(1)),
+        _unused(
+            "share.delivery.count.limit", 5, "How often a record is handed out before it is given up.", at_least(1)
+        ),
         _unused("share.partition.max.record.locks", 2000, "How many records may be handed out at once.", at_least(1)),
         _unused("share.renew.acknowledge.enable", True, "Whether members may keep a record for longer."),
         _unused("streams.session.timeout.ms", 45_000, "When a silent member is thought gone.", at_least(1)),

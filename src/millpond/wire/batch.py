@@ -186,7 +186,7 @@ def walk(buffer: Buffer, position: int = 0, end: int | None = None) -> Iterator[
 def patch_offset_and_epoch(
     buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int
 ) -> None:
-    """Give the batch its place in the log. Both fields lie outside the CRC."""
+    """Give the batch its offset in the log. Both fields lie outside the CRC."""
     _OFFSET.pack_into(buffer, position, base_offset)
     _EPOCH.pack_into(buffer, position + 12, leader_epoch)
 

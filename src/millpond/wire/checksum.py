@@ -21,8 +21,8 @@ class Checksum(Protocol):
 
 def _load() -> Checksum:
     package = find_spec("crc32c")
-    places = None if package is None else package.submodule_search_locations
-    spec = None if places is None else PathFinder.find_spec("_crc32c", list(places))
+    folders = None if package is None else package.submodule_search_locations
+    spec = None if folders is None else PathFinder.find_spec("_crc32c", list(folders))
     if spec is None or spec.loader is None:
         # Built in another way than we know: then the slow door is the right one.
         from crc32c import crc32c as slowly_found

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Self
 
 from millpond.base.errors import MalformedMessage
 from millpond.base.ports import Buffer, ReplyPart
-from millpond.wire import generate, notation, runtime
-from millpond.wire.decoding import DecoderGenerator
-from millpond.wire.encoding import EncoderGenerator
+from millpond.wire import generator, notation, runtime
+from millpond.wire.decoder import DecoderGenerator
+from millpond.wire.encoder import EncoderGenerator
 
 Decoder = Callable[[memoryview, int, int, int], tuple[Any, int]]
 Encoder = Callable[[Any], list[ReplyPart]]
@@ -88,7 +88,7 @@ def build(message: notation.Message) -> type[Message]:
     """The class of a message, with the classes of its structures as attributes."""
     lines: list[str] = []
     for each in (message.root, *message.structs):
-        lines += generate.constructor_lines(each)
+        lines += generator.constructor_lines(each)
     made: dict[str, Any] = dict(runtime.NAMES, UNSET=object())
     exec(compile("\n".join(lines), f"<{message.name}>", "exec"), made)
     extra: dict[str, Any] = {
@@ -140,7 +140,7 @@ def _compile_encoder(cls: type[Message], version: int) -> tuple[Encoder, list[st
     return found
 
 
-def _compiled(cls: type[Message], source: generate.Source, title: str) -> dict[str, Any]:
+def _compiled(cls: type[Message], source: generator.Source, title: str) -> dict[str, Any]:
     scope: dict[str, Any] = {**runtime.NAMES, **source.names}
     for name, each in source.structs.items():
         scope[name] = cls if each is cls._schema.root else getattr(cls, each.name)

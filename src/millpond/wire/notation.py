@@ -105,7 +105,7 @@ class Line(NamedTuple):
 def parse(text: str) -> list[Message]:
     """All messages of one schema file."""
     lines = list(_lines(text))
-    heads = [place for place, line in enumerate(lines) if line.depth == 0]
+    heads = [index for index, line in enumerate(lines) if line.depth == 0]
     if lines and (not heads or heads[0] != 0):
         raise SchemaError(f"line {lines[0].number}: a message begins at the margin")
     ends = [*heads[1:], len(lines)]
@@ -142,14 +142,14 @@ class _MessageParser:
 
     def parse(self, lines: list[Line]) -> Message:
         root = Struct(self.name)
-        place = self._fields(lines, 0, 1, self.versions, root)
-        while place < len(lines) and lines[place].words[0] == "struct":
-            line = lines[place]
+        index = self._fields(lines, 0, 1, self.versions, root)
+        while index < len(lines) and lines[index].words[0] == "struct":
+            line = lines[index]
             if line.depth != 1 or len(line.words) != 2:
                 raise SchemaError(f"line {line.number}: expected 'struct <Name>', one level deep")
-            place = self._fields(lines, place + 1, 2, self.versions, self._struct(line.words[1]))
-        if place < len(lines):
-            raise SchemaError(f"line {lines[place].number}: indented deeper than what holds it")
+            index = self._fields(lines, index + 1, 2, self.versions, self._struct(line.words[1]))
+        if index < len(lines):
+            raise SchemaError(f"line {lines[index].number}: indented deeper than what holds it")
         for struct in self.structs.values():
             if not struct.fields:
                 raise SchemaError(f"{self.name}: structure {struct.name} is not declared")
@@ -158,18 +158,18 @@ class _MessageParser:
             self.kind, self.name, self.key, self.versions, self.flexible_from, root, tuple(self.structs.values())
         )
 
-    def _fields(self, lines: list[Line], place: int, depth: int, outer: Versions, into: Struct) -> int:
-        """Read the fields at this depth into `into`; returns the place of the first line that is not one of them."""
-        while place < len(lines) and lines[place].depth == depth and lines[place].words[0] != "struct":
-            line = lines[place]
+    def _fields(self, lines: list[Line], index: int, depth: int, outer: Versions, into: Struct) -> int:
+        """Read the fields at this depth into `into`; returns the index of the first line that is not one of them."""
+        while index < len(lines) and lines[index].depth == depth and lines[index].words[0] != "struct":
+            line = lines[index]
             field = self._field(line, outer)
             if any(other.name == field.name for other in into.fields):
                 raise SchemaError(f"line {line.number}: {into.name} has {field.name} twice")
             into.fields.append(field)
-            place += 1
-            if place < len(lines) and lines[place].depth == depth + 1 and field.struct:
-                place = self._fields(lines, place, depth + 1, field.versions, field.struct)
-        return place
+            index += 1
+            if index < len(lines) and lines[index].depth == depth + 1 and field.struct:
+                index = self._fields(lines, index, depth + 1, field.versions, field.struct)
+        return index
 
     def _field(self, line: Line, outer: Versions) -> Field:
         if len(line.words) < 2:

@@ -192,7 +192,7 @@ def retained(
     header = header._replace(record_count=len(spans))
     if delete_horizon_ms is None or not sets_horizon:
         return _assemble(header, b"".join([section[start:end] for start, end, _, _ in spans]))
-    # The horizon takes the place of the base timestamp, so every record's distance to it changes.
+    # The horizon stands where the base timestamp stood, so every record's distance to it changes.
     shift = header.base_timestamp - delete_horizon_ms
     parts: list[Buffer] = []
     for _, end, timestamp_delta, after_timestamp in spans:

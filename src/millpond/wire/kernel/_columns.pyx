@@ -452,16 +452,16 @@ cdef inline int64_t _varlong(Cursor* cursor) except? -9223372036854775807:
 cdef uint64_t _raw_varint(Cursor* cursor, int bytes_max) except? 18446744073709551615ULL:
     cdef uint64_t raw = 0
     cdef uint8_t byte
-    cdef int place
-    for place in range(bytes_max):
+    cdef int index
+    for index in range(bytes_max):
         if cursor.at >= cursor.size:
             raise MalformedMessage("a record is cut off")
         byte = cursor.start[cursor.at]
         cursor.at += 1
         # The tenth byte has room for one bit only.
-        if place == 9 and byte & 0x7E:
+        if index == 9 and byte & 0x7E:
             raise MalformedMessage("a varint is beyond 64 bits")
-        raw |= <uint64_t>(byte & 0x7F) << (7 * place)
+        raw |= <uint64_t>(byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return raw
     raise MalformedMessage(f"a varint has more than {bytes_max} bytes")
@@ -476,7 +476,7 @@ cdef inline bint _overflows(int64_t base, int64_t delta) noexcept:
 cdef bint _is_utf8(const uint8_t* text, Py_ssize_t size) noexcept:
     """As Python decodes it: shortest forms only, no surrogates, nothing beyond U+10FFFF."""
     cdef Py_ssize_t at = 0
-    cdef Py_ssize_t more, place
+    cdef Py_ssize_t more, index
     cdef uint8_t byte, low, high
     while at < size:
         byte = text[at]
@@ -490,8 +490,8 @@ cdef bint _is_utf8(const uint8_t* text, Py_ssize_t size) noexcept:
         high = 0x9F if byte == 0xED else 0x8F if byte == 0xF4 else 0xBF
         if more > size - at or not low <= text[at] <= high:
             return False
-        for place in range(1, more):
-            if text[at + place] & 0xC0 != 0x80:
+        for index in range(1, more):
+            if text[at + index] & 0xC0 != 0x80:
                 return False
         at += more
     return True

@@ -283,16 +283,16 @@ cdef int64_t _varlong(Cursor* cursor) except? -9223372036854775807:
 cdef uint64_t _raw_varint(Cursor* cursor, int bytes_max) except? 18446744073709551615ULL:
     cdef uint64_t raw = 0
     cdef uint8_t byte
-    cdef int place
-    for place in range(bytes_max):
+    cdef int index
+    for index in range(bytes_max):
         if cursor.at >= cursor.size:
             raise MalformedMessage("a record is cut off")
         byte = cursor.start[cursor.at]
         cursor.at += 1
         # The tenth byte has room for one bit only.
-        if place == 9 and byte & 0x7E:
+        if index == 9 and byte & 0x7E:
             raise MalformedMessage("a varint is beyond 64 bits")
-        raw |= <uint64_t>(byte & 0x7F) << (7 * place)
+        raw |= <uint64_t>(byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return raw
     raise MalformedMessage(f"a varint has more than {bytes_max} bytes")

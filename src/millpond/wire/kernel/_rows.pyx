@@ -178,7 +178,7 @@ def encode_rows(rows, selection, Py_ssize_t at, int64_t bytes_max, int64_t times
     cdef Py_ssize_t selected = held.view.len // <Py_ssize_t>sizeof(int32_t)
     cdef Py_ssize_t taken = 0
     cdef Py_ssize_t size = 0
-    cdef Py_ssize_t place
+    cdef Py_ssize_t index
     cdef int64_t base_timestamp, max_timestamp, length
     cdef Record record
     cdef uint8_t* out
@@ -187,8 +187,8 @@ def encode_rows(rows, selection, Py_ssize_t at, int64_t bytes_max, int64_t times
     table.open(rows)
     chosen += at * sizeof(int32_t)
     base_timestamp = max_timestamp = table.timestamp(_row(table, chosen, 0))
-    for place in range(selected - at):
-        _measure(table, _row(table, chosen, place), base_timestamp, place, &record)
+    for index in range(selected - at):
+        _measure(table, _row(table, chosen, index), base_timestamp, index, &record)
         length = _varint_bytes(record.length) + record.length
         if taken and size + length > bytes_max:
             break
@@ -197,15 +197,15 @@ def encode_rows(rows, selection, Py_ssize_t at, int64_t bytes_max, int64_t times
         max_timestamp = max(max_timestamp, base_timestamp + record.timestamp_delta)
     payload = PyBytes_FromStringAndSize(NULL, size)
     out = <uint8_t*>PyBytes_AS_STRING(payload)
-    for place in range(taken):
-        _measure(table, _row(table, chosen, place), base_timestamp, place, &record)
+    for index in range(taken):
+        _measure(table, _row(table, chosen, index), base_timestamp, index, &record)
         out = _write(out, table, &record)
     assert out == <uint8_t*>PyBytes_AS_STRING(payload) + size
     return EncodedRows(payload, taken, base_timestamp, max_timestamp)
 
 
-cdef inline Py_ssize_t _row(Table table, const uint8_t* chosen, Py_ssize_t place) except -1:
-    cdef int32_t row = _int32(chosen, place)
+cdef inline Py_ssize_t _row(Table table, const uint8_t* chosen, Py_ssize_t index) except -1:
+    cdef int32_t row = _int32(chosen, index)
     if not 0 <= row < table.count:
         raise ValueError(f"row {row} of {table.count} was selected")
     return row

@@ -230,9 +230,9 @@ def _varlong(data: bytes, at: int) -> tuple[int, int]:
 
 def _varint_tail(data: bytes, at: int, bytes_max: int) -> tuple[int, int]:
     raw = 0
-    for place in range(bytes_max):
-        byte = data[at + place]
-        raw |= (byte & 0x7F) << 7 * place
+    for index in range(bytes_max):
+        byte = data[at + index]
+        raw |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
-            return raw, at + place + 1
+            return raw, at + index + 1
     raise MalformedMessage(f"a varint has more than {bytes_max} bytes")

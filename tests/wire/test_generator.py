@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from millpond.base.errors import MalformedMessage
-from millpond.wire.decoding import DecoderGenerator
-from millpond.wire.encoding import EncoderGenerator
+from millpond.wire.decoder import DecoderGenerator
+from millpond.wire.encoder import EncoderGenerator
 
 ALL_BYTES_V0 = (
     b"\1"

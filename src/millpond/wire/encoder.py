@@ -7,7 +7,7 @@ what Python raises; the caller turns all of these into ValueError with the field
 
 from __future__ import annotations
 
-from millpond.wire.generate import Generator, Run, Source
+from millpond.wire.generator import Generator, Run, Source
 from millpond.wire.notation import Field, Struct
 from millpond.wire.runtime import FIXED
 

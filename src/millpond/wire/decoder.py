@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 
-from millpond.wire.generate import Generator, Source, default_expression, minimal_size
+from millpond.wire.generator import Generator, Source, default_expression, minimal_size
 from millpond.wire.notation import Field, Struct
 from millpond.wire.runtime import FIXED, STRING_LENGTH_MAX
 

@@ -4,7 +4,7 @@ All structures are inlined into loops of one function. Neighbouring fixed-size f
 opens the next variable one, become a single precompiled `struct`. The checks in the source never name a field:
 `Source.fields` says which field each line is about, and whoever runs the code looks it up when a line fails.
 
-This file has what both sides share, and the constructors; `decoding.py` and `encoding.py` write the two functions.
+This file has what both sides share, and the constructors; `decoder.py` and `encoder.py` write the two functions.
 The names that generated code uses come from `runtime.py`.
 """
 
