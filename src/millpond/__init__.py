@@ -36,6 +36,7 @@ __all__ = [
     "Send",
     "SendFailed",
     "SqliteIds",
+    "StoreFailed",
     "Timeout",
     "UnknownTopic",
     "Worker",

@@ -17,7 +17,7 @@ from typing import Any
 from confluent_kafka import Producer as RawProducer
 
 from millpond import Message, RedisIds, Retry, Send, SqliteIds, Worker
-from millpond.client import engine, settling, transactions
+from millpond.client import engine, settlers, transactions
 
 TOLD = dict(word.split("=", 1) for word in sys.argv[1:])
 MARK = Path(TOLD.get("mark", "/nonexistent/mark"))
@@ -100,8 +100,8 @@ def around_commit(commit: Any) -> Any:
 
 def main() -> None:
     transactions.RawProducer = DyingRaw  # type: ignore[assignment,misc]
-    settling.commit = around_commit(settling.commit)
-    assert engine.AtLeastOnce is settling.AtLeastOnce
+    settlers.commit = around_commit(settlers.commit)
+    assert engine.AtLeastOnce is settlers.AtLeastOnce
     store: Any = None
     if "store" in TOLD:
         kind, _, path = TOLD["store"].partition(":")

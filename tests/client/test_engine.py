@@ -37,9 +37,9 @@ def test_every_record_is_processed_and_committed(cluster) -> None:
     worker.run(cluster.bootstrap, until_idle_s=IDLE_S)
     assert sorted(seen) == sorted(VALUES)
     assert worker.stats.processed == 60
-    places = [TopicPartition(topic, n) for n in range(4)]
+    partitions = [TopicPartition(topic, n) for n in range(4)]
     with Consumer(group, [topic], bootstrap=cluster.bootstrap) as consumer:
-        assert sum(at or 0 for at in consumer.committed(places).values()) == 60
+        assert sum(at or 0 for at in consumer.committed(partitions).values()) == 60
 
 
 def test_poison_goes_to_the_dead_letters_and_the_partition_moves_on(cluster) -> None:
@@ -267,7 +267,7 @@ def test_no_more_than_agreed_is_taken_while_handlers_are_slow(pond) -> None:
         time.sleep(2.0)  # longer than a session: it is full, paused, and still a member
         assert len(began) == 2
         assert worker._engine is not None
-        assert worker._engine._under_way() == 5
+        assert len(worker._engine._in_flight) == 5
         gate.set()
         assert eventually(lambda: worker.stats.processed == 60, 20)
     finally:

@@ -56,7 +56,7 @@ def test_exactly_once_is_transactional_unless_there_is_a_store() -> None:
 
 def test_each_topic_has_its_retry_topics() -> None:
     retries = Retry(2, first_s=5, order="none")
-    assert Options(["a", "b"], "g", retries=retries).retry_topics() == ["a.retry.5s", "b.retry.5s"]
+    assert Options(["a", "b"], "g", retries=retries).retry_topics() == {"a.retry.5s": 6.0, "b.retry.5s": 6.0}
 
 
 def test_type_checkers_know_the_same_options() -> None:

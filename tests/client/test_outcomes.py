@@ -18,8 +18,8 @@ OPTIONS = Options(["orders"], "billing", retries=Retry(3, first_s=60, order="non
 
 
 def job(attempts: int = 1, **more) -> Job:  # type: ignore[no-untyped-def]
-    message = Message("orders", 0, 9, value=b"v", **more)
-    return Job(message, TopicPartition("orders", 0), Progress(), origin_of(message), None, attempts)
+    message = Message("orders", 0, 9, value=b"v")
+    return Job(message, TopicPartition("orders", 0), Progress(), origin_of(message), None, attempts, **more)
 
 
 def test_tries_are_counted_and_hopeless_errors_have_none() -> None:
@@ -30,7 +30,7 @@ def test_tries_are_counted_and_hopeless_errors_have_none() -> None:
 
 
 def test_a_record_for_a_retry_topic_is_due_after_its_delay_and_keeps_its_redrives() -> None:
-    sent = to_retry_topic(OPTIONS, job(1, headers=(("dlq.redriven", b"3"),)))
+    sent = to_retry_topic(OPTIONS, job(1, redriven=3))
     headers = dict(header_list(sent.headers))
     assert sent.topic == "orders.retry.1m"
     assert 59 < int(headers["retry.due"] or b"") / 1000 - time.time() < 73

@@ -39,7 +39,7 @@ def stubbed(monkeypatch: pytest.MonkeyPatch) -> Any:
     return stub
 
 
-@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once", "at_most_once"])
 def test_workers_never_handle_what_is_not_theirs_and_skip_nothing(stubbed: Any, seed: int, delivery: Any) -> None:
     chance = random.Random(seed)
     group = Group(seed, lose_chance=0.0 if delivery == "at_most_once" else 0.02)

@@ -6,9 +6,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from redis.exceptions import ResponseError
 
 from millpond import MissingExtra, RedisIds
-from millpond.client.redis_ids import AlreadyProcessed
+from millpond.client.errors import AlreadyProcessed, StoreFailed
 
 
 @pytest.fixture
@@ -51,6 +52,26 @@ def test_who_comes_second_at_the_same_time_does_nothing(ids: RedisIds, redis_url
         slow()
     redis = pytest.importorskip("redis")
     assert redis.Redis.from_url(redis_url).get("count-race") == b"1"
+
+
+def test_a_redis_that_takes_no_writes_is_the_store_s_fault_and_a_wrong_command_is_not(
+    ids: RedisIds, redis_url: str
+) -> None:
+    redis = pytest.importorskip("redis").Redis.from_url(redis_url)
+    redis.set("a-text", "x")
+
+    def use(record_id: str) -> None:
+        with ids.once(record_id) as unit:
+            unit.lpush("a-text", 1)
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        use("wrong")
+    redis.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(StoreFailed, match="NOREPLICAS"):
+            use("refused")
+    finally:
+        redis.config_set("min-replicas-to-write", 0)
 
 
 def test_ids_expire(ids: RedisIds, redis_url: str, request: pytest.FixtureRequest) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from millpond import ConfigError, Message, Retry
 from millpond.client.dead_letters import Origin, origin_of
 from millpond.client.message import header_list
-from millpond.client.retry import read_waited, retry_record, retry_topic
+from millpond.client.retry import read_new, read_retried, retry_record, retry_topic
 
 
 def test_the_three_ways_to_back_off() -> None:
@@ -33,8 +33,8 @@ def test_jitter_only_adds_and_never_more_than_it_may(failed: int, chance: float)
 def test_long_delays_wait_in_topics_unless_order_is_kept() -> None:
     retry = Retry(6, first_s=1, order="none", topics_from_s=4)
     assert [retry.waits_in_topic(failed) for failed in range(1, 6)] == [False, False, True, True, True]
-    assert retry.topics("orders") == ["orders.retry.4s", "orders.retry.8s", "orders.retry.16s"]
-    assert Retry(6, first_s=60, order="key").topics("orders") == []
+    assert retry.topics("orders") == {"orders.retry.4s": 4.8, "orders.retry.8s": 9.6, "orders.retry.16s": 19.2}
+    assert Retry(6, first_s=60, order="key").topics("orders") == {}
 
 
 @pytest.mark.parametrize(
@@ -46,31 +46,32 @@ def test_retry_topics_are_named_by_their_delay(delay_s: float, name: str) -> Non
 
 def test_a_record_remembers_through_retry_topics_where_it_came_from() -> None:
     origin = Origin("orders", 3, 77, 1_700_000_000_000)
-    message = Message(
-        "orders", 3, 77, 1, b"k", b"v", (("own", b"1"), ("retry.attempts", b"1"), ("dlq.redriven", b"2"))
-    )
-    sent = retry_record(
-        message,
-        to="orders.retry.5s",
-        origin=origin,
-        attempts=2,
-        due_ms=99,
-        group="g",
-        redriven=("dlq.redriven", b"2"),
-    )
+    message = Message("orders", 3, 77, 1, b"k", b"v", (("own", b"1"),))
+    sent = retry_record(message, to="orders.retry.5s", origin=origin, attempts=2, due_ms=99, group="g", redriven=2)
     waiting = Message(sent.topic, 0, 0, 0, b"k", b"v", tuple(header_list(sent.headers)))
-    found = read_waited(waiting)
-    assert (found.origin, found.attempts, found.due_ms, found.group) == (origin, 2, 99, "g")
-    assert waiting.header("own") == b"1"
-    assert waiting.header("dlq.redriven") == b"2"
-    assert [name for name, _ in waiting.headers].count("retry.attempts") == 1
+    taken = read_retried(waiting)
+    assert (taken.origin, taken.attempts, taken.due_ms, taken.group, taken.redriven) == (origin, 2, 99, "g", 2)
+    assert taken.message.headers == (("own", b"1"),), "a handler sees only what others put there"
 
 
-def test_other_records_and_damaged_headers_are_new_records() -> None:
-    plain = Message("orders", 0, 4)
-    assert read_waited(plain).origin == origin_of(plain)
-    damaged = Message("orders", 0, 4, headers=(("retry.topic", b"orders"), ("retry.offset", b"x")))
-    assert read_waited(damaged).attempts == 0
+def test_damaged_headers_in_a_retry_topic_make_a_new_record() -> None:
+    damaged = Message("orders.retry.5s", 0, 4, headers=(("retry.topic", b"orders"), ("retry.offset", b"x")))
+    assert read_retried(damaged).attempts == 0
+    assert read_retried(damaged).origin == origin_of(damaged)
+
+
+def test_elsewhere_our_headers_are_not_believed() -> None:
+    foreign = (("retry.topic", b"other"), ("retry.group", b"other"), ("retry.attempts", b"9"), ("own", b"1"))
+    taken = read_new(Message("orders", 0, 4, headers=foreign))
+    assert (taken.origin.topic, taken.attempts, taken.group, taken.due_ms) == ("orders", 0, None, 0)
+    assert taken.message.headers == foreign, "they are whose they are"
+
+
+def test_a_redriven_record_s_count_is_kept_from_the_handler_but_a_dead_letter_is_whole() -> None:
+    redriven = read_new(Message("orders", 0, 4, headers=(("own", b"1"), ("dlq.redriven", b"2"))))
+    assert (redriven.redriven, redriven.message.headers) == (2, (("own", b"1"),))
+    letter = Message("orders.dlq", 0, 4, headers=(("dlq.topic", b"orders"), ("dlq.redriven", b"2")))
+    assert read_new(letter).message == letter
 
 
 @pytest.mark.parametrize(

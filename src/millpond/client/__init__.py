@@ -18,11 +18,12 @@ from millpond.client.errors import (
     MissingExtra,
     Reject,
     SendFailed,
+    StoreFailed,
     Timeout,
     UnknownTopic,
 )
 from millpond.client.message import Delivery, Message, Send
-from millpond.client.partitioning import RoundRobin, by_key, salted, unsalted
+from millpond.client.partitioner import RoundRobin, by_key, salted, unsalted
 from millpond.client.payloads import registry_decoder, registry_serializer
 from millpond.client.processed_ids import ProcessedIds, SqliteIds
 from millpond.client.producer import Producer
@@ -55,6 +56,7 @@ __all__ = [
     "Send",
     "SendFailed",
     "SqliteIds",
+    "StoreFailed",
     "Timeout",
     "UnknownTopic",
     "Worker",

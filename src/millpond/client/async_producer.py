@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import Any, Unpack
 
-from millpond.client.delivering import Acks
 from millpond.client.errors import BufferFull
+from millpond.client.inner_producer import Acks
 from millpond.client.message import Delivery, HeadersGiven
 from millpond.client.producer import Producer, ProducerGiven, WhenFull
 

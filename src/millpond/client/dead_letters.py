@@ -1,7 +1,7 @@
 """Dead letters: a record that could not be processed, whole, with headers that say where it was and what failed.
 
 Numbers are decimal text, times are milliseconds since 1970. The record's own key, value and headers stay as they
-were; what an earlier round in the dead letters or the retry topics had added is replaced.
+were; what an earlier round in the dead letters had added is replaced.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ GROUP: Final = "dlq.group"
 TIME: Final = "dlq.time"
 REDRIVEN: Final = "dlq.redriven"
 """How often the record has been sent back from the dead letters. Stays on the record when it is."""
-
-RETRY_PREFIX: Final = "retry."
-"""Headers of the worker's own retry topics; never part of a dead letter."""
 
 ERROR_MESSAGE_CHARACTERS_MAX: Final = 2_000
 TRACEBACK_CHARACTERS_MAX: Final = 8_000
@@ -66,9 +63,17 @@ def origin_of(message: Message) -> Origin:
 
 
 def dead_letter(
-    message: Message, error: BaseException, *, to: str, origin: Origin, attempts: int, group: str, now_ms: int
+    message: Message,
+    error: BaseException,
+    *,
+    to: str,
+    origin: Origin,
+    attempts: int,
+    group: str,
+    now_ms: int,
+    redriven: int | None = None,
 ) -> Send:
-    """The record to put into the dead-letter topic `to`."""
+    """The record to put into the dead-letter topic `to`. Without `redriven`, its header counts."""
     added: list[Header] = [
         (TOPIC, origin.topic.encode()),
         (PARTITION, b"%d" % origin.partition),
@@ -80,14 +85,14 @@ def dead_letter(
         (ERROR_TRACEBACK, _traceback(error).encode(errors="replace")),
         (GROUP, group.encode()),
         (TIME, b"%d" % now_ms),
-        (REDRIVEN, b"%d" % redriven_count(message)),
+        (REDRIVEN, b"%d" % (redriven_count(message) if redriven is None else redriven)),
     ]
     return Send(to, message.value, message.key, (*own_headers(message.headers), *added))
 
 
 def own_headers(headers: Headers) -> Headers:
     """The headers that the record's first sender gave it."""
-    return tuple(each for each in headers if not each[0].startswith((PREFIX, RETRY_PREFIX)))
+    return tuple(each for each in headers if not each[0].startswith(PREFIX))
 
 
 def redriven_count(message: Message) -> int:
@@ -98,7 +103,7 @@ def read_dead_letter(message: Message) -> DeadLetter:
     """DecodeFailed for a record that no worker put here."""
     topic = message.header(TOPIC)
     if topic is None:
-        raise DecodeFailed(f"{message.place()} has no header {TOPIC!r}: it is not a dead letter")
+        raise DecodeFailed(f"{message} has no header {TOPIC!r}: it is not a dead letter")
     origin = Origin(
         topic.decode(errors="replace"),
         _number(message, PARTITION, -1),

@@ -43,8 +43,8 @@ ADVICE = {
 
 def advice_on(error: KafkaError) -> str:
     """The error in words, with what to do about it where we know."""
-    told = ADVICE.get(error.name())
-    return f"{error.str()} ({error.name()})" + (f"; {told}" if told else "")
+    advice = ADVICE.get(error.name())
+    return f"{error.str()} ({error.name()})" + (f"; {advice}" if advice else "")
 
 
 class MissingExtra(ClientError, ImportError):
@@ -77,6 +77,14 @@ class DecodeFailed(ClientError):
 
 class HandlerFailed(ClientError):
     """A record failed for good and there is no dead-letter topic to put it in, so the worker stopped before it."""
+
+
+class StoreFailed(ClientError):
+    """The store of processed ids cannot be used. Not the record's fault: it is tried again, never a dead letter."""
+
+
+class AlreadyProcessed(ClientError):
+    """Another worker finished the same record meanwhile; nothing of this run was done."""
 
 
 class Reject(Exception):

@@ -47,15 +47,15 @@ class Message:
         try:
             return (self.value or b"").decode()
         except UnicodeDecodeError as fault:
-            raise DecodeFailed(f"{self.place()}: the value is not UTF-8 text: {fault}") from fault
+            raise DecodeFailed(f"{self}: the value is not UTF-8 text: {fault}") from fault
 
     def json(self) -> Any:
         if self.value is None:
-            raise DecodeFailed(f"{self.place()}: a record without a value is no JSON")
+            raise DecodeFailed(f"{self}: a record without a value is no JSON")
         try:
             return json.loads(self.value)
         except ValueError as fault:
-            raise DecodeFailed(f"{self.place()}: the value is not JSON: {fault}") from fault
+            raise DecodeFailed(f"{self}: the value is not JSON: {fault}") from fault
 
     def as_(self, kind: type[T]) -> T:
         """The value as a bytes, str, dict, dataclass, msgspec.Struct or pydantic model."""
@@ -64,7 +64,7 @@ class Message:
         decoded: T = decoder_for(cast(Any, kind))(self)
         return decoded
 
-    def place(self) -> str:
+    def __str__(self) -> str:
         return f"{self.topic}[{self.partition}]@{self.offset}"
 
 

@@ -77,8 +77,13 @@ class Options:
     def is_transactional(self) -> bool:
         return self.delivery == "exactly_once" and self.processed is None
 
-    def retry_topics(self) -> list[str]:
-        return [name for topic in self.topics for name in self.retries.topics(topic)]
+    def retry_topics(self) -> dict[str, float]:
+        """All that it reads beside its topics, and how long a record waits there at most."""
+        return {name: longest_s for topic in self.topics for name, longest_s in self.retries.topics(topic).items()}
+
+    def home(self, topic: str) -> str:
+        """The topic whose records these are: of a retry topic, the one it belongs to."""
+        return next((each for each in self.topics if topic in self.retries.topics(each)), topic)
 
 
 def check(options: Options, handler: Handler) -> None:

@@ -6,7 +6,7 @@ import time
 from math import ceil
 
 from millpond.client.connection import LOG
-from millpond.client.dead_letters import REDRIVEN, dead_letter
+from millpond.client.dead_letters import dead_letter
 from millpond.client.errors import DecodeFailed, HandlerFailed, Reject
 from millpond.client.message import Send
 from millpond.client.options import Options
@@ -14,7 +14,7 @@ from millpond.client.progress import Job
 from millpond.client.retry import retry_record, retry_topic
 
 
-def is_worth_another_try(options: Options, job: Job, error: Exception) -> bool:
+def is_worth_another_try(options: Options, job: Job, error: BaseException) -> bool:
     """A payload that cannot be read, or was rejected, gets no better by waiting."""
     hopeless = isinstance(error, (DecodeFailed, Reject, *options.retries.give_up_on))
     return not hopeless and job.attempts < options.retries.tries
@@ -22,19 +22,18 @@ def is_worth_another_try(options: Options, job: Job, error: Exception) -> bool:
 
 def to_retry_topic(options: Options, job: Job) -> Send:
     retries = options.retries
-    counted = job.message.header(REDRIVEN)
     return retry_record(
         job.message,
-        to=retry_topic(job.origin.topic, retries.plain_delay_s(job.attempts)),
+        to=retry_topic(options.home(job.partition.topic), retries.plain_delay_s(job.attempts)),
         origin=job.origin,
         attempts=job.attempts,
         due_ms=ceil((time.time() + retries.delay_s(job.attempts)) * 1000),
         group=options.group,
-        redriven=None if counted is None else (REDRIVEN, counted),
+        redriven=job.redriven,
     )
 
 
-def to_dead_letters(options: Options, job: Job, error: Exception) -> Send:
+def to_dead_letters(options: Options, job: Job, error: BaseException) -> Send:
     """HandlerFailed when there is no topic for them."""
     if options.dead_letters is None:
         raise HandlerFailed(
@@ -50,4 +49,5 @@ def to_dead_letters(options: Options, job: Job, error: Exception) -> Send:
         attempts=job.attempts,
         group=options.group,
         now_ms=int(time.time() * 1000),
+        redriven=job.redriven,
     )

@@ -77,7 +77,7 @@ def registry_decoder(deserializer: Callable[[Any, Any], Any]) -> Decoder:
         try:
             return deserializer(message.value, context)
         except Exception as fault:
-            raise DecodeFailed(f"{message.place()}: {fault}") from fault
+            raise DecodeFailed(f"{message}: {fault}") from fault
 
     return decode
 
@@ -85,7 +85,7 @@ def registry_decoder(deserializer: Callable[[Any, Any], Any]) -> Decoder:
 def _checked(message: Message, kind: type) -> Any:
     value = message.json()
     if not isinstance(value, kind):
-        raise DecodeFailed(f"{message.place()}: expected a {kind.__name__}, found a {type(value).__name__}")
+        raise DecodeFailed(f"{message}: expected a {kind.__name__}, found a {type(value).__name__}")
     return value
 
 
@@ -94,11 +94,11 @@ def _guarded(kind: Any, decode: Callable[[bytes], Any]) -> Decoder:
 
     def decode_message(message: Message) -> Any:
         if message.value is None:
-            raise DecodeFailed(f"{message.place()}: a record without a value is no {name}")
+            raise DecodeFailed(f"{message}: a record without a value is no {name}")
         try:
             return decode(message.value)
         except ValueError as fault:  # msgspec's and pydantic's errors both are
-            raise DecodeFailed(f"{message.place()}: not a {name}: {fault}") from fault
+            raise DecodeFailed(f"{message}: not a {name}: {fault}") from fault
 
     return decode_message
 

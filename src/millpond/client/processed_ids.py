@@ -12,8 +12,10 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from threading import local
+from threading import Lock
 from typing import Any, Protocol
+
+from millpond.client.errors import StoreFailed
 
 BUSY_SECONDS = 30.0
 FORGET_BATCH = 1_000
@@ -26,6 +28,7 @@ class ProcessedIds(Protocol):
         """Enter to process a record: gives None when it was processed before, else the unit to work through.
 
         Leaving without an error makes the unit's work and the id last together; leaving with one undoes both.
+        Whatever is raised on entering, and StoreFailed on leaving, is the store's fault and not the record's.
         """
         ...
 
@@ -45,51 +48,49 @@ class SqliteIds:
         self._path = str(path)
         self._table = table
         self._keep_s = keep_s
-        self._local = local()
-        self._all: list[sqlite3.Connection] = []
-        with self._connection() as connection:
+        self._writer = Lock()
+        self._count = 0
+        self._connection = sqlite3.connect(
+            self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=FULL")
+        with self._connection as connection:
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {table} (id TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID"
             )
             connection.execute(f"CREATE INDEX IF NOT EXISTS {table}_at ON {table} (at)")
-        self._count = 0
 
     @contextmanager
     def once(self, record_id: str) -> Iterator[sqlite3.Connection | None]:
-        connection = self._connection()
-        # Taking the writer's place first: two workers with the same record must not both find it new.
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            known = connection.execute(f"SELECT 1 FROM {self._table} WHERE id = ?", (record_id,)).fetchone()
-            if known:
-                yield None
-            else:
-                yield connection
-                connection.execute(f"INSERT INTO {self._table} (id, at) VALUES (?, ?)", (record_id, time.time()))
-                self._forget_some(connection)
-        except BaseException:
-            connection.rollback()
-            raise
-        connection.commit()
+        # Threads wait for each other here, however long a handler takes: SQLite's own waiting ends, and is not fair.
+        with self._writer:
+            connection = self._connection
+            try:
+                # Writing from the start: two workers with the same record must not both find it new.
+                connection.execute("BEGIN IMMEDIATE")
+                known = connection.execute(f"SELECT 1 FROM {self._table} WHERE id = ?", (record_id,)).fetchone()
+                if known:
+                    connection.rollback()
+                    yield None
+                else:
+                    yield connection
+                    self._note(connection, record_id)
+            except BaseException:
+                connection.rollback()
+                raise
 
     def close(self) -> None:
-        for connection in self._all:
-            connection.close()
-        self._all.clear()
-        self._local = local()
+        with self._writer:
+            self._connection.close()
 
-    def _connection(self) -> sqlite3.Connection:
-        """One for each thread, as SQLite likes it."""
-        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if found is None:
-            found = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-            found.execute("PRAGMA journal_mode=WAL")
-            found.execute("PRAGMA synchronous=FULL")
-            self._local.connection = found
-            self._all.append(found)
-        return found
-
-    def _forget_some(self, connection: sqlite3.Connection) -> None:
-        self._count += 1
-        if self._count % FORGET_BATCH == 0:
-            connection.execute(f"DELETE FROM {self._table} WHERE at < ?", (time.time() - self._keep_s,))
+    def _note(self, connection: sqlite3.Connection, record_id: str) -> None:
+        now = time.time()
+        try:
+            connection.execute(f"INSERT INTO {self._table} (id, at) VALUES (?, ?)", (record_id, now))
+            self._count += 1
+            if self._count % FORGET_BATCH == 0:
+                connection.execute(f"DELETE FROM {self._table} WHERE at < ?", (now - self._keep_s,))
+            connection.commit()
+        except sqlite3.Error as fault:
+            raise StoreFailed(f"{self._path} did not note {record_id} as processed: {fault}") from fault

@@ -17,10 +17,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka import Producer as RawProducer
 
 from millpond.client.connection import common_settings, make
-from millpond.client.delivering import Acks, Lane
 from millpond.client.errors import BufferFull, Closed, ConfigError, SendFailed, Timeout, UnknownTopic, advice_on
+from millpond.client.inner_producer import Acks, Lane
 from millpond.client.message import Delivery, HeadersGiven, header_list, key_bytes
-from millpond.client.partitioning import Partitioner, RoundRobin
+from millpond.client.partitioner import Partitioner, RoundRobin
 from millpond.client.payloads import Serializer, encode
 from millpond.client.sent import Sent
 

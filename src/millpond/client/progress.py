@@ -40,6 +40,10 @@ class Progress:
             # The offset after a finished record, so gaps in the log do not matter.
             self._done_to = head + 1
 
+    def not_started(self) -> int | None:
+        """The first record behind all that were started."""
+        return next((offset for offset in self._under_way if offset > self.furthest), None)
+
     def take(self) -> tuple[int | None, list[Send]]:
         """The offset that may be committed, with what must be sent before; None when nothing is new."""
         taken = self._done_to, self._outgoing
@@ -50,7 +54,7 @@ class Progress:
 @dataclass(slots=True, eq=False)
 class Job:
     message: Message
-    place: TopicPartition
+    partition: TopicPartition
     """The partition it was read from, maybe one of a retry topic."""
     progress: Progress
     """That of the assignment it was read in; when the partition has another by now, the job is nobody's."""
@@ -58,3 +62,7 @@ class Job:
     lane: Hashable | None
     attempts: int
     """Tries so far."""
+    redriven: int = 0
+    """How often it has come back from the dead letters."""
+    store_faults: int = 0
+    """How often the store of processed ids failed, before or after the handler."""

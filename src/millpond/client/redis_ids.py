@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from millpond.client.errors import ClientError, needs
+from millpond.client.errors import AlreadyProcessed, StoreFailed, needs
 
 if TYPE_CHECKING:
     from redis import Redis
 
 
-class AlreadyProcessed(ClientError):
-    """Another worker finished the same record meanwhile; nothing of this run was done. The next try will skip it."""
+ITS_OWN_FAULTS = ("OOM", "MISCONF", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "EXECABORT")
+"""How Redis begins to say that it takes no writes now; any other refusal is of a command that the handler gave."""
 
 
 class RedisIds:
@@ -33,7 +33,7 @@ class RedisIds:
             import redis
         except ImportError as fault:
             raise needs("redis", "redis") from fault
-        self._watch_error: type[Exception] = redis.WatchError
+        self._redis: Any = redis
         self._owned = isinstance(client, str)
         self._client: Any = redis.Redis.from_url(client) if isinstance(client, str) else client
         self._prefix = prefix
@@ -53,8 +53,20 @@ class RedisIds:
             pipeline.set(name, b"1", ex=self._keep_s)
             try:
                 pipeline.execute()
-            except self._watch_error as fault:
+            except self._redis.WatchError as fault:
                 raise AlreadyProcessed(f"{record_id} was processed by another worker at the same time") from fault
+            except self._redis.RedisError as fault:
+                if self._is_its_own(fault):
+                    raise StoreFailed(f"Redis did not note {record_id} as processed: {fault}") from fault
+                raise
+
+    def _is_its_own(self, fault: Exception) -> bool:
+        """Whether Redis failed, and not a command that the handler put into the pipeline."""
+        redis = self._redis
+        known = (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, redis.exceptions.ExecAbortError)
+        # Of a command in a pipeline: "Command # 1 (SET a 1) of pipeline caused error: OOM command not allowed"
+        said = str(fault).rpartition("caused error: ")[2]
+        return isinstance(fault, known) or said.startswith(ITS_OWN_FAULTS)
 
     def close(self) -> None:
         if self._owned:

@@ -9,11 +9,12 @@ All records of one retry topic wait equally long, so its first record is always 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Container
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from millpond.client.dead_letters import Origin, origin_of, own_headers
+from millpond.client.dead_letters import REDRIVEN, Origin, origin_of, redriven_count
+from millpond.client.dead_letters import TOPIC as DEAD_TOPIC
 from millpond.client.errors import ConfigError
 from millpond.client.message import Header, Message, Send
 
@@ -27,6 +28,7 @@ TIMESTAMP: Final = "retry.timestamp"
 ATTEMPTS: Final = "retry.attempts"
 DUE: Final = "retry.due"
 GROUP: Final = "retry.group"
+OWN_HEADERS: Final = frozenset({TOPIC, PARTITION, OFFSET, TIMESTAMP, ATTEMPTS, DUE, GROUP, REDRIVEN})
 
 
 @dataclass(slots=True, frozen=True)
@@ -80,10 +82,10 @@ class Retry:
     def waits_in_topic(self, failed: int) -> bool:
         return self.order == "none" and self.plain_delay_s(failed) >= self.topics_from_s
 
-    def topics(self, topic: str) -> list[str]:
-        """The retry topics that records of `topic` can come to."""
-        found = [retry_topic(topic, self.plain_delay_s(n)) for n in range(1, self.tries) if self.waits_in_topic(n)]
-        return list(dict.fromkeys(found))
+    def topics(self, topic: str) -> dict[str, float]:
+        """The retry topics that records of `topic` can come to, and how long they wait there at most."""
+        delays = [self.plain_delay_s(n) for n in range(1, self.tries) if self.waits_in_topic(n)]
+        return {retry_topic(topic, delay_s): delay_s * (1 + self.jitter) for delay_s in delays}
 
 
 NO_RETRY: Final = Retry(tries=1)
@@ -94,9 +96,9 @@ def retry_topic(topic: str, delay_s: float) -> str:
 
 
 def retry_record(
-    message: Message, *, to: str, origin: Origin, attempts: int, due_ms: int, group: str, redriven: Header | None
+    message: Message, *, to: str, origin: Origin, attempts: int, due_ms: int, group: str, redriven: int
 ) -> Send:
-    """The record as it waits in a retry topic."""
+    """The record as it waits in a retry topic. What a handler saw of it is all that others put there."""
     added: list[Header] = [
         (TOPIC, origin.topic.encode()),
         (PARTITION, b"%d" % origin.partition),
@@ -106,28 +108,40 @@ def retry_record(
         (DUE, b"%d" % due_ms),
         (GROUP, group.encode()),
     ]
-    kept = (redriven,) if redriven else ()
-    return Send(to, message.value, message.key, (*own_headers(message.headers), *kept, *added))
+    if redriven:
+        added.append((REDRIVEN, b"%d" % redriven))
+    return Send(to, message.value, message.key, (*message.headers, *added))
 
 
 @dataclass(slots=True, frozen=True)
-class Waited:
-    """What the headers of a retry topic say about a record; for any other record, that it is new."""
+class Taken:
+    """A record that a worker has read, and what our own headers say about it, which a handler does not see.
 
+    It would pass them on with the others, and they would be believed of another record.
+    """
+
+    message: Message
     origin: Origin
-    attempts: int
+    attempts: int = 0
     """Tries so far."""
-    due_ms: int
-    group: str | None
+    due_ms: int = 0
+    group: str | None = None
+    """Whose retry it is; None for a record that is new."""
+    redriven: int = 0
 
 
-def read_waited(message: Message) -> Waited:
-    topic = message.header(TOPIC)
-    if topic is None:
-        return Waited(origin_of(message), 0, 0, None)
+def read_new(message: Message) -> Taken:
+    """A record of a topic that others write."""
+    if message.header(REDRIVEN) is None or message.header(DEAD_TOPIC) is not None:
+        return Taken(message, origin_of(message))
+    return Taken(_without(message, {REDRIVEN}), origin_of(message), redriven=redriven_count(message))
+
+
+def read_retried(message: Message) -> Taken:
+    """A record of one of the worker's own retry topics; what nobody of us wrote there is a new one."""
     try:
         origin = Origin(
-            topic.decode(),
+            (message.header(TOPIC) or b"").decode(),
             int(message.header(PARTITION) or b""),
             int(message.header(OFFSET) or b""),
             int(message.header(TIMESTAMP) or b""),
@@ -135,8 +149,14 @@ def read_waited(message: Message) -> Waited:
         due_ms = int(message.header(DUE) or b"")
         attempts = int(message.header(ATTEMPTS) or b"")
     except ValueError:
-        return Waited(origin_of(message), 0, 0, None)
-    return Waited(origin, attempts, due_ms, (message.header(GROUP) or b"").decode(errors="replace"))
+        return read_new(message)
+    group = (message.header(GROUP) or b"").decode(errors="replace")
+    seen = _without(message, OWN_HEADERS)
+    return Taken(seen, origin, attempts, due_ms, group, redriven_count(message))
+
+
+def _without(message: Message, names: Container[str]) -> Message:
+    return replace(message, headers=tuple(each for each in message.headers if each[0] not in names))
 
 
 def _delay_name(delay_s: float) -> str:

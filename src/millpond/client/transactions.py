@@ -1,25 +1,25 @@
-"""Exactly once from topic to topic: what records want sent and the group's positions are one transaction."""
+"""Exactly once from topic to topic: what records want sent and the group's offsets are one transaction."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from threading import Condition
 from typing import Any
 from uuid import uuid4
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as RawProducer
-from confluent_kafka import TopicPartition as RawPlace
+from confluent_kafka import TopicPartition as RawPartition
 
 from millpond.base.ids import TopicPartition
 from millpond.client.connection import LOG, common_settings, make
 from millpond.client.consumer import Consumer
 from millpond.client.errors import Fenced, SendFailed, Timeout, advice_on
+from millpond.client.in_flight import InFlight
 from millpond.client.message import Message, Send, header_list, key_bytes
-from millpond.client.progress import Job, Progress
-from millpond.client.settling import GROUP_MOVED_ON
+from millpond.client.progress import Job
+from millpond.client.settlers import GROUP_MOVED_ON
 
 CALL_SECONDS = 30.0
 ABORTS_MAX = 5
@@ -28,10 +28,10 @@ FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.I
 
 
 @dataclass(slots=True)
-class _Taken:
+class _Finished:
     """Finished records of one partition that are not in a committed transaction yet."""
 
-    position: int
+    offset: int
     outgoing: list[Send] = field(default_factory=list)
 
 
@@ -41,8 +41,7 @@ class Transactional:
     def __init__(
         self,
         consumer: Consumer,
-        progress: Mapping[TopicPartition, Progress],
-        lock: Condition,
+        in_flight: InFlight,
         *,
         bootstrap: str | None,
         group: str,
@@ -51,11 +50,10 @@ class Transactional:
         settings: Mapping[str, Any],
     ) -> None:
         self._consumer = consumer
-        self._progress = progress
-        self._lock = lock
-        self._taken: dict[TopicPartition, _Taken] = {}
+        self._in_flight = in_flight
+        self._finished: dict[TopicPartition, _Finished] = {}
         self._aborts = 0
-        told = {
+        own = {
             "transactional.id": f"{group}-{instance or uuid4().hex}",
             "transaction.timeout.ms": int(timeout_s * 1000),
             "partitioner": "murmur2_random",
@@ -65,49 +63,45 @@ class Transactional:
             # transaction, and then waits for ever to send it the offsets.
             "metadata.recovery.strategy": "none",
         }
-        self._raw = make(RawProducer, common_settings(bootstrap) | told | dict(settings))
+        self._raw = make(RawProducer, common_settings(bootstrap) | own | dict(settings))
         self._call("begin to use transactions", lambda: self._raw.init_transactions(CALL_SECONDS))
 
     def before(self, batch: Sequence[Message]) -> bool:
         return True
 
     def finished(self, job: Job, outgoing: list[Send]) -> None:
-        with self._lock:
-            job.progress.finish(job.message.offset, outgoing)
+        self._in_flight.finish(job, outgoing)
 
     def settle(self) -> None:
-        with self._lock:
-            for place, progress in self._progress.items():
-                at, outgoing = progress.take()
-                if at is not None:
-                    taken = self._taken.setdefault(place, _Taken(at))
-                    taken.position = at
-                    taken.outgoing += outgoing
-        if self._taken and self._transact():
-            self._taken.clear()
+        for partition, offset, outgoing in self._in_flight.take_finished():
+            finished = self._finished.setdefault(partition, _Finished(offset))
+            finished.offset = offset
+            finished.outgoing += outgoing
+        if self._finished and self._transact():
+            self._finished.clear()
 
-    def flush(self, timeout_s: float) -> None:
-        """A transaction waits for its own records."""
+    def hand_over(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
+        self.settle()
 
-    def forget(self, places: Sequence[TopicPartition]) -> None:
-        for place in places:
-            self._taken.pop(place, None)
+    def forget(self, partitions: Sequence[TopicPartition]) -> None:
+        for each in partitions:
+            self._finished.pop(each, None)
 
     def close(self) -> None:
         self._raw.flush(0)
 
     def _transact(self) -> bool:
         """Whether it is committed; False when it was aborted and may be tried again."""
-        positions = [RawPlace(place.topic, place.partition, taken.position) for place, taken in self._taken.items()]
+        offsets = [RawPartition(*partition, each.offset) for partition, each in self._finished.items()]
         try:
             self._call("begin a transaction", self._raw.begin_transaction)
-            for taken in self._taken.values():
-                for each in taken.outgoing:
+            for finished in self._finished.values():
+                for each in finished.outgoing:
                     self._produce(each)
             self._call(
-                "put the positions into the transaction",
+                "put the offsets into the transaction",
                 lambda: self._raw.send_offsets_to_transaction(
-                    positions, self._consumer.raw.consumer_group_metadata(), CALL_SECONDS
+                    offsets, self._consumer.raw.consumer_group_metadata(), CALL_SECONDS
                 ),
             )
             self._call("commit", lambda: self._raw.commit_transaction(CALL_SECONDS))

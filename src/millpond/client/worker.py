@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from threading import Event, Thread, current_thread, main_thread
 from typing import Any, Unpack
 
+from millpond.client.connection import LOG
 from millpond.client.engine import Engine, Stats
 from millpond.client.errors import ConfigError, Timeout
 from millpond.client.handler import Handler
@@ -41,7 +42,7 @@ class Worker:
         try:
             self.options = Options([topics] if isinstance(topics, str) else list(topics), group, **options)
         except TypeError as fault:
-            raise ConfigError(f"a worker cannot be told that: {fault}") from fault
+            raise ConfigError(f"not an option of a worker: {fault}") from fault
         check(self.options, self._handler)
         self._engine: Engine | None = None
         self._thread: Thread | None = None
@@ -76,6 +77,7 @@ class Worker:
             try:
                 engine.run()
             except BaseException as error:
+                LOG.error("the worker %s has ended: %r", self.__name__, error)
                 self._failure = error
 
         self._thread = Thread(target=work, name=f"millpond-worker-{self.__name__}", daemon=True)
@@ -86,9 +88,11 @@ class Worker:
         return self._thread is not None and self._thread.is_alive()
 
     def stop(self, timeout_s: float = JOIN_SECONDS) -> None:
-        """End it gracefully. After `start` this waits, and raises what made the worker fail."""
+        """End it gracefully. After `start` this waits, and raises what made the worker fail; not in a handler."""
         if self._engine is not None:
             self._engine.stop()
+        if self._engine is not None and self._engine.is_inside():
+            return  # A handler cannot wait for the end of its own run.
         thread, self._thread = self._thread, None
         if thread is not None and thread is not current_thread():
             thread.join(timeout_s)

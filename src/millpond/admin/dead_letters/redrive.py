@@ -21,7 +21,7 @@ from millpond.admin.errors import Refused, unknown_topic
 from millpond.admin.offsets import Bounds
 from millpond.base.ids import TopicPartition
 from millpond.client.dead_letters import REDRIVEN, own_headers, redriven_count
-from millpond.client.partitioning import by_key
+from millpond.client.partitioner import by_key
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import ClientError, Fenced
 from millpond.remote.transactions import Outcome, ProducerIdentity, end, init_producer

@@ -43,7 +43,7 @@ def letter_headers(frame: DataFrame, error_type: str, message: Column, group: st
 
 
 def _is_own(header: Column) -> Column:
-    return ~(header["key"].startswith(names.PREFIX) | header["key"].startswith(names.RETRY_PREFIX))
+    return ~header["key"].startswith(names.PREFIX)
 
 
 def _redriven(own: Column) -> Column:

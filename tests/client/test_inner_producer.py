@@ -6,7 +6,7 @@ import time
 
 from confluent_kafka import Producer as RawProducer
 
-from millpond.client.delivering import Lane
+from millpond.client.inner_producer import Lane
 from millpond.client.sent import Sent
 
 

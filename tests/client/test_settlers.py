@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from threading import Condition
 from typing import Any
 
 import pytest
@@ -11,16 +10,18 @@ from confluent_kafka import KafkaError
 
 from millpond import CommitFailed, Message, Send, SendFailed
 from millpond.base.ids import TopicPartition
-from millpond.client.dead_letters import origin_of
+from millpond.client.in_flight import InFlight
 from millpond.client.message import Delivery
-from millpond.client.progress import Job, Progress
-from millpond.client.settling import AtLeastOnce, AtMostOnce, commit
+from millpond.client.progress import Job
+from millpond.client.retry import read_new
+from millpond.client.settlers import AtLeastOnce, AtMostOnce, commit
 
-PLACE = TopicPartition("orders", 0)
+PARTITION = TopicPartition("orders", 0)
 
 
 class FakeConsumer:
     def __init__(self, *failures: CommitFailed) -> None:
+        self.sought: list[tuple[str, int, int]] = []
         self.committed: list[dict[TopicPartition, int]] = []
         self.failures = list(failures)
 
@@ -28,6 +29,9 @@ class FakeConsumer:
         if self.failures:
             raise self.failures.pop(0)
         self.committed.append(dict(offsets))
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        self.sought.append((topic, partition, offset))
 
 
 class FakeProducer:
@@ -41,20 +45,21 @@ class FakeProducer:
 
 class Play:
     def __init__(self, kind: type[AtLeastOnce]) -> None:
-        self.consumer, self.producer, self.progress = FakeConsumer(), FakeProducer(), Progress()
+        self.consumer, self.producer, self.in_flight = FakeConsumer(), FakeProducer(), InFlight()
+        self.in_flight.assign([PARTITION])
         self.failures: list[BaseException] = []
         self.settler = kind(
             self.consumer,  # type: ignore[arg-type]
             lambda: self.producer,  # type: ignore[arg-type,return-value]
-            {PLACE: self.progress},
-            Condition(),
+            self.in_flight,
             self.failures.append,
         )
 
     def begin(self, offset: int) -> Job:
-        message = Message("orders", 0, offset)
-        self.progress.begin(offset)
-        return Job(message, PLACE, self.progress, origin_of(message), None, 1)
+        self.in_flight.add(read_new(Message("orders", 0, offset)))
+        job = self.in_flight.start()
+        assert job is not None
+        return job
 
 
 def test_at_least_once_commits_what_is_finished_without_a_gap() -> None:
@@ -67,7 +72,7 @@ def test_at_least_once_commits_what_is_finished_without_a_gap() -> None:
     play.settler.finished(first, [])
     play.settler.settle()
     play.settler.settle()
-    assert play.consumer.committed == [{PLACE: 6}]
+    assert play.consumer.committed == [{PARTITION: 6}]
 
 
 def test_at_least_once_waits_for_the_acknowledgement_of_all_that_is_sent() -> None:
@@ -75,12 +80,11 @@ def test_at_least_once_waits_for_the_acknowledgement_of_all_that_is_sent() -> No
     play.settler.finished(play.begin(4), [Send("out"), Send("out")])
     play.producer.sent[0].set_result(Delivery("out", 0, 0, 0))
     play.settler.settle()
-    play.settler.flush(0.01)
+    play.settler.hand_over([PARTITION], 0.01)
     assert play.consumer.committed == []
     play.producer.sent[1].set_result(Delivery("out", 0, 1, 0))
-    play.settler.flush(5)
-    play.settler.settle()
-    assert play.consumer.committed == [{PLACE: 5}]
+    play.settler.hand_over([PARTITION], 5)
+    assert play.consumer.committed == [{PARTITION: 5}]
 
 
 def test_a_failed_send_is_told_and_never_committed() -> None:
@@ -96,31 +100,57 @@ def test_at_most_once_commits_first_and_then_never() -> None:
     play = Play(AtMostOnce)
     jobs = [play.begin(4), play.begin(5)]
     assert play.settler.before([job.message for job in jobs])
-    assert play.consumer.committed == [{PLACE: 6}]
+    assert play.consumer.committed == [{PARTITION: 6}]
     for job in jobs:
         play.settler.finished(job, [])
     play.settler.settle()
-    assert play.consumer.committed == [{PLACE: 6}]
+    assert play.consumer.committed == [{PARTITION: 6}]
 
 
 def test_a_commit_is_tried_again_unless_the_group_has_moved_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millpond.client.settling.COMMIT_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("millpond.client.settlers.COMMIT_RETRY_SECONDS", 0.0)
     passing = CommitFailed("later", code=KafkaError.COORDINATOR_LOAD_IN_PROGRESS, retriable=True)
     consumer = FakeConsumer(passing, passing)
-    assert commit(consumer, {PLACE: 1})  # type: ignore[arg-type]
-    assert consumer.committed == [{PLACE: 1}]
+    assert commit(consumer, {PARTITION: 1})  # type: ignore[arg-type]
+    assert consumer.committed == [{PARTITION: 1}]
     stale = CommitFailed("stale", code=KafkaError.STALE_MEMBER_EPOCH)
-    assert commit(FakeConsumer(stale), {PLACE: 1})  # type: ignore[arg-type]
-    assert not commit(FakeConsumer(*[stale] * 5), {PLACE: 1})  # type: ignore[arg-type]
+    assert commit(FakeConsumer(stale), {PARTITION: 1})  # type: ignore[arg-type]
+    assert not commit(FakeConsumer(*[stale] * 5), {PARTITION: 1})  # type: ignore[arg-type]
     moved = FakeConsumer(CommitFailed("gone", code=KafkaError.ILLEGAL_GENERATION))
-    assert not commit(moved, {PLACE: 1})  # type: ignore[arg-type]
+    assert not commit(moved, {PARTITION: 1})  # type: ignore[arg-type]
     with pytest.raises(CommitFailed):
-        commit(FakeConsumer(*[passing] * 5), {PLACE: 1})  # type: ignore[arg-type]
+        commit(FakeConsumer(*[passing] * 5), {PARTITION: 1})  # type: ignore[arg-type]
     with pytest.raises(CommitFailed):
-        commit(FakeConsumer(CommitFailed("no", code=KafkaError.GROUP_AUTHORIZATION_FAILED)), {PLACE: 1})  # type: ignore[arg-type]
+        commit(FakeConsumer(CommitFailed("no", code=KafkaError.GROUP_AUTHORIZATION_FAILED)), {PARTITION: 1})  # type: ignore[arg-type]
 
 
 def test_at_most_once_does_not_run_what_it_could_not_commit() -> None:
     play = Play(AtMostOnce)
     play.consumer.failures = [CommitFailed("gone", code=KafkaError.UNKNOWN_MEMBER_ID)]
-    assert not play.settler.before([Message("orders", 0, 4)])
+    assert not play.settler.before([Message("orders", 0, 4), Message("orders", 0, 5)])
+    assert play.consumer.sought == [("orders", 0, 4)], "it is read again, if the partition is still ours"
+
+
+def test_at_most_once_gives_back_what_no_handler_has_seen() -> None:
+    play = Play(AtMostOnce)
+    batch = [Message("orders", 0, offset) for offset in (4, 5, 6)]
+    assert play.settler.before(batch)
+    for each in batch:
+        play.in_flight.add(read_new(each))
+    job = play.in_flight.start()
+    assert job is not None
+    play.settler.finished(job, [])
+    play.in_flight.drop([PARTITION], keep_gaps=True)
+    play.settler.hand_over([PARTITION], 1)
+    assert play.consumer.committed == [{PARTITION: 7}, {PARTITION: 5}]
+
+
+def test_what_a_changing_group_refuses_is_committed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millpond.client.settlers.COMMIT_RETRY_SECONDS", 0.0)
+    play = Play(AtLeastOnce)
+    play.settler.finished(play.begin(4), [])
+    play.consumer.failures = [CommitFailed("wait", code=KafkaError.REBALANCE_IN_PROGRESS) for _ in range(5)]
+    play.settler.settle()
+    assert play.consumer.committed == []
+    play.settler.settle()
+    assert play.consumer.committed == [{PARTITION: 5}], "though no further record has finished"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from threading import Event, current_thread
 
-from millpond.client.running import Tasks, Threads
+from millpond.client.runners import Tasks, Threads
 
 
 def test_threads_run_side_by_side() -> None:
@@ -16,7 +16,7 @@ def test_threads_run_side_by_side() -> None:
         met[mine].set()
         met[other].wait(5)
 
-    runners = Threads(work, 2)
+    runners = Threads(work)
     runners.start_one()
     assert met[0].wait(5)
     runners.start_one()
@@ -27,6 +27,7 @@ def test_threads_run_side_by_side() -> None:
 def test_tasks_share_one_thread_and_end_with_it() -> None:
     names: set[str] = set()
     began, cancelled = Event(), Event()
+    failures: list[BaseException] = []
 
     async def work() -> None:
         names.add(current_thread().name)
@@ -39,7 +40,7 @@ def test_tasks_share_one_thread_and_end_with_it() -> None:
             cancelled.set()
             raise
 
-    runners = Tasks(work)
+    runners = Tasks(work, failures.append)
     runners.start_one()
     assert began.wait(5)
     runners.start_one()

@@ -1,0 +1,181 @@
+"""The records that a worker has taken and not settled: who may run, who waits for a time, what is finished.
+
+Knows neither clock nor consumer nor thread. All of it is under one lock, which handlers never hold. A partition has
+progress from its assignment until it is taken away, and only then: a record of any other is not taken.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from threading import Condition
+
+from millpond.base.ids import TopicPartition
+from millpond.client.lanes import Lanes
+from millpond.client.message import Send, partition_of
+from millpond.client.progress import Job, Progress
+from millpond.client.retry import Taken
+
+
+class InFlight:
+    def __init__(self, retry_topics: Container[str] = ()) -> None:
+        self.lock = Condition()
+        self._retry_topics = retry_topics
+        self._lanes: Lanes[Job] = Lanes()
+        self._progress: dict[TopicPartition, Progress] = {}
+        self._delayed: list[tuple[float, int, Job]] = []
+        """Records that wait for a time, the next one first; the number only breaks ties."""
+        self._numbers = count()
+        self._running: Counter[TopicPartition] = Counter()
+
+    def __len__(self) -> int:
+        """Records that are not finished, or behind one that is not."""
+        with self.lock:
+            return sum(map(len, self._progress.values()))
+
+    def crowd(self) -> int:
+        """Those that count as taken. Those that wait in a retry topic's queue must not starve the rest."""
+        with self.lock:
+            return len(self) - sum(job.partition.topic in self._retry_topics for _, _, job in self._delayed)
+
+    # Partitions
+
+    def partitions(self) -> list[TopicPartition]:
+        with self.lock:
+            return list(self._progress)
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        with self.lock:
+            self._progress |= {each: Progress() for each in partitions}
+
+    def revoke(self, partitions: Sequence[TopicPartition]) -> None:
+        with self.lock:
+            for each in partitions:
+                self._progress.pop(each, None)
+
+    def drop(self, partitions: Sequence[TopicPartition], *, keep_gaps: bool) -> None:
+        """Forget the records of these partitions that have not been started, or wait for another try.
+
+        With `keep_gaps` those stay that stand before one that was started: if they run too, nothing runs twice.
+        """
+        gone = frozenset(partitions)
+        with self.lock:
+            waiting = [job for _, _, job in self._delayed if job.partition in gone]
+            self._delayed = [each for each in self._delayed if each[2].partition not in gone]
+            heapq.heapify(self._delayed)
+            # Who stands behind a record that will run elsewhere must not overtake it here.
+            closed = {job.lane for job in waiting if job.lane is not None}
+            self._lanes.drop(
+                lambda job: (
+                    job.partition in gone
+                    and not (keep_gaps and job.lane not in closed and job.message.offset < job.progress.furthest)
+                )
+            )
+            for lane in closed:
+                self._lanes.release(lane)
+
+    def is_running(self, partitions: Sequence[TopicPartition]) -> bool:
+        with self.lock:
+            return any(self._running[each] for each in partitions)
+
+    def is_waiting(self, partitions: Sequence[TopicPartition]) -> bool:
+        """Whether records of these could be run now, or when another of their key has."""
+        with self.lock:
+            return self._lanes.has(lambda job: job.partition in partitions)
+
+    # Records
+
+    def add(self, taken: Taken, due: float = 0.0) -> None:
+        """A record was taken; with `due` it waits until then. One of a partition that is not ours is not."""
+        message = taken.message
+        partition = partition_of(message)
+        with self.lock:
+            progress = self._progress.get(partition)
+            if progress is None:
+                return
+            progress.begin(message.offset)
+            key = message.key
+            lane = None if key is None or due else (taken.origin.topic, taken.origin.partition, key)
+            job = Job(message, partition, progress, taken.origin, lane, taken.attempts, taken.redriven)
+            if due:
+                self._delay(job, due)
+            else:
+                self._lanes.add(lane, job)
+
+    def skip(self, partition: TopicPartition, offset: int) -> None:
+        """A record was taken that is for others."""
+        with self.lock:
+            progress = self._progress.get(partition)
+            if progress is not None:
+                progress.begin(offset)
+                progress.finish(offset, [])
+
+    def is_ours(self, job: Job) -> bool:
+        """Whether the partition is still, and not again, in the assignment that the record was read in."""
+        with self.lock:
+            return self._progress.get(job.partition) is job.progress
+
+    def ready_count(self) -> int:
+        return self._lanes.ready_count()
+
+    def start(self) -> Job | None:
+        """The next record to be run."""
+        with self.lock:
+            job = self._lanes.take()
+            if job is not None:
+                self._running[job.partition] += 1
+                job.progress.furthest = max(job.progress.furthest, job.message.offset)
+                job.attempts += 1
+            return job
+
+    def end(self, job: Job, *, keeps_lane: bool) -> None:
+        """A try is over. Whoever stands behind the record may go, unless its lane is kept."""
+        with self.lock:
+            self._running[job.partition] -= 1
+            if not keeps_lane:
+                self._lanes.release(job.lane)
+            self.lock.notify_all()
+
+    def run_again(self, job: Job, due: float, *, keeps_lane: bool) -> bool:
+        """Let it wait for its next try. Whether its lane is kept for it."""
+        with self.lock:
+            if not self.is_ours(job):
+                return False
+            self._delay(job if keeps_lane else replace(job, lane=None), due)
+            return keeps_lane
+
+    def next_due(self) -> float | None:
+        with self.lock:
+            return self._delayed[0][0] if self._delayed else None
+
+    def wake(self, now: float) -> None:
+        """Whose time has come may run."""
+        with self.lock:
+            while self._delayed and self._delayed[0][0] <= now:
+                _, _, job = heapq.heappop(self._delayed)
+                self._lanes.again(job.lane, job)
+
+    def _delay(self, job: Job, due: float) -> None:
+        heapq.heappush(self._delayed, (due, next(self._numbers), job))
+
+    # What is finished
+
+    def finish(self, job: Job, outgoing: list[Send]) -> None:
+        with self.lock:
+            job.progress.finish(job.message.offset, outgoing)
+
+    def take_finished(self) -> Iterator[tuple[TopicPartition, int, list[Send]]]:
+        """By partition, the offset that may be committed now, and what must be sent before."""
+        with self.lock:
+            taken = [(partition, *progress.take()) for partition, progress in self._progress.items()]
+        return ((partition, offset, sends) for partition, offset, sends in taken if offset is not None)
+
+    def not_started(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where a partition has records behind the last that was started: the first of them."""
+        with self.lock:
+            held = {each: self._progress[each] for each in partitions if each in self._progress}
+            firsts = {each: progress.not_started() for each, progress in held.items()}
+        return {each: offset for each, offset in firsts.items() if offset is not None}

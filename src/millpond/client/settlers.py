@@ -1,0 +1,169 @@
+"""Making the outcome of a record last: what it wants sent, and the group's offset. One way for each delivery.
+
+`before` runs ahead of the handlers of a batch, `finished` when one is through (on its thread), `settle` now and then,
+`hand_over` before a partition is given away (both on the polling thread).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Protocol
+
+from confluent_kafka import KafkaError
+
+from millpond.base.ids import TopicPartition
+from millpond.client.connection import LOG
+from millpond.client.consumer import Consumer
+from millpond.client.errors import CommitFailed, ConsumeFailed
+from millpond.client.in_flight import InFlight
+from millpond.client.message import Delivery, Message, Send, partition_of
+from millpond.client.producer import Producer
+from millpond.client.progress import Job
+
+GROUP_MOVED_ON = frozenset(
+    {
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.FENCED_MEMBER_EPOCH,
+        KafkaError.STALE_MEMBER_EPOCH,
+        KafkaError._ASSIGNMENT_LOST,
+    }
+)
+"""The group has changed without us. Whoever has the partition now runs the records again."""
+
+PASSING = frozenset({KafkaError.STALE_MEMBER_EPOCH, KafkaError.REBALANCE_IN_PROGRESS})
+"""The group changes this moment; we are likely to be in it again when that is over."""
+
+COMMIT_TRIES = 5
+COMMIT_RETRY_SECONDS = 0.2
+
+
+class Settler(Protocol):
+    def before(self, batch: Sequence[Message]) -> bool:
+        """Whether the batch may be processed."""
+        ...
+
+    def finished(self, job: Job, outgoing: list[Send]) -> None: ...
+
+    def settle(self) -> None: ...
+
+    def hand_over(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
+        """Others go on with these. Nothing of them runs any more; what is finished is settled now."""
+        ...
+
+    def forget(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are not ours any more: what is not settled is dropped."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class AtLeastOnce:
+    """What a record wants sent is acknowledged before its offset is committed."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        producer: Callable[[], Producer],
+        in_flight: InFlight,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._consumer = consumer
+        self._producer = producer
+        self._in_flight = in_flight
+        self._fail = fail
+        self._unsent = 0
+        self._offsets: dict[TopicPartition, int] = {}
+        """To be committed."""
+
+    def before(self, batch: Sequence[Message]) -> bool:
+        return True
+
+    def finished(self, job: Job, outgoing: list[Send]) -> None:
+        if not outgoing:
+            self._in_flight.finish(job, [])
+            return
+        left = len(outgoing)
+        lock = self._in_flight.lock
+
+        def sent(future: Future[Delivery]) -> None:
+            nonlocal left
+            error = future.exception()
+            with lock:
+                left -= 1
+                if error is None and left == 0:
+                    self._in_flight.finish(job, [])
+                self._unsent -= 1
+                lock.notify_all()
+            if error is not None:
+                self._fail(error)
+
+        futures = [send(self._producer(), each) for each in outgoing]
+        with lock:
+            self._unsent += left
+        for future in futures:
+            future.add_done_callback(sent)
+
+    def settle(self) -> None:
+        self._offsets |= {partition: offset for partition, offset, _ in self._in_flight.take_finished()}
+        # What a group that is changing refuses is kept: a partition that stays ours may get no further record.
+        if self._offsets and commit(self._consumer, self._offsets):
+            self._offsets.clear()
+
+    def hand_over(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
+        with self._in_flight.lock:
+            self._in_flight.lock.wait_for(lambda: not self._unsent, timeout_s)
+        self.settle()
+
+    def forget(self, partitions: Sequence[TopicPartition]) -> None:
+        for each in partitions:
+            self._offsets.pop(each, None)
+
+    def close(self) -> None:
+        """The consumer and the producer belong to others."""
+
+
+class AtMostOnce(AtLeastOnce):
+    """The offsets are committed before the first handler of a batch runs."""
+
+    def before(self, batch: Sequence[Message]) -> bool:
+        if commit(self._consumer, {partition_of(each): each.offset + 1 for each in batch}):
+            return True
+        for partition, offset in {partition_of(each): each.offset for each in reversed(batch)}.items():
+            try:
+                self._consumer.seek(*partition, offset)
+            except ConsumeFailed as fault:
+                LOG.info("another reads on: %s", fault)
+        return False
+
+    def settle(self) -> None:
+        self._in_flight.take_finished()  # committed long ago
+
+    def hand_over(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
+        super().hand_over(partitions, timeout_s)
+        # What no handler has seen is given back, or an orderly stop would lose it.
+        if offsets := self._in_flight.not_started(partitions):
+            commit(self._consumer, offsets)
+
+
+def commit(consumer: Consumer, offsets: Mapping[TopicPartition, int]) -> bool:
+    """Whether the group knows the offsets now; False when it has moved on without us."""
+    for tries_left in reversed(range(COMMIT_TRIES)):
+        try:
+            consumer.commit(offsets=offsets)
+            return True
+        except CommitFailed as fault:
+            if not tries_left or not (fault.retriable or fault.code in PASSING):
+                if fault.code in GROUP_MOVED_ON:
+                    LOG.info("not committed, the group has moved on: %s", fault)
+                    return False
+                raise
+            time.sleep(COMMIT_RETRY_SECONDS)
+    raise AssertionError("the last try returns or raises")
+
+
+def send(producer: Producer, wanted: Send) -> Future[Delivery]:
+    return producer.send(wanted.topic, wanted.value, wanted.key, headers=wanted.headers, partition=wanted.partition)

@@ -1,0 +1,366 @@
+"""Workers in bad company: handlers that leave or forward what is not theirs, stores and clocks that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.conftest import Cluster
+from millpond import Message, Producer, Retry, Send, SqliteIds, StoreFailed, Worker
+from millpond.client.dead_letters import read_dead_letter
+from support.node import eventually
+
+IDLE_S = 0.4
+VALUES = [b"%d" % n for n in range(10)]
+
+
+# A handler that leaves
+
+
+class Odd(BaseException):
+    """Nobody's Exception."""
+
+
+@pytest.mark.parametrize("leave", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Odd()])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_that_leaves_ends_its_worker_after_settling(pond, leave, is_async) -> None:
+    topic, group = pond.topic(1), pond.group()
+    pond.fill(topic, VALUES)
+    seen: list[bytes | None] = []
+
+    def handle(message: Message) -> None:
+        if message.value == b"4":
+            raise leave
+        seen.append(message.value)
+
+    async def handle_async(message: Message) -> None:
+        await asyncio.sleep(0)
+        handle(message)
+
+    options = {"group": group, "dead_letters": pond.topic(1), "retries": Retry(3)}
+    worker = Worker(handle_async if is_async else handle, topic, **options).start(pond.bootstrap)
+    assert eventually(lambda: not worker.is_running(), 15), "it hangs"
+    with pytest.raises(type(leave)):
+        worker.stop()
+    assert seen == VALUES[:4]
+    Worker(lambda message: seen.append(message.value), topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert seen == VALUES, "what was done is committed, what was not runs again"
+
+
+def test_sys_exit_in_a_handler_is_the_exit_of_the_program(pond) -> None:
+    topic = pond.topic(1)
+    pond.fill(topic, [b"1"])
+    script = (
+        "import sys\nfrom millpond import Worker\n"
+        f"Worker(lambda message: sys.exit(7), {topic!r}, group='g-exit').run({pond.bootstrap!r})"
+    )
+    assert subprocess.run([sys.executable, "-c", script], timeout=30).returncode == 7
+
+
+def test_a_task_of_a_handler_that_leaves_ends_the_worker(pond) -> None:
+    topic = pond.topic(1)
+    pond.fill(topic, VALUES)
+
+    async def leave() -> None:
+        sys.exit(5)
+
+    async def handle(message: Message) -> None:
+        inner = asyncio.create_task(leave())
+        await asyncio.wait([inner])
+        await asyncio.sleep(0.2)
+
+    worker = Worker(handle, topic, group=pond.group(), concurrency=3).start(pond.bootstrap)
+    assert eventually(lambda: not worker.is_running(), 15)
+    with pytest.raises(SystemExit):
+        worker.stop()
+
+
+@pytest.mark.parametrize("whose", ["an inner task", "its own task"])
+def test_a_cancelled_task_is_a_failure_of_the_record(pond, whose) -> None:
+    topic, letters = pond.topic(1), pond.topic(1)
+    pond.fill(topic, VALUES)
+    done: list[bytes | None] = []
+
+    async def handle(message: Message) -> None:
+        if message.value == b"4":
+            task = asyncio.create_task(asyncio.sleep(5)) if whose == "an inner task" else asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await task if task is not asyncio.current_task() else await asyncio.sleep(1)
+        async with asyncio.timeout(5):
+            done.append(message.value)
+
+    worker = Worker(handle, topic, group=pond.group(), retries=Retry(2, first_s=0.01), dead_letters=letters)
+    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert sorted(done) == sorted(set(VALUES) - {b"4"})
+    (letter,) = pond.read(letters)
+    assert (letter.value, read_dead_letter(letter).attempts) == (b"4", 2)
+    assert "CancelledError" in read_dead_letter(letter).error_type
+
+
+def test_a_handler_may_stop_its_worker(pond) -> None:
+    topic, group = pond.topic(1), pond.group()
+    pond.fill(topic, VALUES)
+    seen: list[bytes | None] = []
+    began = time.monotonic()
+
+    def handle(message: Message) -> None:
+        seen.append(message.value)
+        worker.stop()
+
+    worker = Worker(handle, topic, group=group)
+    worker.start(pond.bootstrap)
+    assert eventually(lambda: not worker.is_running(), 10)
+    assert time.monotonic() - began < 9
+    worker.stop()
+    assert seen == VALUES[: len(seen)]
+    Worker(lambda message: seen.append(message.value), topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert seen == VALUES
+
+
+def test_a_handler_that_never_returns_does_not_keep_the_process(pond) -> None:
+    topic = pond.topic(1)
+    pond.fill(topic, [b"1"])
+    script = (
+        "import time\nfrom millpond import Worker\n"
+        "def handle(message) -> None:\n    print('in', flush=True)\n    time.sleep(1000)\n"
+        f"Worker(handle, {topic!r}, group='g-stuck', stop_timeout_s=0.5).run({pond.bootstrap!r})"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in\n"
+        process.terminate()
+        assert process.wait(15) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+# Headers
+
+
+def test_headers_that_a_handler_forwards_make_nobody_drop_a_record(pond) -> None:
+    topic, second, third = pond.topic(1), pond.topic(1), pond.topic(1)
+    with Producer(pond.bootstrap) as producer:
+        for value in VALUES:
+            producer.send(topic, value, headers={"trace": b"t-" + value, "retry.policy": "mine"})
+    tries: Counter[bytes | None] = Counter()
+    seen: dict[bytes | None, Any] = {}
+
+    def forward(message: Message) -> Send:
+        tries[message.value] += 1
+        if message.value in (b"3", b"4") and tries[message.value] < 3:
+            raise ValueError("later")
+        return Send(second, message.value, headers=message.headers)
+
+    retries = Retry(4, first_s=0.2, order="none", topics_from_s=0.1, jitter=0)
+    Worker(forward, topic, group=pond.group(), retries=retries).run(pond.bootstrap, until_idle_s=1.5)
+    assert tries[b"3"] == 3
+
+    def note(message: Message) -> Send:
+        seen[message.value] = message.headers
+        return Send(third, message.value)
+
+    Worker(note, second, group=pond.group(), retries=retries).run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert set(seen) == set(VALUES)
+    assert seen[b"3"] == (("trace", b"t-3"), ("retry.policy", b"mine")), "the sender's own, and none of ours"
+
+
+def test_forged_retry_headers_on_an_ordinary_topic_are_just_headers(pond) -> None:
+    topic = pond.topic(1)
+    forged = {
+        "retry.topic": "other", "retry.partition": "0", "retry.offset": "1", "retry.timestamp": "1",
+        "retry.attempts": "99", "retry.due": str(int(time.time() * 1000) + 3_600_000), "retry.group": "other",
+    }  # fmt: skip
+    with Producer(pond.bootstrap) as producer:
+        producer.send(topic, b"1", headers=forged)
+    seen: list[Message] = []
+    Worker(seen.append, topic, group=pond.group(), payload=Message).run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert [message.header("retry.group") for message in seen] == [b"other"]
+
+
+def test_a_record_due_in_years_by_a_wrong_clock_waits_no_longer_than_its_topic(pond) -> None:
+    topic, group = pond.topic(1), pond.group()
+    retries = Retry(4, first_s=0.5, order="none", topics_from_s=0.1, jitter=0)
+    pond.create(f"{topic}.retry.500ms", 1)
+    headers = {
+        "retry.topic": topic, "retry.partition": "0", "retry.offset": "1", "retry.timestamp": "1",
+        "retry.attempts": "1", "retry.due": str(int(time.time() * 1000) + 10**10), "retry.group": group,
+    }  # fmt: skip
+    with Producer(pond.bootstrap) as producer:
+        producer.send(f"{topic}.retry.500ms", b"1", headers=headers)
+    seen: list[bytes | None] = []
+    with Worker(
+        lambda message: seen.append(message.value), topic, group=group, retries=retries, bootstrap=pond.bootstrap
+    ):
+        assert eventually(lambda: seen == [b"1"], 10)
+
+
+def test_what_somebody_put_into_a_retry_topic_by_hand_is_tried_as_its_topic_s_records(pond) -> None:
+    topic, letters = pond.topic(1), pond.topic(1)
+    retries = Retry(3, first_s=0.2, order="none", topics_from_s=0.1, jitter=0)
+    pond.create(f"{topic}.retry.200ms", 1)
+    pond.fill(f"{topic}.retry.200ms", [b"by hand"])
+
+    def fail(message: Message) -> None:
+        raise ValueError("no")
+
+    worker = Worker(fail, topic, group=pond.group(), retries=retries, dead_letters=letters)
+    worker.run(pond.bootstrap, until_idle_s=2.0)
+    (letter,) = pond.read(letters)
+    assert (letter.value, read_dead_letter(letter).attempts) == (b"by hand", 3)
+
+
+# Stores
+
+
+def test_slow_handlers_wait_for_each_other_s_turn_with_one_sqlite_store(
+    pond, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millpond.client.processed_ids.BUSY_SECONDS", 0.1)
+    topic, letters = pond.topic(1), pond.topic(1)
+    pond.fill(topic, VALUES)
+    store = SqliteIds(tmp_path / "ids.db")
+    seen: list[bytes | None] = []
+
+    def slow(message: Message) -> None:
+        time.sleep(0.1)
+        seen.append(message.value)
+
+    options: dict[str, Any] = {"delivery": "exactly_once", "processed": store, "dead_letters": letters}
+    worker = Worker(slow, topic, group=pond.group(), concurrency=8, **options)
+    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    store.close()
+    assert sorted(filter(None, seen)) == VALUES
+    assert (worker.stats.dead, worker.stats.processed) == (0, 10)
+
+
+def test_a_store_that_another_process_holds_makes_no_dead_letters(
+    pond, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millpond.client.processed_ids.BUSY_SECONDS", 0.1)
+    topic, letters = pond.topic(1), pond.topic(1)
+    pond.fill(topic, VALUES)
+    store, other = SqliteIds(tmp_path / "ids.db"), SqliteIds(tmp_path / "ids.db")
+    seen: list[bytes | None] = []
+    options: dict[str, Any] = {"delivery": "exactly_once", "processed": store, "dead_letters": letters}
+    worker = Worker(lambda message: seen.append(message.value), topic, group=pond.group(), concurrency=4, **options)
+    with other.once("held"):
+        worker.start(pond.bootstrap)
+        time.sleep(1.0)
+        assert (seen, worker.stats.dead, worker.is_running()) == ([], 0, True)
+    assert eventually(lambda: worker.stats.processed == 10, 15)
+    worker.stop()
+    store.close()
+    other.close()
+    assert sorted(filter(None, seen)) == VALUES
+    assert worker.stats.dead == 0
+
+
+class Broken:
+    """A store that is gone; `where` says when it shows."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def once(self, record_id: str) -> AbstractContextManager[Any]:
+        return self._once()
+
+    @contextmanager
+    def _once(self) -> Any:
+        if self.where == "entering":
+            raise ConnectionError("no store")
+        yield self
+        raise StoreFailed("no store")
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("where", ["entering", "leaving"])
+def test_a_store_that_stays_away_stops_the_worker_and_kills_no_record(
+    pond, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millpond.client.engine.STORE_PAUSE_SECONDS_MAX", 0.02)
+    topic, letters, group = pond.topic(1), pond.topic(1), pond.group()
+    pond.fill(topic, VALUES)
+    options: dict[str, Any] = {"group": group, "delivery": "exactly_once", "dead_letters": letters}
+    worker = Worker(lambda message: print(message), topic, processed=Broken(where), retries=Retry(2), **options)
+    with pytest.raises(StoreFailed, match="no store"):
+        worker.run(pond.bootstrap, until_idle_s=5)
+    assert worker.stats.dead == 0
+    seen: list[bytes | None] = []
+    Worker(lambda message: seen.append(message.value), topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert seen == VALUES
+
+
+def test_several_processes_may_open_a_new_store_at_once(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom millpond import SqliteIds\n"
+        "sys.stdin.readline()\nstore = SqliteIds(sys.argv[1])\n"
+        "for n in range(20):\n    with store.once(f'{sys.argv[2]}-{n}') as unit: assert unit"
+    )
+    words = [sys.executable, "-c", script, str(tmp_path / "new.db")]
+    several = [subprocess.Popen([*words, str(n)], stdin=subprocess.PIPE) for n in range(5)]
+    time.sleep(1.5)
+    for each in several:
+        assert each.stdin is not None
+        each.stdin.write(b"\n")
+        each.stdin.close()
+    assert [each.wait(60) for each in several] == [0] * 5
+
+
+# The cluster
+
+
+def test_a_poll_that_fails_commits_what_was_done_first(pond) -> None:
+    topic, group = pond.topic(1), pond.group()
+    pond.fill(topic, VALUES)
+    seen: list[bytes | None] = []
+    enough = threading.Event()
+
+    def handle(message: Message) -> None:
+        seen.append(message.value)
+        if len(seen) == 10:
+            enough.set()
+
+    worker = Worker(handle, topic, group=group, commit_every_s=60).start(pond.bootstrap)
+    assert enough.wait(15)
+    engine: Any = worker._engine
+
+    def fail(*given: object) -> None:
+        raise ConnectionError("from poll")
+
+    engine._consumer.poll = fail
+    assert eventually(lambda: not worker.is_running(), 10)
+    with pytest.raises(ConnectionError, match="from poll"):
+        worker.stop()
+    Worker(lambda message: seen.append(message.value), topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert seen == VALUES, "nothing runs again"
+
+
+def test_without_its_dead_letter_topic_a_worker_stops_before_the_record(make_node) -> None:
+    node = make_node({"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0"})
+    cluster = Cluster("own", node.bootstrap)
+    topic, group = cluster.topic(1), cluster.group()
+    cluster.fill(topic, VALUES)
+
+    def fail(message: Message) -> None:
+        if message.value == b"4":
+            raise ValueError("bad")
+
+    worker = Worker(fail, topic, group=group, dead_letters="not/a/name")
+    with pytest.raises(Exception, match="not/a/name"):
+        worker.run(cluster.bootstrap, until_idle_s=5)
+    seen: list[bytes | None] = []
+    Worker(lambda message: seen.append(message.value), topic, group=group).run(node.bootstrap, until_idle_s=IDLE_S)
+    assert seen == VALUES[4:]
