@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import Producer
 
-from millpond.admin.groups import Group, Member
-from millpond.admin.lag import NEVER, Sample, catch_up, lags_of, oldest_unread
+from millpond.admin.groups import Group, Member, commit_offsets
+from millpond.admin.lag import NEVER, LagWatch, Sample, catch_up, lags_of, oldest_unread, record_ages
 from millpond.admin.offsets import Bounds
+from millpond.admin.topics import delete_records
 from millpond.base.ids import TopicPartition
+from millpond.remote.cluster import Cluster
+from millpond.testing import Pond
 
 ONE = TopicPartition("t", 0)
 TWO = TopicPartition("t", 1)
@@ -84,3 +88,43 @@ def test_the_oldest_unread_record_is_the_next_one_that_is_still_there() -> None:
     found = oldest_unread(Sample(0.0, committed, bounds))
     assert found == {TWO: {1}, ONE: {30, 60}}
     assert list(found) == [TWO, ONE], "the largest lag first"
+
+
+def test_a_group_on_a_real_node(cluster: Cluster, pond: Pond, topic: str) -> None:
+    pond.produce(topic, *"abcdef", partition=0)
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    commit_offsets(cluster, f"{topic}-group", {zero: 2, one: 0})
+    watch = LagWatch(cluster, [f"{topic}-group"], sample_seconds=0.2)
+    (first,) = watch.look()
+    assert (first.lag, first.read_per_second, first.catch_up_seconds) == (4, 0.0, None)
+    behind = {each.partition: each.behind_ms for each in first.partitions}
+    assert behind[1] is None
+    assert 0 <= (behind[0] or -1) < 60_000
+    commit_offsets(cluster, f"{topic}-group", {zero: 5})
+    (second,) = watch.look()
+    assert second.lag == 1
+    assert (second.read_per_second or 0) > 0
+    assert second.catch_up_seconds is not None
+    # What was deleted before the group read it is lost, and no lag.
+    delete_records(cluster, {zero: 6})
+    commit_offsets(cluster, f"{topic}-group", {zero: 0})
+    (third,) = watch.look()
+    assert (third.lag, third.lost) == (0, 6)
+
+
+def test_the_age_of_an_offset_without_a_record_is_that_of_the_next_one(
+    cluster: Cluster, pond: Pond, topic: str
+) -> None:
+    producer = Producer(pond.client_settings(transactional_id=f"{topic}-t"))
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(topic, b"x", partition=0, timestamp=1_000)
+    producer.commit_transaction(10)
+    pond.producer.produce(topic, b"y", partition=0, timestamp=2_000)
+    pond.producer.flush()
+    zero = TopicPartition(topic, 0)
+    # Offset 1 is the marker; nothing is at 3 yet.
+    ages = record_ages(cluster, {zero: {0, 1, 2, 3}})[zero]
+    assert sorted(ages) == [0, 1, 2]
+    assert ages[1] == pytest.approx(ages[2], abs=60_000)
+    assert ages[0] - ages[1] == pytest.approx(1_000, abs=900)

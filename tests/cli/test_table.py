@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.cli.table import byte_size, print_table
+from millpond.cli.table import print_table
 
 
 def test_a_pipe_gets_aligned_columns_and_plain_numbers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,11 +19,3 @@ def test_a_pipe_gets_aligned_columns_and_plain_numbers(capsys: pytest.CaptureFix
 def test_an_empty_table_is_its_head(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("Topic", "Records"), [])
     assert capsys.readouterr().out == "Topic  Records\n"
-
-
-@pytest.mark.parametrize(
-    ("count", "said"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (11_009_059, "11.0 MB"), (5 * 10**15, "5,000.0 TB")],
-)
-def test_sizes_are_said_as_people_say_them(count: int, said: str) -> None:
-    assert byte_size(count) == said

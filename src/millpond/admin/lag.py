@@ -145,16 +145,16 @@ def lags_of(
 
 def oldest_unread(sample: Sample) -> dict[TopicPartition, set[int]]:
     """The offsets that the groups read next, where there is something to read; the largest lags first."""
-    found: dict[TopicPartition, set[int]] = {}
+    unread_offsets: dict[TopicPartition, set[int]] = {}
     lags: dict[TopicPartition, int] = {}
     for offsets in sample.committed.values():
         for partition, committed in offsets.items():
             bound = sample.bounds.get(partition)
             if bound is not None and committed < bound.end:
                 unread = max(committed, bound.start)
-                found.setdefault(partition, set()).add(unread)
+                unread_offsets.setdefault(partition, set()).add(unread)
                 lags[partition] = max(lags.get(partition, 0), bound.end - unread)
-    return {each: found[each] for each in sorted(found, key=lambda each: -lags[each])[:AGES_MAX]}
+    return {each: unread_offsets[each] for each in sorted(unread_offsets, key=lambda each: -lags[each])[:AGES_MAX]}
 
 
 def _partition_lag(

@@ -12,7 +12,7 @@ from millpond.admin.topics import find_topics
 from millpond.base.ids import TopicPartition
 from millpond.remote import offsets
 from millpond.remote import transactions as remote
-from millpond.remote.cluster import Cluster
+from millpond.remote.cluster import Cluster, by_topic
 from millpond.remote.connection import BrokerConnection
 from millpond.remote.errors import check
 from millpond.wire import messages as m
@@ -93,19 +93,19 @@ def abort_transaction(cluster: Cluster, name: str) -> Transaction:
 def open_producers(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[OpenProducer]:
     """Who has an open transaction in these partitions, as their leaders know it."""
     wanted = sorted(set(partitions))
-    found: list[OpenProducer] = []
+    producers: list[OpenProducer] = []
 
     def ask() -> None:
-        found.clear()
+        producers.clear()
         by_leader: dict[BrokerConnection, list[TopicPartition]] = defaultdict(list)
         for each in wanted:
             by_leader[cluster.leader(*each)].append(each)
         for connection, asked in by_leader.items():
             for at in range(0, len(asked), NAMES_AT_ONCE_MAX):
-                found.extend(_open_on(cluster, connection, asked[at : at + NAMES_AT_ONCE_MAX]))
+                producers.extend(_open_on(cluster, connection, asked[at : at + NAMES_AT_ONCE_MAX]))
 
     cluster.retrying("ask for open transactions", ask)
-    return sorted(found, key=lambda each: (each.partition, each.first_offset))
+    return sorted(producers, key=lambda each: (each.partition, each.first_offset))
 
 
 def hanging_producers(cluster: Cluster, topics: Iterable[str] = ()) -> list[OpenProducer]:
@@ -195,13 +195,9 @@ def _write_abort(cluster: Cluster, producer: OpenProducer, where: str) -> None:
 def _open_on(
     cluster: Cluster, connection: BrokerConnection, partitions: Sequence[TopicPartition]
 ) -> Iterable[OpenProducer]:
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for topic, index in partitions:
-        by_topic[topic].append(index)
     kind = m.DescribeProducersRequest
-    request = kind(
-        topics=[kind.TopicRequest(name=name, partition_indexes=indexes) for name, indexes in by_topic.items()]
-    )
+    topics = [kind.TopicRequest(name=name, partition_indexes=each) for name, each in by_topic(partitions).items()]
+    request = kind(topics=topics)
     for each in connection.ask(request, m.DescribeProducersResponse, newest=0).topics:
         for partition in each.partitions:
             if partition.error_code:

@@ -34,7 +34,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "log": ("millpond.cli.log.command", "Look into the files of a data folder (log dump FILE)."),
     "version": ("millpond.cli.version", "Say which version this is, and what it runs on."),
 }
-"""Each command's module and its line in the overview, which is told without importing the module."""
+"""Each command's module and its line in the overview, which is shown without importing the module."""
 
 
 class LazyGroup(click.Group):

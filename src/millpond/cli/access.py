@@ -119,15 +119,15 @@ class Access:
         raise fault
 
     def _addresses(self) -> list[tuple[str, int]]:
-        found = []
+        addresses = []
         for address in filter(None, (part.strip() for part in self.bootstrap.split(","))):
             try:
-                found.append(host_and_port(address if ":" in address else f"{address}:{DEFAULT_PORT}"))
+                addresses.append(host_and_port(address if ":" in address else f"{address}:{DEFAULT_PORT}"))
             except SettingError:
                 raise click.UsageError(f"--bootstrap {address}: an address has the form HOST:PORT.") from None
-        if not found:
+        if not addresses:
             raise click.UsageError("--bootstrap names no address; it has the form HOST:PORT.")
-        return found
+        return addresses
 
 
 def known_partitions(client: Producer | Consumer, topic: str) -> list[int]:

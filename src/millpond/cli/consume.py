@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import sys
 import time
@@ -14,6 +13,8 @@ import click
 from millpond.cli.access import Access, cluster_options, known_partitions
 from millpond.cli.errors import Failed, failed
 from millpond.cli.json_lines import Headers, dump
+from millpond.cli.stop import Stop, noted
+from millpond.cli.text import safe
 from millpond.cli.times import show_time
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.2
 BATCH_RECORDS: Final = 2000
-_UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Signs that a terminal would obey instead of showing."""
 
 Formatter = Callable[["Message"], bytes]
 
@@ -99,7 +98,8 @@ def command(
             starts = {each: start for each, start in starts.items() if start < bounds[each].end}
         consumer.assign([Assignment(*each, start) for each, start in starts.items()])
         ends = None if follow else {each.partition: bounds[each].end for each in starts}
-        Reader(consumer, show, count, ends).run()
+        with noted(signal.SIGINT, signal.SIGTERM) as stop:
+            Reader(consumer, show, count, ends).run(stop)
     finally:
         consumer.close()
     return 0
@@ -142,25 +142,16 @@ class Reader:
         self._ends = ends
         """What is still to be read, by partition; None when there is no end."""
         self._out = sys.stdout.buffer
-        self._stopped = False
 
-    def run(self) -> None:
-        # Only noted, and looked at between two batches: a line half written would be worse than a moment's delay.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._stop)
-        while not self._is_done():
+    def run(self, stop: Stop) -> None:
+        """Looks between two batches whether to stop: a line half written would be worse than a moment's delay."""
+        while not (stop.is_asked or self._left == 0 or self._ends == {}):
             first = self._consumer.poll(POLL_SECONDS)
             if first is None:
                 continue
             messages = [first, *self._consumer.consume(BATCH_RECORDS, 0)]
             self._out.write(b"".join([self._show(message) for message in messages if self._takes(message)]))
             self._out.flush()
-
-    def _stop(self, *_: object) -> None:
-        self._stopped = True
-
-    def _is_done(self) -> bool:
-        return self._stopped or self._left == 0 or self._ends == {}
 
     def _takes(self, message: Message) -> bool:
         """Whether to print it; notes how far we are."""
@@ -237,7 +228,7 @@ def shown(data: bytes | None, is_terminal: bool) -> str:
     if data is None:
         return "(null)"
     text = data.decode("utf-8", "backslashreplace")
-    return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", text) if is_terminal else text
+    return safe(text) if is_terminal else text
 
 
 def _bytes(data: object) -> bytes | None:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from millpond.cli.text import can_show
+
 Row = tuple[str, str]
 """A name and what it is; a row without a name is a gap or a line of its own."""
 
@@ -16,7 +18,7 @@ def panel(title: str, rows: Sequence[Row], out: TextIO | None = None) -> str:
     out = out or sys.stdout
     name_width = max((len(name) for name, _ in rows), default=0)
     lines = [f"{name:<{name_width}}  {text}".rstrip() for name, text in rows]
-    if not out.isatty() or not _can_draw(out):
+    if not out.isatty() or not can_show("╭─│╰", out):
         return "\n".join([title, *filter(None, lines)])
     return _boxed(title, lines)
 
@@ -29,11 +31,3 @@ def _boxed(title: str, lines: Sequence[str]) -> str:
     top = f"╭─ \x1b[1m{title}\x1b[0m " + "─" * (width - len(title) - 1) + "╮"
     body = [f"│ {line}{' ' * (width - len(line))} │" for line in lines]
     return "\n".join([top, *body, "╰" + "─" * (width + 2) + "╯"])
-
-
-def _can_draw(out: TextIO) -> bool:
-    try:
-        "╭─│╰".encode(out.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

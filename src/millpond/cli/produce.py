@@ -12,6 +12,7 @@ import click
 from millpond.cli.access import Access, cluster_options, known_partitions, pairs
 from millpond.cli.errors import Failed, reason
 from millpond.cli.json_lines import Headers, NotARecord, Outgoing, load
+from millpond.cli.text import counted
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -252,6 +253,6 @@ class Sender:
         seconds = max(time.monotonic() - self._started, 1e-6)
         arrived = self.sent - self.failed
         return (
-            f"{arrived:,} record{'' if arrived == 1 else 's'}, {self.sent_bytes / 1e6:,.1f} MB "
+            f"{counted(arrived, 'record')}, {self.sent_bytes / 1e6:,.1f} MB "
             f"in {seconds:,.1f} s ({self.sent / seconds:,.0f} a second)"
         )

@@ -44,13 +44,3 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[Cell]], words: int) ->
 
 def _text(cell: Cell) -> str:
     return f"{cell:,}" if isinstance(cell, int) else cell
-
-
-def byte_size(count: int) -> str:
-    """A number of bytes as people say it."""
-    size = float(count)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"

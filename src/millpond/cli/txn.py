@@ -12,6 +12,7 @@ import click
 
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.table import Cell, print_table
+from millpond.cli.text import NOTHING
 from millpond.cli.times import read_span, show_span
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from millpond.base.ids import TopicPartition
 
 STATES: Final = ("ongoing", "committing", "aborting", "committed", "aborted", "empty")
-NOTHING: Final = "–"
 
 
 @click.group("txn")

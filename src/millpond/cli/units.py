@@ -51,14 +51,14 @@ def read_rate(text: str) -> tuple[float, bool]:
 
 def _read(text: str, words: tuple[str, ...], *, allow_bare: bool) -> float | None:
     """The number, if its unit is one of `words` with or without a prefix; or, with `allow_bare`, a prefix alone."""
-    found = _NUMBER.fullmatch(text.strip())
-    if found is None:
+    parts = _NUMBER.fullmatch(text.strip())
+    if parts is None:
         return None
-    unit = (found[2] + found[3]).lower()
+    unit = (parts[2] + parts[3]).lower()
     for word in (*words, "") if allow_bare else words:
         prefix = unit.removesuffix(word)
         if unit.endswith(word) and prefix in _PREFIXES:
-            return float(found[1].replace(",", "").replace("_", "")) * _PREFIXES[prefix]
+            return float(parts[1].replace(",", "").replace("_", "")) * _PREFIXES[prefix]
     return None
 
 
@@ -76,7 +76,7 @@ def show_byte_rate(per_second: float) -> str:
 
 
 def show_number(number: float) -> str:
-    """Three digits that count, and no zeros behind the point; whole numbers are told whole."""
+    """Three digits that count, and no zeros behind the point; whole numbers stay whole."""
     if number == round(number):
         return f"{number:,.0f}"
     digits = max(0, 2 - floor(log10(abs(number))))

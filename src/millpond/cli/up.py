@@ -109,7 +109,7 @@ def _shown(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-# What it was told.
+# What was given.
 
 
 def _settings(data: str | None, listen: str | None, sets: tuple[str, ...], file: str | None) -> Settings:
@@ -151,7 +151,7 @@ def _read_config(path: str) -> dict[str, str]:
 
 
 def _assignment(text: str, where: str) -> tuple[str, str]:
-    """The name and value of one setting; where it stands is told when the name is unknown or the value cannot be."""
+    """The name and value of one setting; it says where it stands when the name is unknown or the value cannot be."""
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name:
         raise click.UsageError(f"{where}: give it as name=value.")

@@ -22,12 +22,12 @@ def bootstrap_servers(given: str | None) -> str:
 
 
 def addresses(text: str) -> list[Address]:
-    found = []
+    parsed = []
     for each in filter(None, (part.strip() for part in text.split(","))):
         host, _, port = each.rpartition(":")
         if not host or not port.isdecimal():
             raise ConfigError(f"bootstrap.servers={text}: {each!r} is not HOST:PORT")
-        found.append(Address(host.strip("[]"), int(port)))
-    if not found:
+        parsed.append(Address(host.strip("[]"), int(port)))
+    if not parsed:
         raise ConfigError("bootstrap.servers names no broker; give HOST:PORT,…")
-    return found
+    return parsed

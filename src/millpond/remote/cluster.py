@@ -7,14 +7,14 @@ Made from the settings a Kafka client takes (`bootstrap.servers`, `client.id`, `
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, TypeVar
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
-from millpond.base.ids import NO_TOPIC_ID
+from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.remote.bootstrap import Address, addresses, bootstrap_servers
 from millpond.remote.connection import BrokerConnection
 from millpond.remote.errors import (
@@ -234,7 +234,7 @@ class Cluster:
         check(response.error_code, "the cluster does not describe itself")
         self._brokers = {each.node_id: Address(each.host, each.port) for each in response.brokers}
         self._controller = response.controller_id
-        found = {}
+        topics = {}
         for topic in response.topics:
             name = topic.name or ""
             self._topics.pop(name, None)
@@ -247,9 +247,9 @@ class Cluster:
                 )
                 for each in topic.partitions
             }
-            found[name] = TopicInfo(name, topic.topic_id or NO_TOPIC_ID, partitions, topic.is_internal)
-        self._topics |= found
-        return found
+            topics[name] = TopicInfo(name, topic.topic_id or NO_TOPIC_ID, partitions, topic.is_internal)
+        self._topics |= topics
+        return topics
 
     def _find_coordinator(self, kind: CoordinatorKind, key: str) -> Address:
         connection = self.any()
@@ -260,11 +260,19 @@ class Cluster:
         response = connection.ask(request, m.FindCoordinatorResponse)
         what = f"the coordinator of {kind} {key!r}"
         if many:
-            found = response.coordinators[0]
-            check(found.error_code, what, found.error_message)
-            return Address(found.host, found.port)
+            coordinator = response.coordinators[0]
+            check(coordinator.error_code, what, coordinator.error_message)
+            return Address(coordinator.host, coordinator.port)
         check(response.error_code, what, response.error_message)
         return Address(response.host, response.port)
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """The indexes of the partitions, as most requests name them."""
+    indexes: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        indexes.setdefault(topic, []).append(index)
+    return indexes
 
 
 def _milliseconds(settings: Mapping[str, str], name: str, default: int) -> int:

@@ -39,8 +39,8 @@ def at_times(
     cluster: Cluster, times_ms: Mapping[TopicPartition, int], isolation: Isolation = "read_uncommitted"
 ) -> dict[TopicPartition, int | None]:
     """The first offset whose record is not older; None where every record is."""
-    found = _list_offsets(cluster, times_ms, isolation)
-    return {partition: None if offset == _NONE else offset for partition, offset in found.items()}
+    listed = _list_offsets(cluster, times_ms, isolation)
+    return {partition: None if offset == _NONE else offset for partition, offset in listed.items()}
 
 
 def commit_group(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -74,18 +74,18 @@ def committed_by_group(cluster: Cluster, group: str) -> dict[TopicPartition, int
 def _list_offsets(
     cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: Isolation
 ) -> dict[TopicPartition, int]:
-    found: dict[TopicPartition, int] = {}
+    listed: dict[TopicPartition, int] = {}
 
     def ask_for_the_rest() -> None:
         by_leader: dict[BrokerConnection, dict[TopicPartition, int]] = defaultdict(dict)
         for partition, moment in wanted.items():
-            if partition not in found:
+            if partition not in listed:
                 by_leader[cluster.leader(*partition)][partition] = moment
         for connection, asked in by_leader.items():
-            found.update(_ask_leader(cluster, connection, asked, isolation))
+            listed.update(_ask_leader(cluster, connection, asked, isolation))
 
     cluster.retrying("ask for offsets", ask_for_the_rest)
-    return {partition: found[partition] for partition in wanted}
+    return {partition: listed[partition] for partition in wanted}
 
 
 def _ask_leader(
@@ -110,19 +110,19 @@ def _ask_leader(
         for name in by_topic:
             cluster.forget(name)
         raise
-    found: dict[TopicPartition, int] = {}
+    listed: dict[TopicPartition, int] = {}
     fault: Answered | None = None
     for topic in response.topics:
         for each in topic.partitions:
             if each.error_code == ErrorCode.NONE:
-                found[TopicPartition(topic.name, each.partition_index)] = each.offset
+                listed[TopicPartition(topic.name, each.partition_index)] = each.offset
                 continue
             fault = Answered(f"the offsets of {topic.name}[{each.partition_index}]", each.error_code)
             if each.error_code in STALE_LEADER:
                 cluster.forget(topic.name)
     if fault is not None:
         raise fault
-    return found
+    return listed
 
 
 def _commit_group(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:

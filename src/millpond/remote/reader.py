@@ -28,7 +28,7 @@ VANISHED_SECONDS: Final = 5.0
 """How long the log may be shorter than what is asked for before the rest counts as lost: a new leader learns only
 with time how far the log is committed."""
 
-_FETCH_NEWEST: Final = 12
+FETCH_NEWEST: Final = 12
 """The last version in which topics go by their names."""
 _ABORT: Final = 0
 _FETCHES_AT_ONCE: Final = 64
@@ -86,7 +86,7 @@ def first_records(
 
     For single records of many partitions: the requests go out together, and each brings one batch.
     """
-    found: dict[TopicPartition, Record] = {}
+    firsts: dict[TopicPartition, Record] = {}
     left = dict(starts)
 
     def look() -> None:
@@ -98,11 +98,11 @@ def first_records(
                 for partition, fetched in _fetch_together(
                     cluster, connection, {each: left[each] for each in asked[at : at + _FETCHES_AT_ONCE]}, isolation
                 ):
-                    _note_first(partition, fetched, isolation, left, found)
+                    _note_first(partition, fetched, isolation, left, firsts)
 
     while left:
         cluster.retrying("read records", look)
-    return found
+    return firsts
 
 
 def _fetch_together(
@@ -111,10 +111,10 @@ def _fetch_together(
     try:
         for partition, start in starts.items():
             # A broker gives the first batch whole, however little was asked for.
-            request = _fetch_request(partition, start, isolation, fetch_bytes=1, wait_ms=0)
-            connection.send(request, m.FetchResponse, newest=_FETCH_NEWEST)
+            request = fetch_request(partition, start, isolation, fetch_bytes=1, wait_ms=0)
+            connection.send(request, m.FetchResponse, newest=FETCH_NEWEST)
         for partition in starts:
-            fetched = _only_partition(partition, connection.receive(m.FetchResponse))
+            fetched = only_partition(partition, connection.receive(m.FetchResponse))
             if fetched.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
                 cluster.forget(partition.topic)
                 raise Answered(f"reading {partition.topic}[{partition.partition}]", fetched.error_code)
@@ -129,7 +129,7 @@ def _note_first(
     fetched: _Fetched,
     isolation: Isolation,
     left: dict[TopicPartition, int],
-    found: dict[TopicPartition, Record],
+    firsts: dict[TopicPartition, Record],
 ) -> None:
     """Takes the partition from `left` when its record is known or there is none; else moves its offset on."""
     records = _bytes_of(fetched)
@@ -140,7 +140,7 @@ def _note_first(
     for batch in _visible(records, scanned, fetched, isolation):
         for record in batch.records():
             if record.offset >= left[partition]:
-                found[partition] = record
+                firsts[partition] = record
                 del left[partition]
                 return
     left[partition] = scanned[-1].last_offset + 1
@@ -202,7 +202,7 @@ class _Range:
             connection, self._connection = self._connection, None
             assert connection is not None
             response = connection.receive(m.FetchResponse, seconds=WAIT_MS / 1000)
-            fetched = _only_partition(self._partition, response)
+            fetched = only_partition(self._partition, response)
             if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._check_still_there()
                 self._check_patience()
@@ -230,10 +230,10 @@ class _Range:
 
     def _send(self) -> None:
         connection = self._cluster.leader(*self._partition)
-        request = _fetch_request(
+        request = fetch_request(
             self._partition, self._at, self._isolation, fetch_bytes=max(self._fetch_bytes, 1), wait_ms=WAIT_MS
         )
-        connection.send(request, m.FetchResponse, newest=_FETCH_NEWEST)
+        connection.send(request, m.FetchResponse, newest=FETCH_NEWEST)
         self._connection = connection
 
     def _nothing_came(self, fetched: _Fetched) -> None:
@@ -266,7 +266,7 @@ class _Range:
         )
 
 
-def _fetch_request(
+def fetch_request(
     partition: TopicPartition, start: int, isolation: Isolation, *, fetch_bytes: int, wait_ms: int
 ) -> m.FetchRequest:
     wanted = m.FetchRequest.FetchPartition(
@@ -281,7 +281,7 @@ def _fetch_request(
     )
 
 
-def _only_partition(partition: TopicPartition, response: m.FetchResponse) -> _Fetched:
+def only_partition(partition: TopicPartition, response: m.FetchResponse) -> _Fetched:
     check(response.error_code, f"reading {partition.topic}")
     try:
         return response.responses[0].partitions[0]

@@ -57,15 +57,15 @@ PLAIN_TEXT: Final = Security()
 def librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
     """The security part of the settings in librdkafka's names, for the clients that stand on it."""
     protocol = settings.get("security.protocol", "PLAINTEXT").upper()
-    found: dict[str, str] = {"security.protocol": protocol.lower()}
+    translated: dict[str, str] = {"security.protocol": protocol.lower()}
     if protocol.startswith("SASL"):
         login = _login(settings)
-        found |= {"sasl.mechanisms": login.mechanism, "sasl.username": login.username}
-        found["sasl.password"] = login.password
+        translated |= {"sasl.mechanisms": login.mechanism, "sasl.username": login.username}
+        translated["sasl.password"] = login.password
     if protocol.endswith("SSL"):
         for name in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"):
             if name in settings:
-                found[name] = settings[name]
+                translated[name] = settings[name]
         for theirs, (java, text) in {
             "ssl.ca.location": ("ssl.truststore.location", None),
             "ssl.ca.pem": ("ssl.truststore.certificates", "ssl.ca.pem"),
@@ -73,14 +73,16 @@ def librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
             "ssl.key.pem": ("ssl.keystore.key", "ssl.key.pem"),
         }.items():
             given = settings.get(text or "") or settings.get(java)
-            if given and theirs not in found:
-                found[theirs] = given
-        if "ssl.keystore.location" in settings and "ssl.certificate.location" not in found:
-            found["ssl.certificate.location"] = found["ssl.key.location"] = settings["ssl.keystore.location"]
-        found["ssl.endpoint.identification.algorithm"] = "https" if _checks_host(settings) else "none"
+            if given and theirs not in translated:
+                translated[theirs] = given
+        if "ssl.keystore.location" in settings and "ssl.certificate.location" not in translated:
+            translated["ssl.certificate.location"] = translated["ssl.key.location"] = settings[
+                "ssl.keystore.location"
+            ]
+        translated["ssl.endpoint.identification.algorithm"] = "https" if _checks_host(settings) else "none"
         if not _verifies(settings):
-            found["enable.ssl.certificate.verification"] = "false"
-    return found
+            translated["enable.ssl.certificate.verification"] = "false"
+    return translated
 
 
 def _context(settings: Mapping[str, str]) -> ssl.SSLContext:
@@ -139,8 +141,8 @@ def _verifies(settings: Mapping[str, str]) -> bool:
 def _login(settings: Mapping[str, str]) -> Login:
     mechanism = (settings.get("sasl.mechanism") or settings.get("sasl.mechanisms") or "").upper()
     if mechanism not in MECHANISMS:
-        told = f"sasl.mechanism={mechanism} is not supported" if mechanism else "sasl.mechanism is missing"
-        raise ConfigError(f"{told}; choose one of {', '.join(MECHANISMS)}")
+        reason = f"sasl.mechanism={mechanism} is not supported" if mechanism else "sasl.mechanism is missing"
+        raise ConfigError(f"{reason}; choose one of {', '.join(MECHANISMS)}")
     username, password = settings.get("sasl.username"), settings.get("sasl.password")
     if username is None or password is None:
         fields = _jaas_fields(settings.get("sasl.jaas.config", ""))
@@ -152,8 +154,8 @@ def _login(settings: Mapping[str, str]) -> Login:
 
 def _jaas_fields(text: str) -> dict[str, str]:
     """The fields of a line such as: module required username="a" password="b";"""
-    found = {}
+    fields = {}
     for match in _JAAS_FIELD.finditer(text):
         quoted = match[2] if match[2] is not None else match[3]
-        found[match[1]] = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else match[4]
-    return found
+        fields[match[1]] = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else match[4]
+    return fields

@@ -16,9 +16,10 @@ from typing import Final, NamedTuple, TypeVar
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
-from millpond.remote.cluster import Cluster
+from millpond.remote.cluster import Cluster, by_topic
 from millpond.remote.connection import BrokerConnection
 from millpond.remote.errors import STALE_COORDINATOR, STALE_LEADER, Answered, ClusterError, Fenced, check
+from millpond.remote.reader import FETCH_NEWEST, fetch_request, only_partition
 from millpond.wire import messages as m
 from millpond.wire.batch import HEADER_BYTES, read_header
 
@@ -29,10 +30,6 @@ END_NEWEST: Final = 4
 
 ENDS_AT_ONCE: Final = 64
 
-_FETCH_NEWEST: Final = 12
-"""The last version in which topics go by their names."""
-
-_READ_COMMITTED: Final = 1
 _COMPLETION_SECONDS: Final = 1.0
 _COMPLETION_STEP_SECONDS: Final = 0.004
 """The markers of the transaction before are written within milliseconds; a whole back-off would be a waste."""
@@ -123,16 +120,14 @@ def init_producer(cluster: Cluster, transactional_id: str, timeout_ms: int) -> P
 
 def add_partitions(cluster: Cluster, identity: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
     """Take partitions into the transaction, which begins it; to be done before the first record goes there."""
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for partition in partitions:
-        by_topic[partition.topic].append(partition.partition)
     kind = m.AddPartitionsToTxnRequest
     request = kind(
         v3_and_below_transactional_id=identity.transactional_id,
         v3_and_below_producer_id=identity.producer_id,
         v3_and_below_producer_epoch=identity.epoch,
         v3_and_below_topics=[
-            kind.AddPartitionsToTxnTopic(name=name, partitions=partitions) for name, partitions in by_topic.items()
+            kind.AddPartitionsToTxnTopic(name=name, partitions=indexes)
+            for name, indexes in by_topic(partitions).items()
         ],
     )
 
@@ -195,7 +190,7 @@ def end_all(
 def describe(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, Described]:
     """What the coordinators know of these ids; one that they do not know is left out."""
     names = list(dict.fromkeys(transactional_ids))
-    found: dict[str, Described] = {}
+    described: dict[str, Described] = {}
     asked: set[str] = set()
 
     def ask_for_the_rest() -> None:
@@ -204,11 +199,11 @@ def describe(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, De
             if name not in asked:
                 by_coordinator[cluster.coordinator("transaction", name)].append(name)
         for connection, wanted in by_coordinator.items():
-            found.update(_describe(cluster, connection, wanted))
+            described.update(_describe(cluster, connection, wanted))
             asked.update(wanted)
 
     cluster.retrying("describe transactions", ask_for_the_rest)
-    return found
+    return described
 
 
 def list_open(cluster: Cluster, prefix: str) -> list[str]:
@@ -221,12 +216,12 @@ def list_ids(cluster: Cluster, *, states: Collection[str] = (), producer_ids: Co
     request = m.ListTransactionsRequest(state_filters=list(states), producer_id_filters=list(producer_ids))
 
     def attempt() -> list[str]:
-        found: set[str] = set()
+        names: set[str] = set()
         for connection in cluster.brokers():
             response = connection.ask(request, m.ListTransactionsResponse, newest=0)
             check(response.error_code, "cannot list transactions")
-            found |= {each.transactional_id for each in response.transaction_states}
-        return sorted(found)
+            names |= {each.transactional_id for each in response.transaction_states}
+        return sorted(names)
 
     return cluster.retrying("list transactions", attempt)
 
@@ -236,29 +231,15 @@ def fate(cluster: Cluster, identity: ProducerIdentity, partition: TopicPartition
 
     It is the last word on what a coordinator has forgotten: readers go by nothing else.
     """
-    request = m.FetchRequest(
-        max_wait_ms=0,
-        min_bytes=0,
-        isolation_level=_READ_COMMITTED,
-        topics=[
-            m.FetchRequest.FetchTopic(
-                topic=partition.topic,
-                partitions=[
-                    m.FetchRequest.FetchPartition(
-                        partition=partition.partition, fetch_offset=first_offset, partition_max_bytes=HEADER_BYTES
-                    )
-                ],
-            )
-        ],
-    )
+    request = fetch_request(partition, first_offset, "read_committed", fetch_bytes=HEADER_BYTES, wait_ms=0)
 
     def attempt() -> m.FetchResponse.PartitionData:
         try:
-            response = cluster.leader(*partition).ask(request, m.FetchResponse, newest=_FETCH_NEWEST)
+            response = cluster.leader(*partition).ask(request, m.FetchResponse, newest=FETCH_NEWEST)
         except ClusterError:
             cluster.forget(partition.topic)
             raise
-        fetched = response.responses[0].partitions[0]
+        fetched = only_partition(partition, response)
         if fetched.error_code in STALE_LEADER:
             cluster.forget(partition.topic)
         if fetched.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -331,8 +312,8 @@ def _end_together(
 
 
 def _ended_before(cluster: Cluster, identity: ProducerIdentity) -> Outcome:
-    found = describe(cluster, [identity.transactional_id]).get(identity.transactional_id)
-    outcome = found.outcome(identity) if found else Outcome.FENCED
+    described = describe(cluster, [identity.transactional_id]).get(identity.transactional_id)
+    outcome = described.outcome(identity) if described else Outcome.FENCED
     if outcome is None:
         raise Answered(f"transaction {identity.transactional_id!r} is changing", ErrorCode.CONCURRENT_TRANSACTIONS)
     return outcome
@@ -347,7 +328,7 @@ def _describe(cluster: Cluster, connection: BrokerConnection, names: list[str]) 
         for name in names:
             cluster.forget_coordinator("transaction", name)
         raise
-    found: dict[str, Described] = {}
+    described: dict[str, Described] = {}
     for each in response.transaction_states:
         if each.error_code in STALE_COORDINATOR:
             cluster.forget_coordinator("transaction", each.transactional_id)
@@ -358,14 +339,14 @@ def _describe(cluster: Cluster, connection: BrokerConnection, names: list[str]) 
             TopicPartition(topic.topic, index) for topic in each.topics for index in topic.partitions
         )
         identity = ProducerIdentity(each.transactional_id, each.producer_id, each.producer_epoch)
-        found[each.transactional_id] = Described(
+        described[each.transactional_id] = Described(
             identity,
             each.transaction_state,
             partitions,
             each.transaction_timeout_ms,
             each.transaction_start_time_ms,
         )
-    return found
+    return described
 
 
 def _ask(

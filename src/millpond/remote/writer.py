@@ -123,8 +123,8 @@ class BatchWriter:
     @property
     def first_offsets(self) -> dict[TopicPartition, int]:
         """Where the first batch of each partition was stored, as far as brokers have said so."""
-        found = {partition: queue.first_offset for partition, queue in self._queues.items()}
-        return {partition: offset for partition, offset in found.items() if offset is not None and offset >= 0}
+        offsets = {partition: queue.first_offset for partition, queue in self._queues.items()}
+        return {partition: offset for partition, offset in offsets.items() if offset is not None and offset >= 0}
 
     def append(
         self, partition: TopicPartition, payload: Buffer, count: int, base_timestamp: int, max_timestamp: int

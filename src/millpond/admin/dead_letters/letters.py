@@ -109,10 +109,10 @@ class LetterTopic:
         info = find_topic(cluster, name)
         if name.startswith(INTERNAL):
             raise _refusal(name, "it is one of the cluster's own")
-        found = cls(cluster, info, bounds_of(cluster, partitions_of(info), "read_committed"))
-        if not found.is_named_so and not list(found.edges()) and marks_topic(name) not in cluster.topics():
+        topic = cls(cluster, info, bounds_of(cluster, partitions_of(info), "read_committed"))
+        if not topic.is_named_so and not list(topic.edges()) and marks_topic(name) not in cluster.topics():
             raise _refusal(name, f"it is empty, and its name does not end in {ENDING}")
-        return found
+        return topic
 
     @property
     def name(self) -> str:

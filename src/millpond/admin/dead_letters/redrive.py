@@ -120,7 +120,7 @@ def plan_redrive(cluster: Cluster, order: RedriveOrder) -> RedrivePlan:
 
 
 class Redrive:
-    """Sends what an order means, until it is done or somebody asks it to stop.
+    """Sends what an order means, until it is done or stopped.
 
     It takes over at once: what an earlier run left open is ended before anybody reads how far it came, and that run
     cannot go on.
@@ -133,32 +133,26 @@ class Redrive:
         self._identity: ProducerIdentity = init_producer(
             self._writing, f"dlq-redrive.{order.topic}", TRANSACTION_SECONDS_MAX * 1000
         )
-        self.is_stopped = False
         self.plan = plan_redrive(cluster, order)
         self.sent = 0
 
-    def stop(self) -> None:
-        """Stop between two transactions: what has begun is quickly done."""
-        # Only noted: a handler of signals may call this, and would wait for ever for a lock of its own thread.
-        self.is_stopped = True
-
-    def run(self, report: Callable[[int], None]) -> None:
-        """`report` hears how many have been sent after each transaction."""
+    def run(self, report: Callable[[int], None], is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """`report` hears how many have been sent after each transaction; `is_stopped` is asked between two."""
         began = time.monotonic()
         with self._writing, BatchWriter(self._writing, codec=LZ4, transactional=self._identity) as writer:
-            for batch in self._batches():
+            for batch in self._batches(is_stopped):
                 if self._order.rate:
-                    self._wait_until(began + self.sent / self._order.rate)
-                if self.is_stopped:
+                    _wait_until(began + self.sent / self._order.rate, is_stopped)
+                if is_stopped():
                     return
                 self._send(writer, batch)
                 self.sent += len(batch)
                 report(self.sent)
 
-    def _batches(self) -> Iterator[list[Letter]]:
+    def _batches(self, is_stopped: Callable[[], bool]) -> Iterator[list[Letter]]:
         count_max, batch, size = self._count_max(), list[Letter](), 0
         for letter in self.plan.topic.letters(self.plan.bounds):
-            if self.is_stopped:
+            if is_stopped():
                 return
             if self._order.fate(letter, self.plan.redriven) is not Fate.SENT:
                 continue
@@ -174,10 +168,6 @@ class Redrive:
         """With a rate no more than a second's worth, because a transaction is seen all at once."""
         rate = self._order.rate
         return self._order.batch if rate is None else max(1, min(self._order.batch, math.floor(rate)))
-
-    def _wait_until(self, moment: float) -> None:
-        while not self.is_stopped and (left := moment - time.monotonic()) > 0:
-            time.sleep(min(left, NAP_SECONDS))
 
     def _send(self, writer: BatchWriter, batch: list[Letter]) -> None:
         """One transaction: the records and the marks that say so."""
@@ -220,3 +210,8 @@ class Redrive:
         return Refused(
             f"The redrive stopped after {self.sent:,} records: {refusal}. The same command goes on where it was."
         )
+
+
+def _wait_until(moment: float, is_stopped: Callable[[], bool]) -> None:
+    while not is_stopped() and (left := moment - time.monotonic()) > 0:
+        time.sleep(min(left, NAP_SECONDS))

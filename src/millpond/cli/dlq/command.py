@@ -14,11 +14,14 @@ import click
 
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.dlq.options import filter_options, read_letter_ids, read_rate
+from millpond.cli.question import confirm
+from millpond.cli.stop import noted
 from millpond.cli.table import print_table
+from millpond.cli.text import counted
 
 if TYPE_CHECKING:
     from millpond.admin.dead_letters.letters import Filter
-    from millpond.admin.dead_letters.redrive import Redrive, RedriveOrder, RedrivePlan
+    from millpond.admin.dead_letters.redrive import RedriveOrder, RedrivePlan
 
 
 @click.group("dlq")
@@ -229,42 +232,31 @@ def redrive_command(
             return 0
         redrive = Redrive(cluster, order)
         _print_plan(order, redrive.plan)
-        _run_until_stopped(redrive)
-    if redrive.is_stopped and redrive.sent < redrive.plan.records:
+        with noted(signal.SIGINT, signal.SIGTERM) as stop, _progress(redrive.plan.records) as report:
+            redrive.run(report, lambda: stop.is_asked)
+    if stop.is_asked and redrive.sent < redrive.plan.records:
         click.echo(
             f"Stopped after {redrive.sent:,} of {redrive.plan.records:,} records: "
             "the same command goes on where it was."
         )
         return 130
-    click.echo(f"Redrove {redrive.sent:,} record{'' if redrive.sent == 1 else 's'}.")
+    click.echo(f"Redrove {counted(redrive.sent, 'record')}.")
     return 0
-
-
-def _run_until_stopped(redrive: Redrive) -> None:
-    """Ctrl-C and SIGTERM stop it between two transactions."""
-    before = {number: signal.signal(number, lambda *_: redrive.stop()) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with _progress(redrive.plan.records) as report:
-            redrive.run(report)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _print_plan(order: RedriveOrder, plan: RedrivePlan) -> None:
     from millpond.admin.dead_letters.redrive import NAMED_MAX, Fate
 
     for target, count in sorted(plan.targets.items()):
-        click.echo(f"{order.topic} → {target}: {count:,} record{'' if count == 1 else 's'}")
+        click.echo(f"{order.topic} → {target}: {counted(count, 'record')}")
     done, held, homeless = (plan.fates[each] for each in (Fate.DONE, Fate.HELD, Fate.HOMELESS))
     if done:
         click.echo(f"{done:,} were redriven before and are not sent again.")
     if held:
         named = ", ".join(map(str, plan.held))
         more = f" and {held - NAMED_MAX:,} more" if held > NAMED_MAX else ""
-        redrives = "redrive" if order.redrives_max == 1 else "redrives"
         click.echo(
-            f"{held:,} stay, because they came back after {order.redrives_max} {redrives}: "
+            f"{held:,} stay, because they came back after {counted(order.redrives_max, 'redrive')}: "
             f"{named}{more}; send them nevertheless with a higher --max-redrives."
         )
     if homeless:
@@ -315,11 +307,8 @@ def purge_command(
         if not plan.records:
             click.echo("Nothing to delete.")
             return
-        letters = f"{plan.records:,} letter{'' if plan.records == 1 else 's'} of {topic}"
-        if not yes:
-            if not sys.stdin.isatty():
-                raise click.UsageError(f"There is nobody to ask: add --yes to delete {letters}.")
-            lost = f", of which {plan.waiting:,} have not been redriven" if plan.waiting else ""
-            click.confirm(f"Delete {letters}{lost}?", abort=True)
+        letters = f"{counted(plan.records, 'letter')} of {topic}"
+        lost = f", of which {plan.waiting:,} have not been redriven" if plan.waiting else ""
+        confirm(f"Delete {letters}{lost}?", yes=yes, to_do=f"delete {letters}")
         apply_purge(cluster, plan)
     click.echo(f"Deleted {letters}.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,15 +12,13 @@ import click
 from millpond.admin.dead_letters.letters import Letter
 from millpond.admin.dead_letters.topics import LetterCounts
 from millpond.cli.json_lines import shown_data, shown_headers
+from millpond.cli.text import can_show, counted, safe
 from millpond.cli.times import show_span, show_time
 from millpond.client.dead_letters import own_headers
 
 PREVIEW_SIGNS_MAX: Final = 300
 BAR_SIGNS: Final = 40
 ROWS_MAX: Final = 12
-_UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Signs that a terminal would obey instead of showing."""
-
 
 # One letter.
 
@@ -95,17 +91,11 @@ def _preview(text: str, whole: bool) -> str:
     return f"{text[:PREVIEW_SIGNS_MAX]}… ({len(text):,} signs; --full shows all)"
 
 
-def safe(text: str) -> str:
-    """Whoever wrote the record chose these words: a terminal must not obey them."""
-    return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
-
-
 # Many letters.
 
 
 def print_counts(topic: str, counts: LetterCounts) -> None:
-    plural = "" if counts.records == 1 else "s"
-    click.secho(f"{topic}: {counts.records:,} dead letter{plural}, {counts.waiting:,} not redriven", bold=True)
+    click.secho(f"{topic}: {counted(counts.records, 'dead letter')}, {counts.waiting:,} not redriven", bold=True)
     for title, each in (
         ("By error", counts.errors),
         ("By original topic", counts.origins),
@@ -118,9 +108,9 @@ def print_counts(topic: str, counts: LetterCounts) -> None:
 
 
 def _largest(counts: Counter[str]) -> dict[str, int]:
-    found = {safe(name) or "-": count for name, count in counts.most_common(ROWS_MAX)}
-    rest = counts.total() - sum(found.values())
-    return found | ({"others": rest} if rest else {})
+    largest = {safe(name) or "-": count for name, count in counts.most_common(ROWS_MAX)}
+    rest = counts.total() - sum(largest.values())
+    return largest | ({"others": rest} if rest else {})
 
 
 def _print_chart(title: str, counts: Mapping[str, int]) -> None:
@@ -135,16 +125,8 @@ def bars(counts: Iterable[int]) -> list[str]:
     """A bar for each count; whatever is more than nothing can be seen."""
     values = list(counts)
     largest = max(values, default=0)
-    sign = _block()
+    sign = "█" if can_show("█") else "#"
     return [sign * max(1, round(value / largest * BAR_SIGNS)) if value else "" for value in values]
-
-
-def _block() -> str:
-    try:
-        "█".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return "#"
-    return "█"
 
 
 def show_age(moment_ms: int | None) -> str:

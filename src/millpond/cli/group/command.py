@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from dataclasses import asdict
 from typing import Final
@@ -11,7 +10,9 @@ from typing import Final
 import click
 
 from millpond.cli.access import Access, cluster_options
+from millpond.cli.question import confirm
 from millpond.cli.table import print_table
+from millpond.cli.text import counted
 
 STATES: Final = ("stable", "rebalancing", "empty", "dead")
 TYPES: Final = ("classic", "consumer")
@@ -145,11 +146,9 @@ def reset_command(
         if not plan.changes:
             click.echo("Nothing to change: the group is there already.")
             return
-        if not yes:
-            _ask(f"Reset group {name}?", "reset")
+        confirm(f"Reset group {name}?", yes=yes, to_do="reset without a question")
         apply_reset(cluster, plan)
-    count = len(plan.changes)
-    click.echo(f"Reset {count} partition{'' if count == 1 else 's'} of group {name}.")
+    click.echo(f"Reset {counted(len(plan.changes), 'partition')} of group {name}.")
 
 
 @command.command("delete")
@@ -171,8 +170,8 @@ def delete_command(names: tuple[str, ...], yes: bool, access: Access) -> None:
     with access.open() as cluster:
         for group in find_groups(cluster, names):
             refuse_if_active(group, "to delete it")
-        if not yes:
-            _ask(f"Delete {listed} and all offsets of {'it' if len(names) == 1 else 'them'}?", "delete")
+        question = f"Delete {listed} and all offsets of {'it' if len(names) == 1 else 'them'}?"
+        confirm(question, yes=yes, to_do="delete without a question")
         delete_groups(cluster, names)
     click.echo(f"Deleted {listed}.")
 
@@ -214,9 +213,3 @@ def history_command(
     else:
         span = "since then" if since is not None else "yet"
         click.echo(f"Group {name} has not rebalanced {span}; is its name right? See `millpond group list`.", err=True)
-
-
-def _ask(question: str, verb: str) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"There is nobody to ask: add --yes to {verb} without a question.")
-    click.confirm(question, abort=True)

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any, Final
 
@@ -15,11 +16,11 @@ import click
 from millpond.admin.groups import Member
 from millpond.admin.lag import NEVER, GroupLag, LagWatch, PartitionLag
 from millpond.base.ids import TopicPartition
+from millpond.cli.stop import noted
 from millpond.cli.table import Cell, print_table
+from millpond.cli.text import NOTHING, counted
 from millpond.cli.times import show_span
 
-NOTHING: Final = "–"
-NAP_SECONDS: Final = 0.05
 CLEAR_SCREEN: Final = "\x1b[H\x1b[2J\x1b[3J"
 
 
@@ -31,14 +32,9 @@ def show_groups(groups: list[GroupLag], *, as_json: bool) -> None:
 
 
 def watch_groups(lags: LagWatch, every_seconds: float, *, as_json: bool) -> None:
-    """Until Ctrl-C, which is a good end.
-
-    The signal is only noted: what is being asked is quickly done, and a line half written would be worse.
-    """
-    stops: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: stops.append(number))
-    try:
-        while not stops:
+    """Until Ctrl-C, which is a good end."""
+    with noted(signal.SIGINT) as stop:
+        while not stop.is_asked:
             groups = lags.look()
             if as_json:
                 at = {"at_ms": time.time_ns() // 1_000_000}
@@ -50,11 +46,7 @@ def watch_groups(lags: LagWatch, every_seconds: float, *, as_json: bool) -> None
                 if not sys.stdout.isatty():
                     click.echo()
             sys.stdout.flush()
-            until = time.monotonic() + every_seconds
-            while not stops and (left := until - time.monotonic()) > 0:
-                time.sleep(min(left, NAP_SECONDS))
-    finally:
-        signal.signal(signal.SIGINT, before)
+            stop.wait(every_seconds)
 
 
 # As JSON: numbers plain, times in the unit that the name says, null for what is not known.
@@ -76,31 +68,10 @@ def group_json(group_lag: GroupLag) -> dict[str, Any]:
         "written_per_second": group_lag.written_per_second,
         "catch_up_seconds": _finite(group_lag.catch_up_seconds),
         "members": [
-            {
-                "id": member.id,
-                "instance": member.instance,
-                "client": member.client,
-                "host": member.host,
-                "partitions": [{"topic": topic, "partition": index} for topic, index in member.partitions],
-            }
-            for member in group.members
+            asdict(each) | {"partitions": [owned._asdict() for owned in each.partitions]} for each in group.members
         ],
         "partitions": [
-            {
-                "topic": each.topic,
-                "partition": each.partition,
-                "member": each.member,
-                "start": each.start,
-                "end": each.end,
-                "committed": each.committed,
-                "lag": each.lag,
-                "behind_ms": each.behind_ms,
-                "lost": each.lost,
-                "read_per_second": each.read_per_second,
-                "written_per_second": each.written_per_second,
-                "catch_up_seconds": _finite(each.catch_up_seconds),
-            }
-            for each in group_lag.partitions
+            asdict(each) | {"catch_up_seconds": _finite(each.catch_up_seconds)} for each in group_lag.partitions
         ],
     }
 
@@ -121,7 +92,7 @@ def print_groups(groups: Sequence[GroupLag]) -> None:
 
 def print_group(group_lag: GroupLag) -> None:
     group = group_lag.group
-    click.secho(f"{group.id}: {group.state}, {_count(len(group.members), 'member')}, {_lag(group_lag)}", bold=True)
+    click.secho(f"{group.id}: {group.state}, {counted(len(group.members), 'member')}, {_lag(group_lag)}", bold=True)
     facts = [f"{group.type} protocol"]
     facts += [f"assignor {group.assignor}"] if group.assignor else []
     facts += [f"coordinator {group.coordinator}"] if group.coordinator else []
@@ -185,7 +156,7 @@ def _lag(group_lag: GroupLag) -> str:
     if not group_lag.lag:
         return "no lag"
     behind = f", {show_span(group_lag.behind_ms)} behind" if group_lag.behind_ms is not None else ""
-    return f"lag {_count(group_lag.lag, 'record')}{behind}"
+    return f"lag {counted(group_lag.lag, 'record')}{behind}"
 
 
 def _known(number: int | None) -> Cell:
@@ -196,10 +167,6 @@ def _rate(per_second: float | None) -> str:
     if not per_second:
         return NOTHING
     return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.1f}/s"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _who(member: Member) -> str:

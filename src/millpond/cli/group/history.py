@@ -12,6 +12,7 @@ import click
 from millpond.admin.history import GroupRebalance, Move, RebalanceCause
 from millpond.base.ids import TopicPartition
 from millpond.cli.group.description import show_partitions
+from millpond.cli.text import counted, safe
 from millpond.cli.times import show_span
 from millpond.coordinators.groups.history import Why
 
@@ -20,7 +21,6 @@ MOVES_SHOWN_MAX: Final = 20
 NOBODY: Final = "nobody"
 
 _UUID: Final = re.compile(r"-([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 def print_history(group: str, rebalances: Sequence[GroupRebalance]) -> None:
@@ -38,7 +38,7 @@ def explain(rebalance: GroupRebalance, clients: Mapping[str, RebalanceCause]) ->
     """What happened, line by line: when and at what cost, why, what moved."""
     members = rebalance.members
     facts = [f"generation {rebalance.generation}"] if rebalance.generation is not None else []
-    facts += [f"{members} member{'' if members == 1 else 's'}" if members else "nobody left"]
+    facts += [counted(members, "member") if members else "nobody left"]
     facts += [f"{rebalance.protocol}"] if rebalance.protocol else []
     paused_ms = rebalance.paused_ms
     facts += ["not finished" if paused_ms is None else f"paused {show_span(paused_ms)}" if paused_ms else "no pause"]
@@ -49,7 +49,7 @@ def explain(rebalance: GroupRebalance, clients: Mapping[str, RebalanceCause]) ->
     if len(causes) > CAUSES_SHOWN_MAX:
         yield f"  and {len(causes) - CAUSES_SHOWN_MAX} more causes"
     if rejoined:
-        yield f"  {rejoined} member{'' if rejoined == 1 else 's'} rejoined"
+        yield f"  {counted(rejoined, 'member')} rejoined"
     moved = _moved(rebalance.moves)
     for (before, after), partitions in list(moved.items())[:MOVES_SHOWN_MAX]:
         yield f"  {show_partitions(partitions)}: {_named(before, clients)} → {_named(after, clients)}"
@@ -62,7 +62,7 @@ def explain(rebalance: GroupRebalance, clients: Mapping[str, RebalanceCause]) ->
 
 def short(member_id: str) -> str:
     """A member's id without most of the randomness in it, still enough to tell two apart."""
-    return _plain(_UUID.sub(r"-\1", member_id))
+    return safe(_UUID.sub(r"-\1", member_id), in_line=True)
 
 
 def _parted(causes: Sequence[RebalanceCause]) -> tuple[Sequence[RebalanceCause], int]:
@@ -75,13 +75,15 @@ def _parted(causes: Sequence[RebalanceCause]) -> tuple[Sequence[RebalanceCause],
 
 def _because(cause: RebalanceCause) -> str:
     if not cause.member_id:
-        return _plain(cause.why) + _detail(cause)
-    host = f" on {_plain(cause.client_host)}" if cause.client_host else ""
-    return f"{_named(cause.member_id, {cause.member_id: cause})}{host}: {_plain(cause.why)}{_detail(cause)}"
+        return safe(cause.why, in_line=True) + _detail(cause)
+    host = f" on {safe(cause.client_host, in_line=True)}" if cause.client_host else ""
+    return (
+        f"{_named(cause.member_id, {cause.member_id: cause})}{host}: {safe(cause.why, in_line=True)}{_detail(cause)}"
+    )
 
 
 def _detail(cause: RebalanceCause) -> str:
-    return f" ({_plain(cause.detail)})" if cause.detail else ""
+    return f" ({safe(cause.detail, in_line=True)})" if cause.detail else ""
 
 
 def _named(member_id: str | None, known: Mapping[str, RebalanceCause]) -> str:
@@ -90,7 +92,7 @@ def _named(member_id: str | None, known: Mapping[str, RebalanceCause]) -> str:
     cause, short_id = known.get(member_id), short(member_id)
     name = (cause.instance_id or cause.client_id) if cause else ""
     # Most clients make their member id of the client id: once is enough.
-    return short_id if not name or short_id.startswith(name) else f"{_plain(name)} ({short_id})"
+    return short_id if not name or short_id.startswith(name) else f"{safe(name, in_line=True)} ({short_id})"
 
 
 def _moved(moves: Iterable[Move]) -> dict[tuple[str | None, str | None], list[TopicPartition]]:
@@ -103,8 +105,3 @@ def _moved(moves: Iterable[Move]) -> dict[tuple[str | None, str | None], list[To
 
 def _moment(time_ms: int) -> str:
     return f"{datetime.fromtimestamp(time_ms / 1000):%Y-%m-%d %H:%M:%S}"
-
-
-def _plain(text: str) -> str:
-    """Clients choose these words: a terminal must not obey them."""
-    return _CONTROL.sub("?", str(text))

@@ -11,6 +11,7 @@ from typing import Final
 import click
 
 from millpond.base.errors import MalformedMessage, Refused, RemoteError
+from millpond.cli.text import counted
 from millpond.cli.times import show_time
 from millpond.metadata.codec import decode_record
 from millpond.metadata.topics import METADATA_TOPIC
@@ -87,8 +88,8 @@ def dump_batches(path: str, *, records: bool, deep: bool) -> int:
             _print_batch(position, header, data, tally)
             if records or deep:
                 _print_records(data, header, tally, is_metadata=is_metadata, shown=records)
-    except Torn as found:
-        torn = found
+    except Torn as fault:
+        torn = fault
     _print_sum(path, tally, torn)
     return 1 if torn or tally.faults else 0
 
@@ -151,21 +152,21 @@ def _notes(header: BatchHeader) -> Iterator[str]:
 
 def _print_records(data: bytes, header: BatchHeader, tally: Tally, *, is_metadata: bool, shown: bool) -> None:
     try:
-        found = decode_batch(data, limit_bytes=BATCH_BYTES_MAX)
+        records = decode_batch(data, limit_bytes=BATCH_BYTES_MAX)
     except (MalformedMessage, Refused) as fault:
         click.echo(f"{'':>10} the records cannot be read: {fault}!")
         tally.faults += 1
         return
-    if found and found[-1].offset > header.last_offset:
-        click.echo(f"{'':>10} record {found[-1].offset} lies after the batch's last offset {header.last_offset}!")
+    if records and records[-1].offset > header.last_offset:
+        click.echo(f"{'':>10} record {records[-1].offset} lies after the batch's last offset {header.last_offset}!")
         tally.faults += 1
-    for record in found if shown else ():
+    for record in records if shown else ():
         click.echo(
-            f"{'':>10} {record.offset:>10} {show_time(record.timestamp)}  {_told(record, header, is_metadata)}"
+            f"{'':>10} {record.offset:>10} {show_time(record.timestamp)}  {_content(record, header, is_metadata)}"
         )
 
 
-def _told(record: Record, header: BatchHeader, is_metadata: bool) -> str:
+def _content(record: Record, header: BatchHeader, is_metadata: bool) -> str:
     if header.is_control and record.key is not None and len(record.key) >= _CONTROL_KEY.size:
         _, kind = _CONTROL_KEY.unpack_from(record.key)
         return f"control: {_CONTROL_NAMES.get(kind, kind)}"
@@ -190,7 +191,7 @@ def _shown(data: bytes | None) -> str:
 def _print_sum(path: str, tally: Tally, torn: Torn | None) -> None:
     span = f", offsets {tally.first_offset} to {tally.next_offset - 1}" if tally.batches else ""
     batches = f"{tally.batches:,} batch{'' if tally.batches == 1 else 'es'}"
-    click.echo(f"{batches}, {tally.records:,} record{'' if tally.records == 1 else 's'}{span}")
+    click.echo(f"{batches}, {counted(tally.records, 'record')}{span}")
     if tally.faults:
         click.echo(f"millpond: {path} has {tally.faults:,} faults, marked with ! above.", err=True)
     if torn is not None:

@@ -151,10 +151,10 @@ def status_command(what: str | None, as_json: bool, watch: bool) -> None:
 
 
 def read_conf(given: tuple[str, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for each in given:
         key, is_there, text = each.partition("=")
         if not is_there or not key.strip():
             raise click.UsageError(f"--conf {each}: write it as KEY=VALUE, as spark.executor.memory=4g.")
-        found[key.strip()] = text.strip()
-    return found
+        values[key.strip()] = text.strip()
+    return values

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from millpond.cli.text import NOTHING
 from millpond.cli.times import show_span
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from millpond.spark.pipelines.progress import JobFigures, Snapshot
 
-NOTHING: Final = "–"
 COLUMNS: Final = ("Job", "State", "Batch", "In/s", "Done/s", "Lag", "Took", "Rows out", "Bad")
 WORDS: Final = 2
 """So many columns hold words; the others hold numbers."""
@@ -61,9 +61,9 @@ def count(number: int | None) -> str:
 
 def line(job: JobFigures) -> str:
     """One job in a line, for a file of lines."""
-    told = dict(zip(COLUMNS, cells(job), strict=True))
+    shown = dict(zip(COLUMNS, cells(job), strict=True))
     known = (
-        f"{name.lower().replace(' ', '_')}={text}" for name, text in list(told.items())[WORDS:] if text != NOTHING
+        f"{name.lower().replace(' ', '_')}={text}" for name, text in list(shown.items())[WORDS:] if text != NOTHING
     )
     return "  ".join([f"{job.name}: {job.state}", *known, *(f"{name}={text}" for name, text in extras(job))])
 
@@ -90,9 +90,9 @@ def drawn(snapshot: Snapshot, condition: str | None = None) -> RenderableType:
     condition = condition or snapshot.state
     parts: list[RenderableType] = [_table(snapshot)]
     for job in snapshot.jobs:
-        told = "  ".join(f"{name} {text}" for name, text in extras(job))
-        if told:
-            parts.append(Text.assemble((f"{job.name}: ", "dim"), told))
+        more = "  ".join(f"{name} {text}" for name, text in extras(job))
+        if more:
+            parts.append(Text.assemble((f"{job.name}: ", "dim"), more))
     letters = ", ".join(f"{topic} +{number:,}" for topic, number in snapshot.dead_letters.items() if number)
     if letters:
         parts.append(Text.assemble(("dead letters: ", "dim"), (letters, "yellow")))

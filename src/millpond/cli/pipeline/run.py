@@ -16,6 +16,7 @@ from millpond.cli.errors import Failed
 from millpond.cli.pipeline.figures import drawn, line, utc_clock
 from millpond.cli.pipeline.file import Wrong, sentence
 from millpond.cli.table import print_table
+from millpond.cli.text import counted
 from millpond.cli.times import show_span
 from millpond.spark.pipelines.declaration import DeclarationError, Pipeline, kind_of
 from millpond.spark.pipelines.lock import AlreadyRunning
@@ -74,7 +75,7 @@ def last_words(snapshot: Snapshot) -> str:
     """How it ended, in a sentence."""
     lasted = show_span(snapshot.at_ms - snapshot.started_ms)
     rows = sum(job.rows_in for job in snapshot.jobs)
-    read = f"{rows:,} row{'' if rows == 1 else 's'} read"
+    read = f"{counted(rows, 'row')} read"
     if snapshot.state == "finished":
         return f"{snapshot.name} is done after {lasted}: {read}."
     return f"{snapshot.name} stopped after {lasted}: {read}. The next run goes on from here."
@@ -84,11 +85,11 @@ def print_findings(pipeline: Pipeline) -> None:
     """What jobs that look rather than write have found."""
     for job in pipeline.jobs:
         ask = kind_of(job).findings
-        for found in ask(pipeline, job) if ask is not None else ():
-            for title, columns, rows, words in found.tables():
+        for report in ask(pipeline, job) if ask is not None else ():
+            for title, columns, rows, words in report.tables():
                 click.echo(f"\n{title}")
                 print_table(columns, rows, words=words)
-            click.echo(f"\n{found.advice}")
+            click.echo(f"\n{report.advice}")
 
 
 @contextmanager
@@ -110,19 +111,19 @@ class _Lines:
     def __init__(self, every_seconds: float, *, as_json: bool) -> None:
         self._every_seconds = every_seconds
         self._as_json = as_json
-        self._told_at = 0.0
+        self._shown_at = 0.0
         self._states: dict[str, str] = {}
 
     def show(self, snapshot: Snapshot) -> None:
         states = {job.name: _coarse(job.state) for job in snapshot.jobs} | {"": snapshot.state}
-        is_due = time.monotonic() - self._told_at >= self._every_seconds
+        is_due = time.monotonic() - self._shown_at >= self._every_seconds
         if not is_due and states == self._states:
             return
         changed = {name for name, state in states.items() if self._states.get(name) != state}
         if snapshot.state == "starting" and "" not in changed:
             return
         if is_due or "" in changed:
-            self._told_at = time.monotonic()
+            self._shown_at = time.monotonic()
             changed |= states.keys()
         self._states = states
         if self._as_json:

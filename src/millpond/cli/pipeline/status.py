@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from millpond.admin.errors import nearest
 from millpond.cli.errors import Failed
 from millpond.cli.pipeline.figures import COLUMNS, WORDS, cells, drawn, extras
 from millpond.cli.pipeline.file import load
+from millpond.cli.stop import Stop, noted
 from millpond.cli.table import print_table
 from millpond.cli.times import show_span
 from millpond.spark.pipelines.declaration import HOME
@@ -24,35 +24,31 @@ WATCH_SECONDS: Final = 1.0
 
 
 def show_statuses(what: str | None, *, as_json: bool, watch: bool) -> None:
-    found = look(what)
+    statuses = look(what)
     if not watch:
-        _show(found, as_json=as_json)
+        _show(statuses, as_json=as_json)
         return
-    stop = threading.Event()
-    before = signal.signal(signal.SIGINT, lambda *_: stop.set())
-    try:
+    with noted(signal.SIGINT) as stop:
         if as_json or not sys.stdout.isatty():
             _watch_lines(what, stop, as_json=as_json)
         else:
             _watch_screen(what, stop)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def look(what: str | None) -> list[Status]:
     """The pipelines that were asked for."""
     if what is None:
-        found = [status for _, status in find_statuses(Path(HOME))]
-        if not found:
+        statuses = [status for _, status in find_statuses(Path(HOME))]
+        if not statuses:
             raise Failed(f"No pipeline has run here: there is none in {HOME}. Name a file, or a folder of pipelines.")
-        return found
+        return statuses
     folder = Path(what)
     if folder.is_dir():
         one = read_status(folder)
-        found = [one] if one is not None else [status for _, status in find_statuses(folder)]
-        if not found:
+        statuses = [one] if one is not None else [status for _, status in find_statuses(folder)]
+        if not statuses:
             raise Failed(f"No pipeline has run in {folder}: there is no status in it.")
-        return found
+        return statuses
     if folder.is_file() or what.endswith(".toml"):
         pipeline = load(folder)
         status = read_status(pipeline.folder)
@@ -70,52 +66,52 @@ def as_object(status: Status) -> dict[str, Any]:
     return {"condition": status.condition} | status.snapshot.as_object()
 
 
-def _show(found: list[Status], *, as_json: bool) -> None:
+def _show(statuses: list[Status], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps([as_object(each) for each in found], indent=2))
+        click.echo(json.dumps([as_object(each) for each in statuses], indent=2))
     elif sys.stdout.isatty():
         from rich.console import Console
 
         console = Console(highlight=False)
-        for number, each in enumerate(found):
+        for number, each in enumerate(statuses):
             if number:
                 console.print()
             console.print(drawn(each.snapshot, each.condition))
     else:
-        _print_plain(found)
+        _print_plain(statuses)
 
 
-def _print_plain(found: list[Status]) -> None:
-    rows = [(each.snapshot.name, each.condition, *cells(job)) for each in found for job in each.snapshot.jobs]
+def _print_plain(statuses: list[Status]) -> None:
+    rows = [(each.snapshot.name, each.condition, *cells(job)) for each in statuses for job in each.snapshot.jobs]
     print_table(("Pipeline", "Condition", *COLUMNS), rows, words=2 + WORDS)
-    for each in found:
+    for each in statuses:
         for job in each.snapshot.jobs:
-            told = "  ".join(f"{name} {text}" for name, text in extras(job))
-            if told:
-                click.echo(f"{each.snapshot.name}, {job.name}: {told}")
+            more = "  ".join(f"{name} {text}" for name, text in extras(job))
+            if more:
+                click.echo(f"{each.snapshot.name}, {job.name}: {more}")
         if each.snapshot.error:
             click.echo(f"{each.snapshot.name}: {each.snapshot.error}")
 
 
-def _watch_lines(what: str | None, stop: threading.Event, *, as_json: bool) -> None:
-    while not stop.is_set():
-        found = look(what)
+def _watch_lines(what: str | None, stop: Stop, *, as_json: bool) -> None:
+    while not stop.is_asked:
+        statuses = look(what)
         if as_json:
-            click.echo(json.dumps([as_object(each) for each in found]))
+            click.echo(json.dumps([as_object(each) for each in statuses]))
         else:
-            _print_plain(found)
+            _print_plain(statuses)
             click.echo()
         sys.stdout.flush()
         stop.wait(WATCH_SECONDS)
 
 
-def _watch_screen(what: str | None, stop: threading.Event) -> None:
+def _watch_screen(what: str | None, stop: Stop) -> None:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
 
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
-        while not stop.is_set():
+        while not stop.is_asked:
             parts: list[Any] = []
             for each in look(what):
                 parts += [drawn(each.snapshot, each.condition), Text("")]

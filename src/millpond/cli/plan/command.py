@@ -137,9 +137,9 @@ def command(
     machine = Machine(disk, disk_speed, network, cores, engine)
     plan = make_plan(demand, machine)
     if as_json:
-        told = {"demand": asdict(demand), "machine": asdict(machine), "plan": asdict(plan)}
-        told["plan"].pop("sections")
-        click.echo(json.dumps(told))
+        facts = {"demand": asdict(demand), "machine": asdict(machine), "plan": asdict(plan)}
+        facts["plan"].pop("sections")
+        click.echo(json.dumps(facts))
     else:
         _print(plan, engine)
 

@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from millpond.base.errors import MalformedMessage
-from millpond.base.ports import Buffer
+from millpond.admin.topics import create_topic
+from millpond.base.errors import RemoteError
 from millpond.cli.errors import Failed
 from millpond.cli.plan.sizing import Engine
+from millpond.remote.cluster import Cluster
+from millpond.remote.errors import ClientError, check
 from millpond.testing.process_node import NodeEnded, ProcessNode
 from millpond.wire import messages as m
-from millpond.wire.header import decode_response_header, encode_request_header
+from millpond.wire.header import encode_request_header
 from millpond.wire.records import Record, encode_batch
 
 HOST: Final = "127.0.0.1"
@@ -31,7 +33,6 @@ IN_FLIGHT: Final = 8
 CALL_SECONDS: Final = 30.0
 PRODUCE_VERSION: Final = 9
 FETCH_VERSION: Final = 12
-METADATA_VERSION: Final = 9
 _LENGTH: Final = struct.Struct(">i")
 
 
@@ -41,29 +42,37 @@ def measure(message_bytes: int, seconds: float) -> Engine:
         node = ProcessNode({"data.folder": folder, "listen": f"{HOST}:0"}, lambda *_, **__: None)
         try:
             port = node.start()
+            large = _produce(LARGE, _batch(max(1, BATCH_BYTES // (message_bytes + 20)), message_bytes))
+            small = _produce(SMALL, _batch(1, SMALL_VALUE_BYTES))
+            with Cluster({"bootstrap.servers": f"{HOST}:{port}"}) as cluster:
+                for topic, request in ((LARGE, large), (SMALL, small)):
+                    create_topic(cluster, topic, 1)
+                    _check_produced(cluster, topic, request)
             with _Pipe(port) as pipe:
-                return _measure(pipe, lambda: _cpu_seconds(node.pid), message_bytes, seconds / 3)
-        except (OSError, NodeEnded, MalformedMessage) as error:
+                return _measure(pipe, lambda: _cpu_seconds(node.pid), large, small, seconds / 3)
+        except (OSError, NodeEnded, ClientError, RemoteError) as error:
             raise Failed(f"The measurement failed: {error}.") from None
         finally:
             node.kill()
 
 
-def _measure(pipe: _Pipe, cpu: Callable[[], float], message_bytes: int, seconds: float) -> Engine:
-    for topic in (LARGE, SMALL):
-        pipe.create_topic(topic)
-    large = _produce(LARGE, _batch(max(1, BATCH_BYTES // (message_bytes + 20)), message_bytes))
-    small = _produce(SMALL, _batch(1, SMALL_VALUE_BYTES))
-    fetch = _fetch(LARGE, BATCH_BYTES + 200_000)
-    for frame in (large, small):
-        # A refusal must not look like a fast node.
-        pipe.check_produced(frame)
+def _measure(
+    pipe: _Pipe, cpu: Callable[[], float], produce_large: m.Message, produce_small: m.Message, seconds: float
+) -> Engine:
+    large, small = _framed(produce_large, PRODUCE_VERSION), _framed(produce_small, PRODUCE_VERSION)
+    fetch = _framed(_fetch(LARGE, BATCH_BYTES + 200_000), FETCH_VERSION)
     rates = [
         _rate(cpu, lambda: pipe.repeat(large, seconds, WRITTEN_BYTES_MAX // len(large)), len(large)),
         _rate(cpu, lambda: pipe.repeat(fetch, seconds), len(large)),
         _rate(cpu, lambda: pipe.repeat(small, seconds), 1),
     ]
     return Engine(*rates)
+
+
+def _check_produced(cluster: Cluster, topic: str, request: m.ProduceRequest) -> None:
+    """A refusal must not look like a fast node."""
+    response = cluster.leader(topic, 0).ask(request, m.ProduceResponse, newest=PRODUCE_VERSION)
+    check(response.responses[0].partition_responses[0].error_code, "the node refused to write")
 
 
 def _rate(cpu: Callable[[], float], work: Callable[[], int], weight: int) -> float:
@@ -88,15 +97,15 @@ class _Pipe:
     """One connection on which the same request is sent over and over."""
 
     def __init__(self, port: int) -> None:
-        self._link = socket.create_connection((HOST, port), CALL_SECONDS)
-        self._link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = socket.create_connection((HOST, port), CALL_SECONDS)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._room = memoryview(bytearray(1 << 18))
 
     def __enter__(self) -> _Pipe:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._link.close()
+        self._socket.close()
 
     def repeat(self, frame: bytes, seconds: float, count_max: int = 1 << 30) -> int:
         """Send it for so long, a few at a time under way; how often it was answered."""
@@ -104,41 +113,12 @@ class _Pipe:
         sent = answered = 0
         while answered < sent or (sent < count_max and time.monotonic() < deadline):
             while sent - answered < IN_FLIGHT and sent < count_max and time.monotonic() < deadline:
-                self._link.sendall(frame)
+                self._socket.sendall(frame)
                 sent += 1
             if answered < sent:
                 self._skip_reply()
                 answered += 1
         return answered
-
-    def create_topic(self, topic: str) -> None:
-        wanted = m.MetadataRequest.MetadataRequestTopic(name=topic)
-        request = m.MetadataRequest(topics=[wanted], allow_auto_topic_creation=True)
-        deadline = time.monotonic() + CALL_SECONDS
-        while time.monotonic() < deadline:
-            self._link.sendall(_framed(request, METADATA_VERSION))
-            reply, position = self._reply(3, METADATA_VERSION)
-            found, _ = m.MetadataResponse.decode(reply, METADATA_VERSION, position)
-            if not found.topics[0].error_code:
-                return
-            time.sleep(0.01)
-        raise TimeoutError(f"topic {topic} did not come into being")
-
-    def check_produced(self, frame: bytes) -> None:
-        self._link.sendall(frame)
-        reply, position = self._reply(0, PRODUCE_VERSION)
-        told, _ = m.ProduceResponse.decode(reply, PRODUCE_VERSION, position)
-        code = told.responses[0].partition_responses[0].error_code
-        if code:
-            raise OSError(f"the node refused to write, with code {code}")
-
-    def _reply(self, key: int, version: int) -> tuple[Buffer, int]:
-        reply = bytearray()
-        left = self._length()
-        for part in self._parts(left):
-            reply += part
-        _, position = decode_response_header(reply, key, version)
-        return reply, position
 
     def _skip_reply(self) -> None:
         for _ in self._parts(self._length()):
@@ -151,7 +131,7 @@ class _Pipe:
 
     def _parts(self, left: int) -> Iterable[memoryview]:
         while left:
-            count = self._link.recv_into(self._room[: min(left, len(self._room))])
+            count = self._socket.recv_into(self._room[: min(left, len(self._room))])
             if not count:
                 raise ConnectionError("the node closed the connection")
             left -= count
@@ -167,22 +147,21 @@ def _framed(request: m.Message, version: int) -> bytes:
 def _batch(count: int, value_bytes: int) -> bytes:
     now_ms = time.time_ns() // 1_000_000
     value = os.urandom(value_bytes)
-    return encode_batch([Record(place, now_ms, None, value) for place in range(count)])
+    return encode_batch([Record(offset, now_ms, None, value) for offset in range(count)])
 
 
-def _produce(topic: str, batch: bytes) -> bytes:
+def _produce(topic: str, batch: bytes) -> m.ProduceRequest:
     data = m.ProduceRequest.PartitionProduceData(index=0, records=batch)
     topics = [m.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
-    return _framed(m.ProduceRequest(acks=1, timeout_ms=30_000, topic_data=topics), PRODUCE_VERSION)
+    return m.ProduceRequest(acks=1, timeout_ms=30_000, topic_data=topics)
 
 
-def _fetch(topic: str, bytes_max: int) -> bytes:
+def _fetch(topic: str, bytes_max: int) -> m.FetchRequest:
     wanted = m.FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=bytes_max)
-    request = m.FetchRequest(
+    return m.FetchRequest(
         max_wait_ms=500,
         min_bytes=1,
         max_bytes=bytes_max,
         session_epoch=-1,
         topics=[m.FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
     )
-    return _framed(request, FETCH_VERSION)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 
 import click
 
 from millpond.cli.access import Access, cluster_options, pairs
+from millpond.cli.question import confirm
 from millpond.cli.table import print_table
+from millpond.cli.text import counted
 
 INTERNAL = "__"
 """How the names of the cluster's own topics begin."""
@@ -63,7 +64,7 @@ def create_command(
             return
         there = cluster.topics([name]).get(name)
     count = len(there.partitions) if there is not None else partitions or 0
-    click.echo(f"Created topic {name} with {_counted(count, 'partition')}.")
+    click.echo(f"Created topic {name} with {counted(count, 'partition')}.")
 
 
 @command.command("list")
@@ -165,13 +166,7 @@ def delete_command(names: tuple[str, ...], yes: bool, access: Access) -> None:
     with access.open() as cluster:
         find_topics(cluster, names, to_create=False)
         listed = ", ".join(names)
-        if not yes:
-            if not sys.stdin.isatty():
-                raise click.UsageError("There is nobody to ask: add --yes to delete without a question.")
-            click.confirm(f"Delete {listed} and every record in {'it' if len(names) == 1 else 'them'}?", abort=True)
+        question = f"Delete {listed} and every record in {'it' if len(names) == 1 else 'them'}?"
+        confirm(question, yes=yes, to_do="delete without a question")
         delete_topics(cluster, names)
     click.echo(f"Deleted {listed}.")
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -5,16 +5,17 @@ from __future__ import annotations
 import click
 
 from millpond.admin.topics import TopicFacts
-from millpond.cli.table import Cell, byte_size, print_table
+from millpond.cli.table import Cell, print_table
+from millpond.cli.text import counted
+from millpond.cli.units import show_bytes
 
 
 def print_description(topic: TopicFacts) -> None:
     records = sum((each.end or 0) - (each.start or 0) for each in topic.partitions)
     sizes = [each.size_bytes for each in topic.partitions if each.size_bytes is not None]
-    size = f", {byte_size(sum(sizes))}" if sizes else ""
-    count = len(topic.partitions)
+    size = f", {show_bytes(sum(sizes))}" if sizes else ""
     # Offsets, not records: compaction and markers take some without leaving a record.
-    click.secho(f"{topic.name}: {count} partition{'' if count == 1 else 's'}, {records:,} offsets{size}", bold=True)
+    click.secho(f"{topic.name}: {counted(len(topic.partitions), 'partition')}, {records:,} offsets{size}", bold=True)
     rows: list[list[Cell]] = [
         [
             each.partition,
@@ -23,7 +24,7 @@ def print_description(topic: TopicFacts) -> None:
             ",".join(map(str, each.in_sync)),
             "-" if each.start is None else each.start,
             "-" if each.end is None else each.end,
-            "-" if each.size_bytes is None else byte_size(each.size_bytes),
+            "-" if each.size_bytes is None else show_bytes(each.size_bytes),
         ]
         for each in topic.partitions
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -15,6 +14,7 @@ import click
 
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.errors import Failed
+from millpond.cli.text import can_show, counted
 from millpond.cli.trace.hops import Budget, chart, make_budget
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def command(
     """Show where a record's time goes: linger, send, append, replicate, acknowledge, fetch, process.
 
     Records are sent one at a time, each after the last was read back; they carry the header millpond-trace. What
-    cannot be seen from outside the broker is told together, and why.
+    cannot be seen from outside the broker is shown together, with the reason.
 
     \b
     Examples:
@@ -90,7 +90,7 @@ def command(
         click.echo(json.dumps(facts | {"clock_ms": traced.clock_ms} | asdict(budget) | {"notes": notes}))
         return
     where = f"{name} [{partition}]" if topic else "a topic of its own"
-    head = f"{count} records of {size} bytes to {where}, {replicas} replica{'s' * (replicas != 1)}, acks={acks}"
+    head = f"{count} records of {size} bytes to {where}, {counted(replicas, 'replica')}, acks={acks}"
     _print(head, budget, notes)
 
 
@@ -155,18 +155,10 @@ def _print(head: str, budget: Budget, notes: list[str]) -> None:
     click.echo(click.style(head, bold=True))
     click.echo()
     for line in chart(budget, width):
-        click.echo(line if _can_draw() else line.translate(_PLAIN))
+        click.echo(line if can_show("█┐·") else line.translate(_PLAIN))
     click.echo()
     for note in notes:
-        click.echo(fill(note, width, initial_indent="· " if _can_draw() else "- ", subsequent_indent="  "))
+        click.echo(fill(note, width, initial_indent="· " if can_show("█┐·") else "- ", subsequent_indent="  "))
 
 
 _PLAIN: Final = str.maketrans({**dict.fromkeys("▏▎▍▌▋▊▉█", "#"), "┐": "\\", "┘": "/"})
-
-
-def _can_draw() -> bool:
-    try:
-        "█┐·".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

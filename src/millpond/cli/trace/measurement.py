@@ -173,7 +173,7 @@ class _Sender:
                 raise Failed("The client library gives no statistics: is statistics.interval.ms set with -X?")
 
     def _mean_ms(self, part: str) -> float:
-        # A question of the library's own (metadata, say) may have gone the same way meanwhile: then the mean is told.
+        # A question of the library's own (metadata, say) may have gone the same way meanwhile: then it is the mean.
         total, count = self._sums[part]
         return total / count / 1000 if count else 0.0
 
@@ -205,7 +205,7 @@ class _Reader:
         self._does_commit = does_commit
         self.group = f"millpond-trace-{self._run}"
         self._announced = 0
-        self._found: dict[int, Read] = {}
+        self._seen: dict[int, Read] = {}
         self._news = threading.Condition()
         self._fault: KafkaError | None = None
         self._is_over = False
@@ -243,9 +243,9 @@ class _Reader:
 
     def wait_for(self, index: int) -> Read:
         with self._news:
-            self._news.wait_for(lambda: index in self._found or self._fault is not None, ANSWER_SECONDS)
-            if index in self._found:
-                return self._found[index]
+            self._news.wait_for(lambda: index in self._seen or self._fault is not None, ANSWER_SECONDS)
+            if index in self._seen:
+                return self._seen[index]
         if self._fault is not None:
             raise failed("The records cannot be read back", self._fault)
         raise Failed(f"A record was acknowledged but could not be read within {ANSWER_SECONDS:g} seconds.")
@@ -266,7 +266,7 @@ class _Reader:
                 continue
             self._process(message)
             with self._news:
-                self._found[index] = Read(arrived, time.monotonic(), _append_time(message))
+                self._seen[index] = Read(arrived, time.monotonic(), _append_time(message))
                 self._news.notify_all()
 
     def _process(self, message: Message) -> None:

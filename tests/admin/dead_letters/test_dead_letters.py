@@ -1,0 +1,121 @@
+"""Dead letters as a program sees them; tests/cli/test_dlq.py has the rest, kills and take-overs included."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka import Producer
+
+from millpond.admin.dead_letters.letters import Filter, LetterId, LetterTopic, find_letter_topics
+from millpond.admin.dead_letters.purge import apply_purge, plan_purge
+from millpond.admin.dead_letters.redrive import Fate, Redrive, RedriveOrder, plan_redrive
+from millpond.admin.dead_letters.topics import count_letters, last_letters, list_letter_topics
+from millpond.admin.errors import NotDeadLetters
+from millpond.base.ids import TopicPartition
+from millpond.client.dead_letters import dead_letter, origin_of
+from millpond.client.message import Message, header_list
+from millpond.remote.cluster import Cluster
+from millpond.remote.offsets import earliest, latest
+from millpond.testing import Pond
+
+
+def bury(producer: Producer, source: str, dlq: str, *values: bytes, partition: int = 0) -> None:
+    """Letters as a worker writes them."""
+    for offset, value in enumerate(values):
+        message = Message(source, offset % 2, offset, 1_000, b"k%d" % offset, value, (("own", b"1"),))
+        sent = dead_letter(
+            message, ValueError("bad"), to=dlq, origin=origin_of(message), attempts=1, group="g", now_ms=2_000
+        )
+        producer.produce(dlq, sent.value, sent.key, headers=header_list(sent.headers), partition=partition)
+    producer.flush(10)
+
+
+def test_letters_written_in_transactions_are_known_by_their_headers(cluster: Cluster, pond: Pond, topic: str) -> None:
+    """The last offset is a marker, an aborted stranger is none, and an open transaction is not looked into."""
+    dlq = pond.new_topic(2)
+    producer = Producer(pond.client_settings(transactional_id=f"{dlq}-t"))
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(dlq, b"aborted stranger", partition=0)
+    producer.flush(10)
+    producer.abort_transaction(10)
+    producer.begin_transaction()
+    bury(producer, topic, dlq, b"a", b"b")
+    producer.commit_transaction(10)
+    producer.begin_transaction()
+    producer.produce(dlq, b"open stranger", partition=0)
+    producer.flush(10)
+    letters = LetterTopic.find(cluster, dlq)
+    assert [each.message.value for each in letters.letters(letters.bounds)] == [b"a", b"b"]
+    topics, left_out = find_letter_topics(cluster)
+    assert dlq in [each.name for each in topics]
+    assert left_out == 0
+    (facts,) = [each for each in list_letter_topics(cluster)[0] if each.topic == dlq]
+    assert (facts.records, facts.waiting, facts.is_estimate) == (2, 2, False)
+    assert plan_purge(cluster, dlq).before == {TopicPartition(dlq, 0): 5, TopicPartition(dlq, 1): 0}
+    producer.commit_transaction(10)
+    # Now the stranger is there for everybody.
+    with pytest.raises(NotDeadLetters, match=r"its record 0:5 has no header dlq\.topic"):
+        LetterTopic.find(cluster, dlq)
+    assert dlq not in [each.name for each in find_letter_topics(cluster)[0]]
+
+
+def test_a_purge_plan_cuts_nothing_that_came_after_it(cluster: Cluster, pond: Pond, topic: str) -> None:
+    dlq = pond.new_topic(1)
+    zero = TopicPartition(dlq, 0)
+    bury(pond.producer, topic, dlq, b"a", b"b")
+    plan = plan_purge(cluster, dlq)
+    assert (plan.before, plan.records, plan.waiting) == ({zero: 2}, 2, 2)
+    pond.produce(dlq, "a stranger that came late")
+    apply_purge(cluster, plan)
+    assert (earliest(cluster, [zero])[zero], latest(cluster, [zero])[zero]) == (2, 3)
+
+
+def test_counts_and_the_latest_letters(cluster: Cluster, pond: Pond, topic: str) -> None:
+    dlq = pond.new_topic(2, prefix="box")
+    bury(pond.producer, topic, dlq, *(b"%d" % number for number in range(6)))
+    bury(pond.producer, topic, dlq, b"other", partition=1)
+    counts = count_letters(cluster, dlq, Filter())
+    assert (counts.records, counts.errors, counts.origins) == (7, {"ValueError": 7}, {topic: 7})
+    letters, redriven = last_letters(cluster, dlq, Filter(keys=frozenset({b"k1", b"k2"})), 10)
+    assert sorted(each.id for each in letters) == [LetterId(0, 1), LetterId(0, 2)]
+    assert len(redriven) == 0
+    assert count_letters(cluster, dlq, Filter(ids=frozenset({LetterId(1, 0)}))).records == 1
+    assert count_letters(cluster, dlq, Filter(until_ms=5)).records == 0
+
+
+def test_many_transactions_of_one_redrive_and_records_too_large_for_one_batch(
+    cluster: Cluster, pond: Pond, topic: str
+) -> None:
+    dlq = pond.new_topic(1, prefix="large")
+    values = [b"%02d" % number + bytes(400_000) for number in range(12)]
+    bury(pond.producer, topic, dlq, *values)
+    order = RedriveOrder(dlq, Filter(), batch=5)
+    assert plan_redrive(cluster, order).records == 12
+    heard: list[int] = []
+    redrive = Redrive(cluster, order)
+    redrive.run(heard.append)
+    assert heard == [5, 10, 12]
+    arrived = pond.consume(topic, 12)
+    for partition in (0, 1):
+        own = [bytes(each.value() or b"")[:2] for each in arrived if each.partition() == partition]
+        assert own == [b"%02d" % number for number in range(12) if number % 2 == partition]
+    again = plan_redrive(cluster, order)
+    assert (again.records, again.fates[Fate.DONE]) == (0, 12)
+
+
+def test_a_redrive_stops_between_two_transactions_and_another_goes_on(
+    cluster: Cluster, pond: Pond, topic: str
+) -> None:
+    dlq = pond.new_topic(1, prefix="stopped")
+    bury(pond.producer, topic, dlq, *(b"%d" % number for number in range(10)))
+    first = Redrive(cluster, RedriveOrder(dlq, Filter(), batch=2, rate=20.0))
+    began = time.monotonic()
+    first.run(lambda _: None, lambda: first.sent >= 4)
+    assert first.sent == 4
+    assert time.monotonic() - began >= 0.09, "2 at once, 2 more after a tenth of a second"
+    second = Redrive(cluster, RedriveOrder(dlq, Filter()))
+    assert (second.plan.records, second.plan.fates[Fate.DONE]) == (6, 4)
+    second.run(lambda _: None)
+    assert sorted(int(each.value() or b"") for each in pond.consume(topic, 10)) == list(range(10))

@@ -1,0 +1,169 @@
+"""What `admin` says of any Kafka cluster, shown on Apache Kafka itself. Skipped where its archives cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from millpond.admin.dead_letters.letters import Filter
+from millpond.admin.dead_letters.purge import apply_purge, plan_purge
+from millpond.admin.dead_letters.redrive import Redrive, RedriveOrder
+from millpond.admin.dead_letters.topics import list_letter_topics
+from millpond.admin.errors import NotDeadLetters, Refused
+from millpond.admin.groups import EMPTY, STABLE, delete_groups, describe_group, list_groups
+from millpond.admin.history import read_history
+from millpond.admin.lag import LagWatch
+from millpond.admin.offset_reset import apply_reset, plan_reset
+from millpond.admin.offsets import Beginning
+from millpond.admin.topics import (
+    TopicExists,
+    alter_topic,
+    create_topic,
+    delete_topics,
+    describe_topics,
+    grow_topic,
+)
+from millpond.admin.transactions import (
+    abort_transaction,
+    describe_transaction,
+    hanging_producers,
+    held_back,
+    list_transactions,
+    open_producers,
+)
+from millpond.base.ids import TopicPartition
+from millpond.client.dead_letters import dead_letter, origin_of
+from millpond.client.message import Message, header_list
+from millpond.remote.cluster import Cluster
+from support.kafka_broker import KafkaBroker
+from support.node import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    broker = KafkaBroker(tmp_path_factory.mktemp("kafka"))
+    try:
+        yield broker.start()
+    finally:
+        broker.terminate()
+
+
+def test_everything_that_people_ask(kafka: KafkaBroker) -> None:
+    """One walk, because the broker takes long to start."""
+    with Cluster({"bootstrap.servers": kafka.bootstrap, "default.api.timeout.ms": "30000"}) as cluster:
+        topics(cluster)
+        groups(kafka, cluster)
+        transactions(kafka, cluster)
+        dead_letters(kafka, cluster)
+        assert read_history(cluster, "group-consumer") is None
+
+
+def topics(cluster: Cluster) -> None:
+    create_topic(cluster, "orders", 1, settings={"retention.ms": "60000"})
+    with pytest.raises(TopicExists):
+        create_topic(cluster, "orders")
+    grow_topic(cluster, "orders", 2)
+    alter_topic(cluster, "orders", {"segment.bytes": "1048576"}, unset=["retention.ms"])
+    assert eventually(lambda: len(cluster.topics(["orders"])["orders"].partitions) == 2)
+    (facts,) = describe_topics(cluster, ["orders"])
+    assert [(each.start, each.end, each.size_bytes) for each in facts.partitions] == [(0, 0, 0)] * 2
+    assert [(each.name, each.value) for each in facts.settings if each.source == "topic"] == [
+        ("segment.bytes", "1048576")
+    ]
+    create_topic(cluster, "short-lived")
+    assert eventually(lambda: "short-lived" in cluster.topics())
+    delete_topics(cluster, ["short-lived"])
+    assert eventually(lambda: "short-lived" not in cluster.topics())
+
+
+def groups(kafka: KafkaBroker, cluster: Cluster) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for _ in range(5):
+        producer.produce("orders", b"v", partition=0)
+    assert producer.flush(20) == 0
+    zero = TopicPartition("orders", 0)
+    for protocol in ("classic", "consumer"):
+        name = f"group-{protocol}"
+        settings = {
+            "group.id": name,
+            "group.protocol": protocol,
+            "auto.offset.reset": "earliest",
+            "client.id": "till",
+        }
+        consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "enable.auto.commit": False, **settings})
+        consumer.subscribe(["orders"])
+        message = None
+        while message is None or message.error():
+            message = consumer.poll(0.2)
+        consumer.commit(message, asynchronous=False)
+        group = describe_group(cluster, name)
+        assert (group.state, group.type, [each.client for each in group.members]) == (STABLE, protocol, ["till"])
+        assert group.members[0].partitions == (zero, TopicPartition("orders", 1))
+        assert (name, STABLE, protocol) in [(each.group, each.state, each.type) for each in list_groups(cluster)]
+        with pytest.raises(Refused, match="has 1 active member"):
+            plan_reset(cluster, name, [("orders", None)], Beginning())
+        consumer.close()
+        assert eventually(lambda name=name: describe_group(cluster, name).state == EMPTY)
+        (lag,) = LagWatch(cluster, [name], sample_seconds=0).look()
+        assert (lag.lag, lag.partitions[0].committed) == (4, 1)
+        assert lag.behind_ms is not None
+        apply_reset(cluster, plan_reset(cluster, name, [("orders", [0])], Beginning()))
+        (lag,) = LagWatch(cluster, [name], sample_seconds=0).look()
+        assert lag.lag == 5
+    delete_groups(cluster, ["group-classic"])
+    assert "group-classic" not in [each.group for each in list_groups(cluster)]
+
+
+def transactions(kafka: KafkaBroker, cluster: Cluster) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "payments"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("orders", b"open", partition=1)
+    assert producer.flush(20) == 0
+    transaction = describe_transaction(cluster, "payments")
+    one = TopicPartition("orders", 1)
+    assert (transaction.state, transaction.partitions) == ("ongoing", (one,))
+    assert list_transactions(cluster) == [transaction]
+    (opened,) = open_producers(cluster, [one])
+    assert (opened.producer_id, opened.first_offset) == (transaction.producer_id, 0)
+    assert held_back(cluster, [opened]) == {one: 1}
+    assert hanging_producers(cluster, ["orders"]) == []
+    abort_transaction(cluster, "payments")
+    assert eventually(lambda: open_producers(cluster, [one]) == [])
+
+
+def dead_letters(kafka: KafkaBroker, cluster: Cluster) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    create_topic(cluster, "graveyard", 1)
+    with pytest.raises(NotDeadLetters, match=r"its record 0:0 has no header dlq\.topic"):
+        plan_purge(cluster, "orders")
+    for number in range(20):
+        message = Message("orders", 0, number, 1_000, b"k", b"%d" % number)
+        sent = dead_letter(
+            message, ValueError("bad"), to="graveyard", origin=origin_of(message), attempts=1, group="g", now_ms=1
+        )
+        producer.produce("graveyard", sent.value, sent.key, headers=header_list(sent.headers))
+    assert producer.flush(20) == 0
+    (facts,) = list_letter_topics(cluster)[0]
+    assert (facts.topic, facts.records, facts.waiting) == ("graveyard", 20, 20)
+    Redrive(cluster, RedriveOrder("graveyard", Filter(), batch=6)).run(lambda _: None)
+    (facts,) = list_letter_topics(cluster)[0]
+    assert (facts.records, facts.waiting) == (20, 0)
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "look", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["orders"])
+    values: list[bytes] = []
+    while len(values) < 25:
+        message = consumer.poll(20)
+        assert message is not None, values
+        if message.error() is None:
+            values.append(bytes(message.value() or b""))
+    consumer.close()
+    assert sorted(values) == sorted([b"v"] * 5 + [b"%d" % number for number in range(20)])
+    plan = plan_purge(cluster, "graveyard", only_redriven=True)
+    assert (plan.records, plan.waiting) == (20, 0)
+    apply_purge(cluster, plan)
+    assert list_letter_topics(cluster)[0][0].records == 0
