@@ -56,11 +56,12 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
     watch_for_bugs(loop, journal, lambda _: leave(journal))
     try:
         broker.start()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, lambda: broker.drain(loop.stop))
         _calm_the_collector()
         on_ready(broker)
         LoopDelay(world.clock, journal).start()
+        for number in SIGNALS:
+            # By the loop itself, because one that does not run yet takes a signal and forgets it.
+            loop.call_soon(loop.add_signal_handler, number, lambda: broker.drain(loop.stop))
         loop.run_forever()
     finally:
         workers.close()
