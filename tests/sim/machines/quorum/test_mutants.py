@@ -38,6 +38,8 @@ class CountsItselfBeforeTheSync(Replica):
     def _log_changed(self) -> None:
         super()._log_changed()
         self._durable_end = self.log.end_offset
+        if isinstance(self.role, Leader):
+            self._advance_high_watermark(0)
 
 
 class LeadsAnEpochTwice(Replica):

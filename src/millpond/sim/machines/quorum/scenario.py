@@ -169,7 +169,8 @@ class Scenario(Run):
         "blackout",
         "doomed_leaders",
         "doomed_leaders",
-        "doomed_leaders",
+        "doomed_voters",
+        "doomed_voters",
         "pause",
         "cut_one_way",
         "isolate",
@@ -192,6 +193,7 @@ class Scenario(Run):
         self._acknowledged: list[tuple[int, int, int]] = []
         self._acknowledged_ms = 0
         self._strikes = 0
+        self._voter_strikes = 0
         self.read_entries_max = self.random.choice((1, 1, 2, 8))
         count = self.random.choice((1, 3, 3, 3, 5, 5))
         observers = self.random.choice((0, 0, 1))
@@ -227,6 +229,9 @@ class Scenario(Run):
         self.note(sender.node_id, "=>", response)
         if isinstance(request, Vote) and isinstance(response, VoteResponse):
             self.checkers.saw_vote(sender.node_id, request, response)
+            if response.granted and not request.pre_vote and self._voter_strikes and self.now_ms < self.trouble_ms:
+                self._voter_strikes -= 1
+                self.later(self.random.randrange(30), None, lambda: self._stop(sender, power=True))
         self.checkers.saw_epoch(sender.node_id, response.epoch)
         waiting = self._waiting.get(reply.request_id)
         if waiting is not None:
@@ -343,6 +348,10 @@ class Scenario(Run):
     def _fault_doomed_leaders(self) -> None:
         """The next leaders get no further than their first steps: that is where epochs go wrong."""
         self._strikes += self.random.randint(1, 3)
+
+    def _fault_doomed_voters(self) -> None:
+        """The next voters lose their power right after they have voted."""
+        self._voter_strikes += self.random.randint(2, 6)
 
     def _strike(self, host: QuorumHost) -> None:
         if self.random.random() < 0.5:
