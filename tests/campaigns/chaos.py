@@ -33,6 +33,7 @@ def main() -> int:
         ["churn.py", "--minutes", wanted.minutes, "--node-kills"],
         ["simulate.py", "--seeds", wanted.seeds],
         ["simulate_coordination.py", "--seeds", wanted.seeds, "--jobs", "2"],
+        ["simulate_machines.py", "--seeds", wanted.seeds, "--jobs", "2"],
     ):
         print(f"\n{' '.join(words)}", flush=True)
         failed += subprocess.run([sys.executable, str(FOLDER / words[0]), *words[1:]], check=False).returncode != 0

