@@ -64,9 +64,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """One node for all tests of a module that do not harm it."""
-    running = Node(tmp_path_factory.mktemp("node")).start()
+def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """One node for all tests of a module that do not harm it, with the module's `SETTINGS` if it has some."""
+    settings = getattr(request.module, "SETTINGS", None)
+    running = Node(tmp_path_factory.mktemp("node"), settings).start()
     yield running
     running.kill9()
 

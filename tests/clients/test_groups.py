@@ -6,18 +6,12 @@ import pytest
 
 from millpond.wire import messages as m
 from support.groups import JOINS, NODE_SETTINGS, PROTOCOLS, crew_of, fetch_offsets, partitions, share_of, write
-from support.node import Node
 from support.raw import Raw
+
+SETTINGS = NODE_SETTINGS
 
 every_client = pytest.mark.parametrize("join", JOINS.values(), ids=JOINS)
 every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    running = Node(tmp_path_factory.mktemp("groups"), NODE_SETTINGS).start()
-    yield running
-    running.kill9()
 
 
 @pytest.fixture

@@ -27,19 +27,13 @@ from support.groups import (
     share_of,
     write,
 )
-from support.node import Node
 from support.raw_groups import assigned, commit
+
+SETTINGS = NODE_SETTINGS
 
 SECONDS = 20
 
 every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    running = Node(tmp_path_factory.mktemp("groups"), NODE_SETTINGS).start()
-    yield running
-    running.kill9()
 
 
 @pytest.fixture

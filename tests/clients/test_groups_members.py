@@ -18,20 +18,13 @@ from support.groups import (
     partitions,
     share_of,
 )
-from support.node import Node, eventually
+from support.node import eventually
 from support.raw_groups import ClassicMember, assigned, assignment, subscription
 
 SESSION_MS = 2000
+SETTINGS = NODE_SETTINGS | {"group.consumer.session.timeout.ms": str(SESSION_MS)}
 
 every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    settings = NODE_SETTINGS | {"group.consumer.session.timeout.ms": str(SESSION_MS)}
-    running = Node(tmp_path_factory.mktemp("groups"), settings).start()
-    yield running
-    running.kill9()
 
 
 @pytest.fixture

@@ -17,18 +17,12 @@ from support.groups import (
     partitions,
     share_of,
 )
-from support.node import Node
 from support.raw import Raw, batch
+
+SETTINGS = NODE_SETTINGS
 
 PARTITIONS = 6
 MEMBERS = 3
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    running = Node(tmp_path_factory.mktemp("groups"), NODE_SETTINGS).start()
-    yield running
-    running.kill9()
 
 
 class Writer(threading.Thread):

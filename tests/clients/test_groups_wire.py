@@ -7,17 +7,11 @@ import pytest
 from millpond.base.errors import ErrorCode
 from millpond.wire import messages as m
 from support.groups import NODE_SETTINGS, crew_of, describe, describe_consumer, fetch_offsets, partitions
-from support.node import Node, eventually
+from support.node import eventually
 from support.raw import Raw
 from support.raw_groups import ClassicMember, assignment, commit, consumer_heartbeat, subscription
 
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    settings = NODE_SETTINGS | {"offsets.retention.check.interval.ms": "200"}
-    running = Node(tmp_path_factory.mktemp("groups"), settings).start()
-    yield running
-    running.kill9()
+SETTINGS = NODE_SETTINGS | {"offsets.retention.check.interval.ms": "200"}
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from support.groups import fetch_offsets
-from support.node import Node
 from support.raw import batch
 from support.raw_transactions import (
     NODE_SETTINGS,
@@ -20,21 +19,10 @@ from support.raw_transactions import (
 )
 from support.transactions import END, READERS, WRITERS, ConfluentWriter, Fenced
 
+SETTINGS = NODE_SETTINGS
+
 every_writer = pytest.mark.parametrize("open_writer", WRITERS.values(), ids=WRITERS)
 every_reader = pytest.mark.parametrize("read", READERS.values(), ids=READERS)
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    running = Node(tmp_path_factory.mktemp("transactions"), NODE_SETTINGS).start()
-    yield running
-    running.kill9()
-
-
-@pytest.fixture
-def made(raw, topic):
-    raw.create_topic(topic, 2)
-    return topic
 
 
 def write_end(raw, topic, partitions):

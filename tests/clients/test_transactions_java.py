@@ -10,17 +10,11 @@ import pytest
 from support.groups import NODE_SETTINGS as GROUP_SETTINGS
 from support.groups import fetch_offsets
 from support.java_programs import compiled, run_java
-from support.node import Node
 from support.raw_transactions import NODE_SETTINGS, committed_values, state_of
 
+SETTINGS = {**GROUP_SETTINGS, **NODE_SETTINGS}
+
 RECORDS = 100
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    running = Node(tmp_path_factory.mktemp("java"), {**GROUP_SETTINGS, **NODE_SETTINGS}).start()
-    yield running
-    running.kill9()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.wire import messages as m
-from support.node import Node
 from support.raw import Raw, produce_request
 from support.raw_transactions import (
     NODE_SETTINGS,
@@ -22,19 +21,7 @@ from support.raw_transactions import (
     write_marker,
 )
 
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    running = Node(tmp_path_factory.mktemp("transactions"), NODE_SETTINGS).start()
-    yield running
-    running.kill9()
-
-
-@pytest.fixture
-def made(raw, topic):
-    """A topic of two partitions."""
-    raw.create_topic(topic, 2)
-    return topic
+SETTINGS = NODE_SETTINGS
 
 
 @pytest.fixture

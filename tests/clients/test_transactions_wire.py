@@ -6,7 +6,6 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.wire import messages as m
-from support.node import Node
 from support.raw import Raw, batch, fetch_request, produce_request
 from support.raw_transactions import (
     NODE_SETTINGS,
@@ -24,21 +23,9 @@ from support.raw_transactions import (
     write_marker,
 )
 
+SETTINGS = NODE_SETTINGS
+
 both_versions = pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    running = Node(tmp_path_factory.mktemp("transactions"), NODE_SETTINGS).start()
-    yield running
-    running.kill9()
-
-
-@pytest.fixture
-def made(raw, topic):
-    """A topic of two partitions."""
-    raw.create_topic(topic, 2)
-    return topic
 
 
 # Who reads how far.

@@ -1,0 +1,14 @@
+"""What several files about clients share."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.raw import Raw
+
+
+@pytest.fixture
+def made(raw: Raw, topic: str) -> str:
+    """A topic of two partitions."""
+    raw.create_topic(topic, 2)
+    return topic
