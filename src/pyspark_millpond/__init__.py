@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["DefaultSource"]
 
 
-class DefaultSource(DataSource):
+class TopicSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         from millpond.spark.versions import check_packages
 
@@ -57,3 +57,7 @@ class DefaultSource(DataSource):
         from millpond.spark.sink.writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
+
+
+DefaultSource = TopicSource
+"""The name under which Spark looks for it."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["DefaultSource"]
 
 
-class DefaultSource(DataSource):
+class TableSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         from millpond.spark.versions import check_packages
 
@@ -29,21 +29,25 @@ class DefaultSource(DataSource):
         return "millpond_delta"
 
     def schema(self) -> StructType:
-        from millpond.spark.lake import reading
+        from millpond.spark.lake import reader
 
-        return reading.schema_of(self.options)
+        return reader.schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from millpond.spark.lake import reading
+        from millpond.spark.lake import reader
 
-        return reading.reader(self.options, schema)
+        return reader.reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from millpond.spark.lake import source
+        from millpond.spark.lake import writers
 
-        return source.BatchWriter(source.sink(self.options, schema, overwrite))
+        return writers.BatchWriter(writers.sink(self.options, schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        from millpond.spark.lake import source
+        from millpond.spark.lake import writers
 
-        return source.StreamWriter(source.sink(self.options, schema, overwrite))
+        return writers.StreamWriter(writers.sink(self.options, schema, overwrite))
+
+
+DefaultSource = TableSource
+"""The name under which Spark looks for it."""

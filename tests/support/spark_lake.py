@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from millpond.spark.lake.options import write_options
-from millpond.spark.lake.writing import LakeSink, TaskIdentity
+from millpond.spark.lake.sink import LakeSink, TaskIdentity
 
 Row = dict[str, Any]
 

@@ -32,6 +32,9 @@ class TopicPartition(NamedTuple):
     topic: str
     partition: int
 
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]"
+
     @property
     def folder(self) -> str:
         """The name of the partition's folder on disk."""

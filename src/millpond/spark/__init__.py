@@ -31,7 +31,7 @@ _HOMES: Final = {
     "Skew": "millpond.spark.pipelines.kinds.skew",
     "SessionError": "millpond.spark.pipelines.session",
     "make_session": "millpond.spark.pipelines.session",
-    "PipelineFailed": "millpond.spark.pipelines.running",
+    "PipelineFailed": "millpond.spark.pipelines.runner",
 }
 
 __all__ = sorted(_HOMES)

@@ -99,10 +99,10 @@ class Sieve:
 
     def _refusal(self, batch: pa.RecordBatch, topic: str, partition: int, faults: list[tuple[int, str]]) -> BadRecord:
         row, reason = faults[0]
-        place = f"{topic}[{partition}]@{batch.column('offset')[row].as_py()}"
+        origin = f"{topic}[{partition}]@{batch.column('offset')[row].as_py()}"
         more = f" ({len(faults) - 1} more of {len(batch)} are bad)" if len(faults) > 1 else ""
         return BadRecord(
-            f"{place} does not parse as {self._options[VALUE_FORMAT]}: {reason}{more}. Correct valueSchema, or set "
+            f"{origin} does not parse as {self._options[VALUE_FORMAT]}: {reason}{more}. Correct valueSchema, or set "
             "badRecords=null to keep such rows with the reason in the column `fault`, or badRecords=dead_letters to "
             f"send them to {self._dead_letter_topic(topic)} and go on"
         )
@@ -155,8 +155,8 @@ def _is_read(options: Options, topic: str) -> bool:
             return topic in topics
         case Matching(pattern):
             return pattern.fullmatch(topic) is not None
-        case Assigned(places):
-            return any(place.topic == topic for place in places)
+        case Assigned(partitions):
+            return any(partition.topic == topic for partition in partitions)
 
 
 def _messages(batch: pa.RecordBatch, topic: str, partition: int, faults: list[tuple[int, str]]) -> Iterator[Message]:

@@ -314,5 +314,5 @@ def _misplaced(option: Option[Any], where: Where) -> None:
     if option.harmless:
         LOG.warning("option %s has no effect on %s", option.name, _WORDS[where])
         return
-    places = " and ".join(_WORDS[each] for each in _WORDS if each in option.where)
-    raise OptionError(f"option {option.name} is for {places}, not for {_WORDS[where]}")
+    uses = " and ".join(_WORDS[each] for each in _WORDS if each in option.where)
+    raise OptionError(f"option {option.name} is for {uses}, not for {_WORDS[where]}")

@@ -10,7 +10,7 @@ import pytest
 
 from millpond.spark.lake import files
 from millpond.spark.lake.files import TableFiles
-from millpond.spark.lake.place import Place
+from millpond.spark.lake.location import Location
 from support.spark_lake import data_files
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string()), ("text", pa.string())])
@@ -31,7 +31,7 @@ def ids_in(path: Path) -> list[int]:
 
 
 def test_a_file_is_closed_at_its_size_and_tells_the_truth(tmp_path: Path) -> None:
-    task = TableFiles(Place.of(str(tmp_path)), SCHEMA, (), 1 << 16, task=7)
+    task = TableFiles(Location.of(str(tmp_path)), SCHEMA, (), 1 << 16, task=7)
     for start in range(0, 40_000, 1_000):
         task.add(batch(start, 1_000))
     done = task.finish()
@@ -42,7 +42,7 @@ def test_a_file_is_closed_at_its_size_and_tells_the_truth(tmp_path: Path) -> Non
 
 
 def test_partitions_lie_in_folders_and_their_columns_are_not_in_the_files(tmp_path: Path) -> None:
-    task = TableFiles(Place.of(str(tmp_path)), SCHEMA, ("day",), 1 << 20)
+    task = TableFiles(Location.of(str(tmp_path)), SCHEMA, ("day",), 1 << 20)
     task.add(batch(0, 10, days=3))
     task.add(batch(10, 10, days=3))
     done = task.finish()
@@ -58,7 +58,7 @@ def test_partitions_lie_in_folders_and_their_columns_are_not_in_the_files(tmp_pa
 def test_few_files_are_open_and_little_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "OPEN_FILES_MAX", 2)
     monkeypatch.setattr(files, "PENDING_BYTES_MAX", 700)
-    task = TableFiles(Place.of(str(tmp_path)), SCHEMA, ("day",), 1 << 20)
+    task = TableFiles(Location.of(str(tmp_path)), SCHEMA, ("day",), 1 << 20)
     for start in range(0, 500, 100):
         task.add(batch(start, 100, days=5))
         assert len(task._open) <= 2
@@ -69,7 +69,7 @@ def test_few_files_are_open_and_little_is_held(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_failed_task_leaves_nothing(tmp_path: Path) -> None:
-    task = TableFiles(Place.of(str(tmp_path)), SCHEMA, ("day",), 1 << 16)
+    task = TableFiles(Location.of(str(tmp_path)), SCHEMA, ("day",), 1 << 16)
     for start in range(0, 20_000, 1_000):
         task.add(batch(start, 1_000, days=2))
     assert data_files(tmp_path)
@@ -78,7 +78,7 @@ def test_a_failed_task_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_no_rows_make_no_file(tmp_path: Path) -> None:
-    task = TableFiles(Place.of(str(tmp_path)), SCHEMA, ("day",), 1 << 16)
+    task = TableFiles(Location.of(str(tmp_path)), SCHEMA, ("day",), 1 << 16)
     task.add(batch(0, 0))
     assert task.finish() == ()
     assert data_files(tmp_path) == []

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from millpond.spark.lake.errors import LakeOptionError
+from millpond.spark.lake.location import Location
 from millpond.spark.lake.options import READ, WRITE, read_options, write_options
-from millpond.spark.lake.place import Place
 
 DOCS = Path(__file__).parents[3] / "docs" / "lake.md"
 
@@ -25,7 +25,7 @@ def test_names_are_case_insensitive_and_storage_options_pass_through() -> None:
             "checkpointLocation": "/somewhere",
         }
     )
-    assert options.place == Place("/lake/orders", (("aws_region", "eu-central-1"),))
+    assert options.location == Location("/lake/orders", (("aws_region", "eu-central-1"),))
     assert (options.is_upsert, options.keys, options.order_by) == (True, ("id", "shop"), ("offset",))
     assert options.target_file_bytes == 1_000_000
 

@@ -237,7 +237,7 @@ def test_reading_a_declaration_needs_no_spark() -> None:
     import sys
 
     code = (
-        "import sys; from millpond.spark import Pipeline, Source; import millpond.spark.pipelines.running;"
+        "import sys; from millpond.spark import Pipeline, Source; import millpond.spark.pipelines.runner;"
         "print([m for m in sys.modules if m.split('.')[0] in ('pyspark', 'pyarrow', 'deltalake', 'pandas')])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

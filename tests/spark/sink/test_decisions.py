@@ -64,9 +64,9 @@ def test_only_what_is_new_is_read(cluster: Cluster, monkeypatch: pytest.MonkeyPa
     starts: list[int] = []
     read_range = decisions.read_range
 
-    def noted(cluster: Cluster, place: TopicPartition, start: int, end: int, **options: object) -> object:
+    def noted(cluster: Cluster, partition: TopicPartition, start: int, end: int, **options: object) -> object:
         starts.append(start)
-        return read_range(cluster, place, start, end, **options)  # type: ignore[arg-type]
+        return read_range(cluster, partition, start, end, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(decisions, "read_range", noted)
     newest = decide(log, owner, 1)
@@ -90,10 +90,10 @@ def test_a_decision_behind_somebody_elses_open_one_is_waited_for(
     log = DecisionLog(cluster)
     owner = str(uuid4())
     decide(log, owner, 0)
-    place, _ = log._place(owner)
+    partition, _ = log._partition_of(owner)
     stranger = init_producer(cluster, f"stranger-{owner}", 60_000)
     with BatchWriter(cluster, transactional=stranger) as writer:
-        writer.append(place, encode_batch([Record(0, 1, b"x", b"y")])[HEADER_BYTES:], 1, 1, 1)
+        writer.append(partition, encode_batch([Record(0, 1, b"x", b"y")])[HEADER_BYTES:], 1, 1, 1)
         writer.flush()
     newest = decide(log, owner, 1)
     monkeypatch.setattr(decisions, "SETTLED_SECONDS", 0.1)
@@ -120,6 +120,6 @@ def test_partitions_can_be_added_by_hand(cluster: Cluster) -> None:
     log = DecisionLog(cluster)
     owner = str(uuid4())
     identity = log.take_over(owner)
-    place, _ = log._place(owner)
-    add_partitions(cluster, identity, [place])
+    partition, _ = log._partition_of(owner)
+    add_partitions(cluster, identity, [partition])
     assert log.find(owner) is None

@@ -39,13 +39,13 @@ def encoder(topics: Topics, topic: str | None, *columns: str, **limits: Any) -> 
 
 
 def decoded(encoded: Iterable[Encoded]) -> dict[tuple[str, int], list[Any]]:
-    """(key, value, headers, timestamp) of each record, by place."""
+    """(key, value, headers, timestamp) of each record, by partition."""
     found: dict[tuple[str, int], list[Any]] = {}
     for each in encoded:
         fields = kernel.decode_records(each.payload, each.rows, 0, each.base_timestamp, None)
         assert [field[0] for field in fields] == list(range(each.rows))
         assert each.max_timestamp == max(field[1] for field in fields)
-        found.setdefault(tuple(each.place), []).extend(
+        found.setdefault(tuple(each.partition), []).extend(
             (key, value, headers, at) for _, at, key, value, headers in fields
         )
     return found
@@ -69,15 +69,15 @@ def test_keys_decide_as_in_java_and_rows_keep_their_order(large: bool) -> None:
     expected: dict[tuple[str, int], list[Any]] = {}
     for key, value in zip(keys, values, strict=True):
         expected.setdefault(("t", partition_for_key(key.encode(), 5)), []).append((key.encode(), value))
-    assert {place: [record[:2] for record in records] for place, records in found.items()} == expected
+    assert {partition: [record[:2] for record in records] for partition, records in found.items()} == expected
 
 
 def test_rows_without_a_key_go_round_in_blocks() -> None:
     made = encoder(Topics(t=3), "t", turn=7)
     rows = batch(value=pa.array([b"v"] * (BLOCK_ROWS * 2)))
-    counts = {place: len(records) for place, records in decoded(made.encode(rows)).items()}
+    counts = {partition: len(records) for partition, records in decoded(made.encode(rows)).items()}
     assert counts == {("t", 1): BLOCK_ROWS, ("t", 2): BLOCK_ROWS}
-    assert {place for place, _ in decoded(made.encode(rows.slice(0, 5))).items()} == {("t", 0)}
+    assert {partition for partition, _ in decoded(made.encode(rows.slice(0, 5))).items()} == {("t", 0)}
 
 
 def test_the_partition_column_goes_before_the_key() -> None:
@@ -106,7 +106,7 @@ def test_the_topic_column_spreads_rows_over_topics() -> None:
     topics = Topics(a=1, b=1, c=1)
     made = encoder(topics, None, "topic")
     found = decoded(made.encode(rows))
-    assert {place: [record[1] for record in records] for place, records in found.items()} == {
+    assert {partition: [record[1] for record in records] for partition, records in found.items()} == {
         ("a", 0): [b"0", b"2", b"5"],
         ("b", 0): [b"1", b"4"],
         ("c", 0): [b"3"],

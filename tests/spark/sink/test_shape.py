@@ -52,7 +52,7 @@ def schema(text: str) -> StructType:
         ("key binary, value binary, topic string", None, {"key", "value", "topic"}),
         # The option wins over the column.
         ("value string, topic string, partition int", "t", {"value", "partition"}),
-        # What a topic was read with goes back without a select; what has no place in a record is left alone.
+        # What a topic was read with goes back without a select; what has no partition in a record is left alone.
         (
             "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
             "timestampType int, headers headers",

@@ -32,10 +32,10 @@ def test_a_new_partition_counts_from_where_it_is_read() -> None:
 )
 def test_progress_and_no_overtaking(sizes: list[int], begins: list[int], offsets_max: int) -> None:
     start = dict(zip((A, B, C), begins, strict=True))
-    end = {place: start[place] + size for place, size in zip((A, B, C), sizes, strict=True)}
+    end = {partition: start[partition] + size for partition, size in zip((A, B, C), sizes, strict=True)}
     taken = capped(start, end, offsets_max)
-    assert all(start[place] <= taken[place] <= end[place] for place in end)
-    assert all(taken[place] > start[place] for place in end if end[place] > start[place])
+    assert all(start[partition] <= taken[partition] <= end[partition] for partition in end)
+    assert all(taken[partition] > start[partition] for partition in end if end[partition] > start[partition])
     assert waiting(start, taken) <= max(offsets_max, 0) + len(end)
 
 

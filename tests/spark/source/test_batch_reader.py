@@ -23,7 +23,7 @@ def reader(node: Node, **given: str) -> BatchReader:
 
 def planned(node: Node, **given: str) -> list[tuple[int, int, int]]:
     found = [each.value for each in reader(node, **given).partitions()]
-    return sorted((each.place.partition, each.start, each.end) for each in found)
+    return sorted((each.partition.partition, each.start, each.end) for each in found)
 
 
 @pytest.fixture

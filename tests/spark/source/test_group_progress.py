@@ -43,12 +43,12 @@ def test_a_commit_that_fails_is_told_once_and_tried_again_later(
 
     monkeypatch.setattr(cluster_offsets, "commit_group", refuse)
     progress = GroupProgress("busy", {"bootstrap.servers": "127.0.0.1:1"})
-    place = TopicPartition("t", 0)
+    partition = TopicPartition("t", 0)
     with caplog.at_level(logging.WARNING):
-        progress.finished({place: 5})
-        progress.finished({place: 6})
-        assert asked == [{place: 5}], "the query does not wait for it at every batch"
+        progress.finished({partition: 5})
+        progress.finished({partition: 6})
+        assert asked == [{partition: 5}], "the query does not wait for it at every batch"
         monkeypatch.setattr(time, "monotonic", lambda: math.inf)
-        progress.finished({place: 7})
-    assert asked == [{place: 5}, {place: 7}]
+        progress.finished({partition: 7})
+    assert asked == [{partition: 5}, {partition: 7}]
     assert caplog.text.count("not shown as group busy: the group has members") == 1

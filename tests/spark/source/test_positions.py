@@ -25,7 +25,7 @@ def cluster(node: Node) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def places(node: Node, topic: str) -> list[TopicPartition]:
+def partitions(node: Node, topic: str) -> list[TopicPartition]:
     """Ten records a second apart in each partition; the first has lost two, the second is five seconds later."""
     create_topic(node.bootstrap, topic, 2)
     for partition in range(2):
@@ -35,12 +35,12 @@ def places(node: Node, topic: str) -> list[TopicPartition]:
     return [TopicPartition(topic, 0), TopicPartition(topic, 1)]
 
 
-def test_every_bound(cluster: Cluster, places: list[TopicPartition]) -> None:
-    first, second = places
+def test_every_bound(cluster: Cluster, partitions: list[TopicPartition]) -> None:
+    first, second = partitions
 
     def offsets(bound: Edge | AtOffsets | AtTimes) -> list[int]:
-        found = resolve(cluster, bound, places, "read_uncommitted")
-        return [found[place] for place in places]
+        found = resolve(cluster, bound, partitions, "read_uncommitted")
+        return [found[partition] for partition in partitions]
 
     assert offsets(Edge("earliest")) == [2, 0]
     assert offsets(Edge("latest")) == [10, 10]
@@ -51,13 +51,13 @@ def test_every_bound(cluster: Cluster, places: list[TopicPartition]) -> None:
     assert offsets(AtTimes(BASE_MS + 12_000, "latest")) == [10, 7]
 
 
-def test_what_does_not_fit_the_cluster(cluster: Cluster, places: list[TopicPartition]) -> None:
-    first, second = places
+def test_what_does_not_fit_the_cluster(cluster: Cluster, partitions: list[TopicPartition]) -> None:
+    first, second = partitions
     with pytest.raises(OptionError, match="startingOffsetsByTimestampStrategy=latest") as raised:
-        resolve(cluster, AtTimes(BASE_MS + 12_000, "error"), places, "read_uncommitted")
+        resolve(cluster, AtTimes(BASE_MS + 12_000, "error"), partitions, "read_uncommitted")
     assert f"{first.topic}[0] has no record at {BASE_MS + 12_000}" in str(raised.value)
     with pytest.raises(OptionError) as raised:
-        resolve(cluster, AtOffsets({first: 1, TopicPartition("x", 3): 1}), places, "read_uncommitted")
+        resolve(cluster, AtOffsets({first: 1, TopicPartition("x", 3): 1}), partitions, "read_uncommitted")
     assert f"missing: {second.topic}[1]; not read: x[3]" in str(raised.value)
     with pytest.raises(OptionError, match="exactly the partitions"):
-        resolve(cluster, AtTimes({first: 1}, "error"), places, "read_uncommitted")
+        resolve(cluster, AtTimes({first: 1}, "error"), partitions, "read_uncommitted")

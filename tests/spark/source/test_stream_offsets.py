@@ -11,7 +11,7 @@ from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster, TopicInfo
 from millpond.spark.source import data_loss, stream_offsets
 from millpond.spark.source.data_loss import DataLost
-from millpond.spark.source.planning import Range
+from millpond.spark.source.ranges import Range
 from millpond.spark.source.stream_offsets import Span, StreamOffsets
 from millpond.spark.source.subscription import Named
 from support.node import Node
@@ -107,11 +107,11 @@ def test_a_topic_that_is_gone(node: Node, cluster: Cluster, filled: str, caplog:
 def test_a_topic_made_anew_is_read_from_its_first_record(
     node: Node, cluster: Cluster, filled: str, records: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place = TopicPartition(filled, 0)
-    begun = {place: 4}
+    partition = TopicPartition(filled, 0)
+    begun = {partition: 4}
     careful, easy = strict(filled), lenient(filled)
     for offsets in (careful, easy):
-        offsets.available(cluster, {place: 4, TopicPartition(filled, 1): 10})
+        offsets.available(cluster, {partition: 4, TopicPartition(filled, 1): 10})
     delete_topic(node.bootstrap, filled)
     create_topic(node.bootstrap, filled)
     send(node, filled, map(str, range(records)))
@@ -119,13 +119,13 @@ def test_a_topic_made_anew_is_read_from_its_first_record(
         careful.available(cluster, begun)
     for _ in range(2):
         with caplog.at_level(logging.WARNING):
-            assert easy.available(cluster, begun) == Span({place: 0}, {place: records})
+            assert easy.available(cluster, begun) == Span({partition: 0}, {partition: records})
     assert caplog.text.count("was made anew") == 1
-    assert easy.begins_again(place)
-    assert easy.ranges(cluster, begun, {place: records}) == [Range(place, 0, records)]
+    assert easy.begins_again(partition)
+    assert easy.ranges(cluster, begun, {partition: records}) == [Range(partition, 0, records)]
     # The batch is done: from here on the offset is the new topic's.
-    assert easy.available(cluster, {place: records - 1}) == Span({place: records - 1}, {place: records})
-    assert not easy.begins_again(place)
+    assert easy.available(cluster, {partition: records - 1}) == Span({partition: records - 1}, {partition: records})
+    assert not easy.begins_again(partition)
 
 
 def test_a_start_after_the_end_means_another_topic_even_after_a_restart(cluster: Cluster, filled: str) -> None:
@@ -144,10 +144,10 @@ def test_a_start_after_the_end_means_another_topic_even_after_a_restart(cluster:
 def test_what_only_seems_lost_is_asked_for_again(
     cluster: Cluster, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = TopicPartition(filled, 0)
-    answers = [{place: 2}, {place: 2}, {place: 10}]
+    partition = TopicPartition(filled, 0)
+    answers = [{partition: 2}, {partition: 2}, {partition: 10}]
     monkeypatch.setattr(stream_offsets.cluster_offsets, "latest", lambda *_: answers.pop(0))
-    assert strict(filled).available(cluster, {place: 4}).ends == {place: 10}
+    assert strict(filled).available(cluster, {partition: 4}).ends == {partition: 10}
 
 
 def test_what_waits_behind_an_open_transaction_is_not_lost(node: Node, cluster: Cluster, filled: str) -> None:
@@ -183,8 +183,8 @@ def test_a_topic_that_is_made_anew_while_a_batch_is_planned(node: Node, cluster:
 def test_a_broker_that_was_away_does_not_make_a_topic_gone(
     cluster: Cluster, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = TopicPartition(filled, 0)
+    partition = TopicPartition(filled, 0)
     topics = cluster.topics
     answers: list[dict[str, TopicInfo]] = [{}, {}]
     monkeypatch.setattr(cluster, "topics", lambda names: answers.pop() if answers else topics(names))
-    assert lenient(filled).ranges(cluster, {place: 4}, {place: 7}) == [Range(place, 4, 7)]
+    assert lenient(filled).ranges(cluster, {partition: 4}, {partition: 7}) == [Range(partition, 4, 7)]

@@ -57,7 +57,7 @@ def step(reader: StreamReader, start: Json, limit: ReadLimit | None = None) -> J
 
 def planned(reader: StreamReader, start: Json, end: Json) -> list[tuple[int, int, int]]:
     found = [each.value for each in reader.partitions(start, end)]
-    return [(each.place.partition, each.start, each.end) for each in found]
+    return [(each.partition.partition, each.start, each.end) for each in found]
 
 
 def test_from_the_earliest_to_the_end_in_one_batch(make: Make, topic: str) -> None:

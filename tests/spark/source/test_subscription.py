@@ -56,20 +56,20 @@ def test_what_is_refused(given: dict[str, str], reason: str) -> None:
 def test_a_pattern_matches_whole_names_of_topics_that_people_made() -> None:
     topics = {each.name: each for each in (info("or", 1), info("orders", 2), info("__orders", 1, is_internal=True))}
     found = found_in(Matching(re.compile(".*orders")), topics)
-    assert found.places == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
+    assert found.partitions == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
     assert found.ids == {"orders": UUID(int=7)}
 
 
 def test_assigned_partitions_are_those_that_exist() -> None:
     wanted = frozenset({TopicPartition("a", 1), TopicPartition("a", 9)})
-    assert found_in(Assigned(wanted), {"a": info("a", 3)}).places == {TopicPartition("a", 1)}
+    assert found_in(Assigned(wanted), {"a": info("a", 3)}).partitions == {TopicPartition("a", 1)}
 
 
 def test_what_is_missing_is_named_with_what_was_probably_meant(node: Node, topic: str) -> None:
     create_topic(node.bootstrap, f"{topic}-orders", 2)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         found = look(cluster, Named((f"{topic}-orders", "nowhere")))
-        assert found.places == {TopicPartition(f"{topic}-orders", 0), TopicPartition(f"{topic}-orders", 1)}
+        assert found.partitions == {TopicPartition(f"{topic}-orders", 0), TopicPartition(f"{topic}-orders", 1)}
         with pytest.raises(UnknownTopic, match=f"no topic {topic}-order; did you mean {topic}-orders"):
             look(cluster, Named((f"{topic}-order",)), all_must_exist=True)
         with pytest.raises(UnknownTopic, match="no topic zebra; create it with `millpond topic create zebra`"):
@@ -77,4 +77,4 @@ def test_what_is_missing_is_named_with_what_was_probably_meant(node: Node, topic
         beyond = Assigned(frozenset({TopicPartition(f"{topic}-orders", 5)}))
         with pytest.raises(UnknownTopic, match=f"{topic}-orders has no partition 5: it has 2"):
             look(cluster, beyond, all_must_exist=True)
-        assert look(cluster, Matching(re.compile("no-such-.*")), all_must_exist=True).places == frozenset()
+        assert look(cluster, Matching(re.compile("no-such-.*")), all_must_exist=True).partitions == frozenset()

@@ -21,7 +21,7 @@ from millpond.cli.times import show_span
 from millpond.spark.pipelines.declaration import DeclarationError, Pipeline, kind_of
 from millpond.spark.pipelines.lock import AlreadyRunning
 from millpond.spark.pipelines.progress import Snapshot
-from millpond.spark.pipelines.running import PipelineFailed, Show, run
+from millpond.spark.pipelines.runner import PipelineFailed, Show, run
 from millpond.spark.pipelines.session import SessionError
 
 if TYPE_CHECKING:

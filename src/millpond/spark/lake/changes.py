@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from millpond.spark.lake.errors import LakeError, LakeOptionError
 
-_PLACE = "__millpond_place"
+_ROW = "__millpond_row"
 
 
 def check_keys(schema: pa.Schema, keys: Sequence[str]) -> None:
@@ -32,23 +32,23 @@ def last_rows(rows: pa.Table, keys: Sequence[str], order_by: Sequence[str]) -> p
         # The sort is stable, so rows that are equal by it keep the order in which they came.
         order = [(name, "ascending", "at_start") for name in order_by]
         rows = rows.take(pc.sort_indices(rows.select(list(order_by)), sort_keys=order))
-    places = rows.select(list(keys)).append_column(_PLACE, pa.array(range(rows.num_rows), pa.int64()))
-    last = places.group_by(list(keys), use_threads=False).aggregate([(_PLACE, "max")])
+    numbered = rows.select(list(keys)).append_column(_ROW, pa.array(range(rows.num_rows), pa.int64()))
+    last = numbered.group_by(list(keys), use_threads=False).aggregate([(_ROW, "max")])
     if last.num_rows == rows.num_rows:
         return rows
-    return rows.take(last.column(f"{_PLACE}_max").sort())
+    return rows.take(last.column(f"{_ROW}_max").sort())
 
 
 def newer(order_by: Sequence[str]) -> str:
     """SQL: the source's row is not older than the target's; null is the oldest."""
-    told = "true"
+    condition = "true"
     for name in reversed(order_by):
         source, target = f"source.{quoted(name)}", f"target.{quoted(name)}"
-        told = (
+        condition = (
             f"(({target} IS NULL AND {source} IS NOT NULL) OR {source} > {target} "
-            f"OR (({source} = {target} OR ({source} IS NULL AND {target} IS NULL)) AND {told}))"
+            f"OR (({source} = {target} OR ({source} IS NULL AND {target} IS NULL)) AND {condition}))"
         )
-    return told
+    return condition
 
 
 def same_keys(keys: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millpond.spark.lake.layout import Values, folder, split
-from millpond.spark.lake.place import Place
+from millpond.spark.lake.location import Location
 from millpond.spark.lake.schemas import fitted
 from millpond.spark.lake.statistics import file_statistics
 
@@ -51,10 +51,10 @@ class TableFiles:
     """The files that one task writes for a table. Names are new for every attempt, so no attempt harms another."""
 
     def __init__(
-        self, place: Place, schema: pa.Schema, partition_by: tuple[str, ...], target_bytes: int, task: int = 0
+        self, location: Location, schema: pa.Schema, partition_by: tuple[str, ...], target_bytes: int, task: int = 0
     ) -> None:
-        self._place = place
-        self._files = place.files()
+        self._location = location
+        self._files = location.files()
         self._schema = schema
         self._inner = pa.schema([each for each in schema if each.name not in partition_by])
         self._partition_by = partition_by
@@ -94,13 +94,13 @@ class TableFiles:
             file.writer.close()
             file.sink.close()
         self._open.clear()
-        self._place.remove(self._paths)
+        self._location.remove(self._paths)
 
     def _begin(self, values: Values) -> _Open:
         if len(self._open) >= OPEN_FILES_MAX:
             self._close(next(iter(self._open.values())))
         below = folder(self._partition_by, values)
-        self._place.make_folder(below)
+        self._location.make_folder(below)
         name = f"part-{self._task:05d}-{uuid.uuid4()}.zstd.parquet"
         path = f"{below}/{name}" if below else name
         self._paths.append(path)

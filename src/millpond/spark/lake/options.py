@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 from millpond.base.settings import AnySetting, Registry, Setting, SettingError, Settings, Value, at_least, one_of
 from millpond.spark.lake.errors import LakeOptionError
-from millpond.spark.lake.place import Place
+from millpond.spark.lake.location import Location
 
 Way: TypeAlias = Literal["read", "write"]
 
@@ -109,14 +109,14 @@ SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 @dataclass(frozen=True)
 class ReadOptions:
-    place: Place
+    location: Location
     version: int | None
     timestamp: str | None
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    place: Place
+    location: Location
     is_upsert: bool = False
     keys: tuple[str, ...] = ()
     order_by: tuple[str, ...] = ()
@@ -134,19 +134,19 @@ class WriteOptions:
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    settings, place = _parse(given, READ, "read")
+    settings, location = _parse(given, READ, "read")
     version, timestamp = settings[VERSION_AS_OF], settings[TIMESTAMP_AS_OF]
     if version >= 0 and timestamp:
         raise LakeOptionError("versionAsOf and timestampAsOf name one version each: give only one of them")
-    return ReadOptions(place, version if version >= 0 else None, timestamp or None)
+    return ReadOptions(location, version if version >= 0 else None, timestamp or None)
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    settings, place = _parse(given, WRITE, "write")
+    settings, location = _parse(given, WRITE, "write")
     is_upsert = settings[MODE] == "upsert"
     own_size = not is_upsert or TARGET_FILE_BYTES.name in settings.overrides
     options = WriteOptions(
-        place=place,
+        location=location,
         is_upsert=is_upsert,
         keys=settings[KEYS],
         order_by=settings[ORDER_BY],
@@ -188,7 +188,7 @@ def _check_together(options: WriteOptions) -> None:
         raise LakeOptionError("txnAppId and txnVersion belong together: give both, with txnVersion from 0 upward")
 
 
-def _parse(given: Mapping[str, str], declared: tuple[AnySetting, ...], way: Way) -> tuple[Settings, Place]:
+def _parse(given: Mapping[str, str], declared: tuple[AnySetting, ...], way: Way) -> tuple[Settings, Location]:
     by_name = {setting.name.lower(): setting for setting in declared}
     storage: dict[str, str] = {}
     values: dict[str, Value] = {}
@@ -207,7 +207,7 @@ def _parse(given: Mapping[str, str], declared: tuple[AnySetting, ...], way: Way)
     settings = Settings(Registry("lake", declared), values)
     if not settings[PATH]:
         raise LakeOptionError('which table? Give option("path", "/lake/orders")')
-    return settings, Place.of(settings[PATH], storage)
+    return settings, Location.of(settings[PATH], storage)
 
 
 def _unknown(name: str, known: Mapping[str, AnySetting], way: Way) -> str:

@@ -39,8 +39,8 @@ def file_statistics(footer: FileMetaData, schema: pa.Schema) -> str:
         if bounds is not None:
             _put(lowest, path, bounds[0])
             _put(highest, path, bounds[1])
-    told = {"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
-    return json.dumps(told, separators=(",", ":"), ensure_ascii=False)
+    statistics = {"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
+    return json.dumps(statistics, separators=(",", ":"), ensure_ascii=False)
 
 
 def _leaves(schema: pa.Schema) -> Iterator[tuple[Path | None, pa.DataType]]:

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from millpond.spark.lake.errors import LakeError
+from millpond.spark.lake.location import STAGING_FOLDER, Location
 from millpond.spark.lake.options import RETENTION_HOURS
-from millpond.spark.lake.place import STAGING_FOLDER, Place
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -30,11 +30,11 @@ def compact(path: str, *, target_file_bytes: int = 128 << 20, storage: Mapping[s
     """Join the small files of each partition, up to about this size. The old ones stay until a vacuum."""
     from deltalake import WriterProperties
 
-    table = _existing(Place.of(path, storage))
-    told = table.optimize.compact(
+    table = _existing(Location.of(path, storage))
+    figures = table.optimize.compact(
         target_size=target_file_bytes, writer_properties=WriterProperties(compression="ZSTD", compression_level=1)
     )
-    return Compacted(told["numFilesRemoved"], told["numFilesAdded"])
+    return Compacted(figures["numFilesRemoved"], figures["numFilesAdded"])
 
 
 def vacuum(
@@ -54,8 +54,8 @@ def vacuum(
 
     if hours is not None and hours < 0:
         raise LakeError("a vacuum cannot keep files for less than no time: hours is 0 or more")
-    place = Place.of(path, storage)
-    table = _existing(place)
+    location = Location.of(path, storage)
+    table = _existing(location)
     try:
         gone = table.vacuum(hours, dry_run, enforce_retention_duration=not allow_short, full=True)
     except DeltaError as error:
@@ -66,17 +66,17 @@ def vacuum(
             "reader or writer is at work"
         ) from None
     # The deletions of a vacuum are in the log, but what was staged never was.
-    return gone + _old_staging(place, timedelta(hours=RETENTION_HOURS if hours is None else hours), dry_run)
+    return gone + _old_staging(location, timedelta(hours=RETENTION_HOURS if hours is None else hours), dry_run)
 
 
-def _old_staging(place: Place, age: timedelta, dry_run: bool) -> list[str]:
+def _old_staging(location: Location, age: timedelta, dry_run: bool) -> list[str]:
     from pyarrow.fs import FileSelector, FileType
 
     horizon = datetime.now(UTC) - age
-    found = place.files().get_file_info(FileSelector(STAGING_FOLDER, recursive=True, allow_not_found=True))
+    found = location.files().get_file_info(FileSelector(STAGING_FOLDER, recursive=True, allow_not_found=True))
     old = [info.path for info in found if info.type == FileType.File and info.mtime <= horizon]
     if not dry_run:
-        place.remove(old)
+        location.remove(old)
     return old
 
 
@@ -84,19 +84,19 @@ def after_batch(options: WriteOptions, batch_id: int) -> None:
     """What the options ask for after this batch. It can wait, so a failure is told and does not stop the stream."""
     from deltalake.exceptions import DeltaError
 
-    if not options.compact_every or (batch_id + 1) % options.compact_every or options.place.table() is None:
+    if not options.compact_every or (batch_id + 1) % options.compact_every or options.location.table() is None:
         return
-    storage = dict(options.place.storage)
+    storage = dict(options.location.storage)
     try:
-        compact(options.place.uri, target_file_bytes=options.target_file_bytes, storage=storage)
+        compact(options.location.uri, target_file_bytes=options.target_file_bytes, storage=storage)
         if options.vacuum_hours:
-            vacuum(options.place.uri, options.vacuum_hours, allow_short=options.vacuum_short, storage=storage)
+            vacuum(options.location.uri, options.vacuum_hours, allow_short=options.vacuum_short, storage=storage)
     except (DeltaError, LakeError, OSError) as error:
-        LOG.warning("upkeep of %s is put off: %s", options.place.uri, error)
+        LOG.warning("upkeep of %s is put off: %s", options.location.uri, error)
 
 
-def _existing(place: Place) -> DeltaTable:
-    table = place.table()
+def _existing(location: Location) -> DeltaTable:
+    table = location.table()
     if table is None:
-        raise LakeError(f"there is no Delta table at {place.uri}")
+        raise LakeError(f"there is no Delta table at {location.uri}")
     return table

@@ -74,8 +74,8 @@ class Parser:
         self._read(there, 0, pieces, faults)
         rows = pa.concat_arrays(pieces)
         if values.null_count:
-            rows, places = _spread(rows, values)
-            faults = [(places[row], reason) for row, reason in faults]
+            rows, indices = _spread(rows, values)
+            faults = [(indices[row], reason) for row, reason in faults]
         return Parsed(rows, faults)
 
     def _read(

@@ -70,17 +70,17 @@ class JobContext:
         try:
             self.spark.sql(step.sql).createOrReplaceTempView(view)
         except PySparkException as fault:
-            told = step.name or f"number {number + 1}"
-            raise DeclarationError(f"[[transform]] {told}: {reason_of(fault)}") from fault
+            name = step.name or f"number {number + 1}"
+            raise DeclarationError(f"[[transform]] {name}: {reason_of(fault)}") from fault
         # By a name that stays, because Connect looks names up only when the stream starts.
         return self.spark.table(view)
 
     def start(self, writer: DataStreamWriter, part: str = "") -> Query:
-        place = f"{self.checkpoint}/{part}" if part else self.checkpoint
+        location = f"{self.checkpoint}/{part}" if part else self.checkpoint
         name = f"{self.pipeline.name}.{self.job.name}" + (f".{part}" if part else "")
         return (
             writer.queryName(name)
-            .option("checkpointLocation", place)
+            .option("checkpointLocation", location)
             .trigger(**trigger_arguments(self.trigger))
             .start()
         )

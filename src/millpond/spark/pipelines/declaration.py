@@ -37,7 +37,7 @@ from millpond.spark.pipelines.values import (
 )
 
 if TYPE_CHECKING:
-    from millpond.spark.pipelines.running import Outcome
+    from millpond.spark.pipelines.runner import Outcome
 
 FILE_BYTES_MAX: Final = 4_000_000
 JOBS_MAX: Final = 100
@@ -197,7 +197,7 @@ class Pipeline:
 
     def run(self, **how: Any) -> Outcome:
         """Run it here, until it is done or stopped. Takes what `running.run` takes: master, conf, once, …"""
-        from millpond.spark.pipelines.running import run
+        from millpond.spark.pipelines.runner import run
 
         return run(self, **how)
 
@@ -216,15 +216,15 @@ def _kind_names() -> str:
     return ", ".join(kinds())
 
 
-def is_local(place: str) -> bool:
-    return "://" not in place
+def is_local(location: str) -> bool:
+    return "://" not in location
 
 
-def placed(place: str, folder: Path) -> str:
+def placed(location: str, folder: Path) -> str:
     """A path as an absolute one, from `folder` on; an address of another file system stays as it is."""
-    if not is_local(place):
-        return place.removeprefix("file://") if place.startswith("file:///") else place
-    return os.path.normpath(folder / Path(place).expanduser())
+    if not is_local(location):
+        return location.removeprefix("file://") if location.startswith("file:///") else location
+    return os.path.normpath(folder / Path(location).expanduser())
 
 
 # From TOML

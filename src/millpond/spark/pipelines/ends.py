@@ -77,10 +77,10 @@ class EndsWatch:
 
         names = sorted(self.topics | self._letters)
         found = cluster.topics(names) if names else {}
-        places = [TopicPartition(topic, each) for topic, info in found.items() for each in info.partitions]
+        partitions = [TopicPartition(topic, each) for topic, info in found.items() for each in info.partitions]
         ends: dict[str, dict[int, int]] = {topic: {} for topic in found}
-        for place, end in (latest(cluster, places) if places else {}).items():
-            ends[place.topic][place.partition] = end
+        for partition, end in (latest(cluster, partitions) if partitions else {}).items():
+            ends[partition.topic][partition.partition] = end
         if self._before is None:
             self._before = {topic: sum(ends[topic].values()) for topic in self._letters & ends.keys()}
         self.ends = ends

@@ -48,10 +48,10 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
         for state in STATES:
             yield _sample("job_state", _labels(snapshot, job) | {"state": state}, float(job.state == state))
     for name, kind, doc, figure in _JOB:
-        told = [(job, figure(job)) for job in snapshot.jobs]
-        if any(number is not None for _, number in told):
+        samples = [(job, figure(job)) for job in snapshot.jobs]
+        if any(number is not None for _, number in samples):
             yield from _family(name, kind, doc)
-            for job, number in told:
+            for job, number in samples:
                 if number is not None:
                     yield _sample(name, _labels(snapshot, job), number)
     yield from _told_figures(snapshot)
@@ -62,15 +62,15 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _told_figures(snapshot: Snapshot) -> Iterator[str]:
-    told = [
+    samples = [
         (job, name, number)
         for job in snapshot.jobs
         for name, number in job.figures.items()
         if isinstance(number, int | float)
     ]
-    if told:
+    if samples:
         yield from _family("figure", "gauge", "What a job tells about itself.")
-        for job, name, number in told:
+        for job, name, number in samples:
             yield _sample("figure", _labels(snapshot, job) | {"name": name}, number)
 
 
@@ -83,8 +83,8 @@ def _family(name: str, kind: str, doc: str) -> tuple[str, str]:
 
 
 def _sample(name: str, labels: dict[str, str], number: float) -> str:
-    told = ",".join(f'{key}="{_escaped(each)}"' for key, each in labels.items())
-    return f"{PREFIX}{name}{{{told}}} {number:.15g}"
+    written = ",".join(f'{key}="{_escaped(each)}"' for key, each in labels.items())
+    return f"{PREFIX}{name}{{{written}}} {number:.15g}"
 
 
 def _escaped(text: str) -> str:

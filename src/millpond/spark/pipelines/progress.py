@@ -199,8 +199,8 @@ def _state(query: Query, last: Mapping[str, Any], lag: int | None, has_failed: b
         return "finished"
     if not last:
         # The first batch may take long, and there is no progress before its end.
-        told = getattr(query, "status", None) or {}
-        return "running" if told.get("isDataAvailable") else "starting"
+        status = getattr(query, "status", None) or {}
+        return "running" if status.get("isDataAvailable") else "starting"
     return "waiting" if not last.get("numInputRows") and not lag else "running"
 
 

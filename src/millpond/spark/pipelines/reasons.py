@@ -30,9 +30,9 @@ def reason_of(error: BaseException) -> str:
 def reason_in(text: str) -> str:
     """The reason in a text of Spark."""
     found = _raised(text) if _TRACEBACK in text else None
-    told = found if found is not None else _unwrapped(text)
-    told = " ".join(told.split())
-    return told if len(told) <= LENGTH_MAX else told[: LENGTH_MAX - 1] + "…"
+    reason = found if found is not None else _unwrapped(text)
+    reason = " ".join(reason.split())
+    return reason if len(reason) <= LENGTH_MAX else reason[: LENGTH_MAX - 1] + "…"
 
 
 def _raised(text: str) -> str | None:

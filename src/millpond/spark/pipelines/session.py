@@ -77,10 +77,10 @@ def java_version(path: str) -> int | None:
     """The major version; None if it is no working Java (macOS has a stub of that name)."""
     release = Path(os.path.realpath(path)).parent.parent / "release"
     try:
-        told = release.read_text(errors="replace")[:10_000]
+        release_text = release.read_text(errors="replace")[:10_000]
     except OSError:
-        told = ""
-    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', told, re.MULTILINE)
+        release_text = ""
+    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release_text, re.MULTILINE)
     if found is None:
         try:
             ran = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=30)
@@ -198,13 +198,13 @@ def _session(settings: Mapping[str, str], log_level: str, log: IO[bytes] | None 
 
     conf = SparkConf(loadDefaults=False)
     conf.setAll(list(settings.items()))
-    told = {} if log is None else {"stdout": log, "stderr": log}
+    output = {} if log is None else {"stdout": log, "stderr": log}
     gateway: Any = SparkContext._gateway
     try:
         if SparkContext._active_spark_context is None:
             # Of a session of its own, Ctrl-C in the terminal reaches us alone, and we end the batch in peace.
             gateway = gateway or launch_gateway(  # type: ignore[no-untyped-call]
-                conf, popen_kwargs={"start_new_session": True, **told}
+                conf, popen_kwargs={"start_new_session": True, **output}
             )
             SparkContext(conf=conf, gateway=gateway).setLogLevel(log_level)
         builder = SparkSession.builder

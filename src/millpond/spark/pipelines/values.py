@@ -39,10 +39,10 @@ class Reader(Generic[T]):
 
 def value(doc: str, reader: Reader[T], default: Any = dataclasses.MISSING) -> Any:
     """A field of a table: what it is for, how it is read, and its default (none: it must be given)."""
-    told = {"doc": doc, "reader": reader}
+    metadata = {"doc": doc, "reader": reader}
     if isinstance(default, dict):
-        return dataclasses.field(default_factory=lambda: dict(default), metadata=told)
-    return dataclasses.field(default=default, metadata=told)
+        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def settle(table: Any) -> None:

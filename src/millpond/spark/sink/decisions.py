@@ -127,18 +127,18 @@ class DecisionLog:
 
     def find(self, owner: str) -> Decision | None:
         """The newest decision of this query or job."""
-        place, topic_id = self._place(owner)
-        known = self._catch_up(place, topic_id)
+        partition, topic_id = self._partition_of(owner)
+        known = self._catch_up(partition, topic_id)
         data = known.decisions.get(owner)
         return None if data is None else Decision.from_json(owner, data)
 
     def record(self, identity: ProducerIdentity, decision: Decision) -> None:
         """Write it for good. `identity` is what `take_over` gave, before the decision was looked for."""
-        place, _ = self._place(decision.owner)
+        partition, _ = self._partition_of(decision.owner)
         now_ms = time.time_ns() // 1_000_000
         batch = encode_batch([Record(0, now_ms, decision.owner.encode(), decision.to_json())])
         with BatchWriter(self._cluster, codec=GZIP, transactional=identity) as writer:
-            writer.append(place, batch[HEADER_BYTES:], 1, now_ms, now_ms)
+            writer.append(partition, batch[HEADER_BYTES:], 1, now_ms, now_ms)
             writer.flush()
         outcome = end(self._cluster, identity, commit=True)
         if outcome is not Outcome.COMMITTED:
@@ -147,7 +147,7 @@ class DecisionLog:
                 "was quicker, or this one took too long. Only one may run at a time"
             )
 
-    def _place(self, owner: str) -> tuple[TopicPartition, UUID]:
+    def _partition_of(self, owner: str) -> tuple[TopicPartition, UUID]:
         found = self._cluster.topics([TOPIC]).get(TOPIC)
         if found is None:
             _create(self._cluster)
@@ -169,39 +169,39 @@ class DecisionLog:
                 raise ClusterError(f"topic {TOPIC} was created, but has no leaders after {SETTLED_SECONDS:g} s")
             time.sleep(_STEP_SECONDS)
 
-    def _catch_up(self, place: TopicPartition, topic_id: UUID) -> _Known:
-        end_offset = self._settled_end(place)
-        known = _known.get((topic_id, place.partition))
+    def _catch_up(self, partition: TopicPartition, topic_id: UUID) -> _Known:
+        end_offset = self._settled_end(partition)
+        known = _known.get((topic_id, partition.partition))
         if known is None or known.position > end_offset:
-            known = self._from_the_start(place, topic_id)
+            known = self._from_the_start(partition, topic_id)
         try:
-            self._read(known, place, end_offset)
+            self._read(known, partition, end_offset)
         except OffsetsGone:
-            known = self._from_the_start(place, topic_id)
-            self._read(known, place, end_offset)
+            known = self._from_the_start(partition, topic_id)
+            self._read(known, partition, end_offset)
         return known
 
-    def _from_the_start(self, place: TopicPartition, topic_id: UUID) -> _Known:
-        begin = offsets.earliest(self._cluster, [place])[place]
-        known = _known[topic_id, place.partition] = _Known(begin, {})
+    def _from_the_start(self, partition: TopicPartition, topic_id: UUID) -> _Known:
+        begin = offsets.earliest(self._cluster, [partition])[partition]
+        known = _known[topic_id, partition.partition] = _Known(begin, {})
         return known
 
-    def _settled_end(self, place: TopicPartition) -> int:
+    def _settled_end(self, partition: TopicPartition) -> int:
         """The end of the partition, once no transaction below it is open: a decision is never overlooked."""
-        wanted = offsets.latest(self._cluster, [place])[place]
+        wanted = offsets.latest(self._cluster, [partition])[partition]
         deadline = time.monotonic() + SETTLED_SECONDS
-        while offsets.latest(self._cluster, [place], "read_committed")[place] < wanted:
+        while offsets.latest(self._cluster, [partition], "read_committed")[partition] < wanted:
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"a transaction in {place.topic}[{place.partition}] has been open for {SETTLED_SECONDS:g} s; see "
+                    f"a transaction in {partition} has been open for {SETTLED_SECONDS:g} s; see "
                     "millpond txn list, and start the query again when it is over"
                 )
             time.sleep(_STEP_SECONDS)
         return wanted
 
-    def _read(self, known: _Known, place: TopicPartition, end_offset: int) -> None:
+    def _read(self, known: _Known, partition: TopicPartition, end_offset: int) -> None:
         for header, payload in read_range(
-            self._cluster, place, known.position, end_offset, isolation="read_committed"
+            self._cluster, partition, known.position, end_offset, isolation="read_committed"
         ):
             records = kernel.decode_records(
                 payload, header.record_count, header.base_offset, header.base_timestamp, None
@@ -242,10 +242,10 @@ def _create(cluster: Cluster) -> None:
         refusal: Any = None
         # Older clusters let only the controller create topics; the others say so.
         for link in cluster.brokers():
-            told = link.ask(request, m.CreateTopicsResponse).topics[0]
-            if told.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            result = link.ask(request, m.CreateTopicsResponse).topics[0]
+            if result.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 return
-            refusal = refusal if refusal and told.error_code == ErrorCode.NOT_CONTROLLER else told
+            refusal = refusal if refusal and result.error_code == ErrorCode.NOT_CONTROLLER else result
         raise Answered(
             f"cannot create topic {TOPIC}, which exactly_once needs", refusal.error_code, refusal.error_message
         )

@@ -100,7 +100,7 @@ def open_transaction(cluster: Cluster, owner: str, partition: int, timeout_ms: i
 
 
 def evidence(first_offsets: Mapping[TopicPartition, int]) -> tuple[tuple[str, int, int], ...]:
-    return tuple((*place, offset) for place, offset in sorted(first_offsets.items())[:EVIDENCE_MAX])
+    return tuple((*partition, offset) for partition, offset in sorted(first_offsets.items())[:EVIDENCE_MAX])
 
 
 def commit(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
@@ -124,7 +124,7 @@ def commit(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
         steps.done(Step.DECIDED)
         lost = _lost(settle(cluster, decision))
         if lost:
-            raise BatchNotWritten(_told_lost(f"batch {unit.number}", lost, "were lost after they were decided"))
+            raise BatchNotWritten(_lost_text(f"batch {unit.number}", lost, "were lost after they were decided"))
     elif not log.is_decider(decider):
         # A newer driver has taken over, and may have decided what was just seen open.
         return
@@ -191,7 +191,7 @@ def check_open(cluster: Cluster, what: str, parts: Collection[Part]) -> None:
         if known is None or known.outcome(_identity(part)) is not None:
             gone.append(part)
     if gone:
-        raise BatchNotWritten(_told_lost(what, gone, "are not open any more"))
+        raise BatchNotWritten(_lost_text(what, gone, "are not open any more"))
 
 
 def surplus_of(cluster: Cluster, decision: Decision) -> list[ProducerIdentity]:
@@ -251,7 +251,7 @@ def _decide(cluster: Cluster, unit: Unit, reported: Collection[Part], standing: 
     missing = [part for part in lost if part.partition not in again]
     if missing:
         raise BatchNotWritten(
-            _told_lost(f"batch {unit.number}", missing, "were lost, and their tasks did not know that yet")
+            _lost_text(f"batch {unit.number}", missing, "were lost, and their tasks did not know that yet")
         )
     return replace(standing, parts=tuple(part if seen else again[part.partition] for part, seen in settled.items()))
 
@@ -302,6 +302,7 @@ def _check_same_rows(standing: Decision, reported: Iterable[Part], lost: Collect
 def _seen_in_log(cluster: Cluster, part: Part) -> bool:
     """Whether readers see the part, told by the log, because the coordinator has moved on."""
     deadline = time.monotonic() + PENDING_SECONDS
+    name, where = _identity(part).transactional_id, _partitions_of(part)
     while True:
         found = [
             fate(cluster, _identity(part), TopicPartition(topic, at), offset) for topic, at, offset in part.begins
@@ -312,14 +313,13 @@ def _seen_in_log(cluster: Cluster, part: Part) -> bool:
             return False
         if Fate.PENDING not in found:
             raise BatchTorn(
-                f"nobody knows any more whether transaction {_identity(part).transactional_id!r} was committed: its "
-                f"coordinator has forgotten it, and its records are gone from {_places(part)}. Look at what is "
-                "there, then go on with a new checkpoint"
+                f"nobody knows any more whether transaction {name!r} was committed: its coordinator has forgotten "
+                f"it, and its records are gone from {where}. Look at what is there, then go on with a new checkpoint"
             )
         if time.monotonic() > deadline:
             raise BatchNotWritten(
-                f"an open transaction in {_places(part)} hides how {_identity(part).transactional_id!r} ended; see "
-                "millpond txn list, and start the query again when it is over"
+                f"an open transaction in {where} hides how {name!r} ended; see millpond txn list, and start the "
+                "query again when it is over"
             )
         time.sleep(_PENDING_STEP_SECONDS)
 
@@ -333,7 +333,7 @@ def _lost(settled: Mapping[Part, bool]) -> list[Part]:
     return [part for part, seen in settled.items() if not seen]
 
 
-def _told_lost(what: str, parts: Collection[Part], fault: str) -> str:
+def _lost_text(what: str, parts: Collection[Part], fault: str) -> str:
     return (
         f"{what} is not written: the transactions of tasks {_numbers(part.partition for part in parts)} {fault}. "
         "They timed out (transactionTimeout), or another attempt took their place. Start it again: nothing is doubled"
@@ -348,5 +348,5 @@ def _numbers(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(numbers)))
 
 
-def _places(part: Part) -> str:
+def _partitions_of(part: Part) -> str:
     return ", ".join(f"{topic}[{partition}]" for topic, partition, _ in part.begins) or "its topics"

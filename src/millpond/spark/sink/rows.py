@@ -31,7 +31,7 @@ _RADIX_MAX: Final = 1 << 15
 class Encoded(NamedTuple):
     """What `BatchWriter.append` takes."""
 
-    place: TopicPartition
+    partition: TopicPartition
     payload: Buffer
     rows: int
     base_timestamp: int

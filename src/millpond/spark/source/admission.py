@@ -10,7 +10,7 @@ from millpond.base.ids import TopicPartition
 
 def waiting(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
     """How many offsets lie between."""
-    return sum(max(end[place] - start.get(place, 0), 0) for place in end)
+    return sum(max(end[partition] - start.get(partition, 0), 0) for partition in end)
 
 
 def capped(
@@ -24,10 +24,10 @@ def capped(
     if total <= offsets_max:
         return dict(end)
     taken = dict(end)
-    for place, last in end.items():
-        first = start.get(place, 0)
+    for partition, last in end.items():
+        first = start.get(partition, 0)
         if last > first:
-            taken[place] = first + min(max(offsets_max * (last - first) // total, 1), last - first)
+            taken[partition] = first + min(max(offsets_max * (last - first) // total, 1), last - first)
     return taken
 
 

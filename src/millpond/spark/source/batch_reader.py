@@ -17,11 +17,11 @@ from millpond.spark.options import (
     OptionError,
     Options,
 )
-from millpond.spark.source.connecting import connect
 from millpond.spark.source.data_loss import report_loss
+from millpond.spark.source.first_contact import connect
 from millpond.spark.source.offset_spec import check_order, ending, starting
-from millpond.spark.source.planning import Range, split
 from millpond.spark.source.positions import resolve
+from millpond.spark.source.ranges import Range, split
 from millpond.spark.source.subscription import look, subscription_of
 
 if TYPE_CHECKING:
@@ -49,37 +49,42 @@ class BatchReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from millpond.spark.source.reading import read_rows
+        from millpond.spark.source.range_reader import read_rows
 
         return read_rows(self._options, partition.value)
 
     def _ranges(self, cluster: Cluster) -> list[Range]:
         found = look(cluster, self._subscription, all_must_exist=True)
-        places = found.places
+        partitions = found.partitions
         isolation = self._options.isolation
-        starts = resolve(cluster, self._start, places, isolation)
-        ends = resolve(cluster, self._end, places, isolation)
-        earliest = cluster_offsets.earliest(cluster, places)
+        starts = resolve(cluster, self._start, partitions, isolation)
+        ends = resolve(cluster, self._end, partitions, isolation)
+        earliest = cluster_offsets.earliest(cluster, partitions)
         # For every reader: what an open transaction holds back is there, and its tasks wait for it.
-        latest = cluster_offsets.latest(cluster, places)
+        latest = cluster_offsets.latest(cluster, partitions)
         return [
             self._kept(
-                Range(place, starts[place], ends[place], found.ids[place.topic]), earliest[place], latest[place]
+                Range(partition, starts[partition], ends[partition], found.ids[partition.topic]),
+                earliest[partition],
+                latest[partition],
             )
-            for place in places
+            for partition in partitions
         ]
 
     def _kept(self, wanted: Range, earliest: int, latest: int) -> Range:
         """The range as far as the log has it; the rest is lost. A start after the end is a mistake, never a loss."""
         start, end = wanted.start, wanted.end
-        named = f"{wanted.place.topic}[{wanted.place.partition}]"
         if start > end:
-            raise OptionError(f"{named} would be read from offset {start} to {end}: the start is after the end")
+            raise OptionError(
+                f"{wanted.partition} would be read from offset {start} to {end}: the start is after the end"
+            )
         if start > latest:
-            raise OptionError(f"{named} would be read from offset {start}, but it ends at {latest}: start earlier")
+            raise OptionError(
+                f"{wanted.partition} would be read from offset {start}, but it ends at {latest}: start earlier"
+            )
         if start < earliest or end > latest:
             report_loss(
-                f"{named}: offsets {start} to {end} were to be read, the log has {earliest} to {latest}",
+                f"{wanted.partition}: offsets {start} to {end} were to be read, the log has {earliest} to {latest}",
                 fails=self._options[FAIL_ON_DATA_LOSS],
             )
         return replace(wanted, start=max(start, earliest), end=min(end, latest))

@@ -34,7 +34,9 @@ class GroupProgress:
 
     def finished(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Every record before `offsets` has been through the query."""
-        changed = {place: offset for place, offset in offsets.items() if self._committed.get(place) != offset}
+        changed = {
+            partition: offset for partition, offset in offsets.items() if self._committed.get(partition) != offset
+        }
         if not changed or time.monotonic() < self._not_before:
             return
         try:

@@ -98,8 +98,8 @@ def moves_with_time(bound: Bound) -> bool:
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     """The offsets as Spark keeps them, in one order, as Spark compares texts."""
     written: dict[str, dict[str, int]] = {}
-    for place in sorted(offsets):
-        written.setdefault(place.topic, {})[str(place.partition)] = offsets[place]
+    for partition in sorted(offsets):
+        written.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
     return written
 
 
@@ -162,20 +162,19 @@ def _refuse_edge(option: str, bound: Bound, edge: str, number: int) -> None:
         case Edge(at) if at == edge:
             raise OptionError(f"option {option} of a batch cannot be {edge}: there would be nothing to read")
         case AtOffsets(offsets) if number in offsets.values():
-            place = next(place for place, offset in offsets.items() if offset == number)
+            partition = next(partition for partition, offset in offsets.items() if offset == number)
             raise OptionError(
-                f"option {option} of a batch cannot be {edge} ({number}) for {place.topic}[{place.partition}]: there "
+                f"option {option} of a batch cannot be {edge} ({number}) for {partition}: there "
                 "would be nothing to read"
             )
 
 
 def _check_pairs(what: str, first: Mapping[TopicPartition, int], last: Mapping[TopicPartition, int]) -> None:
     if first.keys() != last.keys():
-        odd = ", ".join(f"{place.topic}[{place.partition}]" for place in sorted(first.keys() ^ last.keys()))
+        odd = ", ".join(f"{partition}" for partition in sorted(first.keys() ^ last.keys()))
         raise OptionError(f"starting and ending {what}s name different partitions: {odd}")
-    for place, begin in first.items():
-        if 0 <= last[place] < begin:
+    for partition, begin in first.items():
+        if 0 <= last[partition] < begin:
             raise OptionError(
-                f"the starting {what} {begin} of {place.topic}[{place.partition}] is after the ending {what} "
-                f"{last[place]}"
+                f"the starting {what} {begin} of {partition} is after the ending {what} {last[partition]}"
             )

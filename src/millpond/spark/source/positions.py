@@ -15,52 +15,56 @@ if TYPE_CHECKING:
     from millpond.remote.cluster import Cluster
 
 
-def resolve(cluster: Cluster, bound: Bound, places: Collection[TopicPartition], isolation: Isolation) -> Offsets:
-    """The offset of every place. OptionError when the options name other partitions, or a time that no record has."""
+def resolve(cluster: Cluster, bound: Bound, partitions: Collection[TopicPartition], isolation: Isolation) -> Offsets:
+    """The offset of each partition. OptionError when the options name others, or a time that no record has."""
     match bound:
         case Edge("earliest"):
-            return cluster_offsets.earliest(cluster, places)
+            return cluster_offsets.earliest(cluster, partitions)
         case Edge():
-            return cluster_offsets.latest(cluster, places, isolation)
+            return cluster_offsets.latest(cluster, partitions, isolation)
         case AtOffsets(offsets):
-            _check_same(offsets, places)
+            _check_same(offsets, partitions)
             found = dict(offsets)
-            found |= cluster_offsets.earliest(cluster, [place for place in places if offsets[place] == EARLIEST])
+            found |= cluster_offsets.earliest(
+                cluster, [partition for partition in partitions if offsets[partition] == EARLIEST]
+            )
             found |= cluster_offsets.latest(
-                cluster, [place for place in places if offsets[place] == LATEST], isolation
+                cluster, [partition for partition in partitions if offsets[partition] == LATEST], isolation
             )
             return found
         case AtTimes():
-            return _at_times(cluster, bound, places, isolation)
+            return _at_times(cluster, bound, partitions, isolation)
     assert_never(bound)
 
 
-def _at_times(cluster: Cluster, bound: AtTimes, places: Collection[TopicPartition], isolation: Isolation) -> Offsets:
+def _at_times(
+    cluster: Cluster, bound: AtTimes, partitions: Collection[TopicPartition], isolation: Isolation
+) -> Offsets:
     if isinstance(bound.times_ms, int):
-        times_ms = dict.fromkeys(places, bound.times_ms)
+        times_ms = dict.fromkeys(partitions, bound.times_ms)
     else:
-        _check_same(bound.times_ms, places)
+        _check_same(bound.times_ms, partitions)
         times_ms = dict(bound.times_ms)
     found: Offsets = {}
     late: list[TopicPartition] = []
-    for place, offset in cluster_offsets.at_times(cluster, times_ms, isolation).items():
+    for partition, offset in cluster_offsets.at_times(cluster, times_ms, isolation).items():
         if offset is not None:
-            found[place] = offset
+            found[partition] = offset
         elif bound.no_match == "latest":
-            late.append(place)
+            late.append(partition)
         else:
             raise OptionError(
-                f"{place.topic}[{place.partition}] has no record at {times_ms[place]} ms or later; to start such a "
+                f"{partition} has no record at {times_ms[partition]} ms or later; to start such a "
                 "partition at its end, set startingOffsetsByTimestampStrategy=latest"
             )
     return found | cluster_offsets.latest(cluster, late, isolation)
 
 
-def _check_same(named: Iterable[TopicPartition], places: Iterable[TopicPartition]) -> None:
-    named, places = set(named), set(places)
-    if named != places:
-        missing = ", ".join(f"{place.topic}[{place.partition}]" for place in sorted(places - named))
-        surplus = ", ".join(f"{place.topic}[{place.partition}]" for place in sorted(named - places))
+def _check_same(named: Iterable[TopicPartition], partitions: Iterable[TopicPartition]) -> None:
+    named, partitions = set(named), set(partitions)
+    if named != partitions:
+        missing = ", ".join(str(partition) for partition in sorted(partitions - named))
+        surplus = ", ".join(str(partition) for partition in sorted(named - partitions))
         raise OptionError(
             "offsets or timestamps must be given for exactly the partitions that are read (-1 for latest, -2 for "
             "earliest)" + (f"; missing: {missing}" if missing else "") + (f"; not read: {surplus}" if surplus else "")

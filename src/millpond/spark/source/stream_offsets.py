@@ -12,7 +12,7 @@ from millpond.remote import offsets as cluster_offsets
 from millpond.remote.offsets import Isolation
 from millpond.spark.source.data_loss import confirmed, may_be_gone, report_loss, was_made_anew
 from millpond.spark.source.offset_spec import Offsets
-from millpond.spark.source.planning import Range
+from millpond.spark.source.ranges import Range
 from millpond.spark.source.subscription import Found, Subscription, look
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ class StreamOffsets:
 
     def available(self, cluster: Cluster, begun: Offsets) -> Span:
         """From where the query is to the end of the log. New partitions begin with their first record."""
-        self._left = {place: offset for place, offset in self._left.items() if begun.get(place) == offset}
+        self._left = {partition: offset for partition, offset in self._left.items() if begun.get(partition) == offset}
         found, ends = self._confirmed(cluster, begun)
         self._note_made_anew(found, begun)
         self._note_removed(ends, begun)
         self._note_beyond(ends, begun)
-        fresh = [place for place in ends if place not in begun or place in self._left]
-        starts = {place: begun[place] for place in ends if place in begun}
+        fresh = [partition for partition in ends if partition not in begun or partition in self._left]
+        starts = {partition: begun[partition] for partition in ends if partition in begun}
         return Span(starts | cluster_offsets.earliest(cluster, fresh), ends)
 
     def latest(self, cluster: Cluster, span: Span) -> Offsets:
@@ -54,51 +54,53 @@ class StreamOffsets:
         try:
             ends = cluster_offsets.latest(cluster, span.ends, self._isolation)
             # A batch does not end before it starts: an open transaction may hold back what was read before it.
-            return {place: max(end, span.starts[place]) for place, end in ends.items()}
+            return {partition: max(end, span.starts[partition]) for partition, end in ends.items()}
         except ClientError as fault:
             if not may_be_gone(fault):
                 raise
             return span.ends
 
-    def begins_again(self, place: TopicPartition) -> bool:
-        return place in self._left
+    def begins_again(self, partition: TopicPartition) -> bool:
+        return partition in self._left
 
     def ranges(self, cluster: Cluster, begun: Offsets, ends: Offsets) -> list[Range]:
         """What the tasks of a batch read. Offsets that the log does not have any more are lost."""
-        found = confirmed(lambda: look(cluster, self._subscription), lambda seen: ends.keys() <= seen.places)
-        earliest = cluster_offsets.earliest(cluster, [place for place in ends if place in found.places])
+        found = confirmed(lambda: look(cluster, self._subscription), lambda seen: ends.keys() <= seen.partitions)
+        earliest = cluster_offsets.earliest(
+            cluster, [partition for partition in ends if partition in found.partitions]
+        )
         planned = []
-        for place, end in ends.items():
-            start = begun.get(place)
-            if place not in earliest:
+        for partition, end in ends.items():
+            start = begun.get(partition)
+            if partition not in earliest:
                 if start is None or start < end:
-                    self._lost(f"{named(place)} is gone, its offsets {start or 0} to {end} were to be read")
+                    self._lost(f"{partition} is gone, its offsets {start or 0} to {end} were to be read")
                 continue
-            topic_id = found.ids[place.topic]
-            if was_made_anew(self._ids.get(place.topic, NO_TOPIC_ID), topic_id):
+            topic_id = found.ids[partition.topic]
+            if was_made_anew(self._ids.get(partition.topic, NO_TOPIC_ID), topic_id):
                 if start is None or start < end:
                     self._lost(
-                        f"{named(place)} was made anew, offsets {start or 0} to {end} of the old one were to be read"
+                        f"{partition} was made anew, offsets {start or 0} to {end} of the old one were to be read"
                     )
                 continue
-            first = self._first(place, start, end, earliest[place])
+            first = self._first(partition, start, end, earliest[partition])
             if first < end:
-                planned.append(Range(place, first, end, topic_id))
+                planned.append(Range(partition, first, end, topic_id))
         return planned
 
-    def _first(self, place: TopicPartition, start: int | None, end: int, earliest: int) -> int:
+    def _first(self, partition: TopicPartition, start: int | None, end: int, earliest: int) -> int:
         if start is None:
             if earliest:
-                self._lost(f"{named(place)} is new to the query, and its log begins with offset {earliest}, not 0")
+                self._lost(f"{partition} is new to the query, and its log begins with offset {earliest}, not 0")
             return earliest
-        if self._left.get(place) == start:
+        if self._left.get(partition) == start:
             return earliest
         if start > end:
-            self._lost(f"{named(place)} was read up to offset {start}, and now ends at {end}: it was made anew")
+            self._lost(f"{partition} was read up to offset {start}, and now ends at {end}: it was made anew")
             return earliest
         if start < earliest and start < end:
             self._lost(
-                f"{named(place)}: offsets {start} to {end} were to be read, the log begins with {earliest}; "
+                f"{partition}: offsets {start} to {end} were to be read, the log begins with {earliest}; "
                 "retention or a deletion took the others"
             )
             return earliest
@@ -109,12 +111,14 @@ class StreamOffsets:
 
         def look_for_ends() -> tuple[Found, Offsets]:
             found = look(cluster, self._subscription)
-            ends = cluster_offsets.latest(cluster, found.places, self._isolation)
+            ends = cluster_offsets.latest(cluster, found.partitions, self._isolation)
             return found, ends | self._held_back(cluster, begun, ends)
 
         def is_whole(seen: tuple[Found, Offsets]) -> bool:
             ends = seen[1]
-            return all(ends.get(place, -1) >= offset or place in self._left for place, offset in begun.items())
+            return all(
+                ends.get(partition, -1) >= offset or partition in self._left for partition, offset in begun.items()
+            )
 
         return confirmed(look_for_ends, is_whole)
 
@@ -122,9 +126,9 @@ class StreamOffsets:
         """Partitions where an open transaction hides what was read before: the log has it, so nothing is lost."""
         if self._isolation == "read_uncommitted":
             return {}
-        behind = [place for place, end in ends.items() if end < begun.get(place, 0)]
+        behind = [partition for partition, end in ends.items() if end < begun.get(partition, 0)]
         log_ends = cluster_offsets.latest(cluster, behind)
-        return {place: begun[place] for place in behind if begun[place] <= log_ends[place]}
+        return {partition: begun[partition] for partition in behind if begun[partition] <= log_ends[partition]}
 
     def _note_made_anew(self, found: Found, begun: Offsets) -> None:
         for topic, topic_id in found.ids.items():
@@ -132,28 +136,26 @@ class StreamOffsets:
             self._ids[topic] = topic_id
             if not was_made_anew(before, topic_id):
                 continue
-            left = {place: offset for place, offset in begun.items() if place.topic == topic and offset > 0}
+            left = {
+                partition: offset for partition, offset in begun.items() if partition.topic == topic and offset > 0
+            }
             if left:
-                read = ", ".join(f"{place.partition}: {offset}" for place, offset in sorted(left.items()))
+                read = ", ".join(f"{partition.partition}: {offset}" for partition, offset in sorted(left.items()))
                 self._lost(f"topic {topic} was made anew; the old one was read up to {read} (partition: offset)")
                 self._left |= left
 
     def _note_removed(self, ends: Offsets, begun: Offsets) -> None:
         removed = sorted(begun.keys() - ends.keys())
         if removed:
-            names = ", ".join(f"{named(place)} at offset {begun[place]}" for place in removed)
+            names = ", ".join(f"{partition} at offset {begun[partition]}" for partition in removed)
             self._lost(f"partitions are gone: {names}")
 
     def _note_beyond(self, ends: Offsets, begun: Offsets) -> None:
-        for place, end in ends.items():
-            start = begun.get(place, 0)
-            if start > end and place not in self._left:
-                self._lost(f"{named(place)} was read up to offset {start}, and now ends at {end}: it was made anew")
-                self._left[place] = start
+        for partition, end in ends.items():
+            start = begun.get(partition, 0)
+            if start > end and partition not in self._left:
+                self._lost(f"{partition} was read up to offset {start}, and now ends at {end}: it was made anew")
+                self._left[partition] = start
 
     def _lost(self, what: str) -> None:
         report_loss(what, fails=self._fails)
-
-
-def named(place: TopicPartition) -> str:
-    return f"{place.topic}[{place.partition}]"

@@ -31,13 +31,13 @@ from millpond.spark.options import (
     Options,
 )
 from millpond.spark.source.admission import Gate, capped, waiting
-from millpond.spark.source.connecting import connect
 from millpond.spark.source.data_loss import report_loss
+from millpond.spark.source.first_contact import connect
 from millpond.spark.source.group_progress import GroupProgress
 from millpond.spark.source.offset_spec import Offsets, from_json, moves_with_time, starting, to_json
-from millpond.spark.source.planning import split
 from millpond.spark.source.positions import resolve
-from millpond.spark.source.stream_offsets import Span, StreamOffsets, named
+from millpond.spark.source.ranges import split
+from millpond.spark.source.stream_offsets import Span, StreamOffsets
 from millpond.spark.source.subscription import look, subscription_of
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(each) for each in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from millpond.spark.source.reading import read_rows
+        from millpond.spark.source.range_reader import read_rows
 
         return read_rows(self._options, partition.value)
 
@@ -137,25 +137,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._connected
 
     def _first_offsets(self) -> Offsets:
-        places = look(self._cluster, self._subscription, all_must_exist=True).places
-        found = resolve(self._cluster, self._start, places, self._options.isolation)
-        earliest = cluster_offsets.earliest(self._cluster, places)
-        latest = cluster_offsets.latest(self._cluster, places)
-        for place, offset in found.items():
-            if not earliest[place] <= offset <= latest[place]:
+        partitions = look(self._cluster, self._subscription, all_must_exist=True).partitions
+        found = resolve(self._cluster, self._start, partitions, self._options.isolation)
+        earliest = cluster_offsets.earliest(self._cluster, partitions)
+        latest = cluster_offsets.latest(self._cluster, partitions)
+        for partition, offset in found.items():
+            if not earliest[partition] <= offset <= latest[partition]:
                 report_loss(
-                    f"{named(place)}: the query was to start at offset {offset}, the log has {earliest[place]} to "
-                    f"{latest[place]}",
+                    f"{partition}: the query was to start at offset {offset}, the log has {earliest[partition]} to "
+                    f"{latest[partition]}",
                     fails=self._options[FAIL_ON_DATA_LOSS],
                 )
-                found[place] = earliest[place]
+                found[partition] = earliest[partition]
         return found
 
     def _must_note_initial(self, begun: Offsets) -> bool:
         """Whether the first batch should be an empty one that ends where the query starts.
 
         Spark keeps the end of a batch but not where the first one began: it asks anew after a crash, and "latest"
-        would be another place by then. What lay between would never be read.
+        would be another offset by then. What lay between would never be read.
         """
         if self._has_noted_initial or begun != self._initial or not moves_with_time(self._start):
             return False
@@ -169,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             not self._has_noted_initial
             and begun == self._initial
             and moves_with_time(self._start)
-            and all(end <= begun.get(place, 0) for place, end in ends.items())
+            and all(end <= begun.get(partition, 0) for partition, end in ends.items())
         )
 
     def _choose(self, begun: Offsets, span: Span, limit: ReadLimit) -> Offsets:
@@ -190,13 +190,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return span.ends
         if self._target is None:
             self._target = span.ends
-        return {place: min(end, self._target.get(place, span.starts[place])) for place, end in span.ends.items()}
+        return {
+            partition: min(end, self._target.get(partition, span.starts[partition]))
+            for partition, end in span.ends.items()
+        }
 
     def _distinct(self, begun: Offsets, ends: Offsets) -> Offsets:
         """An end that Spark tells from the start: a topic made anew may end just where the old one had been read."""
         return {
-            place: end - 1 if self._offsets.begins_again(place) and end == begun[place] else end
-            for place, end in ends.items()
+            partition: end - 1 if self._offsets.begins_again(partition) and end == begun[partition] else end
+            for partition, end in ends.items()
         }
 
 

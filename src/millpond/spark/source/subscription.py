@@ -29,7 +29,7 @@ class Matching:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    places: frozenset[TopicPartition]
+    partitions: frozenset[TopicPartition]
 
 
 Subscription: TypeAlias = Named | Matching | Assigned
@@ -39,7 +39,7 @@ Subscription: TypeAlias = Named | Matching | Assigned
 class Found:
     """The partitions of a subscription at one moment."""
 
-    places: frozenset[TopicPartition]
+    partitions: frozenset[TopicPartition]
     ids: Mapping[str, UUID] = field(default_factory=dict)
     """What tells a topic from another of the same name that came after it."""
 
@@ -77,18 +77,18 @@ def found_in(subscription: Subscription, topics: Mapping[str, TopicInfo]) -> Fou
             chosen = [info for info in topics.values() if not info.is_internal and pattern.fullmatch(info.name)]
         case _:
             chosen = list(topics.values())
-    places = frozenset(TopicPartition(info.name, number) for info in chosen for number in info.partitions)
+    partitions = frozenset(TopicPartition(info.name, number) for info in chosen for number in info.partitions)
     if isinstance(subscription, Assigned):
-        places &= subscription.places
-    return Found(places, {info.name: info.topic_id for info in chosen})
+        partitions &= subscription.partitions
+    return Found(partitions, {info.name: info.topic_id for info in chosen})
 
 
 def _names(subscription: Subscription) -> Collection[str] | None:
     match subscription:
         case Named(topics):
             return topics
-        case Assigned(places):
-            return {place.topic for place in places}
+        case Assigned(partitions):
+            return {partition.topic for partition in partitions}
         case Matching():
             return None
 
@@ -100,10 +100,10 @@ def _check_all_exist(cluster: Cluster, subscription: Subscription, topics: Mappi
             hint = f"did you mean {near}?" if near else f"create it with `millpond topic create {name}`"
             raise UnknownTopic(f"there is no topic {name}; {hint}")
     if isinstance(subscription, Assigned):
-        for place in sorted(subscription.places):
-            count = len(topics[place.topic].partitions)
-            if place.partition not in topics[place.topic].partitions:
-                raise UnknownTopic(f"topic {place.topic} has no partition {place.partition}: it has {count}")
+        for partition in sorted(subscription.partitions):
+            count = len(topics[partition.topic].partitions)
+            if partition.partition not in topics[partition.topic].partitions:
+                raise UnknownTopic(f"topic {partition.topic} has no partition {partition.partition}: it has {count}")
 
 
 def _named(given: str) -> Named:
@@ -118,14 +118,18 @@ def _named(given: str) -> Named:
 def _assigned(given: str) -> Assigned:
     try:
         by_topic = json.loads(given)
-        places = frozenset(TopicPartition(topic, number) for topic, numbers in by_topic.items() for number in numbers)
+        partitions = frozenset(
+            TopicPartition(topic, number) for topic, numbers in by_topic.items() for number in numbers
+        )
     except (ValueError, AttributeError, TypeError):
-        places = frozenset()
-    if not places or not all(type(place.partition) is int and place.partition >= 0 for place in places):
+        partitions = frozenset()
+    if not partitions or not all(
+        type(partition.partition) is int and partition.partition >= 0 for partition in partitions
+    ):
         raise OptionError(f'option assign is written {{"orders":[0,1],"clicks":[0]}}, not {given!r}')
-    for place in sorted(places):
-        _check_name("assign", place.topic)
-    return Assigned(places)
+    for partition in sorted(partitions):
+        _check_name("assign", partition.topic)
+    return Assigned(partitions)
 
 
 def _check_name(option: str, topic: str) -> None:

@@ -62,13 +62,13 @@ class Table:
     options: dict[str, str] = value("Any further option of the sink, by its name.", SETTINGS, {})
 
     def table_options(self, path: str) -> dict[str, str]:
-        told = {"path": path, "targetFileBytes": str(self.file_size)}
+        options = {"path": path, "targetFileBytes": str(self.file_size)}
         if self.partition_by:
-            told["partitionBy"] = ",".join(self.partition_by)
+            options["partitionBy"] = ",".join(self.partition_by)
         if self.compact_every:
-            told["compactEvery"] = str(self.compact_every)
-            told["vacuumHours"] = str(self.vacuum.ms // 3_600_000)
-        return told | self.options
+            options["compactEvery"] = str(self.compact_every)
+            options["vacuumHours"] = str(self.vacuum.ms // 3_600_000)
+        return options | self.options
 
 
 @dataclass(frozen=True, kw_only=True)

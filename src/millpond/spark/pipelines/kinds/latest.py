@@ -71,11 +71,11 @@ def changes(frame: DataFrame, job: Latest) -> DataFrame:
 
     need_columns(frame, job.order_by, "[latest] order_by")
     deletes = f.expr(job.delete_when) if job.delete_when else is_tombstone(frame)
-    told = [name for name in content_columns(frame.columns) if name not in job.key]
+    content = [name for name in content_columns(frame.columns) if name not in job.key]
     own = [name for name in frame.columns if name.startswith("_") and name not in (KEY, VALUE, HEADERS, FAULT)]
     rows = frame.select(
         *named(job.key),
-        *[f.col(quoted(name)) for name in (*told, *own) if name not in job.key],
+        *[f.col(quoted(name)) for name in (*content, *own) if name not in job.key],
         f.coalesce(deletes, f.lit(False)).alias(DELETED),
         (f.col(FAULT).isNotNull() if FAULT in frame.columns else f.lit(False)).alias(FAULT),
     )

@@ -20,7 +20,7 @@ def letter_headers(frame: DataFrame, error_type: str, message: Column, group: st
 
     own = f.coalesce(f.col(HEADERS), f.array()) if HEADERS in frame.columns else f.array()
     own = own.cast(HEADER_TYPE)
-    told = {
+    headers = {
         names.TOPIC: f.col(TOPIC),
         names.PARTITION: f.col(PARTITION),
         names.OFFSET: f.col(OFFSET),
@@ -36,7 +36,7 @@ def letter_headers(frame: DataFrame, error_type: str, message: Column, group: st
     added = f.array(
         *[
             f.struct(f.lit(name).alias("key"), f.encode(text.cast("string"), "UTF-8").alias("value"))
-            for name, text in told.items()
+            for name, text in headers.items()
         ]
     )
     return f.concat(f.filter(own, _is_own), added.cast(HEADER_TYPE))

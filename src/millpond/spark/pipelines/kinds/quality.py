@@ -146,8 +146,8 @@ def _key(rows: DataFrame, job: Quality, is_bad: Column) -> Column:
 def _reason(rows: DataFrame) -> Column:
     from pyspark.sql import functions as f
 
-    told = f.concat(f.lit("breaks "), f.array_join(BROKEN, ", "))
-    return f.coalesce(f.col(FAULT), told) if FAULT in rows.columns else told
+    reason = f.concat(f.lit("breaks "), f.array_join(BROKEN, ", "))
+    return f.coalesce(f.col(FAULT), reason) if FAULT in rows.columns else reason
 
 
 def start(context: Context, job: Quality) -> Query:

@@ -17,12 +17,12 @@ def range_options(context: Context, begin: datetime | None, end: datetime | None
     """What a batch reader of the source is told to read of this time."""
     source = context.pipeline.source
     assert source is not None
-    told = {"subscribe": ",".join(source.topic)} if source.topic else {"subscribePattern": source.pattern}
+    options = {"subscribe": ",".join(source.topic)} if source.topic else {"subscribePattern": source.pattern}
     if begin is not None:
-        told |= {"startingTimestamp": _ms(begin), "startingOffsetsByTimestampStrategy": "latest"}
+        options |= {"startingTimestamp": _ms(begin), "startingOffsetsByTimestampStrategy": "latest"}
     if end is not None:
-        told["endingTimestamp"] = _ms(end)
-    return told
+        options["endingTimestamp"] = _ms(end)
+    return options
 
 
 def read_batch(context: Context, options: dict[str, str]) -> DataFrame:

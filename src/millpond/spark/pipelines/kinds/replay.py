@@ -153,12 +153,12 @@ def _value(frame: DataFrame, job: Replay) -> Column:
 
 
 def start(context: Context, job: Replay) -> Query:
-    from millpond.spark.pipelines.kinds.replaying import Replaying
+    from millpond.spark.pipelines.kinds.replay_work import ReplayWork
 
     if not job.table and context.pipeline.source is None:
         raise DeclarationError("[replay] table is missing: name the table, or topics in [source]")
-    replaying = Replaying(context, job, job.cluster(context))
-    return context.in_background(replaying.run)
+    work = ReplayWork(context, job, job.cluster(context))
+    return context.in_background(work.run)
 
 
 KIND = Kind(

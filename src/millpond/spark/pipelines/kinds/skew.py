@@ -97,38 +97,38 @@ def measure(frame: DataFrame, job: Skew, topic: str, partitions: int = 0) -> Rep
     loads = tuple(PartitionLoad(at, *seen.get(at, (0, 0))[:2]) for at in range(count))
     counts = job.partitions or tuple(count * times for times in (2, 3, 4))
     tried = tuple(dict.fromkeys((count, *counts)))
-    placed = with_places(rows.groupBy(KEY, PARTITION).agg(*sums), tried).persist()
+    keyed_rows = with_partitions(rows.groupBy(KEY, PARTITION).agg(*sums), tried).persist()
     try:
-        keys, followed = _followed(placed, count)
+        keys, followed = _followed(keyed_rows, count)
         report = Report(
             topic,
             loads,
             keys=keys,
             keyless=sum(each[2] for each in seen.values()),
-            hottest=_hottest(placed, job.top),
+            hottest=_hottest(keyed_rows, job.top),
             followed=followed,
-            predictions=(*_predictions(AS_IT_IS, placed, tried), *_other_keys(rows, job, tried)),
+            predictions=(*_predictions(AS_IT_IS, keyed_rows, tried), *_other_keys(rows, job, tried)),
         )
     finally:
-        placed.unpersist()
+        keyed_rows.unpersist()
     return judged(report, job.balance)
 
 
-def with_places(keyed: DataFrame, counts: Sequence[int]) -> DataFrame:
+def with_partitions(keyed: DataFrame, counts: Sequence[int]) -> DataFrame:
     """Keys with the partition that each would be in, for each of these counts; -1 for no key."""
     from pyspark.sql.types import ArrayType, IntegerType, StructType
 
-    schema = StructType([*keyed.schema.fields]).add("places", ArrayType(IntegerType()))
+    schema = StructType([*keyed.schema.fields]).add("tried_partitions", ArrayType(IntegerType()))
     tried = tuple(counts)
 
-    def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def add_partitions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield _placed(batch, tried)
+            yield _with_partitions(batch, tried)
 
-    return keyed.mapInArrow(place, schema)
+    return keyed.mapInArrow(add_partitions, schema)
 
 
-def _placed(batch: pa.RecordBatch, counts: Sequence[int]) -> pa.RecordBatch:
+def _with_partitions(batch: pa.RecordBatch, counts: Sequence[int]) -> pa.RecordBatch:
     import pyarrow as pa
 
     from millpond.wire.kernel import BinaryColumn, key_partitions
@@ -143,40 +143,40 @@ def _placed(batch: pa.RecordBatch, counts: Sequence[int]) -> pa.RecordBatch:
     width = len(counts)
     flat = pa.concat_arrays(by_count).take(pa.array([at * rows + row for row in range(rows) for at in range(width)]))
     starts = pa.array(range(0, rows * width + 1, width), pa.int32())
-    places = pa.ListArray.from_arrays(starts, flat)
-    return pa.RecordBatch.from_arrays([*batch.columns, places], names=[*batch.schema.names, "places"])
+    lists = pa.ListArray.from_arrays(starts, flat)
+    return pa.RecordBatch.from_arrays([*batch.columns, lists], names=[*batch.schema.names, "tried_partitions"])
 
 
-def _hottest(placed: DataFrame, top: int) -> tuple[HotKey, ...]:
+def _hottest(keyed_rows: DataFrame, top: int) -> tuple[HotKey, ...]:
     from pyspark.sql import functions as f
 
-    keys = placed.where(f.col(KEY).isNotNull()).groupBy(KEY)
+    keys = keyed_rows.where(f.col(KEY).isNotNull()).groupBy(KEY)
     sums = (f.sum("records").alias("records"), f.sum("bytes").alias("bytes"))
     most = keys.agg(*sums, f.max_by(PARTITION, "bytes").alias("at"))
     rows = most.orderBy(f.desc("bytes"), KEY).limit(top).collect()
     return tuple(HotKey(bytes(row[KEY]), row["at"], row["records"], row["bytes"]) for row in rows)
 
 
-def _followed(placed: DataFrame, count: int) -> tuple[int, dict[str, float]]:
+def _followed(keyed_rows: DataFrame, count: int) -> tuple[int, dict[str, float]]:
     """How many keys there are, and the share of their records that is where murmur2 (the default of Java's clients
     and ours) or crc32 (that of librdkafka) puts them."""
     from pyspark.sql import functions as f
 
     here = f.col(PARTITION)
-    ways = {"murmur2": f.col("places")[0] == here, "crc32": f.pmod(f.crc32(KEY), f.lit(count)) == here}
+    ways = {"murmur2": f.col("tried_partitions")[0] == here, "crc32": f.pmod(f.crc32(KEY), f.lit(count)) == here}
     sums = [f.sum(f.when(fits, f.col("records")).otherwise(0)).alias(name) for name, fits in ways.items()]
     whole = (f.sum("records").alias("records"), f.count_distinct(KEY).alias("keys"))
-    row = placed.where(f.col(KEY).isNotNull()).select(*whole, *sums).collect()[0]
+    row = keyed_rows.where(f.col(KEY).isNotNull()).select(*whole, *sums).collect()[0]
     return row["keys"], {name: row[name] / row["records"] for name in ways} if row["records"] else {}
 
 
-def _predictions(name: str, placed: DataFrame, counts: Sequence[int]) -> Iterator[Prediction]:
+def _predictions(name: str, keyed_rows: DataFrame, counts: Sequence[int]) -> Iterator[Prediction]:
     from pyspark.sql import functions as f
 
-    exploded = placed.select("bytes", f.posexplode("places").alias("tried", "place"))
+    exploded = keyed_rows.select("bytes", f.posexplode("tried_partitions").alias("tried", "index"))
     found = {
-        (row["tried"], row["place"]): row["bytes"]
-        for row in exploded.groupBy("tried", "place").agg(f.sum("bytes").alias("bytes")).collect()
+        (row["tried"], row["index"]): row["bytes"]
+        for row in exploded.groupBy("tried", "index").agg(f.sum("bytes").alias("bytes")).collect()
     }
     for tried, count in enumerate(counts):
         # Clients spread what has no key evenly.
@@ -191,7 +191,7 @@ def _other_keys(rows: DataFrame, job: Skew, counts: Sequence[int]) -> Iterator[P
         key = f.encode(f.expr(sql).cast("string"), "UTF-8").alias(KEY)
         sums = (f.sum("_bytes").alias("bytes"), f.count("*").alias("records"))
         keyed = rows.select(key, "_bytes").groupBy(KEY).agg(*sums)
-        yield from _predictions(name, with_places(keyed, counts), counts)
+        yield from _predictions(name, with_partitions(keyed, counts), counts)
 
 
 # As a job

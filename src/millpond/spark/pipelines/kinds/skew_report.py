@@ -104,13 +104,13 @@ class Report:
 
     def as_object(self) -> dict[str, Any]:
         """For JSON."""
-        told = asdict(self) | {"records": self.records, "bytes": self.bytes, "imbalance": round(self.imbalance, 4)}
-        told["hottest"] = [
+        report = asdict(self) | {"records": self.records, "bytes": self.bytes, "imbalance": round(self.imbalance, 4)}
+        report["hottest"] = [
             asdict(each) | {"key": each.text, "key_hex": each.key.hex(), "share": round(self.share(each), 4)}
             for each in self.hottest
         ]
-        told["predictions"] = [asdict(each) | {"imbalance": round(each.imbalance, 4)} for each in self.predictions]
-        return told
+        report["predictions"] = [asdict(each) | {"imbalance": round(each.imbalance, 4)} for each in self.predictions]
+        return report
 
     @classmethod
     def from_object(cls, given: Mapping[str, Any]) -> Report:

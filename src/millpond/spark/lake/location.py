@@ -21,14 +21,14 @@ def path_in_log(written: str) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     uri: str
     """An absolute path for a local folder, else a URL."""
     storage: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, path: str, storage: Mapping[str, str] | None = None) -> Place:
-        """The place that a person means by `path`: relative paths and file: URLs become absolute paths."""
+    def of(cls, path: str, storage: Mapping[str, str] | None = None) -> Location:
+        """The location that a person means by `path`: relative paths and file: URLs become absolute paths."""
         if path.startswith("file:"):
             path = unquote(urlsplit(path).path)
         uri = path.rstrip("/") if "://" in path else os.path.abspath(path)

@@ -22,8 +22,8 @@ pytest.importorskip("pyspark.sql", reason="pip install 'millpond[spark]'")
 from pyspark import TaskContext, cloudpickle
 
 from millpond.spark.lake import into_table
-from millpond.spark.lake.place import Place
-from millpond.spark.lake.source import StreamWriter
+from millpond.spark.lake.location import Location
+from millpond.spark.lake.writers import StreamWriter
 from pyspark_millpond_delta import DefaultSource
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def run_until(query: StreamingQuery, done: Callable[[], bool]) -> None:
 
 
 def batches_in(path: Path, query: StreamingQuery) -> int:
-    table = Place.of(str(path)).table()
+    table = Location.of(str(path)).table()
     last = None if table is None else table.transaction_version(query.id)
     return 0 if last is None else last + 1
 

@@ -11,11 +11,11 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from millpond.spark.lake import publishing
+from millpond.spark.lake import commits
+from millpond.spark.lake.commits import Turn, publish
 from millpond.spark.lake.errors import CommitContested, SchemaConflict, WriteTaken
 from millpond.spark.lake.files import TableFiles, WrittenFile
-from millpond.spark.lake.place import Place
-from millpond.spark.lake.publishing import Turn, publish
+from millpond.spark.lake.location import Location
 from support.spark_lake import rows_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
@@ -25,13 +25,13 @@ def written(
     path: Path, ids: list[int], schema: pa.Schema = SCHEMA, partition_by: tuple[str, ...] = ()
 ) -> list[WrittenFile]:
     rows = [{"id": number, "day": f"d {number % 2}/é%:", "more": "new"} for number in ids]
-    task = TableFiles(Place.of(str(path)), schema, partition_by, 1 << 20)
+    task = TableFiles(Location.of(str(path)), schema, partition_by, 1 << 20)
     task.add(pa.RecordBatch.from_pylist(rows, schema))
     return list(task.finish())
 
 
 def put(path: Path, ids: list[int], turn: Turn | None, **how: Any) -> bool:
-    return publish(Place.of(str(path)), written(path, ids), SCHEMA, (), turn, **how)
+    return publish(Location.of(str(path)), written(path, ids), SCHEMA, (), turn, **how)
 
 
 def ids_of(path: Path) -> list[int]:
@@ -40,8 +40,8 @@ def ids_of(path: Path) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "FIRST_WAIT_S", 0.001)
-    monkeypatch.setattr(publishing, "LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(commits, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(commits, "LONGEST_WAIT_S", 0.01)
 
 
 def test_a_batch_is_published_once(tmp_path: Path) -> None:
@@ -72,12 +72,12 @@ def test_a_number_that_stands_for_other_rows_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_same_rows_in_other_files_are_the_same_write(tmp_path: Path) -> None:
-    place = Place.of(str(tmp_path))
+    location = Location.of(str(tmp_path))
     for parts in ([[1, 2, 3, 4]], [[4, 1], [3], [2]]):
         files = [file for ids in parts for file in written(tmp_path, ids, partition_by=("day",))]
-        assert publish(place, files, SCHEMA, ("day",), JOB) is (len(parts) == 1)
+        assert publish(location, files, SCHEMA, ("day",), JOB) is (len(parts) == 1)
     with pytest.raises(WriteTaken):
-        publish(place, written(tmp_path, [1, 1, 3, 4], partition_by=("day",)), SCHEMA, ("day",), JOB)
+        publish(location, written(tmp_path, [1, 1, 3, 4], partition_by=("day",)), SCHEMA, ("day",), JOB)
 
 
 def test_a_replay_of_a_stream_may_bring_other_rows_but_one_run_may_not(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_replay_of_a_stream_may_bring_other_rows_but_one_run_may_not(tmp_path:
 
 def test_statistics_reach_the_log_and_odd_partition_values_come_back(tmp_path: Path) -> None:
     files = written(tmp_path, [1, 2, 3], partition_by=("day",))
-    publish(Place.of(str(tmp_path)), files, SCHEMA, ("day",), None)
+    publish(Location.of(str(tmp_path)), files, SCHEMA, ("day",), None)
     told = pa.table(DeltaTable(tmp_path).get_add_actions(flatten=True)).to_pylist()
     assert sorted((one["partition.day"], one["min.id"], one["max.id"], one["num_records"]) for one in told) == [
         ("d 0/é%:", 2, 2, 1),
@@ -103,25 +103,25 @@ def test_statistics_reach_the_log_and_odd_partition_values_come_back(tmp_path: P
 def test_overwriting_replaces_rows_and_schema_in_one_commit(tmp_path: Path) -> None:
     put(tmp_path, [1, 2], Turn("q", 0))
     other = pa.schema([("id", pa.string())])
-    task = TableFiles(Place.of(str(tmp_path)), other, (), 1 << 20)
+    task = TableFiles(Location.of(str(tmp_path)), other, (), 1 << 20)
     task.add(pa.RecordBatch.from_pydict({"id": ["x"]}, other))
-    publish(Place.of(str(tmp_path)), task.finish(), other, (), Turn("q", 1), overwrite=True)
+    publish(Location.of(str(tmp_path)), task.finish(), other, (), Turn("q", 1), overwrite=True)
     assert rows_of(tmp_path) == [{"id": "x"}]
     assert DeltaTable(tmp_path).version() == 1
 
 
 def test_new_columns_join_and_other_types_do_not(tmp_path: Path) -> None:
-    place = Place.of(str(tmp_path))
+    location = Location.of(str(tmp_path))
     put(tmp_path, [1], Turn("q", 0))
     grown = pa.schema([("id", pa.int64()), ("more", pa.string())])
-    publish(place, written(tmp_path, [2], grown), grown, (), Turn("q", 1))
+    publish(location, written(tmp_path, [2], grown), grown, (), Turn("q", 1))
     assert sorted(rows_of(tmp_path), key=lambda row: row["id"]) == [
         {"id": 1, "day": "d 1/é%:", "more": None},
         {"id": 2, "day": None, "more": "new"},
     ]
     clash = pa.schema([("id", pa.int32())])
     with pytest.raises(SchemaConflict, match="id is integer in the frame and long in the table"):
-        publish(place, written(tmp_path, [3], clash), clash, (), Turn("q", 2))
+        publish(location, written(tmp_path, [3], clash), clash, (), Turn("q", 2))
     assert DeltaTable(tmp_path).transaction_version("q") == 1
 
 

@@ -70,7 +70,7 @@ def test_the_table_is_what_a_dictionary_would_be(
         tasks = [[row(key, next(numbers), gone or None) for key, gone in task] for task in (left, right)]
         stream.run_until_done(batch_id, tasks, faults)
         apply(model, tasks)
-        if stream.sink.options.place.table() is not None:
+        if stream.sink.options.location.table() is not None:
             expected = {key: {**one, "gone": False} for key, one in model.items()}
             assert table_as_model(path) == expected
     assert [name for name in data_files(path) if name.startswith("_millpond")] == []

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from millpond.spark.lake.errors import LakeError
 from millpond.spark.lake.options import write_options
 from millpond.spark.lake.schemas import arrow_schema
-from millpond.spark.lake.writing import LakeSink, TaskIdentity, TaskResult
+from millpond.spark.lake.sink import LakeSink, TaskIdentity, TaskResult
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Replaying:
+class ReplayWork:
     """The work of one replay."""
 
     context: Context
@@ -159,12 +159,12 @@ class Replaying:
         if progress.table_version is not None:
             return reader.format(TABLES).option("versionAsOf", progress.table_version).load(self.job.table)
         pinned = progress.offsets or {}
-        places = {topic: sorted(map(int, each)) for topic, each in pinned.items()}
+        assigned = {topic: sorted(map(int, each)) for topic, each in pinned.items()}
         starts, ends = (
             {topic: {at: span[end] for at, span in each.items()} for topic, each in pinned.items()} for end in (0, 1)
         )
         offsets = {"startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}
-        return read_batch(self.context, {"assign": json.dumps(places), **offsets})
+        return read_batch(self.context, {"assign": json.dumps(assigned), **offsets})
 
     def _offsets(self) -> dict[str, dict[str, tuple[int, int]]]:
         """What is in the time range now. What is written while it is replayed, and be it by us, is not."""
@@ -220,8 +220,8 @@ def _by_offset(rows: DataFrame, slice_rows: int) -> tuple[DataFrame, int]:
     from pyspark.sql import functions as f
 
     slices = slice_count(rows.count(), slice_rows)
-    place = [name for name in (TOPIC, PARTITION) if name in rows.columns]
-    whole = Window.partitionBy(*place)
+    columns = [name for name in (TOPIC, PARTITION) if name in rows.columns]
+    whole = Window.partitionBy(*columns)
     number = f.row_number().over(whole.orderBy(OFFSET)) - 1
     count = f.count(f.lit(1)).over(whole)
     return rows.withColumn(SLICE, f.floor(number * f.lit(slices) / count).cast("int")), slices
@@ -272,9 +272,9 @@ def in_order(rows: DataFrame, job: Replay, tasks: int) -> DataFrame:
 
 
 def table_version(path: str) -> int:
-    from millpond.spark.lake.place import Place
+    from millpond.spark.lake.location import Location
 
-    table = Place.of(path).table()
+    table = Location.of(path).table()
     if table is None:
         raise DeclarationError(f"[replay] table = {path!r}: there is no table")
     return int(table.version())

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millpond.spark.lake import staging
+from millpond.spark.lake import staged_rows
 from millpond.spark.lake.errors import LakeError
-from millpond.spark.lake.place import Place
-from millpond.spark.lake.staging import Staging, batch_folder
+from millpond.spark.lake.location import Location
+from millpond.spark.lake.staged_rows import Staging, batch_folder
 from support.spark_lake import data_files
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -22,7 +22,7 @@ def batch(ids: list[int], text: str) -> pa.RecordBatch:
 
 
 def stage(path: Path) -> Staging:
-    return Staging(Place.of(str(path)), SCHEMA, ("id",), (), batch_folder("q/1", 7), task=3)
+    return Staging(Location.of(str(path)), SCHEMA, ("id",), (), batch_folder("q/1", 7), task=3)
 
 
 def test_one_row_per_key_is_staged(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_one_row_per_key_is_staged(tmp_path: Path) -> None:
 def test_many_changes_of_few_keys_stay_in_memory_and_many_keys_go_to_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "HELD_BYTES_MAX", 10_000)
+    monkeypatch.setattr(staged_rows, "HELD_BYTES_MAX", 10_000)
     few = stage(tmp_path)
     for number in range(50):
         few.add(batch(list(range(10)), f"{number:020d}"))

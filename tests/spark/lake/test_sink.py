@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from millpond.spark.lake import upkeep
 from millpond.spark.lake.errors import LakeOptionError, WriteTaken
 from millpond.spark.lake.options import write_options
-from millpond.spark.lake.writing import LakeSink, TaskIdentity
+from millpond.spark.lake.sink import LakeSink, TaskIdentity
 from support.spark_lake import FAULTS, Broken, Fault, Stream, data_files, rows_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
@@ -93,7 +93,7 @@ def test_empty_batches_write_no_commit(tmp_path: Path) -> None:
     stream = Stream(tmp_path, SCHEMA)
     stream.run(0, [[], []])
     stream.run(1, [])
-    assert stream.sink.options.place.table() is None
+    assert stream.sink.options.location.table() is None
     stream.run(2, [rows(0, 1)])
     assert DeltaTable(tmp_path).version() == 0
 

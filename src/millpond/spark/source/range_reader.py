@@ -22,7 +22,7 @@ from millpond.spark.options import (
 )
 from millpond.spark.source.arrow import BatchMaker
 from millpond.spark.source.data_loss import confirmed, may_be_gone, report_loss, was_made_anew
-from millpond.spark.source.planning import Range
+from millpond.spark.source.ranges import Range
 from millpond.wire.kernel import ColumnBuilder
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def read_rows(options: Options, work: object) -> Iterator[pa.RecordBatch]:
         sieve = Sieve(options)
         with_headers = options[INCLUDE_HEADERS] or sieve.needs_headers
         for batch in _batches(cluster, options, work, with_headers=with_headers):
-            sifted = sieve.sift(batch, work.place.topic, work.place.partition)
+            sifted = sieve.sift(batch, work.partition.topic, work.partition.partition)
             if sifted.num_rows:
                 yield sifted
         sieve.flush()
@@ -75,7 +75,7 @@ def read_rows(options: Options, work: object) -> Iterator[pa.RecordBatch]:
 
 def _batches(cluster: Cluster, options: Options, work: Range, *, with_headers: bool) -> Iterator[pa.RecordBatch]:
     builder = ColumnBuilder(with_headers)
-    maker = BatchMaker(*work.place)
+    maker = BatchMaker(*work.partition)
     for first, (header, payload) in _raw_batches(cluster, options, work):
         builder.add(
             payload,
@@ -107,7 +107,7 @@ def _raw_batches(cluster: Cluster, options: Options, work: Range) -> Iterator[tu
         try:
             for batch in read_range(
                 cluster,
-                work.place,
+                work.partition,
                 at,
                 end,
                 isolation=options.isolation,
@@ -119,7 +119,7 @@ def _raw_batches(cluster: Cluster, options: Options, work: Range) -> Iterator[tu
             return
         except OffsetsGone as gone:
             report_loss(
-                f"{_named(work.place)}: offsets {at} to {end} were to be read, the log has {gone.earliest} to "
+                f"{work.partition}: offsets {at} to {end} were to be read, the log has {gone.earliest} to "
                 f"{gone.latest}",
                 fails=fails,
             )
@@ -133,17 +133,15 @@ def _raw_batches(cluster: Cluster, options: Options, work: Range) -> Iterator[tu
 
 def _why_gone(cluster: Cluster, work: Range) -> str | None:
     """That the topic of the range is gone, or its partition; None while the cluster has them, if only for later."""
-    topic, partition = work.place
+    topic, index = work.partition
     info = confirmed(
         lambda: cluster.topics([topic]).get(topic),
-        lambda seen: seen is not None and partition in seen.partitions,
+        lambda seen: seen is not None and index in seen.partitions,
     )
-    if info is None or partition not in info.partitions:
-        return f"{_named(work.place)} is gone, its offsets {work.start} to {work.end} were to be read"
+    if info is None or index not in info.partitions:
+        return f"{work.partition} is gone, its offsets {work.start} to {work.end} were to be read"
     if was_made_anew(work.topic_id, info.topic_id):
-        return (
-            f"{_named(work.place)} was made anew, offsets {work.start} to {work.end} of the old one were to be read"
-        )
+        return f"{work.partition} was made anew, offsets {work.start} to {work.end} of the old one were to be read"
     return None
 
 
@@ -163,7 +161,3 @@ def _fetch_bytes(options: Options) -> int:
     if not given.isdecimal() or not 1 <= int(given) <= FETCH_BYTES_MAX:
         raise OptionError(f"option kafka.{FETCH_SETTING} cannot be {given!r}: it is 1 to {FETCH_BYTES_MAX}")
     return int(given)
-
-
-def _named(place: TopicPartition) -> str:
-    return f"{place.topic}[{place.partition}]"

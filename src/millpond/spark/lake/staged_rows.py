@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millpond.spark.lake.changes import check_no_null_keys, last_rows
-from millpond.spark.lake.place import STAGING_FOLDER, Place
+from millpond.spark.lake.location import STAGING_FOLDER, Location
 from millpond.spark.lake.schemas import fitted
 
 HELD_BYTES_MAX: Final = 64 << 20
@@ -45,14 +45,14 @@ class Staging:
 
     def __init__(
         self,
-        place: Place,
+        location: Location,
         schema: pa.Schema,
         keys: tuple[str, ...],
         order_by: tuple[str, ...],
         folder: str,
         task: int = 0,
     ) -> None:
-        self._place = place
+        self._location = location
         self._schema = schema
         self._keys = keys
         self._order_by = order_by
@@ -82,7 +82,7 @@ class Staging:
         return tuple(self._done)
 
     def discard(self) -> None:
-        self._place.remove(file.path for file in self._done)
+        self._location.remove(file.path for file in self._done)
 
     def _thinned(self) -> pa.Table:
         rows = pa.Table.from_batches(self._held, schema=self._schema)
@@ -90,8 +90,8 @@ class Staging:
 
     def _write(self, rows: pa.Table) -> None:
         path = f"{self._folder}/part-{self._task:05d}-{uuid.uuid4()}.parquet"
-        self._place.make_folder(self._folder)
-        with self._place.files().open_output_stream(path) as sink:
+        self._location.make_folder(self._folder)
+        with self._location.files().open_output_stream(path) as sink:
             # Read once and soon, so the quick codec.
             pq.write_table(rows, sink, compression="lz4", use_dictionary=False, write_statistics=False)
         self._done.append(StagedFile(path, rows.num_rows, rows.nbytes, self._task))

@@ -17,10 +17,10 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
 
-from millpond.spark.lake import reading
+from millpond.spark.lake import reader as lake_reader
 from millpond.spark.lake.errors import LakeError, UnsupportedTable
 from millpond.spark.lake.options import read_options
-from millpond.spark.lake.reading import LakeReading, table_schema
+from millpond.spark.lake.reader import LakeReading, table_schema
 from support.spark_lake import Stream
 
 SCHEMA = pa.schema(
@@ -125,7 +125,7 @@ def test_small_files_are_read_together(tmp_path: Path, monkeypatch: pytest.Monke
         stream.run(batch, [[{"id": batch}]])
     reader = LakeReading(read_options({"path": str(tmp_path)}), StructType([StructField("id", LongType())]))
     assert len(reader.parts()) == 1
-    monkeypatch.setattr(reading, "PART_BYTES", 1)
+    monkeypatch.setattr(lake_reader, "PART_BYTES", 1)
     assert len(reader.parts()) == 5
 
 

@@ -15,7 +15,7 @@ AT_ONCE: Final = 130
 """The exit code of a run that was stopped at once."""
 
 
-class Stopping:
+class StopRequest:
     """Asked once, a run ends in peace."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millpond.spark.pipelines.kinds.replay import Replay
-from millpond.spark.pipelines.kinds.replaying import (
+from millpond.spark.pipelines.kinds.replay_work import (
     SLICES_MAX,
     Pace,
     Progress,

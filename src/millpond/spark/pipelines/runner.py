@@ -22,7 +22,7 @@ from millpond.spark.pipelines.progress import JobFigures, JobWatch, Snapshot, St
 from millpond.spark.pipelines.reasons import reason_of
 from millpond.spark.pipelines.session import LOCAL, log_file, make_session
 from millpond.spark.pipelines.status import write_status
-from millpond.spark.pipelines.stopping import Stopping
+from millpond.spark.pipelines.stop_request import StopRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,14 +77,14 @@ def run(
     spark: SparkSession | None = None,
     show: Show | None = None,
     metrics: str = "",
-    stopping: Stopping | None = None,
+    stopping: StopRequest | None = None,
     log_level: str = "ERROR",
 ) -> Outcome:
     """Run until every job has ended, one has failed (PipelineFailed), or somebody wants it to stop.
 
     `once` takes what is there now and ends. With `spark` it runs in that session, and leaves it open.
     """
-    stopping = stopping or Stopping()
+    stopping = stopping or StopRequest()
     folder = pipeline.folder
     master = master or pipeline.spark.master or LOCAL
     start = Snapshot(
@@ -136,8 +136,8 @@ def _through(jobs: Run, teller: Teller) -> Snapshot:
     except Exception as fault:
         LOG.exception("the run broke off")
         is_gone = isinstance(fault, ConnectionError) or type(fault).__module__.startswith("py4j")
-        told = "Spark's own process ended" if is_gone else f"the run broke off: {reason_of(fault)}"
-        last = replace(teller.last, state="failed", error=told)
+        reason = "Spark's own process ended" if is_gone else f"the run broke off: {reason_of(fault)}"
+        last = replace(teller.last, state="failed", error=reason)
         teller.tell(last)
         return last
 
@@ -204,7 +204,7 @@ class Run:
     """The jobs of one run."""
 
     def __init__(
-        self, pipeline: Pipeline, spark: SparkSession, teller: Teller, stopping: Stopping, *, is_once: bool
+        self, pipeline: Pipeline, spark: SparkSession, teller: Teller, stopping: StopRequest, *, is_once: bool
     ) -> None:
         self._pipeline = pipeline
         self._spark = spark
@@ -250,8 +250,8 @@ class Run:
         Spark gives a source's process ten seconds to come up."""
         deadline = time.monotonic() + BEGIN_SECONDS
         while time.monotonic() < deadline and not self._stopping.is_asked and query.isActive:
-            told = getattr(query, "status", None) or {}
-            if query.lastProgress is not None or not str(told.get("message", "")).startswith(BEGINNING):
+            status = getattr(query, "status", None) or {}
+            if query.lastProgress is not None or not str(status.get("message", "")).startswith(BEGINNING):
                 break
             self._stopping.wait(LOOK_SECONDS / 2)
 

@@ -10,12 +10,12 @@ from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import DeltaError
 
 from millpond.spark.lake.changes import last_rows, newer, quoted, same_keys
+from millpond.spark.lake.commits import Turn, add_columns, contend, properties
 from millpond.spark.lake.errors import LakeError
 from millpond.spark.lake.options import WriteOptions
-from millpond.spark.lake.publishing import Turn, add_columns, contend, properties
 from millpond.spark.lake.row_summary import summary_of_table
 from millpond.spark.lake.schemas import check_partitions, check_writable, delta_schema
-from millpond.spark.lake.staging import StagedFile
+from millpond.spark.lake.staged_rows import StagedFile
 
 
 def stored_schema(schema: pa.Schema, options: WriteOptions) -> pa.Schema:
@@ -36,7 +36,7 @@ def upsert(files: Sequence[StagedFile], schema: pa.Schema, options: WriteOptions
         # A merge that changes nothing writes no commit; done again, it changes nothing again.
         merge(table, changes(files, schema, options), stored, options, turn)
 
-    return contend(options.place, turn, once, lambda: summary_of_table(changes(files, schema, options)))
+    return contend(options.location, turn, once, lambda: summary_of_table(changes(files, schema, options)))
 
 
 def changes(files: Sequence[StagedFile], schema: pa.Schema, options: WriteOptions) -> pa.Table:
@@ -47,7 +47,7 @@ def changes(files: Sequence[StagedFile], schema: pa.Schema, options: WriteOption
             f"one batch changes {size} bytes of rows, more than upsertBytesMax={options.upsert_bytes_max}: read less "
             "per batch (maxOffsetsPerTrigger), or allow more where the driver has the memory"
         )
-    where = options.place.files()
+    where = options.location.files()
     parts = [pq.read_table(file.path, filesystem=where, schema=schema) for file in sorted(files, key=_order)]
     rows = pa.concat_tables(parts) if parts else schema.empty_table()
     last = last_rows(rows, options.keys, options.order_by)
@@ -109,15 +109,15 @@ def _make(options: WriteOptions, stored: pa.Schema) -> DeltaTable:
     """The empty table, in a commit of its own: a crash after it leaves only an empty table."""
     try:
         return DeltaTable.create(
-            options.place.uri,
+            options.location.uri,
             delta_schema(stored),
             partition_by=list(options.partition_by),
             # Merges read the size of the files that they write from here.
             configuration={"delta.targetFileSize": str(options.target_file_bytes)},
-            storage_options=dict(options.place.storage) or None,
+            storage_options=dict(options.location.storage) or None,
         )
     except DeltaError:
-        table = options.place.table()
+        table = options.location.table()
         if table is None:
             raise
         return table

@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from millpond.spark.pipelines import kinds, running
+from millpond.spark.pipelines import kinds, runner
 from millpond.spark.pipelines.declaration import Pipeline
 from millpond.spark.pipelines.kind import Context, Job, Kind, Report
 from millpond.spark.pipelines.lock import AlreadyRunning, locked
 from millpond.spark.pipelines.progress import Snapshot
-from millpond.spark.pipelines.running import Outcome, PipelineFailed
+from millpond.spark.pipelines.runner import Outcome, PipelineFailed
 from millpond.spark.pipelines.status import read_status
-from millpond.spark.pipelines.stopping import Stopping
+from millpond.spark.pipelines.stop_request import StopRequest
 
 
 class Play:
@@ -66,8 +66,8 @@ Run = Callable[..., Outcome]
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs jobs by name, each with what its start gives."""
-    monkeypatch.setattr(running, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(running, "TELL_SECONDS", 0.01)
+    monkeypatch.setattr(runner, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(runner, "TELL_SECONDS", 0.01)
 
     def go(starts: dict[str, Start], **how: Any) -> Outcome:
         kind = Kind(
@@ -139,8 +139,8 @@ def test_spark_that_is_gone(run: Run, tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_a_stop_waits_for_the_batch_but_not_for_ever(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "GRACE_SECONDS", 0.3)
-    stopping, stuck, quick = Stopping(), Play(1, is_stuck=True), Play(1_000_000)
+    monkeypatch.setattr(runner, "GRACE_SECONDS", 0.3)
+    stopping, stuck, quick = StopRequest(), Play(1, is_stuck=True), Play(1_000_000)
     threading.Timer(0.2, stopping.ask).start()
     began = time.monotonic()
     outcome = run({"stuck": lambda *_: stuck, "quick": lambda *_: quick}, stopping=stopping)
@@ -151,20 +151,20 @@ def test_a_stop_waits_for_the_batch_but_not_for_ever(run: Run, monkeypatch: pyte
 
 
 def test_a_source_that_came_up_too_late_is_tried_again(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    late = [Play(1, running.LATE_PROCESS), Play(1, running.LATE_PROCESS), Play(3)]
+    late = [Play(1, runner.LATE_PROCESS), Play(1, runner.LATE_PROCESS), Play(3)]
     assert run({"a": lambda *_: late.pop(0)}).state == "finished"
     assert caplog.text.count("a: its Python process did not come up in time") == 2
     always: list[Play] = []
 
     def never(*_: Any) -> Play:
-        always.append(Play(1, running.LATE_PROCESS))
+        always.append(Play(1, runner.LATE_PROCESS))
         return always[-1]
 
     with pytest.raises(PipelineFailed, match="a failed: Python worker failed to connect back"):
         run({"a": never})
-    assert len(always) == running.TRIES_MAX
+    assert len(always) == runner.TRIES_MAX
     with pytest.raises(PipelineFailed):
-        run({"a": lambda *_: Play(9, running.LATE_PROCESS, error_at=2)})
+        run({"a": lambda *_: Play(9, runner.LATE_PROCESS, error_at=2)})
 
 
 def test_work_in_the_background_is_a_job_too(run: Run) -> None:
@@ -187,11 +187,11 @@ def test_a_second_run_of_a_pipeline_is_refused(run: Run, tmp_path: Path) -> None
 
 def test_warnings_go_to_the_log_unless_somebody_wants_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = logging.getLogger()
-    with running.logging_to(tmp_path):
+    with runner.logging_to(tmp_path):
         root.warning("for whoever runs the tests")
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(root, "handlers", [])
-    with running.logging_to(tmp_path):
+    with runner.logging_to(tmp_path):
         root.warning("for the log")
     assert (tmp_path / "spark.log").read_text().endswith("WARNING for the log\n")
     assert root.handlers == []

@@ -20,7 +20,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from millpond.spark.lake.errors import CommitContested, WriteTaken
 from millpond.spark.lake.files import WrittenFile
-from millpond.spark.lake.place import Place
+from millpond.spark.lake.location import Location
 from millpond.spark.lake.row_summary import rows_in, summary_of_files
 from millpond.spark.lake.schemas import check_partitions, check_writable, delta_schema, new_columns
 
@@ -66,7 +66,7 @@ def properties(turn: Turn | None, summary: str) -> CommitProperties:
 
 
 def publish(
-    place: Place,
+    location: Location,
     files: Sequence[WrittenFile],
     schema: pa.Schema,
     partition_by: tuple[str, ...],
@@ -82,11 +82,11 @@ def publish(
         added = [_add_action(file) for file in files]
         if table is None:
             create_table_with_add_actions(
-                place.uri,
+                location.uri,
                 delta_schema(schema),
                 added,
                 partition_by=list(partition_by),
-                storage_options=dict(place.storage) or None,
+                storage_options=dict(location.storage) or None,
                 commit_properties=properties(turn, summary),
             )
             return
@@ -102,18 +102,18 @@ def publish(
             commit_properties=properties(turn, summary),
         )
 
-    return contend(place, turn, once, lambda: summary)
+    return contend(location, turn, once, lambda: summary)
 
 
 def contend(
-    place: Place, turn: Turn | None, once: Callable[[DeltaTable | None], None], summarize: Callable[[], str]
+    location: Location, turn: Turn | None, once: Callable[[DeltaTable | None], None], summarize: Callable[[], str]
 ) -> bool:
     """Run one try of a commit until it wins, on the newest table each time. False: the batch was already done.
 
     A commit whose answer was lost looks like a conflict: the next try finds it in the log.
     """
     for tries in range(TRIES_MAX):
-        table = place.table()
+        table = location.table()
         if turn is not None and table is not None and turn.is_done(table):
             _check_same_write(table, turn, summarize)
             return tries > 0
@@ -121,15 +121,15 @@ def contend(
             once(table)
             return True
         except CommitFailedError as error:
-            LOG.info("commit to %s was contested: %s", place.uri, error)
+            LOG.info("commit to %s was contested: %s", location.uri, error)
         except DeltaError as error:
             # Two writers made the table at once: the second one finds it there now.
-            if table is not None or place.table() is None:
+            if table is not None or location.table() is None:
                 raise
-            LOG.info("%s was made by another writer: %s", place.uri, error)
+            LOG.info("%s was made by another writer: %s", location.uri, error)
         time.sleep(min(FIRST_WAIT_S * 2**tries, LONGEST_WAIT_S) * (0.5 + random.random()))
     raise CommitContested(
-        f"{TRIES_MAX} tries to commit to {place.uri} failed because other writers changed the table each time; "
+        f"{TRIES_MAX} tries to commit to {location.uri} failed because other writers changed the table each time; "
         "write to it with fewer queries at once, or compact it at a quieter time"
     )
 

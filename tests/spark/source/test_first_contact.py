@@ -8,19 +8,19 @@ import pytest
 
 from millpond.remote.errors import ClusterError
 from millpond.spark.options import read_options
-from millpond.spark.source import connecting
+from millpond.spark.source import first_contact
 from support.node import Node, free_port
 
 
 def test_a_cluster_that_answers(node: Node) -> None:
-    with connecting.connect(read_options({"kafka.bootstrap.servers": node.bootstrap}, "read")) as cluster:
+    with first_contact.connect(read_options({"kafka.bootstrap.servers": node.bootstrap}, "read")) as cluster:
         assert cluster.topics([]) == {}
 
 
 def test_nobody_there_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "FIRST_CONTACT_SECONDS", 0.3)
+    monkeypatch.setattr(first_contact, "FIRST_CONTACT_SECONDS", 0.3)
     address = f"127.0.0.1:{free_port()}"
     began = time.monotonic()
     with pytest.raises(ClusterError, match=f"reach the cluster at {address}"):
-        connecting.connect(read_options({"kafka.bootstrap.servers": address}, "read"))
+        first_contact.connect(read_options({"kafka.bootstrap.servers": address}, "read"))
     assert time.monotonic() - began < 5

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.base.ids import TopicPartition
-from millpond.spark.source.planning import Range, split
+from millpond.spark.source.ranges import Range, split
 
 P = [TopicPartition("t", number) for number in range(8)]
 
 
 def edges(ranges: list[Range]) -> list[tuple[int, int, int]]:
-    return [(each.place.partition, each.start, each.end) for each in ranges]
+    return [(each.partition.partition, each.start, each.end) for each in ranges]
 
 
 def test_one_range_for_each_partition_and_none_for_nothing() -> None:
@@ -54,8 +54,8 @@ def test_nothing_is_lost_or_read_twice(sizes: list[int], tasks_min: int | None, 
     parts = split(whole, tasks_min=tasks_min, offsets_max=offsets_max)
     assert all(each.size > 0 for each in parts)
     assert offsets_max is None or all(each.size <= offsets_max for each in parts)
-    for place in P:
-        mine = [each for each in parts if each.place == place]
+    for partition in P:
+        mine = [each for each in parts if each.partition == partition]
         assert all(before.end == after.start for before, after in pairwise(mine))
-        wanted = next((each for each in whole if each.place == place and each.size), None)
+        wanted = next((each for each in whole if each.partition == partition and each.size), None)
         assert (mine[0].start, mine[-1].end) == (wanted.start, wanted.end) if wanted else not mine

@@ -17,10 +17,10 @@ from millpond.remote.cluster import Cluster
 from millpond.remote.connection import BrokerConnection
 from millpond.remote.errors import ClusterError, OffsetsGone
 from millpond.spark.options import OptionError, Options, read_options
-from millpond.spark.source import reading
+from millpond.spark.source import range_reader
 from millpond.spark.source.data_loss import DataLost
-from millpond.spark.source.planning import Range
-from millpond.spark.source.reading import pooled_cluster, read_rows
+from millpond.spark.source.range_reader import pooled_cluster, read_rows
+from millpond.spark.source.ranges import Range
 from millpond.wire import messages as m
 from millpond.wire.records import Record, encode_batch
 from support.node import Node
@@ -40,7 +40,7 @@ def values(node: Node, work: Range, **given: str) -> list[str]:
 
 
 @pytest.fixture
-def place(node: Node, topic: str) -> TopicPartition:
+def partition(node: Node, topic: str) -> TopicPartition:
     """A hundred numbers in batches of ten."""
     create_topic(node.bootstrap, topic)
     with Raw(node.port) as raw:
@@ -54,10 +54,10 @@ def numbers(first: int, last: int) -> list[str]:
     return [str(number) for number in range(first, last)]
 
 
-def test_a_range_is_cut_where_it_was_asked_for(node: Node, place: TopicPartition) -> None:
-    assert values(node, Range(place, 0, 100)) == numbers(0, 100)
-    assert values(node, Range(place, 33, 47)) == numbers(33, 47)
-    assert values(node, Range(place, 5, 5)) == []
+def test_a_range_is_cut_where_it_was_asked_for(node: Node, partition: TopicPartition) -> None:
+    assert values(node, Range(partition, 0, 100)) == numbers(0, 100)
+    assert values(node, Range(partition, 33, 47)) == numbers(33, 47)
+    assert values(node, Range(partition, 5, 5)) == []
 
 
 def test_spark_gives_none_where_nothing_was_planned(node: Node) -> None:
@@ -71,24 +71,24 @@ def test_what_is_no_range_is_refused(node: Node, work: Any) -> None:
 
 
 def test_batches_go_to_spark_when_they_are_large_enough(
-    node: Node, place: TopicPartition, monkeypatch: pytest.MonkeyPatch
+    node: Node, partition: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "ROWS_PER_BATCH", 25)
-    by_rows = [batch.num_rows for batch in read_rows(options(node), Range(place, 0, 100))]
+    monkeypatch.setattr(range_reader, "ROWS_PER_BATCH", 25)
+    by_rows = [batch.num_rows for batch in read_rows(options(node), Range(partition, 0, 100))]
     assert by_rows == [30, 30, 30, 10]
-    monkeypatch.setattr(reading, "BYTES_PER_BATCH", 1)
-    assert len(list(read_rows(options(node), Range(place, 0, 100)))) == 10
+    monkeypatch.setattr(range_reader, "BYTES_PER_BATCH", 1)
+    assert len(list(read_rows(options(node), Range(partition, 0, 100)))) == 10
 
 
-def test_connections_are_kept_for_the_next_task_but_not_after_an_error(node: Node, place: TopicPartition) -> None:
-    settings = options(node, **{"kafka.client.id": place.topic}).kafka
+def test_connections_are_kept_for_the_next_task_but_not_after_an_error(node: Node, partition: TopicPartition) -> None:
+    settings = options(node, **{"kafka.client.id": partition.topic}).kafka
     with pooled_cluster(settings) as first:
         assert isinstance(first, Cluster)
         with pooled_cluster(settings) as beside:
             assert beside is not first
     with pooled_cluster(settings) as again:
         assert again is first
-        again.topics([place.topic])
+        again.topics([partition.topic])
     with suppress(ZeroDivisionError), pooled_cluster(settings) as failing:
         assert failing is first
         raise ZeroDivisionError
@@ -98,36 +98,36 @@ def test_connections_are_kept_for_the_next_task_but_not_after_an_error(node: Nod
             assert fresher is not first
 
 
-def test_a_partition_that_an_earlier_task_did_not_know(node: Node, place: TopicPartition) -> None:
-    assert values(node, Range(place, 0, 5)) == numbers(0, 5)
-    add_partitions(node.bootstrap, place.topic, 2)
-    send(node, place.topic, ["new"], 1)
-    assert values(node, Range(TopicPartition(place.topic, 1), 0, 1)) == ["new"]
+def test_a_partition_that_an_earlier_task_did_not_know(node: Node, partition: TopicPartition) -> None:
+    assert values(node, Range(partition, 0, 5)) == numbers(0, 5)
+    add_partitions(node.bootstrap, partition.topic, 2)
+    send(node, partition.topic, ["new"], 1)
+    assert values(node, Range(TopicPartition(partition.topic, 1), 0, 1)) == ["new"]
 
 
-def test_what_retention_took_is_lost(node: Node, place: TopicPartition, caplog: pytest.LogCaptureFixture) -> None:
-    delete_records(node.bootstrap, place.topic, 0, 42)
+def test_what_retention_took_is_lost(node: Node, partition: TopicPartition, caplog: pytest.LogCaptureFixture) -> None:
+    delete_records(node.bootstrap, partition.topic, 0, 42)
     with pytest.raises(DataLost) as raised:
-        values(node, Range(place, 30, 60))
-    assert f"{place.topic}[0]: offsets 30 to 60 were to be read, the log has 42 to 100" in str(raised.value)
+        values(node, Range(partition, 30, 60))
+    assert f"{partition.topic}[0]: offsets 30 to 60 were to be read, the log has 42 to 100" in str(raised.value)
     with caplog.at_level(logging.WARNING):
-        assert values(node, Range(place, 30, 60), failOnDataLoss="false") == numbers(42, 60)
+        assert values(node, Range(partition, 30, 60), failOnDataLoss="false") == numbers(42, 60)
     assert "the log has 42 to 100" in caplog.text
-    assert values(node, Range(place, 10, 20), failOnDataLoss="false") == []
+    assert values(node, Range(partition, 10, 20), failOnDataLoss="false") == []
 
 
 @pytest.fixture
-def held_back(node: Node, place: TopicPartition, monkeypatch: pytest.MonkeyPatch) -> Iterator[RawProducer]:
+def held_back(node: Node, partition: TopicPartition, monkeypatch: pytest.MonkeyPatch) -> Iterator[RawProducer]:
     """Five more records, of a transaction that is still open."""
     monkeypatch.setattr(reader, "VANISHED_SECONDS", 0.2)
     with Raw(node.port) as raw:
-        producer = RawProducer(raw, f"of {place.topic}").begin_session()
-        producer.send(place.topic, 0, *[str(number).encode() for number in range(100, 105)])
+        producer = RawProducer(raw, f"of {partition.topic}").begin_session()
+        producer.send(partition.topic, 0, *[str(number).encode() for number in range(100, 105)])
         yield producer
 
 
 def test_records_behind_an_open_transaction_are_not_lost(
-    node: Node, place: TopicPartition, held_back: RawProducer
+    node: Node, partition: TopicPartition, held_back: RawProducer
 ) -> None:
     given = {
         "kafka.isolation.level": "read_committed",
@@ -135,15 +135,15 @@ def test_records_behind_an_open_transaction_are_not_lost(
         "kafkaConsumer.pollTimeoutMs": "1s",
     }
     with pytest.raises(ClusterError, match=r"\[0\]: nothing came from offset 100 on.*open transaction"):
-        values(node, Range(place, 90, 105), **given)
+        values(node, Range(partition, 90, 105), **given)
     held_back.commit()
-    assert values(node, Range(place, 90, 105), **given) == numbers(90, 105)
+    assert values(node, Range(partition, 90, 105), **given) == numbers(90, 105)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_what_is_in_the_log_and_cannot_be_read_for_now_is_not_lost(
-    node: Node, place: TopicPartition, monkeypatch: pytest.MonkeyPatch, code: ErrorCode, fails: str
+    node: Node, partition: TopicPartition, monkeypatch: pytest.MonkeyPatch, code: ErrorCode, fails: str
 ) -> None:
     """A leader that answers so for longer than anybody waits, while the cluster says that everything is there."""
     monkeypatch.setattr(reader, "VANISHED_SECONDS", 0.2)
@@ -159,48 +159,48 @@ def test_what_is_in_the_log_and_cannot_be_read_for_now_is_not_lost(
     with monkeypatch.context() as patched:
         patched.setattr(BrokerConnection, "receive", refused)
         with pytest.raises(ClientError) as raised:
-            values(node, Range(place, 30, 60), failOnDataLoss=fails, **{"kafkaConsumer.pollTimeoutMs": "1s"})
+            values(node, Range(partition, 30, 60), failOnDataLoss=fails, **{"kafkaConsumer.pollTimeoutMs": "1s"})
     assert not isinstance(raised.value, DataLost | OffsetsGone), raised.value
-    assert values(node, Range(place, 30, 60)) == numbers(30, 60)
+    assert values(node, Range(partition, 30, 60)) == numbers(30, 60)
 
 
 def test_a_topic_that_was_made_anew_is_not_read_with_the_offsets_of_the_old_one(
-    node: Node, place: TopicPartition
+    node: Node, partition: TopicPartition
 ) -> None:
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
-        work = Range(place, 2, 5, cluster.topic(place.topic).topic_id)
+        work = Range(partition, 2, 5, cluster.topic(partition.topic).topic_id)
     assert values(node, work) == numbers(2, 5)
-    delete_topic(node.bootstrap, place.topic)
-    create_topic(node.bootstrap, place.topic)
-    send(node, place.topic, [f"other {number}" for number in range(10)])
+    delete_topic(node.bootstrap, partition.topic)
+    create_topic(node.bootstrap, partition.topic)
+    send(node, partition.topic, [f"other {number}" for number in range(10)])
     with pytest.raises(DataLost, match=r"\[0\] was made anew, offsets 2 to 5 of the old one were to be read"):
         values(node, work)
     assert values(node, work, failOnDataLoss="false") == []
 
 
-def test_a_topic_that_went_before_its_task_came(node: Node, place: TopicPartition) -> None:
-    delete_topic(node.bootstrap, place.topic)
+def test_a_topic_that_went_before_its_task_came(node: Node, partition: TopicPartition) -> None:
+    delete_topic(node.bootstrap, partition.topic)
     with pytest.raises(DataLost, match=r"\[0\] is gone, its offsets 30 to 60 were to be read"):
-        values(node, Range(place, 30, 60))
-    assert values(node, Range(place, 30, 60), failOnDataLoss="false") == []
+        values(node, Range(partition, 30, 60))
+    assert values(node, Range(partition, 30, 60), failOnDataLoss="false") == []
 
 
-def test_small_fetches_and_what_is_no_size(node: Node, place: TopicPartition) -> None:
-    assert values(node, Range(place, 0, 100), **{"kafka.max.partition.fetch.bytes": "200"}) == numbers(0, 100)
+def test_small_fetches_and_what_is_no_size(node: Node, partition: TopicPartition) -> None:
+    assert values(node, Range(partition, 0, 100), **{"kafka.max.partition.fetch.bytes": "200"}) == numbers(0, 100)
     with pytest.raises(OptionError, match=r"max\.partition\.fetch\.bytes cannot be 'all'"):
-        values(node, Range(place, 0, 100), **{"kafka.max.partition.fetch.bytes": "all"})
+        values(node, Range(partition, 0, 100), **{"kafka.max.partition.fetch.bytes": "all"})
 
 
-def test_values_are_parsed_where_that_was_asked_for(node: Node, place: TopicPartition) -> None:
-    send(node, place.topic, ['{"id": 7}', "poison"])
-    given = {"subscribe": place.topic, "valueFormat": "json", "valueSchema": "id long", "badRecords": "null"}
-    (batch,) = read_rows(options(node, **given), Range(place, 100, 102))
+def test_values_are_parsed_where_that_was_asked_for(node: Node, partition: TopicPartition) -> None:
+    send(node, partition.topic, ['{"id": 7}', "poison"])
+    given = {"subscribe": partition.topic, "valueFormat": "json", "valueSchema": "id long", "badRecords": "null"}
+    (batch,) = read_rows(options(node, **given), Range(partition, 100, 102))
     assert batch.column("parsed").to_pylist() == [{"id": 7}, None]
     assert batch.column("fault").to_pylist()[0] is None
-    dead = {**given, "badRecords": "dead_letters", "deadLetterTopic": f"{place.topic}-dead"}
-    create_topic(node.bootstrap, f"{place.topic}-dead")
-    (batch,) = read_rows(options(node, **dead), Range(place, 100, 102))
+    dead = {**given, "badRecords": "dead_letters", "deadLetterTopic": f"{partition.topic}-dead"}
+    create_topic(node.bootstrap, f"{partition.topic}-dead")
+    (batch,) = read_rows(options(node, **dead), Range(partition, 100, 102))
     assert batch.column("parsed").to_pylist() == [{"id": 7}]
     assert "headers" not in batch.schema.names
-    assert list(read_rows(options(node, **dead), Range(place, 101, 102))) == [], "a batch without rows is none"
-    assert values(node, Range(TopicPartition(f"{place.topic}-dead", 0), 0, 1)) == ["poison"]
+    assert list(read_rows(options(node, **dead), Range(partition, 101, 102))) == [], "a batch without rows is none"
+    assert values(node, Range(TopicPartition(f"{partition.topic}-dead", 0), 0, 1)) == ["poison"]

@@ -17,15 +17,15 @@ import pyarrow as pa
 
 from millpond.spark.lake import upkeep
 from millpond.spark.lake.changes import check_keys
+from millpond.spark.lake.commits import Turn, publish
 from millpond.spark.lake.errors import LakeOptionError, WriteTaken
 from millpond.spark.lake.files import TableFiles, WrittenFile
 from millpond.spark.lake.layout import check_partitionable
+from millpond.spark.lake.location import path_in_log
 from millpond.spark.lake.options import WriteOptions
-from millpond.spark.lake.place import path_in_log
-from millpond.spark.lake.publishing import Turn, publish
 from millpond.spark.lake.schemas import check_columns
-from millpond.spark.lake.staging import StagedFile, Staging, batch_folder
-from millpond.spark.lake.upserting import stored_schema, upsert
+from millpond.spark.lake.staged_rows import StagedFile, Staging, batch_folder
+from millpond.spark.lake.upserts import stored_schema, upsert
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class LakeSink:
         options = self.options
         if not options.is_upsert:
             files = TableFiles(
-                options.place, self.schema, options.partition_by, options.target_file_bytes, task.partition
+                options.location, self.schema, options.partition_by, options.target_file_bytes, task.partition
             )
             _take_all(files, batches)
             return TaskResult(task.query_id, task.batch_id, files=files.finish(), run=task.run)
         folder = batch_folder(task.query_id, task.batch_id)
-        staging = Staging(options.place, self.schema, options.keys, options.order_by, folder, task.partition)
+        staging = Staging(options.location, self.schema, options.keys, options.order_by, folder, task.partition)
         _take_all(staging, batches)
         return TaskResult(task.query_id, task.batch_id, staged=staging.finish(), run=task.run)
 
@@ -90,10 +90,10 @@ class LakeSink:
     def abort(self, results: Sequence[TaskResult], batch_id: int | None = None) -> None:
         """In the driver, after a failure, maybe one after the commit: delete only what is not in the table."""
         staged = [file.path for result in results for file in result.staged]
-        self.options.place.remove(staged)
+        self.options.location.remove(staged)
         written = [file.path for result in results for file in result.files]
         if written and not self._may_be_published(written, self._turn(results, batch_id)):
-            self.options.place.remove(written)
+            self.options.location.remove(written)
 
     def _publish(self, results: Sequence[TaskResult], turn: Turn | None) -> None:
         files = [file for result in results for file in result.files]
@@ -102,12 +102,14 @@ class LakeSink:
         options = self.options
         is_new = False
         try:
-            is_new = publish(options.place, files, self.schema, options.partition_by, turn, overwrite=self.overwrite)
+            is_new = publish(
+                options.location, files, self.schema, options.partition_by, turn, overwrite=self.overwrite
+            )
         except WriteTaken:
-            options.place.remove(file.path for file in files)
+            options.location.remove(file.path for file in files)
             raise
         if not is_new:
-            options.place.remove(file.path for file in files)
+            options.location.remove(file.path for file in files)
 
     def _merge(self, results: Sequence[TaskResult], turn: Turn | None) -> None:
         staged = [file for result in results for file in result.staged]
@@ -115,7 +117,7 @@ class LakeSink:
             upsert(staged, self.schema, self.options, turn)
             # Whole folders: what failed attempts of this batch have staged goes too.
             for folder in {file.folder for file in staged}:
-                self.options.place.remove_folder(folder)
+                self.options.location.remove_folder(folder)
 
     def _turn(self, results: Sequence[TaskResult], batch_id: int | None) -> Turn | None:
         run = next((result.run for result in results), "")
@@ -128,7 +130,7 @@ class LakeSink:
         return None
 
     def _may_be_published(self, paths: Iterable[str], turn: Turn | None) -> bool:
-        table = self.options.place.table()
+        table = self.options.location.table()
         if table is None:
             return False
         if turn is not None and turn.is_done(table):

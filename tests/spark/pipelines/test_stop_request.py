@@ -1,4 +1,4 @@
-"""Stopping: the first signal is a wish, the second one an end."""
+"""StopRequest: the first signal is a wish, the second one an end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import subprocess
 import sys
 import threading
 
-from millpond.spark.pipelines.stopping import AT_ONCE, Stopping
+from millpond.spark.pipelines.stop_request import AT_ONCE, StopRequest
 
 CHILD = """
 import time
-from millpond.spark.pipelines.stopping import Stopping
-stopping = Stopping()
+from millpond.spark.pipelines.stop_request import StopRequest
+stopping = StopRequest()
 with stopping.listening(lambda: print("last words", flush=True)):
     print("ready", flush=True)
     stopping.wait(30)
@@ -35,7 +35,7 @@ def test_the_second_signal_does_not_wait() -> None:
 
 def test_handlers_are_given_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    stopping = Stopping()
+    stopping = StopRequest()
     with stopping.listening(lambda: None):
         os.kill(os.getpid(), signal.SIGTERM)
         stopping.wait(5)
@@ -47,7 +47,7 @@ def test_in_another_thread_only_its_owner_can_stop_it() -> None:
     seen = []
 
     def run() -> None:
-        stopping = Stopping()
+        stopping = StopRequest()
         with stopping.listening(lambda: None):
             stopping.ask()
         seen.append(stopping.is_asked)

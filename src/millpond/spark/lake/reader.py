@@ -19,8 +19,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from millpond.spark.lake.errors import LakeError, UnsupportedTable
+from millpond.spark.lake.location import path_in_log
 from millpond.spark.lake.options import ReadOptions, read_options
-from millpond.spark.lake.place import path_in_log
 
 PART_BYTES: Final = 64 << 20
 """Small files are read together, up to this size."""
@@ -36,9 +36,9 @@ class FilesPart:
 
 
 def opened(options: ReadOptions) -> DeltaTable:
-    table = options.place.table()
+    table = options.location.table()
     if table is None:
-        raise LakeError(f"there is no Delta table at {options.place.uri}: check the path")
+        raise LakeError(f"there is no Delta table at {options.location.uri}: check the path")
     _travel(table, options)
     _check_readable(table)
     return table
@@ -99,7 +99,7 @@ class LakeReading:
         for action in actions.to_pylist():
             path = path_in_log(action["path"])
             if "://" in path:
-                raise UnsupportedTable(f"the table names files of another place ({path}): copy them into it")
+                raise UnsupportedTable(f"the table names files of another location ({path}): copy them into it")
             if taken and size + action["size_bytes"] > PART_BYTES:
                 parts.append(FilesPart(tuple(taken)))
                 taken, size = [], 0
@@ -108,7 +108,7 @@ class LakeReading:
         return [*parts, FilesPart(tuple(taken))] if taken else parts
 
     def read(self, part: FilesPart) -> Iterator[pa.RecordBatch]:
-        where = self.options.place.files()
+        where = self.options.location.files()
         for path, values in part.files:
             with where.open_input_file(path) as source:
                 yield from self._read_file(pq.ParquetFile(source), values)

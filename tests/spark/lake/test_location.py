@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millpond.spark.lake.place import Place
+from millpond.spark.lake.location import Location
 
 
 @pytest.mark.parametrize(
@@ -21,32 +21,32 @@ from millpond.spark.lake.place import Place
     ],
 )
 def test_a_place_has_one_spelling(path: str, uri: str) -> None:
-    assert Place.of(path).uri == uri
+    assert Location.of(path).uri == uri
 
 
 def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert Place.of("orders").uri == str(tmp_path / "orders")
+    assert Location.of("orders").uri == str(tmp_path / "orders")
 
 
 def test_no_table_yet_is_none(tmp_path: Path) -> None:
-    assert Place.of(str(tmp_path / "nothing")).table() is None
+    assert Location.of(str(tmp_path / "nothing")).table() is None
 
 
 def test_files_of_local_folders_and_of_stores_are_the_same(tmp_path: Path) -> None:
     """The way through the object store, on a folder."""
-    local = Place.of(str(tmp_path))
-    store = Place(f"file://{tmp_path}")
+    local = Location.of(str(tmp_path))
+    store = Location(f"file://{tmp_path}")
     assert not store.is_local
     local.make_folder("a=1")
     rows = pa.table({"raw": [bytes([n % 251]) * 100 for n in range(20_000)]})
-    for place, path in ((local, "a=1/x"), (store, "b=2/y")):
-        with place.files().open_output_stream(path) as sink:
+    for location, path in ((local, "a=1/x"), (store, "b=2/y")):
+        with location.files().open_output_stream(path) as sink:
             pq.write_table(rows, sink, use_dictionary=False, compression="none")
     assert pq.read_table(store.files().open_input_file("a=1/x")) == rows
     assert pq.ParquetFile(tmp_path / "b=2" / "y").read() == rows
-    for place in (local, store):
-        place.remove(["a=1/x", "a=1/x", "never/was"])
-        place.remove_folder("b=2")
-        place.remove_folder("never")
+    for location in (local, store):
+        location.remove(["a=1/x", "a=1/x", "never/was"])
+        location.remove_folder("b=2")
+        location.remove_folder("never")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

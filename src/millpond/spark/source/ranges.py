@@ -14,7 +14,7 @@ from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 class Range:
     """The records of one task: [start, end) of one partition."""
 
-    place: TopicPartition
+    partition: TopicPartition
     start: int
     end: int
     topic_id: UUID = field(default=NO_TOPIC_ID, compare=False)
