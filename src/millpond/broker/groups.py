@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import Refused
 from millpond.base.settings import Settings
@@ -15,7 +15,6 @@ from millpond.broker.coordination import Home
 from millpond.broker.partitions import Partition
 from millpond.config import node
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
-from millpond.coordinators.groups.history import Rebalance
 from millpond.coordinators.groups.settings import MINUTE_MS, GroupSettings
 from millpond.coordinators.groups.shard import GroupShard
 from millpond.wire.records import Record, encode_batch
@@ -24,7 +23,14 @@ if TYPE_CHECKING:
     from millpond.broker.broker import Broker
 
 HISTORY_TOPIC = "__group_history"
-HISTORY_CONFIG = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 60 * MINUTE_MS), "flush.ack": "never"}
+HISTORY_CONFIG = {
+    "cleanup.policy": "delete",
+    "retention.ms": str(30 * 24 * 60 * MINUTE_MS),
+    "retention.bytes": str(64 << 20),
+    "segment.bytes": str(8 << 20),
+    "flush.ack": "never",
+}
+"""A month of it, and never more than a disk would notice."""
 
 
 def group_home(broker: Broker, partition: Partition) -> Home[GroupShard]:
@@ -36,7 +42,8 @@ def group_home(broker: Broker, partition: Partition) -> Home[GroupShard]:
 
 def keep_history(broker: Broker, shard: GroupShard) -> None:
     """Write down every rebalance that is over, for whoever asks later why it happened."""
-    finished = shard.take_finished()
+    ahead_ms = shard.shared.wall_ahead_ms
+    finished = [(group_id, over.as_json(ahead_ms)) for group_id, over in shard.take_finished()]
     if not finished:
         return
     topic = broker.image.topics.get(HISTORY_TOPIC)
@@ -46,14 +53,15 @@ def keep_history(broker: Broker, shard: GroupShard) -> None:
         _write_history(broker, finished)
 
 
-def _write_history(broker: Broker, finished: list[tuple[str, Rebalance]]) -> None:
+def _write_history(broker: Broker, finished: list[tuple[str, dict[str, Any]]]) -> None:
     partition = broker.partitions.get(HISTORY_TOPIC, 0)
     if partition is None:
+        broker.journal("the history of a rebalance is lost", groups=len(finished), reason="its topic is offline")
         return
     now_ms = broker.clock.wall_ms()
     records = [
-        Record(place, now_ms, group_id.encode(), json.dumps({"group": group_id, **over.as_json()}).encode())
-        for place, (group_id, over) in enumerate(finished)
+        Record(index, now_ms, group_id.encode(), json.dumps({"group": group_id, **over}).encode())
+        for index, (group_id, over) in enumerate(finished)
     ]
     try:
         partition.append_own(encode_batch(records))

@@ -4,11 +4,14 @@ import json
 from collections.abc import Callable
 
 from millpond.coordinators.groups.history import (
+    BURST_MAX,
     CAUSES_MAX,
     MOVES_MAX,
+    PUBLISH_EVERY_MS,
     Cause,
     History,
     Move,
+    Rebalance,
     Why,
     assigned_partitions,
     moves_between,
@@ -116,3 +119,19 @@ def test_assignment_of_a_version_yet_unknown_is_read_as_far_as_it_is_known(assig
 def test_moves_are_what_differs() -> None:
     before = owners({})
     assert list(moves_between(before, before)) == []
+
+
+def test_a_flood_of_rebalances_is_published_in_part_and_says_how_many_were_left_out() -> None:
+    published: list[Rebalance] = []
+    history = History(10)
+    history.publish = published.append
+    for number in range(1000):
+        history.note(Cause(Why.JOINED, "m", 1_000_000 + number))
+        history.finished(1_000_000 + number)
+    assert len(published) == BURST_MAX
+    for number in range(10):
+        at_ms = 1_010_000 + number * PUBLISH_EVERY_MS
+        history.note(Cause(Why.JOINED, "m", at_ms))
+        history.finished(at_ms)
+    assert len(published) == BURST_MAX + 10
+    assert [each.left_out for each in published[BURST_MAX:]] == [1000 - BURST_MAX, *[0] * 9]

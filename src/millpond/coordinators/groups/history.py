@@ -22,6 +22,11 @@ MOVES_MAX = 1000
 CAUSES_MAX = 1000
 DETAIL_LENGTH_MAX = 255
 
+BURST_MAX = 20
+"""How many rebalances of one group, one after the other, are published in full."""
+PUBLISH_EVERY_MS = 1000
+"""From then on one is published in this time, and says how many were left out before it."""
+
 
 class Why(StrEnum):
     """What sets off a rebalance, or happens in its course."""
@@ -77,6 +82,8 @@ class Rebalance:
     finished_ms: int | None = None
     moves: list[Move] = field(default_factory=list)
     moves_total: int = 0
+    left_out: int = 0
+    """How many rebalances of the group were not published before this one: too many in too short a time."""
 
     @property
     def paused_ms(self) -> int | None:
@@ -111,6 +118,7 @@ class Rebalance:
                 for move in self.moves
             ],
             "moves_total": self.moves_total,
+            "left_out": self.left_out,
         }
 
 
@@ -120,8 +128,11 @@ class History:
     def __init__(self, length: int) -> None:
         self.rebalances: deque[Rebalance] = deque(maxlen=max(length, 1))
         self.publish: Callable[[Rebalance], None] = _tell_nobody
-        """Hears of every rebalance when it is over."""
+        """Hears of rebalances when they are over, but for a flood of them."""
         self._open: Rebalance | None = None
+        self._unpublished = 0
+        self._credit = BURST_MAX
+        self._credited_ms = 0
 
     def note(self, cause: Cause) -> None:
         """Something that sets off a rebalance, or adds to the one under way."""
@@ -140,7 +151,7 @@ class History:
             finished_ms=cause.at_ms,
         )
         self.rebalances.append(calm)
-        self.publish(calm)
+        self._publish(calm, cause.at_ms)
 
     def generation_began(self, generation: int, members: int, leader: str | None, protocol: str | None) -> None:
         if self._open:
@@ -160,7 +171,19 @@ class History:
         if self._open:
             self._open.finished_ms = now_ms
             over, self._open = self._open, None
-            self.publish(over)
+            self._publish(over, now_ms)
+
+    def _publish(self, over: Rebalance, now_ms: int) -> None:
+        """A client that joins and leaves without end must not fill the disk with it."""
+        earned, rest_ms = divmod(now_ms - self._credited_ms, PUBLISH_EVERY_MS)
+        self._credit = min(self._credit + earned, BURST_MAX)
+        self._credited_ms = now_ms - rest_ms
+        if not self._credit:
+            self._unpublished += 1
+            return
+        self._credit -= 1
+        over.left_out, self._unpublished = self._unpublished, 0
+        self.publish(over)
 
     def _begun(self, now_ms: int) -> Rebalance:
         if self._open is None:
