@@ -14,7 +14,7 @@ from millpond.coordinators.groups.consumer.group import ConsumerGroup
 from millpond.coordinators.groups.offsets import Offsets
 from millpond.coordinators.groups.shard import GroupShard
 from millpond.coordinators.shard import Effects
-from millpond.coordinators.transactions import ending, initialising
+from millpond.coordinators.transactions import outcome, renewal
 from millpond.coordinators.transactions.shard import TransactionShard
 from millpond.coordinators.transactions.states import State
 from millpond.coordinators.transactions.transaction import Verdict
@@ -102,7 +102,7 @@ def send_no_markers_after_a_restart(patch: Patch) -> None:
 
 
 def renew_without_a_higher_epoch(patch: Patch) -> None:
-    real = initialising.renew
+    real = renewal.renew
 
     def renew(current: Any, *given: Any) -> Verdict:
         verdict = real(current, *given)
@@ -110,20 +110,20 @@ def renew_without_a_higher_epoch(patch: Patch) -> None:
             return Verdict(verdict.error, (replace(verdict.steps[-1], producer_epoch=current.producer_epoch),))
         return verdict
 
-    patch.setattr(initialising, "renew", renew)
+    patch.setattr(renewal, "renew", renew)
 
 
 def fence_without_a_higher_epoch(patch: Patch) -> None:
     """The older worker can go on with its epoch, as if nobody had come since."""
     renew_without_a_higher_epoch(patch)
-    real = ending.fence
+    real = outcome.fence
 
     def fence(current: Any, *given: Any) -> Verdict:
         verdict = real(current, *given)
         steps = tuple(replace(step, producer_epoch=current.producer_epoch) for step in verdict.steps)
         return Verdict(verdict.error, steps)
 
-    patch.setattr(initialising, "fence", fence)
+    patch.setattr(renewal, "fence", fence)
 
 
 def skip_the_verification(patch: Patch) -> None:
@@ -133,13 +133,13 @@ def skip_the_verification(patch: Patch) -> None:
 
 
 def let_a_late_end_decide_the_next_transaction(patch: Patch) -> None:
-    real = ending.end
+    real = outcome.end
 
     def end(current: Any, producer_id: int, epoch: int, *given: Any) -> Verdict:
         is_late = current is not None and current.state is State.ONGOING and epoch < current.producer_epoch
         return real(current, producer_id, current.producer_epoch if is_late else epoch, *given)
 
-    patch.setattr(ending, "end", end)
+    patch.setattr(outcome, "end", end)
 
 
 def forget_a_partition(patch: Patch) -> None:
@@ -158,7 +158,7 @@ def let_transactions_last(patch: Patch) -> None:
 
 
 def commit_what_was_aborted_by_a_successor(patch: Patch) -> None:
-    real = ending.fence
+    real = outcome.fence
 
     def fence(*given: Any) -> Verdict:
         verdict = real(*given)
@@ -168,7 +168,7 @@ def commit_what_was_aborted_by_a_successor(patch: Patch) -> None:
         )
         return Verdict(verdict.error, steps)
 
-    patch.setattr(initialising, "fence", fence)
+    patch.setattr(renewal, "fence", fence)
 
 
 def show_everything_to_everybody(patch: Patch) -> None:

@@ -1,20 +1,16 @@
-"""One file per API key; listing this folder lists what the broker serves. `APIS` is the one table of them all."""
+"""One file per API key, but for those that only ask a group (`groups.py`). `APIS` is the one table of them all."""
 
 from __future__ import annotations
 
 from millpond.broker.api import Api
 from millpond.broker.apis import (
+    groups,
     k00_produce,
     k01_fetch,
     k02_list_offsets,
     k03_metadata,
-    k08_offset_commit,
     k09_offset_fetch,
     k10_find_coordinator,
-    k11_join_group,
-    k12_heartbeat,
-    k13_leave_group,
-    k14_sync_group,
     k15_describe_groups,
     k16_list_groups,
     k18_api_versions,
@@ -34,13 +30,11 @@ from millpond.broker.apis import (
     k37_create_partitions,
     k42_delete_groups,
     k44_incremental_alter_configs,
-    k47_offset_delete,
     k55_describe_quorum,
     k60_describe_cluster,
     k61_describe_producers,
     k65_describe_transactions,
     k66_list_transactions,
-    k68_consumer_group_heartbeat,
     k69_consumer_group_describe,
     k71_get_telemetry_subscriptions,
     k72_push_telemetry,
@@ -49,17 +43,13 @@ from millpond.broker.apis import (
 )
 
 APIS: tuple[Api, ...] = (
+    *groups.APIS,
     k00_produce.API,
     k01_fetch.API,
     k02_list_offsets.API,
     k03_metadata.API,
-    k08_offset_commit.API,
     k09_offset_fetch.API,
     k10_find_coordinator.API,
-    k11_join_group.API,
-    k12_heartbeat.API,
-    k13_leave_group.API,
-    k14_sync_group.API,
     k15_describe_groups.API,
     k16_list_groups.API,
     k18_api_versions.API,
@@ -79,13 +69,11 @@ APIS: tuple[Api, ...] = (
     k37_create_partitions.API,
     k42_delete_groups.API,
     k44_incremental_alter_configs.API,
-    k47_offset_delete.API,
     k55_describe_quorum.API,
     k60_describe_cluster.API,
     k61_describe_producers.API,
     k65_describe_transactions.API,
     k66_list_transactions.API,
-    k68_consumer_group_heartbeat.API,
     k69_consumer_group_describe.API,
     k71_get_telemetry_subscriptions.API,
     k72_push_telemetry.API,

@@ -6,8 +6,8 @@ It serves requests that never reach a shard too: when the coordinator is elsewhe
 from __future__ import annotations
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.coordinators.groups.committing import refused_commit, refused_in_transaction
-from millpond.coordinators.groups.fetching import GROUP_ERROR_FROM, SEVERAL_GROUPS_FROM
+from millpond.coordinators.groups.offset_commit import refused_commit, refused_in_transaction
+from millpond.coordinators.groups.offset_fetch import GROUP_ERROR_FROM, SEVERAL_GROUPS_FROM
 from millpond.coordinators.groups.rebalance import refused_join
 from millpond.coordinators.shard import Request
 from millpond.wire import messages as m

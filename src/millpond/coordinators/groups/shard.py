@@ -13,7 +13,7 @@ from typing import Final
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ports import Entropy
-from millpond.coordinators.groups import committing, describing, expiry, fetching, rebalance, refusals
+from millpond.coordinators.groups import description, expiry, offset_commit, offset_fetch, rebalance, refusals
 from millpond.coordinators.groups.classic import ClassicGroup, State
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
 from millpond.coordinators.groups.consumer.patterns import compiled
@@ -94,7 +94,7 @@ class GroupShard:
                 self._fetch(turn, request, body)
             case m.OffsetDeleteRequest():
                 group = self.registry.known(body.group_id)
-                turn.reply(request.token, committing.delete_offsets(turn, group, self.offsets, body))
+                turn.reply(request.token, offset_commit.delete_offsets(turn, group, self.offsets, body))
             case m.DescribeGroupsRequest():
                 self._describe(turn, request, body)
             case m.DeleteGroupsRequest():
@@ -170,7 +170,7 @@ class GroupShard:
             turn.effects.add(effects)
 
     def _consumer_describe(self, turn: Turn, request: Request, body: m.ConsumerGroupDescribeRequest) -> None:
-        described = [describing.describe_consumer(each, self.groups.get(each)) for each in body.group_ids]
+        described = [description.describe_consumer(each, self.groups.get(each)) for each in body.group_ids]
         turn.reply(request.token, m.ConsumerGroupDescribeResponse(groups=described))
 
     def _let(self, turn: Turn, group: ConsumerGroup, effects: Effects) -> None:
@@ -191,9 +191,9 @@ class GroupShard:
             )
             self._keep_alive(turn, group, body.member_id)
         elif generation >= 0:
-            is_told = request.version >= committing.GROUP_ID_NOT_FOUND_FROM
+            is_told = request.version >= offset_commit.GROUP_ID_NOT_FOUND_FROM
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION)
-        turn.reply(request.token, committing.commit(turn, body, request.version))
+        turn.reply(request.token, offset_commit.commit(turn, body, request.version))
 
     def _keep_alive(self, turn: Turn, group: AnyGroup, member_id: str) -> None:
         """A commit is a sign of life in a classic group."""
@@ -216,16 +216,16 @@ class GroupShard:
                 raise Refused(ErrorCode.ILLEGAL_GENERATION) if is_stale else refused from None
         elif generation >= 0:
             raise Refused(ErrorCode.ILLEGAL_GENERATION)
-        turn.reply(request.token, committing.commit_in_transaction(turn, self.offsets, body))
+        turn.reply(request.token, offset_commit.commit_in_transaction(turn, self.offsets, body))
 
     def _fetch(self, turn: Turn, request: Request, body: m.OffsetFetchRequest) -> None:
-        asked = fetching.asked_groups(body, request.version)
+        asked = offset_fetch.asked_groups(body, request.version)
         answered = [self.fetch_offsets(each, request.version, body.require_stable) for each in asked]
-        turn.reply(request.token, fetching.fetch_reply(answered, request.version))
+        turn.reply(request.token, offset_fetch.fetch_reply(answered, request.version))
 
     def _describe(self, turn: Turn, request: Request, body: m.DescribeGroupsRequest) -> None:
         described = [
-            describing.describe_classic(each, self.groups.get(each), request.version) for each in body.groups
+            description.describe_classic(each, self.groups.get(each), request.version) for each in body.groups
         ]
         turn.reply(request.token, m.DescribeGroupsResponse(groups=described))
 
@@ -248,7 +248,7 @@ class GroupShard:
         self, asked: m.OffsetFetchRequest.OffsetFetchRequestGroup, version: int, require_stable: bool
     ) -> m.OffsetFetchResponse.OffsetFetchResponseGroup:
         """How far one group has read, by all records that were replayed."""
-        reader = fetching.OffsetReader(
+        reader = offset_fetch.OffsetReader(
             self.shared.image, self.offsets, version=version, require_stable=require_stable
         )
         return reader.read(self.groups.get(asked.group_id), asked)
@@ -256,7 +256,7 @@ class GroupShard:
     def list_groups(
         self, states: Sequence[str] = (), types: Sequence[str] = ()
     ) -> list[m.ListGroupsResponse.ListedGroup]:
-        return describing.list_groups(self.groups.values(), states, types)
+        return description.list_groups(self.groups.values(), states, types)
 
     def history(self, group_id: str) -> list[Rebalance]:
         """Why the group rebalanced, oldest first; empty when it is not known."""

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.coordinators.shard import Effects, Request
-from millpond.coordinators.transactions import ending, initialising, listing, partitions
-from millpond.coordinators.transactions.initialising import Renewal, Shown
+from millpond.coordinators.transactions import outcome, overview, partitions, renewal
 from millpond.coordinators.transactions.records import read_key, read_value, record_of
+from millpond.coordinators.transactions.renewal import Renewal, Shown
 from millpond.coordinators.transactions.replies import for_version, partitions_of, topic_results
 from millpond.coordinators.transactions.states import DECIDED, RESTING, State
 from millpond.coordinators.transactions.timers import Timers
@@ -111,13 +111,13 @@ class TransactionShard:
             case m.EndTxnRequest() as body:
                 return self._end(request, body, wall_ms)
             case m.DescribeTransactionsRequest() as body:
-                states = [listing.describe(each, self.transactions.get(each)) for each in body.transactional_ids]
+                states = [overview.describe(each, self.transactions.get(each)) for each in body.transactional_ids]
                 return self._effects(
                     NOTHING, request.token, m.DescribeTransactionsResponse(transaction_states=states)
                 )
             case m.ListTransactionsRequest() as body:
                 return self._effects(
-                    NOTHING, request.token, listing.list_all(self.transactions.values(), body, wall_ms)
+                    NOTHING, request.token, overview.list_all(self.transactions.values(), body, wall_ms)
                 )
             case _:
                 raise AssertionError(f"{type(request.body).__name__} is not for a transaction coordinator")
@@ -147,10 +147,8 @@ class TransactionShard:
         shown = Shown(body.producer_id, body.producer_epoch) if body.producer_id != NO_ID else None
         timeout_ms = body.transaction_timeout_ms
         if current is None:
-            return initialising.begin(name, timeout_ms, now_ms, self._take_producer_id)
-        verdict = initialising.renew(
-            current, timeout_ms, shown, self._renewals.get(name), now_ms, self._take_producer_id
-        )
+            return renewal.begin(name, timeout_ms, now_ms, self._take_producer_id)
+        verdict = renewal.renew(current, timeout_ms, shown, self._renewals.get(name), now_ms, self._take_producer_id)
         if verdict.steps:
             self._renewals.pop(name, None)
             if shown is not None:
@@ -216,7 +214,7 @@ class TransactionShard:
         if not name:
             verdict = Verdict(ErrorCode.INVALID_REQUEST)
         else:
-            verdict = ending.end(
+            verdict = outcome.end(
                 current,
                 body.producer_id,
                 body.producer_epoch,
@@ -276,7 +274,7 @@ class TransactionShard:
             return Effects()
         if (current.producer_id, current.producer_epoch) != (producer_id, epoch):
             return Effects()
-        return Effects(records=[record_of(ending.complete(current, self._begin(now_ms)))])
+        return Effects(records=[record_of(outcome.complete(current, self._begin(now_ms)))])
 
     def on_time(self, now_ms: int) -> Effects:
         effects = Effects()
@@ -289,7 +287,7 @@ class TransactionShard:
             if now_ms < deadline_ms:
                 self._timers.set(name, deadline_ms)
                 continue
-            verdict = ending.fence(current, wall_ms, self._take_producer_id)
+            verdict = outcome.fence(current, wall_ms, self._take_producer_id)
             if verdict.error:
                 self._timers.set(name, now_ms + ASK_AGAIN_MS)
             else:
@@ -346,7 +344,7 @@ class TransactionShard:
             if each.state in DECIDED and each.partitions:
                 effects.orders.append(self._order(each))
             elif each.state in DECIDED:
-                effects.records.append(record_of(ending.complete(each, wall_ms)))
+                effects.records.append(record_of(outcome.complete(each, wall_ms)))
         return effects
 
     def unload(self, code: ErrorCode) -> Effects:

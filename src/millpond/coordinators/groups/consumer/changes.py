@@ -35,7 +35,7 @@ def subscribe(group: ConsumerGroup, draft: Draft, old: Member, metadata: MemberM
         forget_unused_patterns(draft)
     if is_new or has_changed:
         why = Why.JOINED if is_new else Why.SUBSCRIPTION_CHANGED
-        group.journal.note_member(why, draft.state.members[old.id], now_ms)
+        group.history.note_member(why, draft.state.members[old.id], now_ms)
         turn_epoch(group, draft)
 
 
@@ -51,7 +51,7 @@ def ensure_target(group: ConsumerGroup, draft: Draft, now_ms: int) -> None:
     before = dict(draft.state.targets)
     update_target(draft, group.image, group.settings.assignors)
     assignor = preferred_assignor(draft.state.members.values(), group.settings.assignors)
-    group.journal.retargeted(before, draft.state, assignor, group.image, now_ms)
+    group.history.retargeted(before, draft.state, assignor, group.image, now_ms)
 
 
 def reconcile(group: ConsumerGroup, draft: Draft, member_id: str, owned: Partitions | None, now_ms: int) -> None:
@@ -74,5 +74,5 @@ def remove_members(group: ConsumerGroup, draft: Draft, gone: Iterable[tuple[Memb
     for member, why, detail in gone:
         draft.remove_member(member.id)
         group.watch.forget(member.id)
-        group.journal.note_member(why, member, now_ms, detail)
+        group.history.note_member(why, member, now_ms, detail)
     forget_unused_patterns(draft)

@@ -3,7 +3,7 @@
 Every method that decides (`heartbeat`, the four of the classic protocol, `on_time`, `on_topics_changed`, `on_loaded`)
 reads the durable state and returns records and replies; the replies are already those of the state after the records
 (see `draft`). `replay` of exactly these records, in order, before the next decision, is the only thing that changes
-the durable state. Clocks and the journal are soft and change as decisions are made.
+the durable state. Clocks and the history are soft and change as decisions are made.
 
 - A group that the log does not know yet is made by the shard when a member joins (epoch 0), and dropped again if
   nothing was written (`exists` is false).
@@ -31,7 +31,6 @@ from millpond.coordinators.groups.consumer.classic_members import (
 from millpond.coordinators.groups.consumer.describe import described
 from millpond.coordinators.groups.consumer.draft import Draft
 from millpond.coordinators.groups.consumer.heartbeat import decide_heartbeat, refusal
-from millpond.coordinators.groups.consumer.journal import Journal
 from millpond.coordinators.groups.consumer.members import Member, MemberState
 from millpond.coordinators.groups.consumer.migration import (
     ClassicGroupView,
@@ -41,6 +40,7 @@ from millpond.coordinators.groups.consumer.migration import (
     write_upgrade,
 )
 from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
+from millpond.coordinators.groups.consumer.rebalance_history import ConsumerGroupHistory
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.consumer.state import GroupState
 from millpond.coordinators.groups.consumer.target import metadata_hash, refresh_patterns, subscribed_names
@@ -86,7 +86,7 @@ class ConsumerGroup:
         self.entropy = entropy
         self.state = GroupState()
         self.watch = Watch()
-        self.journal = Journal(history_length)
+        self.history = ConsumerGroupHistory(history_length)
         self.emptied_ms = 0
         """When its last member left, in the coordinator's time."""
 
@@ -104,10 +104,6 @@ class ConsumerGroup:
     @property
     def state_name(self) -> str:
         return self.state.name
-
-    @property
-    def history(self) -> Journal:
-        return self.journal
 
     @property
     def image(self) -> Image:
@@ -250,7 +246,7 @@ class ConsumerGroup:
         if not self.is_empty:
             refresh_patterns(draft, self.patterns, now_ms)
             if metadata_hash(subscribed_names(draft.state), self.image) != draft.state.metadata_hash:
-                self.journal.note_topics(now_ms)
+                self.history.note_topics(now_ms)
                 turn_epoch(self, draft)
         return self._decided(draft, now_ms)
 
@@ -276,5 +272,5 @@ class ConsumerGroup:
 
     def _decided(self, draft: Draft, now_ms: int) -> Effects:
         if draft.records:
-            self.journal.settled(draft.state, now_ms)
+            self.history.settled(draft.state, now_ms)
         return Effects(records=draft.records)

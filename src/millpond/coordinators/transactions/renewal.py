@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from millpond.base.errors import ErrorCode
-from millpond.coordinators.transactions.ending import fence
+from millpond.coordinators.transactions.outcome import fence
 from millpond.coordinators.transactions.states import DECIDED, State
 from millpond.coordinators.transactions.transaction import (
     NO_ID,

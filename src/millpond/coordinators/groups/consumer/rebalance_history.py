@@ -15,7 +15,7 @@ from millpond.coordinators.groups.history import DETAIL_LENGTH_MAX, MOVES_MAX, C
 from millpond.metadata.image import Image
 
 
-class Journal(History):
+class ConsumerGroupHistory(History):
     def note_member(self, why: Why, member: Member, now_ms: int, detail: str = "") -> None:
         metadata = member.metadata
         self.note(

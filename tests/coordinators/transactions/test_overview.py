@@ -2,7 +2,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode as E
 from millpond.base.ids import TopicPartition
-from millpond.coordinators.transactions.listing import describe, list_all
+from millpond.coordinators.transactions.overview import describe, list_all
 from millpond.coordinators.transactions.states import State
 from millpond.coordinators.transactions.transaction import Transaction
 from millpond.wire import messages as m

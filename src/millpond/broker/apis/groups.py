@@ -1,0 +1,40 @@
+"""The APIs that are one question to the coordinator of one group and nothing else, a line each.
+
+OffsetCommit (8), how far a group has read: 5 no retention time · 6 leader epoch · 7 static members · 8 flexible ·
+9 member epochs of the new protocol · 10 topic ids.
+JoinGroup (11), a consumer joins, or comes back after a rebalance began: 1 rebalance timeout · 4 a member id is handed
+out first · 5 static members · 6 flexible · 7 protocol type · 8 a reason · 9 the leader may be told not to assign.
+Heartbeat (12), a member is alive and learns of a rebalance: 1 throttle time · 3 static members · 4 flexible.
+LeaveGroup (13), members leave at once instead of timing out: 1 throttle time · 3 several members, static ones too ·
+4 flexible · 5 a reason.
+SyncGroup (14), the leader hands in the assignment, every member gets its part: 1 throttle time · 3 static members ·
+4 flexible · 5 protocol type and name.
+OffsetDelete (47), forget offsets of topics that the group no longer reads.
+ConsumerGroupHeartbeat (68), join, stay in, and leave by the new protocol (KIP-848): 1 subscription by pattern, the
+client makes its own member id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.group_calls import ask_group
+
+if TYPE_CHECKING:
+    from millpond.broker.broker import Broker
+
+
+def ask(broker: Broker, call: Call, request: Any) -> Outcome:
+    return ask_group(broker, call, request.group_id, request)
+
+
+APIS = (
+    Api(8, "OffsetCommit", (2, 10), ask, lists="topics"),
+    Api(11, "JoinGroup", (0, 9), ask),
+    Api(12, "Heartbeat", (0, 4), ask),
+    Api(13, "LeaveGroup", (0, 5), ask),
+    Api(14, "SyncGroup", (0, 5), ask),
+    Api(47, "OffsetDelete", (0, 0), ask, lists="topics"),
+    Api(68, "ConsumerGroupHeartbeat", (0, 1), ask),
+)
