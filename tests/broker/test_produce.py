@@ -151,7 +151,7 @@ def test_what_the_quick_way_does_not_take_goes_the_general_one(play: Play, versi
     play.send(version, (0, play.batch(b"a")), acks=0)
     play.send(version, (0, None), acks=1)
     assert play.generals == 4
-    unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert play.answers() == [(0, 0), (0, 0), (unknown, -1), (ErrorCode.INVALID_RECORD, -1)]
 
 

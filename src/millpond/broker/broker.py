@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NodeId
@@ -161,10 +162,15 @@ class Broker:
         rack = self._static[node.BROKER_RACK] or None
         return [(self.node_id, host, port, rack)]
 
-    def absence(self, topic: str, index: int) -> ErrorCode:
+    def absence(self, topic: str | UUID, index: int) -> ErrorCode:
         """Why a partition is not open here: it does not exist, or it is offline until the node is repaired."""
-        is_offline = self.image.partition(topic, index) is not None
-        return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        by_name = isinstance(topic, str)
+        known = self.image.topics.get(topic) if isinstance(topic, str) else self.image.topics_by_id.get(topic)
+        if known is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if by_name else ErrorCode.UNKNOWN_TOPIC_ID
+        if not 0 <= index < len(known.partitions):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.KAFKA_STORAGE_ERROR
 
     def partition_error(self, topic: str, index: int) -> ErrorCode:
         """A partition whose log could not be opened has no leader until the node is repaired."""

@@ -42,7 +42,7 @@ from millpond.broker.apis import (
     k75_describe_topic_partitions,
 )
 
-APIS: tuple[Api, ...] = (
+_ALL: tuple[Api, ...] = (
     *groups.APIS,
     k00_produce.API,
     k01_fetch.API,
@@ -80,3 +80,5 @@ APIS: tuple[Api, ...] = (
     k74_list_config_resources.API,
     k75_describe_topic_partitions.API,
 )
+
+APIS = tuple(sorted(_ALL, key=lambda api: api.key))

@@ -286,8 +286,8 @@ def _named_twice(request: m.ProduceRequest) -> Container[tuple[UUID, str, int]]:
 
 def _find(broker: Broker, version: int, name: str, topic_id: UUID, index: int) -> Partition | ErrorCode:
     if version >= TOPIC_IDS_FROM:
-        return broker.partitions.by_id(topic_id, index) or ErrorCode.UNKNOWN_TOPIC_ID
-    return broker.partitions.get(name, index) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return broker.partitions.by_id(topic_id, index) or broker.absence(topic_id, index)
+    return broker.partitions.get(name, index) or broker.absence(name, index)
 
 
 def _refuse_all(request: m.ProduceRequest, code: ErrorCode, message: str) -> Outcome:

@@ -103,8 +103,8 @@ class _Fetch:
         index = wanted.key[2]
         partition = self._partition(wanted)
         if partition is None:
-            code = ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return _failed(index, code), []
+            name, topic_id, _ = wanted.key
+            return _failed(index, self._broker.absence(topic_id if self._by_id else name, index)), []
         try:
             partition.check_leader_epoch(wanted.leader_epoch)
             stable_offset = partition.last_stable_offset

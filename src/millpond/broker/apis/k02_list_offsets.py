@@ -86,7 +86,7 @@ def _list_one(
     )
     partition = broker.partitions.get(topic, wanted.partition_index)
     if partition is None:
-        result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        result.error_code = broker.absence(topic, wanted.partition_index)
         return result
     log = partition.log
     end = partition.last_stable_offset if committed_only else partition.committed_offset

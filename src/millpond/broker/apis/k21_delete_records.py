@@ -50,7 +50,7 @@ def _delete_before(
     partition = broker.partitions.get(topic, index)
     low_watermark, error = -1, ErrorCode.NONE
     if partition is None:
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        error = broker.absence(topic, index)
     else:
         try:
             if topic in COORDINATOR_TOPICS:

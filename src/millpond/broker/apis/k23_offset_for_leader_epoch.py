@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import Refused
 from millpond.broker.api import Api, Call, Outcome
 from millpond.wire import messages as m
 
@@ -33,7 +33,7 @@ def _end_of_epoch(
     reply = m.OffsetForLeaderEpochResponse.EpochEndOffset(partition=wanted.partition, leader_epoch=-1, end_offset=-1)
     partition = broker.partitions.get(topic, wanted.partition)
     if partition is None:
-        reply.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        reply.error_code = broker.absence(topic, wanted.partition)
         return reply
     try:
         partition.check_leader_epoch(wanted.current_leader_epoch)

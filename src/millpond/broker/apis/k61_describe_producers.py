@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.base.errors import ErrorCode
 from millpond.broker.api import Api, Call, Outcome
 from millpond.wire import messages as m
 
@@ -28,7 +27,7 @@ def _describe(broker: Broker, topic: str, index: int) -> m.DescribeProducersResp
     partition = broker.partitions.get(topic, index)
     if partition is None:
         return m.DescribeProducersResponse.PartitionResponse(
-            partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            partition_index=index, error_code=broker.absence(topic, index)
         )
     return m.DescribeProducersResponse.PartitionResponse(
         partition_index=index,
