@@ -81,9 +81,15 @@ class Names(NamedTuple):
 
     far: set[str]
     near: dict[Path, set[str]]
+    beginnings: set[str]
+    """Of names that are put together: `f"_fault_{kind}"`."""
 
     def has(self, found: Definition) -> bool:
-        return found.name in self.far or found.name in self.near.get(found.path, ())
+        return (
+            found.name in self.far
+            or found.name in self.near.get(found.path, ())
+            or found.name.startswith(tuple(self.beginnings))
+        )
 
 
 def faults() -> Iterator[str]:
@@ -156,16 +162,24 @@ def _is_handed_over(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
 
 def names_in(tops: tuple[str, ...]) -> Names:
     """All names that these files, and those in these folders, use; definitions left aside."""
-    names = Names(set(), {})
+    names = Names(set(), {}, set())
     for top in tops:
         files = [ROOT / top] if (ROOT / top).is_file() else sorted((ROOT / top).rglob("*.py*"))
         for path in files:
             if path.suffix == ".py":
                 names.near[path] = set()
                 _collect(tree(path), names.near[path], names.far)
+                names.beginnings.update(_beginnings(tree(path)))
             elif path.suffix in (".pyx", ".toml"):
                 names.far.update(_WORD.findall(path.read_text()))
     return names
+
+
+def _beginnings(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.JoinedStr(values=[ast.Constant(value=str(text)), *_]) if text.isidentifier() and text[-1] == "_":
+                yield text
 
 
 def _collect(tree: ast.AST, near: set[str], far: set[str]) -> None:
