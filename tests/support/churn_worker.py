@@ -46,10 +46,12 @@ class Worker:
         """By partition: the offset after the last record, when that is not committed yet."""
         self._runs: dict[int, list[int]] = {}
         """By partition: generation, first and last offset of records that are not written down yet."""
-        timeouts = {"max_poll_interval_ms": max(10_000, session_ms)}
+        # To standard error, which the campaign keeps when something is wrong: what the broker answered to OffsetFetch
+        # and ListOffsets, every reset of an offset and why. Nobody could say afterwards why one began at record 0.
+        more: dict[str, object] = {"max_poll_interval_ms": max(10_000, session_ms), "debug": "cgrp,topic,consumer"}
         if protocol != "consumer":
-            timeouts |= {"session_timeout_ms": session_ms, "heartbeat_interval_ms": session_ms // 10}
-        self.consumer = Consumer(settings_for(bootstrap, group, protocol, **timeouts))
+            more |= {"session_timeout_ms": session_ms, "heartbeat_interval_ms": session_ms // 10}
+        self.consumer = Consumer(settings_for(bootstrap, group, protocol, **more))
         self.consumer.subscribe([topic], on_assign=self.on_assign, on_revoke=self.on_revoke, on_lost=self.on_lost)
 
     def say(self, *words: object) -> None:

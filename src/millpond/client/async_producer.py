@@ -7,9 +7,8 @@ import time
 from typing import Any, Unpack
 
 from millpond.client.errors import BufferFull
-from millpond.client.inner_producer import Acks
-from millpond.client.message import Delivery, HeadersGiven
-from millpond.client.producer import Producer, ProducerGiven, WhenFull
+from millpond.client.message import Delivery
+from millpond.client.producer import Producer, ProducerGiven, SendGiven, WhenFull
 
 ROOM_CHECK_SECONDS = 0.005
 
@@ -30,42 +29,19 @@ class AsyncProducer:
         self._full_timeout_s = full_timeout_s
 
     async def send(
-        self,
-        topic: str,
-        value: Any = None,
-        key: str | bytes | None = None,
-        *,
-        headers: HeadersGiven = (),
-        acks: Acks | None = None,
-        partition: int | None = None,
-        timestamp_ms: int = 0,
+        self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendGiven]
     ) -> Delivery:
         """Where the record is, once it is acknowledged."""
-        return await (
-            await self.queue(
-                topic, value, key, headers=headers, acks=acks, partition=partition, timestamp_ms=timestamp_ms
-            )
-        )
+        return await (await self.queue(topic, value, key, **given))
 
     async def queue(
-        self,
-        topic: str,
-        value: Any = None,
-        key: str | bytes | None = None,
-        *,
-        headers: HeadersGiven = (),
-        acks: Acks | None = None,
-        partition: int | None = None,
-        timestamp_ms: int = 0,
+        self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendGiven]
     ) -> asyncio.Future[Delivery]:
-        """Wait only for room in the buffer; the future has the record's place."""
+        """Wait only for room in the buffer; the future says where the record is."""
         deadline = time.monotonic() + self._full_timeout_s
         while True:
             try:
-                future = self._producer.try_send(
-                    topic, value, key, headers=headers, acks=acks, partition=partition, timestamp_ms=timestamp_ms
-                )
-                return asyncio.wrap_future(future)
+                return asyncio.wrap_future(self._producer.try_send(topic, value, key, **given))
             except BufferFull:
                 if not self._block or time.monotonic() > deadline:
                     raise

@@ -106,7 +106,7 @@ class Consumer:
         self._restarts: list[RawPartition] = []
         """Taken away and given back while records were being popped."""
         self._failure: BaseException | None = None
-        """What a callback raised, or librdkafka said, until whoever called can be told."""
+        """What a callback raised, or librdkafka said, until whoever called can hear it."""
         self._ended: set[TopicPartition] = set()
         """Partitions whose end was reached and from which nothing came since."""
         self._closed = False
@@ -212,8 +212,8 @@ class Consumer:
     def committed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int | None]:
         """The group's committed offsets; None where there is none."""
         asked = self._raws(partitions)
-        found = self._ask("the committed offsets", lambda: self.raw.committed(asked, timeout=ANSWER_SECONDS))
-        return {_name_of(each): each.offset if each.offset >= 0 else None for each in found}
+        answer = self._ask("the committed offsets", lambda: self.raw.committed(asked, timeout=ANSWER_SECONDS))
+        return {_name_of(each): each.offset if each.offset >= 0 else None for each in answer}
 
     # Moving about
 
@@ -251,8 +251,8 @@ class Consumer:
         """The offset after the last record handed out; None before the first."""
         if partition in self._handed_out:
             return self._handed_out[partition]
-        found: int = self.raw.position([RawPartition(*partition)])[0].offset
-        return found if found >= 0 else None
+        offset: int = self.raw.position([RawPartition(*partition)])[0].offset
+        return offset if offset >= 0 else None
 
     def lag(self) -> dict[TopicPartition, int]:
         """Records between where this consumer is and the end, for each partition it has."""
@@ -269,11 +269,11 @@ class Consumer:
 
     def _bounds(self, partition: TopicPartition) -> tuple[int, int]:
         """The first offset of a partition, and the one after the last."""
-        found: tuple[int, int] = self._ask(
+        bounds: tuple[int, int] = self._ask(
             f"the ends of {partition.folder}",
             lambda: self.raw.get_watermark_offsets(RawPartition(*partition), timeout=ANSWER_SECONDS),
         )
-        return found
+        return bounds
 
     def is_at_end(self) -> bool:
         """Whether everything that there is has been handed out, from at least one partition."""
@@ -474,14 +474,14 @@ class Consumer:
         if not partitions:
             return []
         asked = [RawPartition(each.topic, each.partition, when_ms) for each in partitions]
-        found: list[RawPartition] = self._ask(
+        answer: list[RawPartition] = self._ask(
             "the offsets of a time", lambda: self.raw.offsets_for_times(asked, timeout=ANSWER_SECONDS)
         )
         return [
             RawPartition(
                 each.topic, each.partition, each.offset if each.offset >= 0 else self._bounds(_name_of(each))[1]
             )
-            for each in found
+            for each in answer
         ]
 
     def _raws(self, partitions: Iterable[TopicPartition] | None) -> list[RawPartition]:
@@ -491,7 +491,9 @@ class Consumer:
         try:
             return call()
         except KafkaException as fault:
-            raise Timeout(f"nobody told {what}: {advice_on(fault.args[0])}", code=fault.args[0].code()) from fault
+            raise Timeout(
+                f"the cluster did not say {what}: {advice_on(fault.args[0])}", code=fault.args[0].code()
+            ) from fault
 
     def _check_open(self) -> None:
         if self._closed:
@@ -513,7 +515,7 @@ _HOPELESS = frozenset(
 def _settings(
     group: str | None, from_: From, protocol: Protocol, instance: str | None, isolation: str, session_timeout_s: float
 ) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    chosen: dict[str, Any] = {
         "group.id": group or "none",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -525,15 +527,15 @@ def _settings(
         "partition.assignment.strategy": "cooperative-sticky",
     }
     if instance:
-        told["group.instance.id"] = instance
+        chosen["group.instance.id"] = instance
     if group is None:
-        return told
+        return chosen
     if protocol == "consumer":
         # The broker chooses the session's length and the assignor in this protocol.
-        del told["partition.assignment.strategy"]
-        return told | {"group.protocol": "consumer"}
+        del chosen["partition.assignment.strategy"]
+        return chosen | {"group.protocol": "consumer"}
     session_ms = int(session_timeout_s * 1000)
-    return told | {"session.timeout.ms": session_ms, "heartbeat.interval.ms": min(3000, max(session_ms // 3, 1))}
+    return chosen | {"session.timeout.ms": session_ms, "heartbeat.interval.ms": min(3000, max(session_ms // 3, 1))}
 
 
 def _name_of(raw: RawPartition) -> TopicPartition:

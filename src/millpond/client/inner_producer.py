@@ -26,7 +26,7 @@ STEP_BACK_SECONDS = 0.005
 SENDS_PER_READ = 200
 
 
-class Lane:
+class InnerProducer:
     """The way of all records with one level of acknowledgement."""
 
     def __init__(self, raw: RawProducer) -> None:

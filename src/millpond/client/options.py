@@ -1,4 +1,4 @@
-"""Everything that a worker is told, checked in one place."""
+"""All options of a worker, checked in one place."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Options:
     from_: From = "earliest"
     protocol: Protocol = "classic"
     instance: str | None = None
-    """A name that stays through restarts: the group keeps the place, and an open transaction ends at once."""
+    """A name that stays through restarts: the group keeps its partitions, and an open transaction ends at once."""
     session_timeout_s: float = 45.0
     transaction_timeout_s: float = 10.0
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -85,7 +85,7 @@ def registry_decoder(deserializer: Callable[[Any, Any], Any]) -> Decoder:
 def _checked(message: Message, kind: type) -> Any:
     value = message.json()
     if not isinstance(value, kind):
-        raise DecodeFailed(f"{message}: expected a {kind.__name__}, found a {type(value).__name__}")
+        raise DecodeFailed(f"{message}: expected a {kind.__name__}, not a {type(value).__name__}")
     return value
 
 

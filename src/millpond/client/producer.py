@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from threading import Lock
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 from confluent_kafka import KafkaException
 from confluent_kafka import Producer as RawProducer
 
 from millpond.client.connection import common_settings, make
 from millpond.client.errors import BufferFull, Closed, ConfigError, SendFailed, Timeout, UnknownTopic, advice_on
-from millpond.client.inner_producer import Acks, Lane
+from millpond.client.inner_producer import Acks, InnerProducer
 from millpond.client.message import Delivery, HeadersGiven, header_list, key_bytes
 from millpond.client.partitioner import Partitioner, RoundRobin
 from millpond.client.payloads import Serializer, encode
@@ -45,6 +45,15 @@ class ProducerGiven(TypedDict, total=False):
     buffer_bytes: int
     delivery_timeout_s: float
     settings: Mapping[str, Any] | None
+
+
+class SendGiven(TypedDict, total=False):
+    """What `send` takes beside topic, value and key."""
+
+    headers: HeadersGiven
+    acks: Acks | None
+    partition: int | None
+    timestamp_ms: int
 
 
 class Producer:
@@ -91,43 +100,27 @@ class Producer:
             "delivery.timeout.ms": int(delivery_timeout_s * 1000),
         }
         self._settings |= dict(settings or {})
-        self._lanes: dict[Acks, Lane] = {}
+        self._inners: dict[Acks, InnerProducer] = {}
         self._lock = Lock()
         self._closed = False
         self._partitions: dict[str, tuple[float, int]] = {}
 
     def send(
-        self,
-        topic: str,
-        value: Any = None,
-        key: str | bytes | None = None,
-        *,
-        headers: HeadersGiven = (),
-        acks: Acks | None = None,
-        partition: int | None = None,
-        timestamp_ms: int = 0,
+        self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendGiven]
     ) -> Future[Delivery]:
-        """Queue a record; the future has its place once it is acknowledged, or SendFailed."""
-        return self._send(topic, value, key, headers, acks, partition, timestamp_ms, self._when_full == "block")
+        """Queue a record; the future says where it is once it is acknowledged, or is SendFailed."""
+        return self._send(topic, value, key, self._when_full == "block", **given)
 
     def try_send(
-        self,
-        topic: str,
-        value: Any = None,
-        key: str | bytes | None = None,
-        *,
-        headers: HeadersGiven = (),
-        acks: Acks | None = None,
-        partition: int | None = None,
-        timestamp_ms: int = 0,
+        self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendGiven]
     ) -> Future[Delivery]:
         """Like `send`, but never waits: BufferFull when there is no room now."""
-        return self._send(topic, value, key, headers, acks, partition, timestamp_ms, False)
+        return self._send(topic, value, key, False, **given)
 
     def flush(self, timeout_s: float = 60.0) -> None:
         """Return when everything sent so far is acknowledged or has failed; Timeout when that takes too long."""
         deadline = time.monotonic() + timeout_s
-        left = sum(lane.flush(max(deadline - time.monotonic(), 0.0)) for lane in list(self._lanes.values()))
+        left = sum(inner.flush(max(deadline - time.monotonic(), 0.0)) for inner in list(self._inners.values()))
         if left:
             raise Timeout(
                 f"{left} records are still unacknowledged after {timeout_s:g} s: check that the cluster is up, or "
@@ -143,8 +136,8 @@ class Producer:
         try:
             self.flush(timeout_s)
         finally:
-            for lane in self._lanes.values():
-                lane.close()
+            for inner in self._inners.values():
+                inner.close()
 
     def partitions(self, topic: str) -> int:
         """How many partitions the topic has."""
@@ -152,18 +145,18 @@ class Producer:
         if known and known[0] > time.monotonic():
             return known[1]
         try:
-            found = self._lane(self.acks).raw.list_topics(topic, timeout=METADATA_SECONDS).topics[topic]
+            known_topic = self._inner(self.acks).raw.list_topics(topic, timeout=METADATA_SECONDS).topics[topic]
         except KafkaException as fault:
-            raise Timeout(f"nobody told the partitions of {topic!r}: {advice_on(fault.args[0])}") from fault
-        if found.error is not None or not found.partitions:
+            raise Timeout(f"the partitions of {topic!r} are not known: {advice_on(fault.args[0])}") from fault
+        if known_topic.error is not None or not known_topic.partitions:
             raise UnknownTopic(f"topic {topic!r} does not exist; create it first")
-        count = len(found.partitions)
+        count = len(known_topic.partitions)
         self._partitions[topic] = (time.monotonic() + PARTITIONS_KNOWN_FOR_S, count)
         return count
 
     def buffered(self) -> int:
         """Records that wait for their acknowledgement, and reports that wait to be read: about, not exactly."""
-        return sum(len(lane.raw) for lane in list(self._lanes.values()))
+        return sum(len(inner.raw) for inner in list(self._inners.values()))
 
     def __enter__(self) -> Producer:
         return self
@@ -176,15 +169,16 @@ class Producer:
         topic: str,
         value: Any,
         key: str | bytes | None,
-        headers: HeadersGiven,
-        acks: Acks | None,
-        partition: int | None,
-        timestamp_ms: int,
         block: bool,
+        *,
+        headers: HeadersGiven = (),
+        acks: Acks | None = None,
+        partition: int | None = None,
+        timestamp_ms: int = 0,
     ) -> Future[Delivery]:
         if self._closed:
             raise Closed("this producer is closed: make a new one")
-        lane = self._lane(self.acks if acks is None else _acks(acks))
+        inner = self._inner(self.acks if acks is None else _acks(acks))
         plain_key = key_bytes(key)
         if partition is None and self._partitioner is not None:
             partition = self._chosen(topic, plain_key, self._partitioner)
@@ -193,7 +187,7 @@ class Producer:
         deadline = time.monotonic() + self._full_timeout_s if block else 0.0
         while True:
             try:
-                lane.produce(
+                inner.produce(
                     future,
                     topic,
                     payload,
@@ -204,9 +198,9 @@ class Producer:
                 )
                 return future
             except BufferError:
-                if not block or not lane.wait_for_room(deadline):
+                if not block or not inner.wait_for_room(deadline):
                     raise BufferFull(
-                        f"{len(lane.raw)} records wait to be acknowledged and the buffer is full"
+                        f"{len(inner.raw)} records wait to be acknowledged and the buffer is full"
                         + (f" for {self._full_timeout_s:g} s" if block else "")
                         + ": send slower, raise buffer_records or buffer_bytes, or drop what can be lost",
                         retriable=True,
@@ -215,15 +209,16 @@ class Producer:
                 error = fault.args[0]
                 raise SendFailed(f"{topic}: {advice_on(error)}", code=error.code()) from fault
 
-    def _lane(self, acks: Acks) -> Lane:
-        lane = self._lanes.get(acks)
-        if lane is None:
+    def _inner(self, acks: Acks) -> InnerProducer:
+        inner = self._inners.get(acks)
+        if inner is None:
             with self._lock:
-                lane = self._lanes.get(acks)
-                if lane is None:
+                inner = self._inners.get(acks)
+                if inner is None:
                     own = {"acks": acks, "enable.idempotence": acks == "all"}
-                    lane = self._lanes[acks] = Lane(make(RawProducer, own | self._settings | {"acks": acks}))
-        return lane
+                    inner = InnerProducer(make(RawProducer, own | self._settings | {"acks": acks}))
+                    self._inners[acks] = inner
+        return inner
 
     def _chosen(self, topic: str, key: bytes | None, partitioner: Partitioner) -> int:
         count = self.partitions(topic)

@@ -39,20 +39,20 @@ class Sent(Future[Delivery]):
                     self._made = Condition()
         return self._made
 
-    def fulfil(self, place: Delivery) -> None:
-        if not self._finished_alone(place, None) and self.set_running_or_notify_cancel():
-            self.set_result(place)
+    def fulfil(self, delivery: Delivery) -> None:
+        if not self._finished_alone(delivery, None) and self.set_running_or_notify_cancel():
+            self.set_result(delivery)
 
     def fail(self, error: BaseException) -> None:
         if not self._finished_alone(None, error) and self.set_running_or_notify_cancel():
             self.set_exception(error)
 
-    def _finished_alone(self, place: Delivery | None, error: BaseException | None) -> bool:
+    def _finished_alone(self, delivery: Delivery | None, error: BaseException | None) -> bool:
         """Whether nobody had asked, so that setting the state was all there was to do."""
         with _MAKING:
             if self._made is not None:
                 return False
-            self._result = place
+            self._result = delivery
             self._exception = error
             self._state = _FINISHED
             return True
