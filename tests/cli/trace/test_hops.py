@@ -88,3 +88,8 @@ def test_any_chart_fits_its_width_and_every_hop_has_a_bar(
     lines = chart(make_budget(records, twins, "replicate"), width)
     assert all(len(line) <= width for line in lines)
     assert sum(line[-1:] in "▏▎▍▌▋▊▉█" and bool(line) for line in lines) == 7
+
+
+def test_times_that_no_clock_can_tell_apart_from_none() -> None:
+    lines = chart(make_budget([Times(0.0, 0.0, 0.0, 0.0, 5e-324, 0.0, 0.0)], [0.0], "replicate"), 80)
+    assert sum(line[-1:] in "▏▎▍▌▋▊▉█" and bool(line) for line in lines) == 7

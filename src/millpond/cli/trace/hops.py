@@ -128,7 +128,8 @@ def chart(budget: Budget, width: int) -> list[str]:
     head = "".ljust(NAME_WIDTH) + "".join(name.rjust(NUMBER_WIDTH) for name in ("p50", "p99", "worst")) + "  ms"
     room = max(8, width - NAME_WIDTH - 3 * NUMBER_WIDTH - 4)
     end_ms = max(hop.begins_ms + hop.p50_ms for hop in budget.hops)
-    scale = room / end_ms if end_ms > 0 else 0.0
+    # Less than a clock can tell apart is nothing: by the smallest of floats one cannot divide.
+    scale = room / end_ms if end_ms > 1e-9 else 0.0
     lines = [head]
     was_joined = False
     for hop in budget.hops:
