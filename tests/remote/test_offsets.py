@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Wanted
 
-from millpond.base.ids import TopicPartition as Place
+from millpond.base.ids import TopicPartition
 from millpond.client.errors import UnknownTopic
 from millpond.remote import offsets
 from millpond.remote.cluster import Cluster
@@ -27,7 +28,7 @@ def filled(node: Node, topic: str) -> str:
 
 
 def test_begin_end_and_times(node: Node, filled: str) -> None:
-    full, empty = Place(filled, 0), Place(filled, 1)
+    full, empty = TopicPartition(filled, 0), TopicPartition(filled, 1)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         delete_records(node.bootstrap, filled, 0, 3)
         assert offsets.earliest(cluster, [full, empty]) == {full: 3, empty: 0}
@@ -45,7 +46,7 @@ def test_an_open_transaction_holds_back_who_reads_committed(node: Node, filled: 
     producer.begin_transaction()
     producer.produce(filled, b"open", partition=0)
     producer.flush()
-    partition = Place(filled, 0)
+    partition = TopicPartition(filled, 0)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         assert offsets.latest(cluster, [partition], "read_committed") == {partition: 10}
         assert offsets.latest(cluster, [partition]) == {partition: 11}
@@ -56,13 +57,13 @@ def test_an_open_transaction_holds_back_who_reads_committed(node: Node, filled: 
 
 def test_a_group_without_members_keeps_what_is_committed(node: Node, filled: str) -> None:
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
-        offsets.commit_group(cluster, f"{filled}-group", {Place(filled, 0): 7, Place(filled, 1): 0})
+        offsets.commit_group(cluster, f"{filled}-group", {TopicPartition(filled, 0): 7, TopicPartition(filled, 1): 0})
     consumer = Consumer({"bootstrap.servers": node.bootstrap, "group.id": f"{filled}-group"})
-    committed = consumer.committed([TopicPartition(filled, 0), TopicPartition(filled, 1)], 10)
+    committed = consumer.committed([Wanted(filled, 0), Wanted(filled, 1)], 10)
     consumer.close()
     assert [each.offset for each in committed] == [7, 0]
 
 
 def test_a_topic_that_is_not_there_is_named(node: Node) -> None:
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster, pytest.raises(UnknownTopic, match="'missing'"):
-        offsets.latest(cluster, [Place("missing", 0)])
+        offsets.latest(cluster, [TopicPartition("missing", 0)])

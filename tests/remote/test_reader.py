@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import OffsetsGone
-from millpond.remote.reader import RawBatch, read_range
+from millpond.remote.reader import RawBatch, first_records, read_range, read_records
 from millpond.wire import kernel
 from support.node import Node
 from support.topics import create_topic, delete_records
@@ -114,3 +114,33 @@ def test_a_node_that_dies_in_the_middle_is_waited_for(make_node: Callable[..., N
         node.restart(crash=True)
         found += rows(reader, 0, 2000)
     assert [offset for offset, _ in found] == list(range(2000))
+
+
+def test_the_first_records_of_many_partitions(node: Node, topic: str) -> None:
+    """Markers and aborted records are passed over; where nothing is, nothing comes back."""
+    create_topic(node.bootstrap, topic, 80)
+    plain = Producer({"bootstrap.servers": node.bootstrap})
+    for index in range(70):
+        plain.produce(topic, b"plain %d" % index, partition=index)
+    plain.flush()
+    producer = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": f"{topic}-t"})
+    producer.init_transactions(10)
+    for value, end in ((b"aborted", producer.abort_transaction), (b"committed", producer.commit_transaction)):
+        producer.begin_transaction()
+        producer.produce(topic, value, partition=70)
+        producer.flush()
+        end(10)
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        starts = {TopicPartition(topic, index): 0 for index in range(80)}
+        committed = first_records(cluster, starts, isolation="read_committed")
+        assert {each.partition: record.value for each, record in committed.items()} == {
+            **{index: b"plain %d" % index for index in range(70)},
+            70: b"committed",
+        }
+        seventy = TopicPartition(topic, 70)
+        assert first_records(cluster, {seventy: 0})[seventy].value == b"aborted"
+        # Offsets 1 and 3 are markers; 4 is the end, 99 is beyond it.
+        for start, offsets in ((1, [2]), (3, []), (4, []), (99, [])):
+            assert [each.offset for each in first_records(cluster, {seventy: start}).values()] == offsets
+        assert [each.offset for each in read_records(cluster, seventy, 0, 4)] == [0, 2]
+        assert [each.offset for each in read_records(cluster, seventy, 0, 4, isolation="read_committed")] == [2]

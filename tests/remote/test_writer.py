@@ -14,12 +14,15 @@ from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.client.errors import Fenced, SendFailed
 from millpond.remote.cluster import Cluster
+from millpond.remote.offsets import latest
+from millpond.remote.reader import read_records
 from millpond.remote.transactions import Fate, end, fate, init_producer
 from millpond.remote.writer import BatchWriter
 from millpond.wire import kernel
 from millpond.wire import messages as m
 from millpond.wire.batch import read_header
 from millpond.wire.compression import ZSTD
+from millpond.wire.records import Record
 from support.node import Node
 from support.raw import Raw
 from support.raw_transactions import committed_values
@@ -256,3 +259,26 @@ def test_a_new_leader_is_sent_to_when_the_old_one_has_answered() -> None:
         assert newer.sequences == []
         writer.flush()
     assert (older.sequences, newer.sequences) == ([0], [1])
+
+
+def test_several_transactions_of_one_identity_and_records_that_need_several_batches(node: Node, topic: str) -> None:
+    create_topic(node.bootstrap, topic, 2)
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
+        identity = init_producer(cluster, f"{topic}-t", 60_000)
+        with BatchWriter(cluster, transactional=identity) as writer:
+            for turn, commit in enumerate((True, False, True)):
+                writer.begin_transaction()
+                large = [Record(0, 1_000 + turn, None, b"%d" % turn + bytes(400_000)) for _ in range(5)]
+                writer.append_records(zero, large)
+                writer.append_records(one, [Record(0, 1_000, b"k", b"%d" % turn, (("h", None),))])
+                writer.flush()
+                end(cluster, identity, commit=commit)
+        ends = {each: latest(cluster, [each], "read_committed")[each] for each in (zero, one)}
+        large_ones = list(read_records(cluster, zero, 0, ends[zero], isolation="read_committed"))
+        assert [(each.value or b"")[:1] for each in large_ones] == [b"0"] * 5 + [b"2"] * 5
+        assert {each.timestamp for each in large_ones} == {1_000, 1_002}
+        small_ones = list(read_records(cluster, one, 0, ends[one], isolation="read_committed"))
+        assert [(each.key, each.value, each.headers) for each in small_ones] == [
+            (b"k", b"0", (("h", None),)), (b"k", b"2", (("h", None),))
+        ]  # fmt: skip

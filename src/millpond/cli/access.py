@@ -24,6 +24,18 @@ DEFAULT_PORT: Final = 9092
 PROBE_SECONDS: Final = 3.0
 ANSWER_SECONDS: Final = 15.0
 
+COMMON: Final[Mapping[str, object]] = {
+    "client.id": "millpond",
+    "socket.timeout.ms": 10_000,
+    "socket.connection.setup.timeout.ms": 5_000,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1_000,
+    # What matters comes back as an error; the library's own lines on standard error would only repeat it.
+    "log_level": 0,
+    "error_cb": lambda _: None,
+}
+"""What every client of librdkafka is told."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
@@ -53,7 +65,7 @@ class Access:
             raise click.UsageError(sentence(str(fault))) from None
         if self.extras.keys() - SETTINGS:
             # The same settings may serve `consume` and `produce`; a name that not even the library knows is a slip.
-            self.producer()
+            self.producer({})
         self._probe()
         try:
             with cluster:
@@ -63,42 +75,24 @@ class Access:
         except RemoteError as fault:
             raise Failed(f"A broker's answer makes no sense: {sentence(str(fault))}") from fault
 
-    def producer(self, **settings: object) -> Producer:
+    def producer(self, settings: Mapping[str, object]) -> Producer:
         from confluent_kafka import Producer
 
         return self._made(Producer, settings)
 
-    def consumer(self, **settings: object) -> Consumer:
+    def consumer(self, settings: Mapping[str, object]) -> Consumer:
         from confluent_kafka import Consumer
 
         return self._made(Consumer, settings)
 
-    def _made(self, kind: Callable[[Any], T], settings: Mapping[str, object] | None = None) -> T:
+    def _made(self, kind: Callable[[Any], T], settings: Mapping[str, object]) -> T:
         from confluent_kafka import KafkaException
 
-        # The names of callbacks are the only ones with an underscore of their own.
-        dotted = {
-            name if name.endswith("_cb") else name.replace("_", "."): value
-            for name, value in (settings or {}).items()
-        }
         self._probe()
         try:
-            return kind(self._common() | dotted | dict(self.extras))
+            return kind({**COMMON, "bootstrap.servers": self.bootstrap, **settings, **self.extras})
         except KafkaException as refusal:
             raise click.UsageError(f"The client library refused a setting: {refusal.args[0].str()}") from None
-
-    def _common(self) -> dict[str, object]:
-        return {
-            "bootstrap.servers": self.bootstrap,
-            "client.id": "millpond",
-            "socket.timeout.ms": 10_000,
-            "socket.connection.setup.timeout.ms": 5_000,
-            "reconnect.backoff.ms": 50,
-            "reconnect.backoff.max.ms": 1_000,
-            # What matters comes back as an error; the library's own lines on standard error would only repeat it.
-            "log_level": 0,
-            "error_cb": lambda _: None,
-        }
 
     def _probe(self) -> None:
         """A client would try for as long as it is given: a plain connect knows at once that nobody is there."""

@@ -107,17 +107,19 @@ def command(
 
 def _consumer(access: Access, follow: bool) -> Consumer:
     return access.consumer(
-        # librdkafka insists on a name; no group comes into being, because nothing is subscribed or committed.
-        group_id="millpond-consume",
-        enable_auto_commit=False,
-        enable_auto_offset_store=False,
-        enable_partition_eof=not follow,
-        auto_offset_reset="error",
-        fetch_wait_max_ms=500 if follow else 100,
-        queued_min_messages=50_000,
-        # With its queue full the library rests for a second, unless told otherwise.
-        fetch_queue_backoff_ms=10,
-        queued_max_messages_kbytes=64 * 1024,
+        {
+            # librdkafka insists on a name; no group comes into being, because nothing is subscribed or committed.
+            "group.id": "millpond-consume",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": not follow,
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 500 if follow else 100,
+            "queued.min.messages": 50_000,
+            # With its queue full the library rests for a second, unless told otherwise.
+            "fetch.queue.backoff.ms": 10,
+            "queued.max.messages.kbytes": 64 * 1024,
+        }
     )
 
 

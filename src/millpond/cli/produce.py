@@ -77,14 +77,16 @@ def command(
 
 def _producer(access: Access, acks: str, compression: str) -> Producer:
     return access.producer(
-        acks=acks,
-        compression_type=compression,
-        # With all acknowledgements at hand a retry need not double or reorder anything.
-        enable_idempotence=acks == "all",
-        message_timeout_ms=MESSAGE_SECONDS_MAX * 1000,
-        linger_ms=5,
-        delivery_report_only_error=True,
-        queue_buffering_max_messages=200_000,
+        {
+            "acks": acks,
+            "compression.type": compression,
+            # With all acknowledgements at hand a retry need not double or reorder anything.
+            "enable.idempotence": acks == "all",
+            "message.timeout.ms": MESSAGE_SECONDS_MAX * 1000,
+            "linger.ms": 5,
+            "delivery.report.only.error": True,
+            "queue.buffering.max.messages": 200_000,
+        }
     )
 
 

@@ -104,12 +104,6 @@ class BrokerConnection:
         assert key is not None
         self._send(key, self.version(type(request), newest), request, answer)
 
-    def tell(self, request: m.Message, *, newest: int | None = None) -> None:
-        """Send what has no answer, as a Produce with acks=0."""
-        key = request.API_KEY
-        assert key is not None
-        self._send(key, self.version(type(request), newest), request, None)
-
     def receive(self, answer: type[R], *, seconds: float | None = None) -> R:
         """The answer to the oldest question that has none. `seconds` is for a broker that was asked to wait."""
         correlation, key, version, expected = self._waiting.popleft()
@@ -193,12 +187,11 @@ class BrokerConnection:
                 )
             said = conversation.next(bytes(reply.auth_bytes))
 
-    def _send(self, key: int, version: int, request: m.Message, answer: type[m.Message] | None) -> None:
+    def _send(self, key: int, version: int, request: m.Message, answer: type[m.Message]) -> None:
         self._correlation = (self._correlation + 1) & 0x7FFFFFFF
         head = encode_request_header(key, version, self._correlation, self._client_id)
         body = request.encode(version)
-        if answer is not None:
-            self._waiting.append((self._correlation, key, version, answer))
+        self._waiting.append((self._correlation, key, version, answer))
         try:
             self._socket.settimeout(self._answer_seconds)
             self._socket.sendall(_PREFIX.pack(len(head) + len(body)) + head + body)

@@ -12,10 +12,12 @@ from typing import Final
 
 from millpond.admin.topics import create_topic
 from millpond.base.errors import RemoteError
+from millpond.base.ids import TopicPartition
 from millpond.cli.errors import Failed
 from millpond.cli.plan.sizing import Engine
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import ClientError, check
+from millpond.remote.reader import FETCH_NEWEST, fetch_request
 from millpond.testing.process_node import NodeEnded, ProcessNode
 from millpond.wire import messages as m
 from millpond.wire.header import encode_request_header
@@ -32,7 +34,6 @@ SMALL_VALUE_BYTES: Final = 100
 IN_FLIGHT: Final = 8
 CALL_SECONDS: Final = 30.0
 PRODUCE_VERSION: Final = 9
-FETCH_VERSION: Final = 12
 _LENGTH: Final = struct.Struct(">i")
 
 
@@ -60,7 +61,10 @@ def _measure(
     pipe: _Pipe, cpu: Callable[[], float], produce_large: m.Message, produce_small: m.Message, seconds: float
 ) -> Engine:
     large, small = _framed(produce_large, PRODUCE_VERSION), _framed(produce_small, PRODUCE_VERSION)
-    fetch = _framed(_fetch(LARGE, BATCH_BYTES + 200_000), FETCH_VERSION)
+    wanted = fetch_request(
+        TopicPartition(LARGE, 0), 0, "read_uncommitted", fetch_bytes=BATCH_BYTES + 200_000, wait_ms=500
+    )
+    fetch = _framed(wanted, FETCH_NEWEST)
     rates = [
         _rate(cpu, lambda: pipe.repeat(large, seconds, WRITTEN_BYTES_MAX // len(large)), len(large)),
         _rate(cpu, lambda: pipe.repeat(fetch, seconds), len(large)),
@@ -154,14 +158,3 @@ def _produce(topic: str, batch: bytes) -> m.ProduceRequest:
     data = m.ProduceRequest.PartitionProduceData(index=0, records=batch)
     topics = [m.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
     return m.ProduceRequest(acks=1, timeout_ms=30_000, topic_data=topics)
-
-
-def _fetch(topic: str, bytes_max: int) -> m.FetchRequest:
-    wanted = m.FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=bytes_max)
-    return m.FetchRequest(
-        max_wait_ms=500,
-        min_bytes=1,
-        max_bytes=bytes_max,
-        session_epoch=-1,
-        topics=[m.FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
-    )

@@ -136,11 +136,13 @@ class _Sender:
         self._sums: dict[str, tuple[float, int]] = {}
         self._reports = 0
         self._producer = access.producer(
-            acks=acks,
-            linger_ms=linger_ms,
-            message_timeout_ms=int(ANSWER_SECONDS * 1000),
-            statistics_interval_ms=STATISTICS_MS,
-            stats_cb=self._on_statistics,
+            {
+                "acks": acks,
+                "linger.ms": linger_ms,
+                "message.timeout.ms": int(ANSWER_SECONDS * 1000),
+                "statistics.interval.ms": STATISTICS_MS,
+                "stats_cb": self._on_statistics,
+            }
         )
 
     def send(self, value: bytes, headers: dict[str, bytes]) -> Sent:
@@ -210,11 +212,13 @@ class _Reader:
         self._fault: KafkaError | None = None
         self._is_over = False
         self._consumer: Consumer = access.consumer(
-            group_id=self.group,
-            enable_auto_commit=False,
-            auto_offset_reset="error",
-            # Somebody's open transaction would hold our records back.
-            isolation_level="read_uncommitted",
+            {
+                "group.id": self.group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                # Somebody's open transaction would hold our records back.
+                "isolation.level": "read_uncommitted",
+            }
         )
         self._thread = threading.Thread(target=self._loop, daemon=True)
 
