@@ -117,15 +117,15 @@ def test_kafka_python_lists_offsets_and_deletes_records(python_admin, raw, topic
     python_admin.create_topics({topic: {}})
     now_ms = time.time_ns() // 1_000_000
     raw.produce(topic, 0, batch(b"a", b"b", b"c", timestamp=now_ms))
-    place = PythonTopicPartition(topic, 0)
+    topic_partition = PythonTopicPartition(topic, 0)
 
     def offset(spec):
-        return python_admin.list_partition_offsets({place: spec})[place].offset
+        return python_admin.list_partition_offsets({topic_partition: spec})[topic_partition].offset
 
     assert offset(PythonOffsetSpec.EARLIEST) == 0
     assert offset(PythonOffsetSpec.LATEST) == 3
     assert offset(PythonOffsetSpec.MAX_TIMESTAMP) == 0
-    python_admin.delete_records({place: 2})
+    python_admin.delete_records({topic_partition: 2})
     assert offset(PythonOffsetSpec.EARLIEST) == 2
 
 
@@ -167,8 +167,10 @@ def test_aiokafka_administers_topics(node, raw, topic):
             (configs,) = await client.describe_configs([AioConfigResource(AioConfigResourceType.TOPIC, topic)])
             assert "66000" in str(configs)
             raw.produce(topic, 1, batch(b"a", b"b"))
-            place = AioTopicPartition(topic, 1)
-            assert (await client.delete_records({place: RecordsToDelete(before_offset=1)}))[place] == 1
+            topic_partition = AioTopicPartition(topic, 1)
+            assert (await client.delete_records({topic_partition: RecordsToDelete(before_offset=1)}))[
+                topic_partition
+            ] == 1
             await client.delete_topics([topic])
             assert topic not in await client.list_topics()
         finally:

@@ -232,7 +232,7 @@ def test_the_special_times_of_list_offsets(raw, topic):
 def test_a_time_is_found_inside_a_batch(raw, topic):
     raw.create_topic(topic)
     now_ms = time.time_ns() // 1_000_000
-    records = [Record(place, now_ms + place * 10, None, b"x") for place in range(100)]
+    records = [Record(index, now_ms + index * 10, None, b"x") for index in range(100)]
     raw.produce(topic, 0, encode_batch(records, codec=1))
     found = list_offset(raw, topic, now_ms + 401)
     assert (found.offset, found.timestamp) == (41, now_ms + 410)

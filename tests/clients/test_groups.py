@@ -22,7 +22,7 @@ def filled(raw, topic):
     return topic
 
 
-def places(records):
+def partitions_and_offsets(records):
     return sorted((each.partition, each.offset) for each in records)
 
 
@@ -33,13 +33,15 @@ EVERYTHING = [(partition, offset) for partition in range(2) for offset in range(
 def test_a_consumer_goes_on_from_what_it_committed(node, raw, filled, join):
     first = join(node.bootstrap, filled, [filled])
     assert first.committed(filled, 0) is None
-    assert places(first.read(20)) == EVERYTHING
+    assert partitions_and_offsets(first.read(20)) == EVERYTHING
     first.commit()
     first.close()
     assert fetch_offsets(raw, filled) == {(filled, 0): 10, (filled, 1): 10}
     write(raw, filled, 2, 3, first=10)
     second = join(node.bootstrap, filled, [filled])
-    assert places(second.read(6)) == [(partition, offset) for partition in range(2) for offset in (10, 11, 12)]
+    assert partitions_and_offsets(second.read(6)) == [
+        (partition, offset) for partition in range(2) for offset in (10, 11, 12)
+    ]
     second.commit_later()
     second.close()
     assert fetch_offsets(raw, filled) == {(filled, 0): 13, (filled, 1): 13}
@@ -52,7 +54,7 @@ def test_what_was_not_committed_comes_again(node, raw, filled, join):
     first.commit_at(filled, 0, 4, "up to four")
     first.close()
     second = join(node.bootstrap, filled, [filled])
-    assert places(second.read(16)) == EVERYTHING[4:]
+    assert partitions_and_offsets(second.read(16)) == EVERYTHING[4:]
     second.close()
 
 
@@ -73,7 +75,7 @@ def test_a_second_group_reads_everything_by_itself(node, raw, filled, join):
     groups = [f"{filled}-{number}" for number in range(2)]
     for group in groups:
         member = join(node.bootstrap, group, [filled])
-        assert places(member.read(20)) == EVERYTHING
+        assert partitions_and_offsets(member.read(20)) == EVERYTHING
         member.commit()
         member.close()
     for group in groups:
@@ -88,14 +90,14 @@ def test_committed_offsets_outlive_the_node(make_node, crash):
         write(raw, "kept", 2, 10)
     for name, join in JOINS.items():
         member = join(node.bootstrap, name, ["kept"])
-        assert places(member.read(20)) == EVERYTHING
+        assert partitions_and_offsets(member.read(20)) == EVERYTHING
         member.commit_at("kept", 0, 10, f"by {name}")
         member.commit_at("kept", 1, 8, "")
         member.close()
     node.restart(crash=crash)
     for name, join in JOINS.items():
         member = join(node.bootstrap, name, ["kept"])
-        assert places(member.read(2)) == EVERYTHING[18:]
+        assert partitions_and_offsets(member.read(2)) == EVERYTHING[18:]
         assert member.committed("kept", 0)[:2] == (10, f"by {name}")
         member.close()
 

@@ -109,7 +109,7 @@ def test_a_group_is_described_with_all_its_members(raw, admin, topic, crew, prot
     assert found.partition_assignor == ("uniform" if protocol == "consumer" else protocol)
     assert found.coordinator.port == int(crew.bootstrap.rpartition(":")[2])
     assert {
-        each.member_id: sorted((place.topic, place.partition) for place in each.assignment.topic_partitions)
+        each.member_id: sorted((one.topic, one.partition) for one in each.assignment.topic_partitions)
         for each in found.members
     } == members
     assert sorted(each.client_id for each in found.members) == [f"{topic}-0", f"{topic}-1"]

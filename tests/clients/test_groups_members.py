@@ -140,9 +140,9 @@ def test_assignors_change_member_by_member(raw, topic, crew):
     crew.poll_until_shared(partitions(topic, 4))
     assert describe(raw, topic).protocol_data == "range"
     for strategy in ("roundrobin,range", "roundrobin"):
-        for place in range(3):
-            crew.leave(members[place])
-            members[place] = crew.join(topic, [topic], strategy)
+        for index in range(3):
+            crew.leave(members[index])
+            members[index] = crew.join(topic, [topic], strategy)
             crew.poll_until_shared(partitions(topic, 4))
             crew.poll_until(lambda: describe(raw, topic).group_state == "Stable", "being stable")
     assert describe(raw, topic).protocol_data == "roundrobin"
@@ -161,8 +161,8 @@ def test_a_member_that_knows_no_common_assignor_is_turned_away(raw, topic, crew)
 
 def rebalanced(topic, *joining):
     """The first joins with what it knows, which calls the others; the leader shares out. The protocol they got."""
-    for place, (member, known) in enumerate(joining):
-        assert not place or eventually(lambda it=member: it.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS)
+    for index, (member, known) in enumerate(joining):
+        assert not index or eventually(lambda it=member: it.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS)
         member.ask_to_join({name: subscription([topic]) for name in known})
     members = [member for member, _ in joining]
     replies = [member.joined() for member in members]

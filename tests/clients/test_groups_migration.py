@@ -67,10 +67,10 @@ class Committer:
 
     def on_revoke(self, consumer, revoked):
         reached = self.crew.next[consumer]
-        places = [(each.topic, each.partition) for each in revoked if (each.topic, each.partition) in reached]
+        theirs = [(each.topic, each.partition) for each in revoked if (each.topic, each.partition) in reached]
         try:
-            if places:
-                wanted = [TopicPartition(*place, reached.pop(place)) for place in places]
+            if theirs:
+                wanted = [TopicPartition(*each, reached.pop(each)) for each in theirs]
                 consumer.commit(offsets=wanted, asynchronous=False)
         except KafkaException as error:
             # An exception would not find its way out of a callback of librdkafka.
@@ -100,9 +100,9 @@ def test_a_live_group_becomes_a_new_one_and_turns_back_without_skipping_a_record
         crew.poll_until_shared(partitions(topic, PARTITIONS))
         kinds = [kind_of(raw, topic)]
         for protocol in ("consumer", classic):
-            for place in range(MEMBERS):
-                crew.leave(members[place])
-                members[place] = join(protocol)
+            for index in range(MEMBERS):
+                crew.leave(members[index])
+                members[index] = join(protocol)
                 crew.poll_until_shared(partitions(topic, PARTITIONS))
                 # A member that has yet to hear of the last change would be behind when the next one comes; and
                 # librdkafka, closed before it has told of an assignment, leaves first and lets go afterwards.

@@ -128,10 +128,10 @@ def test_offsets_of_a_deleted_topic_are_forgotten(raw, ready):
 
 def delete_offset(raw, group, topic):
     kind = m.OffsetDeleteRequest
-    place = kind.OffsetDeleteRequestTopic(
+    asked = kind.OffsetDeleteRequestTopic(
         name=topic, partitions=[kind.OffsetDeleteRequestPartition(partition_index=0)]
     )
-    reply = raw.call(kind(group_id=group, topics=[place]), 0)
+    reply = raw.call(kind(group_id=group, topics=[asked]), 0)
     return reply.error_code or reply.topics[0].partitions[0].error_code
 
 

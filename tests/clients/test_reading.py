@@ -1,4 +1,4 @@
-"""How consumers find their place: the ends of the log, a moment in time, an offset that is gone, new partitions."""
+"""Where consumers begin: the ends of the log, a moment in time, an offset that is gone, new partitions."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def test_a_moment_in_time_is_found(raw, topic, consumer, python_consumer):
     for moment, expected in ((began - 5, 0), (began, 0), (began + 3500, 4), (began + 9000, 9)):
         (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, moment)], timeout=10)
         assert found.offset == expected
-        place = PythonTopicPartition(topic, 0)
-        assert python_consumer.offsets_for_times({place: moment})[place].offset == expected
+        topic_partition = PythonTopicPartition(topic, 0)
+        assert python_consumer.offsets_for_times({topic_partition: moment})[topic_partition].offset == expected
     (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, began + 9001)], timeout=10)
     assert found.offset in (OFFSET_END, 10), "after the last record only the end is left"
 
@@ -107,16 +107,16 @@ def test_kafka_python_knows_the_ends(raw, topic, python_consumer):
     raw.create_topic(topic)
     numbers(raw, topic)
     give_up_before(raw, topic, 3)
-    place = PythonTopicPartition(topic, 0)
-    assert python_consumer.beginning_offsets([place]) == {place: 3}
-    assert python_consumer.end_offsets([place]) == {place: 10}
-    python_consumer.assign([place])
-    python_consumer.seek(place, 0)
+    topic_partition = PythonTopicPartition(topic, 0)
+    assert python_consumer.beginning_offsets([topic_partition]) == {topic_partition: 3}
+    assert python_consumer.end_offsets([topic_partition]) == {topic_partition: 10}
+    python_consumer.assign([topic_partition])
+    python_consumer.seek(topic_partition, 0)
     found = []
     while len(found) < 7:
         polled = python_consumer.poll(timeout_ms=10_000)
         assert polled
-        found += [each.offset for each in polled[place]]
+        found += [each.offset for each in polled[topic_partition]]
     assert found == [3, 4, 5, 6, 7, 8, 9]
 
 
@@ -132,10 +132,10 @@ def test_aiokafka_is_reset_too(node, raw, topic):
         async with AIOKafkaConsumer(
             bootstrap_servers=node.bootstrap, group_id=None, auto_offset_reset="earliest"
         ) as consumer:
-            place = AioTopicPartition(topic, 0)
-            consumer.assign([place])
-            consumer.seek(place, 1)
-            return [(await consumer.getone(place)).offset for _ in range(2)]
+            topic_partition = AioTopicPartition(topic, 0)
+            consumer.assign([topic_partition])
+            consumer.seek(topic_partition, 1)
+            return [(await consumer.getone(topic_partition)).offset for _ in range(2)]
 
     assert asyncio.run(asyncio.wait_for(read(), 20)) == [8, 9]
 

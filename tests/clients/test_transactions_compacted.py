@@ -82,7 +82,7 @@ def create(node, **settings):
 
 
 def keyed_batch(producer, pairs):
-    records = [Record(place, time.time_ns() // 1_000_000, *pair) for place, pair in enumerate(pairs)]
+    records = [Record(index, time.time_ns() // 1_000_000, *pair) for index, pair in enumerate(pairs)]
     return encode_batch(
         records, producer_id=producer.id, producer_epoch=producer.epoch, base_sequence=0, transactional=True
     )

@@ -143,7 +143,7 @@ def test_one_request_writes_to_an_old_and_a_new_partition_of_the_transaction(nod
     with Raw(node.port) as busy:
         for number in range(30):
             producer.raw = busy
-            values = [b"%d-%d" % (number, place) for place in range(20)]
+            values = [b"%d-%d" % (number, index) for index in range(20)]
             data = [
                 kind.PartitionProduceData(index=index, records=producer.batch(made, index, *values))
                 for index in (0, 1)

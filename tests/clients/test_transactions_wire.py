@@ -275,7 +275,7 @@ def test_offsets_of_another_generation_are_refused(raw, made):
     producer = RawProducer(raw, made).begin_session()
     assert producer.add_group(made) is ErrorCode.NONE
     kind = m.TxnOffsetCommitRequest
-    place = kind.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    partition = kind.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)
     request = kind(
         transactional_id=made,
         group_id=made,
@@ -283,7 +283,7 @@ def test_offsets_of_another_generation_are_refused(raw, made):
         producer_epoch=producer.epoch,
         generation_id=3,
         member_id="nobody",
-        topics=[kind.TxnOffsetCommitRequestTopic(name=made, partitions=[place])],
+        topics=[kind.TxnOffsetCommitRequestTopic(name=made, partitions=[partition])],
     )
     code = raw.call(request, 3).topics[0].partitions[0].error_code
     assert code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)

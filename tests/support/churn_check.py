@@ -86,8 +86,8 @@ def read_diary(path: Path, ended_us: int, stops_us: Iterable[int] = ()) -> Diary
                     if holding := held.pop(partition, None):
                         holding.until_us, holding.end = time_us, what
             case "read":
-                generation, *place = map(int, words[1:])
-                found = Read(time_us, generation, *place, generation == assigned_generation)
+                generation, *where = map(int, words[1:])
+                found = Read(time_us, generation, *where, generation == assigned_generation)
                 diary.reads.append(found)
                 if found.partition in held:
                     held[found.partition].reads.append(found)
@@ -109,8 +109,8 @@ def read_diary(path: Path, ended_us: int, stops_us: Iterable[int] = ()) -> Diary
     return diary
 
 
-def _commits(began_us: int, told: list[str], ended_us: int, *, is_done: bool) -> list[Commit]:
-    pairs = (map(int, each.split(":")) for each in told)
+def _commits(began_us: int, texts: list[str], ended_us: int, *, is_done: bool) -> list[Commit]:
+    pairs = (map(int, each.split(":")) for each in texts)
     return [Commit(began_us, ended_us, partition, offset, is_done) for partition, offset in pairs]
 
 
@@ -197,13 +197,13 @@ class CommitHistory:
 
     def at_least(self, time_us: int) -> int:
         """All commits that were answered before this time count."""
-        place = bisect_left(self._ended, time_us)
-        return self._at_least[place - 1] if place else 0
+        index = bisect_left(self._ended, time_us)
+        return self._at_least[index - 1] if index else 0
 
     def at_most(self, time_us: int) -> int:
         """No more than what anyone had asked for before this time."""
-        place = bisect_left(self._began, time_us)
-        return self._at_most[place - 1] if place else 0
+        index = bisect_left(self._began, time_us)
+        return self._at_most[index - 1] if index else 0
 
 
 def _running_max(points: list[tuple[int, int]]) -> tuple[list[int], list[int]]:

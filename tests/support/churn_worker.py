@@ -93,8 +93,8 @@ class Worker:
             return
         wanted = [TopicPartition(self.topic, partition, offset) for partition, offset in self._next.items()]
         self._next.clear()
-        told = (f"{each.partition}:{each.offset}" for each in wanted)
-        self.say("committing", now_us(), generation_of(self.consumer), *told)
+        commits = (f"{each.partition}:{each.offset}" for each in wanted)
+        self.say("committing", now_us(), generation_of(self.consumer), *commits)
         code = 0
         try:
             done = self.consumer.commit(offsets=wanted, asynchronous=False)

@@ -186,14 +186,14 @@ class KafkaPython:
             fetch_max_wait_ms=100,
             auto_offset_reset="none",
         )
-        place = TopicPartition(topic, partition)
-        consumer.assign([place])
-        consumer.seek(place, start)
+        topic_partition = TopicPartition(topic, partition)
+        consumer.assign([topic_partition])
+        consumer.seek(topic_partition, start)
         found: list[Got] = []
         while len(found) < count:
             polled = consumer.poll(timeout_ms=int(SECONDS_MAX * 1000), max_records=count - len(found))
             assert polled, f"{len(found)} of {count} came"
-            for each in polled[place]:
+            for each in polled[topic_partition]:
                 headers = tuple((name, value) for name, value in each.headers)
                 found.append(Got(each.offset, each.timestamp, each.timestamp_type, each.key, each.value, headers))
         consumer.close()
@@ -255,16 +255,16 @@ class AioKafka:
         )
         await consumer.start()
         try:
-            place = TopicPartition(topic, partition)
-            consumer.assign([place])
-            consumer.seek(place, start)
+            topic_partition = TopicPartition(topic, partition)
+            consumer.assign([topic_partition])
+            consumer.seek(topic_partition, start)
             found: list[Got] = []
             while len(found) < count:
-                polled = await consumer.getmany(place, timeout_ms=int(SECONDS_MAX * 1000))
+                polled = await consumer.getmany(topic_partition, timeout_ms=int(SECONDS_MAX * 1000))
                 assert polled, f"{len(found)} of {count} came"
                 found += [
                     Got(each.offset, each.timestamp, each.timestamp_type, each.key, each.value, tuple(each.headers))
-                    for each in polled[place]
+                    for each in polled[topic_partition]
                 ]
             return found[:count]
         finally:

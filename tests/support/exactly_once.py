@@ -161,8 +161,8 @@ def run(node: Node, plan: Plan, progress: Callable[[Tally], None] | None = None)
     began = time.monotonic()
     try:
         kills = plan.kills()
-        for place, kind in enumerate(kills):
-            _wait_for(watcher, crew, plan.records * (place + 1) // (len(kills) + 2))
+        for index, kind in enumerate(kills):
+            _wait_for(watcher, crew, plan.records * (index + 1) // (len(kills) + 2))
             # Anywhere in a transaction, not just after the commit that was seen.
             time.sleep(dice.uniform(0.0, 0.1))
             if kind == "node":

@@ -372,9 +372,13 @@ class AioKafkaMember:
         """The library has no public way to the metadata; its coordinator fetches it all the same."""
         from aiokafka import TopicPartition as AioTopicPartition
 
-        place = AioTopicPartition(topic, partition)
-        found = self._loop.run_until_complete(self.consumer._coordinator.fetch_committed_offsets([place]))
-        return Committed(found[place].offset, found[place].metadata, None) if place in found else None
+        topic_partition = AioTopicPartition(topic, partition)
+        found = self._loop.run_until_complete(self.consumer._coordinator.fetch_committed_offsets([topic_partition]))
+        return (
+            Committed(found[topic_partition].offset, found[topic_partition].metadata, None)
+            if topic_partition in found
+            else None
+        )
 
     def close(self) -> None:
         if self._later is not None:

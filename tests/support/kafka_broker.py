@@ -100,8 +100,8 @@ class KafkaBroker:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def _own_settings(self) -> dict[str, str]:
-        places = {name: f"{name}://{HOST}:{port}" for name, port in self.ports.items()}
-        offered = [place for name, place in places.items() if name != "CONTROLLER"]
+        addresses = {name: f"{name}://{HOST}:{port}" for name, port in self.ports.items()}
+        offered = [address for name, address in addresses.items() if name != "CONTROLLER"]
         one_of_each = (
             "offsets.topic.num.partitions",
             "offsets.topic.replication.factor",
@@ -115,7 +115,7 @@ class KafkaBroker:
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.bootstrap.servers": f"{HOST}:{self.ports['CONTROLLER']}",
-            "listeners": ",".join(places.values()),
+            "listeners": ",".join(addresses.values()),
             "advertised.listeners": ",".join(offered),
             "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in LISTENERS.items()),
             "controller.listener.names": "CONTROLLER",

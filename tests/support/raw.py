@@ -145,7 +145,7 @@ class Raw:
 def batch(*values: bytes, timestamp: int | None = None, **fields: Any) -> bytes:
     """A record batch of these values, stamped now."""
     stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
-    return encode_batch([Record(place, stamp, None, value) for place, value in enumerate(values)], **fields)
+    return encode_batch([Record(index, stamp, None, value) for index, value in enumerate(values)], **fields)
 
 
 def records_of(data: bytes) -> list[Record]:

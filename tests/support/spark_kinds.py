@@ -64,8 +64,8 @@ def records_of(bootstrap: str, topic: str, seconds_max: float = 20.0) -> list[Me
             if record.error() is not None:
                 left.discard(record.partition())
                 continue
-            place = (topic, record.partition(), record.offset(), record.timestamp()[1])
-            found.append(Message(*place, record.key(), record.value(), tuple(record.headers() or ())))
+            where = (topic, record.partition(), record.offset(), record.timestamp()[1])
+            found.append(Message(*where, record.key(), record.value(), tuple(record.headers() or ())))
         return sorted(found, key=lambda each: (each.partition, each.offset))
     finally:
         consumer.close()

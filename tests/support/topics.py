@@ -27,5 +27,5 @@ def add_partitions(bootstrap: str, name: str, total: int) -> None:
 
 def delete_records(bootstrap: str, name: str, partition: int, before: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    place = TopicPartition(name, partition, before)
-    admin.delete_records([place])[TopicPartition(name, partition)].result(ANSWER_SECONDS)
+    topic_partition = TopicPartition(name, partition, before)
+    admin.delete_records([topic_partition])[TopicPartition(name, partition)].result(ANSWER_SECONDS)

@@ -225,14 +225,14 @@ def read_with_kafka_python(bootstrap: str, topic: str, partition: int, isolation
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap, group_id=None, isolation_level=isolation, fetch_max_wait_ms=100
     )
-    place = PythonTopicPartition(topic, partition)
-    consumer.assign([place])
-    consumer.seek(place, 0)
+    topic_partition = PythonTopicPartition(topic, partition)
+    consumer.assign([topic_partition])
+    consumer.seek(topic_partition, 0)
     found: list[bytes] = []
     while END not in found:
         polled = consumer.poll(timeout_ms=int(SECONDS_MAX * 1000))
         assert polled, f"the end does not come after {found[-3:]}"
-        found += [each.value for each in polled[place]]
+        found += [each.value for each in polled[topic_partition]]
     consumer.close()
     return found[:-1]
 
@@ -246,12 +246,12 @@ def read_with_aiokafka(bootstrap: str, topic: str, partition: int, isolation: st
             bootstrap_servers=bootstrap, group_id=None, isolation_level=isolation, fetch_max_wait_ms=100
         )
         await consumer.start()
-        place = AioTopicPartition(topic, partition)
-        consumer.assign([place])
-        consumer.seek(place, 0)
+        topic_partition = AioTopicPartition(topic, partition)
+        consumer.assign([topic_partition])
+        consumer.seek(topic_partition, 0)
         found: list[bytes] = []
         while END not in found:
-            found.append((await asyncio.wait_for(consumer.getone(place), SECONDS_MAX)).value)
+            found.append((await asyncio.wait_for(consumer.getone(topic_partition), SECONDS_MAX)).value)
         await consumer.stop()
         return found[:-1]
 

@@ -113,9 +113,9 @@ def test_strings_that_are_too_long(version: int, all_types: Any) -> None:
     with pytest.raises(ValueError, match=f"All v{version} .*a_string"):
         all_types(a_string="x" * 32_768).encode(version)
     too_long = all_types(a_bytes=b"x" * 32_768).encode(1)
-    place = too_long.index(b"\x81\x80\x02x")
+    position = too_long.index(b"\x81\x80\x02x")
     with pytest.raises(MalformedMessage, match=r"a_string: asks for 32768"):
-        all_types.decode(too_long[: place - 2] + too_long[place:], 1)
+        all_types.decode(too_long[: position - 2] + too_long[position:], 1)
 
 
 def test_neighbouring_fixed_fields_are_read_as_one(all_types: Any) -> None:

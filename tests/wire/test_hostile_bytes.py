@@ -31,17 +31,17 @@ OVERSTATED = (
 
 def mutate(data: bytes, draw: random.Random) -> bytes:
     changed = bytearray(data)
-    place = draw.randrange(len(changed) + 1)
+    position = draw.randrange(len(changed) + 1)
     match draw.randrange(4):
         case 0 if changed:
-            changed[place % len(changed)] ^= 1 << draw.randrange(8)
+            changed[position % len(changed)] ^= 1 << draw.randrange(8)
         case 1:
-            del changed[place:]
+            del changed[position:]
         case 2:
             overstated = draw.choice(OVERSTATED)
-            changed[place : place + len(overstated)] = overstated
+            changed[position : position + len(overstated)] = overstated
         case _:
-            changed[place:place] = draw.choice(OVERSTATED)
+            changed[position:position] = draw.choice(OVERSTATED)
     return bytes(changed)
 
 
@@ -73,7 +73,7 @@ def test_every_truncation_is_refused(api_key: int, random_messages: Any) -> None
 
 
 def test_overstated_lengths_allocate_nothing(random_messages: Any) -> None:
-    """Replaces four bytes at every place by huge counts, in every request, and watches what is allocated."""
+    """Replaces four bytes at every position by huge counts, in every request, and watches what is allocated."""
     draw = dice(0)
     worst = 0
     for api_key in NAMES:
@@ -83,8 +83,8 @@ def test_overstated_lengths_allocate_nothing(random_messages: Any) -> None:
             _try_decode(cls, data, version)
             tracemalloc.start()
             for _ in range(8):
-                place = draw.randrange(len(data) + 1)
-                _try_decode(cls, data[:place] + draw.choice(OVERSTATED) + data[place + 4 :], version)
+                position = draw.randrange(len(data) + 1)
+                _try_decode(cls, data[:position] + draw.choice(OVERSTATED) + data[position + 4 :], version)
             worst = max(worst, tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
     assert worst < PEAK_BYTES_MAX

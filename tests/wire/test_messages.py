@@ -66,7 +66,7 @@ def test_fetch_responses_come_back(
     topic: str, id_: UUID, records: list[bytes | None], leader: int, version: int
 ) -> None:
     cls = messages.FetchResponse
-    partitions = [cls.PartitionData(partition_index=place, records=each) for place, each in enumerate(records)]
+    partitions = [cls.PartitionData(partition_index=index, records=each) for index, each in enumerate(records)]
     for partition in partitions if version >= 12 else []:
         partition.current_leader = cls.LeaderIdAndEpoch(leader_id=leader)
     kept = {"topic": topic} if version < 13 else {"topic_id": id_}

@@ -31,7 +31,7 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One place that gives a value: under which name, as text and as value."""
+    """One source of a value: under which name, as text and as value."""
 
     name: str
     text: str

@@ -325,7 +325,7 @@ def _default_for_topics(setting: AnySetting) -> AnySetting:
 
 
 SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
-    "The node and its place": (NODE_ID, CLUSTER_ID, BROKER_RACK, DATA_FOLDER, LISTEN, ADVERTISED_LISTENER),
+    "The node": (NODE_ID, CLUSTER_ID, BROKER_RACK, DATA_FOLDER, LISTEN, ADVERTISED_LISTENER),
     "Topics": (
         AUTO_CREATE_TOPICS_ENABLE,
         DELETE_TOPIC_ENABLE,

@@ -156,7 +156,7 @@ def many(count: int) -> list[Record]:
             number % 50,
             None if number % 3 == 0 else b"k%d" % number,
             None if number % 7 == 0 else b"v" * (number % 40),
-            tuple((f"h{place}", None if place % 2 else b"x") for place in range(number % 4)),
+            tuple((f"h{index}", None if index % 2 else b"x") for index in range(number % 4)),
         )
         for number in range(count)
     ]

@@ -104,8 +104,8 @@ def test_hostile_bytes_give_the_same_answer_from_both_twins(
     )
     frame, position = frame_of(request, version)
     broken = bytearray(frame)
-    for place, value in flips:
-        broken[place % len(broken)] = value
+    for position, value in flips:
+        broken[position % len(broken)] = value
     broken = broken[: max(len(broken) - cut, position)]
     answers = [module.single_produce(memoryview(broken), position, version) for module in twins()]
     assert all(answer == answers[0] for answer in answers)

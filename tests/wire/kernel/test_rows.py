@@ -34,7 +34,7 @@ def kernel(request: pytest.FixtureRequest) -> Any:
 
 def bits(flags: Sequence[bool]) -> bytes:
     return bytes(
-        sum(flag << place for place, flag in enumerate(flags[at : at + 8])) for at in range(0, len(flags), 8)
+        sum(flag << index for index, flag in enumerate(flags[at : at + 8])) for at in range(0, len(flags), 8)
     )
 
 

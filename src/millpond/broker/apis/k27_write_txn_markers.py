@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: m.WriteTxnMarkersRequest) -> Outcome:
-    places = [
+    wanted = [
         (marker, TopicPartition(topic.name, index))
         for marker in request.markers
         for topic in marker.topics
         for index in topic.partition_indexes
     ]
-    codes = [_write(broker, marker, place) for marker, place in places]
+    codes = [_write(broker, marker, partition) for marker, partition in wanted]
 
     def answer(codes: list[ErrorCode]) -> m.WriteTxnMarkersResponse:
         found = iter(codes)
