@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from millpond.base.ids import TopicPartition
+from millpond.client.errors import ClientError
 from millpond.remote.cluster import Cluster, TopicInfo
 from millpond.spark.source import data_loss, stream_offsets
 from millpond.spark.source.data_loss import DataLost
@@ -188,3 +189,35 @@ def test_a_broker_that_was_away_does_not_make_a_topic_gone(
     answers: list[dict[str, TopicInfo]] = [{}, {}]
     monkeypatch.setattr(cluster, "topics", lambda names: answers.pop() if answers else topics(names))
     assert lenient(filled).ranges(cluster, {partition: 4}, {partition: 7}) == [Range(partition, 4, 7)]
+
+
+def test_a_checkpoint_of_another_topic_is_named_as_such(node: Node, cluster: Cluster, filled: str) -> None:
+    """The topic is there, and so are its records: the query does not read it any more."""
+    other = f"{filled}-other"
+    create_topic(node.bootstrap, other)
+    with pytest.raises(DataLost, match=rf"does not read {filled}\[0\] at offset 4 any more.*another query's"):
+        strict(other).available(cluster, {TopicPartition(filled, 0): 4})
+
+
+def test_a_partition_that_is_offline_is_not_gone(make_node: Callable[..., Node], topic: str) -> None:
+    """Its log cannot be opened, so nobody knows what it has: that is an error, also for who takes losses."""
+    node = make_node()
+    create_topic(node.bootstrap, topic, 2)
+    for partition in range(2):
+        send(node, topic, map(str, range(10)), partition)
+    node.terminate()
+    (log,) = node.data.glob(f"**/{topic}-1/00000000000000000000.log")
+    log.unlink()
+    log.mkdir()
+    node.start()
+    begun = {TopicPartition(topic, 0): 4, TopicPartition(topic, 1): 4}
+    ends = dict.fromkeys(begun, 10)
+    with Cluster({"bootstrap.servers": node.bootstrap, "default.api.timeout.ms": "1000"}) as cluster:
+        for attempt in (
+            lambda: lenient(topic).available(cluster, begun),
+            lambda: lenient(topic).ranges(cluster, begun, ends),
+        ):
+            with pytest.raises(ClientError) as raised:
+                attempt()
+            assert not isinstance(raised.value, DataLost)
+            assert f"{topic}[1]" in str(raised.value), "the other one is well"

@@ -43,7 +43,7 @@ class StreamOffsets:
         self._left = {partition: offset for partition, offset in self._left.items() if begun.get(partition) == offset}
         found, ends = self._confirmed(cluster, begun)
         self._note_made_anew(found, begun)
-        self._note_removed(ends, begun)
+        self._note_removed(cluster, ends, begun)
         self._note_beyond(ends, begun)
         fresh = [partition for partition in ends if partition not in begun or partition in self._left]
         starts = {partition: begun[partition] for partition in ends if partition in begun}
@@ -144,11 +144,23 @@ class StreamOffsets:
                 self._lost(f"topic {topic} was made anew; the old one was read up to {read} (partition: offset)")
                 self._left |= left
 
-    def _note_removed(self, ends: Offsets, begun: Offsets) -> None:
+    def _note_removed(self, cluster: Cluster, ends: Offsets, begun: Offsets) -> None:
         removed = sorted(begun.keys() - ends.keys())
-        if removed:
-            names = ", ".join(f"{partition} at offset {begun[partition]}" for partition in removed)
-            self._lost(f"partitions are gone: {names}")
+        if not removed:
+            return
+        known = cluster.topics({partition.topic for partition in removed})
+        is_there = {each: each.topic in known and each.partition in known[each.topic].partitions for each in removed}
+        gone, unread = (
+            ", ".join(f"{each} at offset {begun[each]}" for each in removed if is_there[each] is wanted)
+            for wanted in (False, True)
+        )
+        if gone:
+            self._lost(f"partitions are gone: {gone}")
+        if unread:
+            self._lost(
+                f"the query does not read {unread} any more, though it is there: what it subscribes to was changed, "
+                "or the checkpoint is another query's"
+            )
 
     def _note_beyond(self, ends: Offsets, begun: Offsets) -> None:
         for partition, end in ends.items():
