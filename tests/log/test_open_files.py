@@ -32,36 +32,37 @@ def test_the_longest_unused_is_closed_and_opened_again_when_asked(disk):
 
 
 def test_what_is_written_to_or_sent_from_stays_open(disk):
-    files = OpenFiles(disk, 3)
-    written, sent, other, more, last = (CachedFile(files, f"/p/{name}") for name in "abcde")
-    written.open()
-    written.pin()
+    files = OpenFiles(disk, 4)
+    written, sent, other, more, last, another = (CachedFile(files, f"/p/{name}") for name in "abcdef")
+    written.open_to_write(urgent=False)
     held = sent.open()
     held.retain()
-    other.open()
-    more.open()
-    assert [each.is_open for each in (written, sent, other)] == [True, True, False]
-    more.open().retain()
-    with pytest.raises(TooManyOpen):
-        last.open()
-    last.open(urgent=True)
-    assert len(files) == 4
-    assert not files.is_pressed
-    for each in (more, last):
+    for each in (other, more, last):
         each.open()
-        each.pin()
+    assert [each.is_open for each in (written, sent, other, more, last)] == [True, True, False, True, True]
+    for each in (more, last):
+        assert not files.is_pressed
+        each.open_to_write(urgent=False)
     assert files.is_pressed
+    with pytest.raises(TooManyOpen):
+        other.open()
     held.release()
+    with pytest.raises(TooManyOpen):
+        other.open_to_write(urgent=False)
+    other.open_to_write(urgent=True)
+    with pytest.raises(TooManyOpen):
+        another.open()
     written.unpin()
-    other.open()
+    assert another.open().read_at(0, 1) == b"f"
     assert not written.is_open
-    assert (len(files), files.pinned_count) == (3, 2)
+    assert (len(files), files.pinned_count, disk.open_files) == (4, 3, 4)
 
 
 def test_few_files_stay_open_however_many_segments_are_read(pond, sim):
     _, log = pond.open()
-    pond.fill(log, 400)
-    pond.sync(log)
+    for start in range(0, 400, 20):
+        pond.fill(log, 20, start)
+        pond.sync(log)
     assert len(log.segments) > 20
     log.files.count_max = 8
     for offset in range(0, 400, 5):
@@ -83,19 +84,18 @@ def test_a_file_that_is_closed_under_a_reader_stays_readable(pond):
     held.file.release()
 
 
-def test_when_all_files_wait_for_a_sync_clients_wait_and_the_broker_goes_on(pond):
+def test_when_too_many_files_wait_for_a_sync_clients_wait_and_the_broker_goes_on(pond):
     _, log = pond.open()
-    pond.fill(log, 20)
-    assert log.files.pinned_count > 1
-    log.files.count_max = log.files.pinned_count
+    pond.fill(log, 60)
+    assert log.files.pinned_count > 3
+    log.files.count_max = log.files.pinned_count + 1
     log.roll()
-    log.segments.active.close()
     with pytest.raises(Refused, match="ulimit"):
         pond.append(log, b"client's")
     log.append(pond.batch(b"broker's"), leader_epoch=0, now_ms=pond.now_ms, from_client=False)
     pond.sync(log)
     assert log.files.pinned_count == 0
-    assert pond.append(log, b"client's") == 21
+    assert pond.append(log, b"client's") == 61
 
 
 def test_a_read_that_finds_all_files_in_use_has_nothing_yet(pond):

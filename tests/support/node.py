@@ -23,7 +23,9 @@ PORTS = range(20_000, 32_000)
 would otherwise some day connect to itself, and the node could not have its port back."""
 
 STARTER = """
-import ctypes, signal, sys
+import ctypes, os, resource, signal, sys
+if "DESCRIPTORS" in os.environ:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(os.environ["DESCRIPTORS"]),) * 2)
 try:
     # A node must not outlive the tests that started it, however they end.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)

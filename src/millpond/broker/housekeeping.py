@@ -10,7 +10,7 @@ from typing import Protocol
 
 from millpond.base.errors import Refused, RemoteError
 from millpond.base.ids import TopicPartition
-from millpond.base.later import gather
+from millpond.base.later import Later, gather
 from millpond.base.ports import Clock, Timer, Workers
 from millpond.base.settings import Setting, Settings
 from millpond.broker.checkpoint_writer import CheckpointWriter
@@ -25,6 +25,9 @@ from millpond.config.node import (
 from millpond.log.compaction import Cancelled, CompactionPlan
 from millpond.log.limits import FOREVER
 from millpond.log.store import LogStore
+
+RELIEF_MS = 5
+"""How long to wait before all logs are synced again because too many files are open."""
 
 SWEEP_MS = 1000
 """How often the cheap things are looked at: idle connections, logs that are to be flushed by age."""
@@ -81,6 +84,7 @@ class Housekeeping:
         self._last_compacted: TopicPartition | None = None
         self._dirty_since_ms: dict[Partition, int] = {}
         self._running = False
+        self._is_relieving = False
 
     def start(self) -> None:
         self._running = True
@@ -124,8 +128,32 @@ class Housekeeping:
                 self.flush(partition)
 
     def flush(self, partition: Partition) -> None:
-        """Force a log to disk though nobody waits for it."""
-        self._flusher.force(partition.log)
+        """Force a log to disk though nobody waits for it; all of them, if the open files are running out."""
+        if self._store.files.is_pressed:
+            self._relieve()
+        else:
+            self._flusher.force(partition.log)
+
+    def _relieve(self) -> None:
+        """A file that was written to stays open until it is synced: sync them all, until there are few."""
+        if self._is_relieving:
+            return
+        self._is_relieving = True
+
+        def relieved() -> None:
+            self._is_relieving = False
+            if self._running and self._store.files.is_pressed:
+                self._relieve()
+
+        def later(_: object) -> None:
+            self._clock.call_later(RELIEF_MS, relieved)
+
+        gather(self._forced()).then(later)
+
+    def _forced(self) -> list[Later[None]]:
+        dirty = [partition.log for partition in self._partitions if partition.log.dirty]
+        # One that fails is closed, and not in the checkpoint.
+        return [self._flusher.force(log).recover(OSError, lambda _: None) for log in dirty]
 
     # Retention.
 
@@ -174,10 +202,7 @@ class Housekeeping:
 
     def checkpoint(self) -> None:
         """Bound the work of a recovery: force what nobody waited for, then write down how far the disk is sure."""
-        dirty = [partition.log for partition in self._partitions if partition.log.dirty]
-        # One that fails is closed, and not in the checkpoint.
-        forced = [self._flusher.force(log).recover(OSError, lambda _: None) for log in dirty]
-        gather(forced).then(lambda _: self._write_checkpoints())
+        gather(self._forced()).then(lambda _: self._write_checkpoints())
 
     def _write_checkpoints(self) -> None:
         if self._running:

@@ -24,7 +24,7 @@ class LeaderEpochs:
         """Note that `epoch` begins at offset `start`; False if that is no news."""
         if epoch <= self.latest or epoch < 0:
             return False
-        # An epoch without a single record says nothing: the new one begins at the same place.
+        # An epoch without a single record says nothing: the new one begins at the same offset.
         while self.entries and self.entries[-1][1] >= start:
             self.entries.pop()
         self.entries.append((epoch, start))

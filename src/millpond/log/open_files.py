@@ -1,7 +1,8 @@
 """The files that logs keep open: opened when needed, the longest unused closed when there are too many.
 
 A process has a limited number of descriptors, and connections need them, too. A file that was written to stays open
-until it is synced, as a new descriptor might not hear of a write that has failed meanwhile.
+until it is synced, as a new descriptor might not hear of a write that has failed meanwhile. So what clients write is
+refused while too many files wait for a sync; what the broker writes itself has some left.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ class OpenFiles:
         """Whether so many files wait for a sync that it should not be put off."""
         return 2 * self.pinned_count > self.count_max
 
-    def admit(self, cached: CachedFile, *, create: bool, urgent: bool) -> File:
-        """Open the file, in the place of another one if need be. What is urgent may go beyond the limit."""
+    def admit(self, cached: CachedFile, *, create: bool) -> File:
+        """Open the file, in the place of another one if need be."""
         if len(self) >= self.count_max:
-            self._close_oldest(urgent)
+            self._close_oldest()
         file = self.disk.open(cached.path, create=create)
         self._unpinned[cached] = None
         return file
 
-    def _close_oldest(self, urgent: bool) -> None:
+    def _close_oldest(self) -> None:
         for _ in range(len(self._unpinned)):
             if len(self) < self.count_max:
                 return
@@ -64,7 +65,7 @@ class OpenFiles:
                 self.touch(oldest)
             else:
                 oldest.close()
-        if len(self) >= self.count_max and not urgent:
+        if len(self) >= self.count_max:
             raise TooManyOpen(self.count_max)
 
     def touch(self, cached: CachedFile) -> None:
@@ -76,7 +77,9 @@ class OpenFiles:
         else:
             self._unpinned.pop(cached, None)
 
-    def pin(self, cached: CachedFile) -> None:
+    def pin(self, cached: CachedFile, *, urgent: bool) -> None:
+        if not urgent and 4 * self.pinned_count >= 3 * self.count_max:
+            raise TooManyOpen(self.count_max)
         del self._unpinned[cached]
         self.pinned_count += 1
 
@@ -96,10 +99,10 @@ class CachedFile:
         self._files = files
         self._file: File | None = None
 
-    def open(self, *, create: bool = False, urgent: bool = False) -> File:
+    def open(self, *, create: bool = False) -> File:
         """The open file, to be used at once."""
         if self._file is None:
-            self._file = self._files.admit(self, create=create, urgent=urgent)
+            self._file = self._files.admit(self, create=create)
         elif not self.is_pinned:
             self._files.touch(self)
         return self._file
@@ -112,11 +115,13 @@ class CachedFile:
     def is_held(self) -> bool:
         return self._file is not None and self._file.is_held()
 
-    def pin(self) -> None:
-        """Keep the open file open: it is being written to."""
+    def open_to_write(self, *, urgent: bool) -> File:
+        """The open file, which stays open until `unpin`."""
+        file = self.open()
         if not self.is_pinned:
-            self._files.pin(self)
+            self._files.pin(self, urgent=urgent)
             self.is_pinned = True
+        return file
 
     def unpin(self) -> None:
         if self.is_pinned:

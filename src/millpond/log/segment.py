@@ -130,7 +130,7 @@ class Segment:
     def create(cls, files: OpenFiles, folder: str, base_offset: int, stage: str = "") -> Segment:
         """A new, empty segment that can be appended to."""
         segment = cls(files, folder, base_offset, base_offset, 0, stage)
-        file = segment._log.open(create=True, urgent=True)
+        file = segment._log.open(create=True)
         if file.size():
             file.truncate(0)
         segment.offsets.start()
@@ -155,9 +155,7 @@ class Segment:
 
     def write(self, batches: Buffer, *, urgent: bool = False) -> None:
         """Append to the file, which stays open until it is synced. OSError leaves a tail that has to be cut off."""
-        file = self._log.open(urgent=urgent)
-        self._log.pin()
-        file.append((batches,))
+        self._log.open_to_write(urgent=urgent).append((batches,))
 
     def cut_torn_tail(self) -> None:
         """Drop what a failed write may have left behind."""

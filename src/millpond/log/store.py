@@ -87,7 +87,7 @@ class LogStore:
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._append_times: list[tuple[str, int, int, int]] = []
         self._clock = RetentionClock()
-        self._files = OpenFiles.of_process(disk)
+        self.files = OpenFiles.of_process(disk)
         self._checkpoint_away: CheckpointJob | None = None
 
     # Opening
@@ -119,7 +119,7 @@ class LogStore:
         points, starts, cleaned = (self._written[name] for name in (RECOVERY_FILE, START_FILE, CLEANER_FILE))
         opening = Opening(clean, points.get(tp, 0), starts.get(tp, 0), cleaned.get(tp, 0), now_ms)
         try:
-            log = open_log(self._files, self._path(tp.folder), limits, opening)
+            log = open_log(self.files, self._path(tp.folder), limits, opening)
         except (LogDamaged, OSError) as fault:
             self.failed[tp] = str(fault)
             if isinstance(fault, LogDamaged):
@@ -198,8 +198,8 @@ class LogStore:
                 # The offsets of an earlier partition of this name would mislead the next recovery.
                 self.checkpoint()
             self.disk.make_folder(path)
-            first = Segment.create(self._files, path, 0)
-            log = PartitionLog(self._files, path, limits or self.limits, segments=[first])
+            first = Segment.create(self.files, path, 0)
+            log = PartitionLog(self.files, path, limits or self.limits, segments=[first])
             log.set_topic_id(topic_id)
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}: {error}") from error

@@ -288,7 +288,8 @@ class RealDisk:
         return True
 
     def files_max(self) -> int:
-        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return limit if limit != resource.RLIM_INFINITY else 1 << 20
 
     def free_bytes(self, path: str) -> int:
         return shutil.disk_usage(path).free

@@ -15,7 +15,7 @@ from millpond.base.settings import Settings
 from millpond.broker.broker import Broker
 from millpond.broker.dispatch import UnservedRequest
 from millpond.broker.housekeeping import Journal
-from millpond.config.node import NETWORK_SENDFILE
+from millpond.config.node import MAX_CONNECTIONS, MAX_PARTITIONS, NETWORK_SENDFILE
 from millpond.node.bugs import leave, watch_for_bugs
 from millpond.node.clock import LoopClock
 from millpond.node.disk import RealDisk
@@ -25,6 +25,13 @@ from millpond.node.link import SocketLink
 from millpond.node.loop_delay import LoopDelay
 from millpond.node.network import SocketNetwork
 from millpond.node.workers import SYNC_THREADS, ThreadWorkers
+from millpond.wire import messages
+
+DESCRIPTORS_RESERVED = 32
+"""For what workers open for a moment, and for the process itself."""
+
+PARTITIONS_PER_FILE = 32
+"""So many may share an open file: with more of them files would be opened and closed all the time."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -41,7 +48,8 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker], None]) -> None:
     """Run a node until SIGTERM or SIGINT, then let it finish what it owes and close its logs."""
-    _raise_descriptor_limit()
+    settings = fitted(settings, _raise_descriptor_limit(), journal)
+    messages.load()
     loop = new_loop()
     workers, sync_workers = ThreadWorkers(loop), ThreadWorkers(loop, SYNC_THREADS)
     world = World(
@@ -95,9 +103,27 @@ def _calm_the_collector() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-def _raise_descriptor_limit() -> None:
-    """Every connection and every partition needs descriptors: take what the system allows."""
+def _raise_descriptor_limit() -> int:
+    """Every connection and every partition needs descriptors: take what the system allows, and say how many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def fitted(settings: Settings, descriptors: int, journal: Journal) -> Settings:
+    """The settings with limits that so many descriptors can bear: half are for files, half for connections."""
+    if descriptors == resource.RLIM_INFINITY:
+        return settings
+    half = descriptors // 2
+    borne = {
+        MAX_CONNECTIONS: max(half - DESCRIPTORS_RESERVED, 1),
+        MAX_PARTITIONS: half * PARTITIONS_PER_FILE,
+    }
+    lowered = {setting.name: most for setting, most in borne.items() if settings[setting] > most}
+    if not lowered:
+        return settings
+    facts = {name.replace(".", "_"): most for name, most in lowered.items()}
+    journal("few files may be open; raise `ulimit -n` for more", descriptors=descriptors, **facts)
+    return Settings(settings.registry, {**settings.overrides, **lowered})

@@ -18,7 +18,7 @@ from millpond.wire import notation
 from millpond.wire.header import NAMES
 from millpond.wire.model import Message, Struct, build
 
-__all__ = ["Message", "Struct", "names", "request_class", "response_class"]
+__all__ = ["Message", "Struct", "load", "names", "request_class", "response_class"]
 
 
 def request_class(api_key: int) -> type[Message]:
@@ -48,11 +48,23 @@ def __getattr__(name: str) -> Any:
 SCHEMAS = os.path.join(os.path.dirname(__file__), "schemas")
 SUFFIX = ".schema"
 _paths: dict[str, str] = {}
+_texts: dict[str, str] = {}
+
+
+def load() -> None:
+    """Read all schemas now. A process that serves may find later that no more files can be opened."""
+    for path in _schema_paths().values():
+        if path not in _texts:
+            _texts[path] = _text_of(path)
 
 
 def _read(path: str) -> list[notation.Message]:
+    return notation.parse(_texts.get(path) or _text_of(path))
+
+
+def _text_of(path: str) -> str:
     with open(path, encoding="utf-8") as file:
-        return notation.parse(file.read())
+        return file.read()
 
 
 def _schema_paths() -> dict[str, str]:
