@@ -17,7 +17,7 @@ from millpond.base.ports import Buffer
 from millpond.sim.world.file_tree import Blob, Folder, Tree, fault
 
 REPLACE_SUFFIX = ".tmp"
-FILES_MAX = 48
+FILES_MAX = 96
 """What a process may open here, as it is told: few, so that files are closed and opened again all the time."""
 TRACE_LINES_MAX = 100_000
 BOUNDLESS = 1 << 40
