@@ -74,7 +74,7 @@ def _reason(key: int) -> str:
     if key in OF_THE_PAST:
         return "all of it; Kafka itself has it no more"
     if key in STREAMS:
-        return "all of it; Kafka Streams works with `group.protocol=classic`"
+        return "all of it; the classic protocol, the default of Kafka Streams, is served"
     for what, keys in COMES_WITH.items():
         if key in keys:
             return f"all of it; comes with {what}"
