@@ -276,8 +276,18 @@ def test_no_more_than_agreed_is_taken_while_handlers_are_slow(pond) -> None:
     assert began == VALUES
 
 
-@pytest.mark.parametrize(("protocol", "delivery"), [("classic", "exactly_once"), ("consumer", "at_least_once")])
-def test_workers_share_and_hand_over_without_running_anything_twice(pond, protocol: str, delivery: str) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "delivery", "settings"),
+    [
+        ("classic", "exactly_once", {}),
+        ("classic", "at_least_once", {"partition.assignment.strategy": "range"}),
+        ("consumer", "at_least_once", {}),
+        ("classic", "at_most_once", {}),
+    ],
+)
+def test_workers_share_and_hand_over_without_running_anything_twice(
+    pond, protocol: str, delivery: str, settings: dict[str, str]
+) -> None:
     topic, out, group = pond.topic(4), pond.topic(1), pond.group()
     pond.fill(topic, [b"%d" % n for n in range(500)], keys=40)
     ran: list[tuple[str, bytes | None]] = []
@@ -297,6 +307,7 @@ def test_workers_share_and_hand_over_without_running_anything_twice(pond, protoc
             concurrency=2,
             session_timeout_s=0.9,
             in_flight_max=100,
+            settings=settings,
         )
 
     first = named("first").start(pond.bootstrap)
