@@ -282,6 +282,8 @@ def test_the_ends_of_epochs(play: Play) -> None:
     assert play.partition.end_of_epoch(3) == (3, 0), "the leader's own epoch, though nothing was written in it"
     play.append(b"a", b"b")
     play.partition.leader_epoch = LeaderEpoch(5)
+    # A reader that heard of epoch 4 and got nothing in it must not be sent back to the first record.
+    assert play.partition.end_of_epoch(4) == (3, 2)
     play.append(b"c")
     assert play.partition.end_of_epoch(5) == (5, 3)
     assert play.partition.end_of_epoch(4) == (3, 2)
