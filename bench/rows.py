@@ -12,6 +12,7 @@ from bench import raw
 from bench.floor import Floor
 from bench.librdkafka import NoLibrary, library_path
 from bench.load_raw import Measured
+from bench.loop import measure_stalls
 from bench.measure import MIB, Plan, client, measure, median_of, one_slice
 from bench.node import Node
 from bench.rebalance import AWAY_SECONDS, TITLES, measure_kind
@@ -277,6 +278,11 @@ def spark(plan: Plan) -> list[Line]:
     return lines
 
 
+def loop(plan: Plan) -> list[Line]:
+    """How long a second connection waits while the node does something large."""
+    return [Line(each.title, {"longest_ms": each.longest_ms}, note=each.note) for each in measure_stalls(plan)]
+
+
 ROWS: tuple[Row, ...] = (
     Row("floor", floor),
     Row("one", _one_message(raw.ACKS_LEADER)),
@@ -298,5 +304,6 @@ ROWS: tuple[Row, ...] = (
     Row("start-many", many_partitions),
     Row("idle", idle_connections),
     Row("rebalance", rebalance),
+    Row("loop", loop),
     Row("spark", spark),
 )

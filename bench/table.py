@@ -115,6 +115,21 @@ def rebalance_table_of(lines: list[Line], title: str) -> Table:
     return table
 
 
+def is_stall(line: Line) -> bool:
+    return "longest_ms" in line.figures
+
+
+def stall_table_of(lines: list[Line], title: str) -> Table:
+    """How long one client keeps another waiting."""
+    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("while the node has to do with", no_wrap=True)
+    table.add_column("longest round trip\nof another client, ms", justify="right", no_wrap=True)
+    table.add_column("note", no_wrap=True)
+    for line in lines:
+        table.add_row(line.title, f"{line.figures['longest_ms']:,.1f}", line.note)
+    return table
+
+
 def _whole(value: float | None, times: float = 1) -> str:
     return "" if value is None else f"{value * times:,.0f}"
 

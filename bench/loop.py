@@ -1,0 +1,239 @@
+"""How long one client keeps another waiting: the longest round trip of a second connection while a node is busy.
+
+A node is one loop. What stands on it too long is seen by everybody, and by this. The machine has its own part in a
+longest round trip, so each thing is done a few times and the best of these longest ones counts; "nothing" says what
+is left of the machine.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from bench import raw
+from bench.measure import Plan
+from bench.node import HOST, Node
+from millpond.wire import messages as m
+
+PARTITIONS, PARTITIONS_QUICK = 10_000, 2_000
+GROUPS, GROUPS_QUICK = 1_000, 200
+MADE = 1_000
+MEMBERS = 300
+SEGMENTS = 1_000
+SEGMENT_BYTES = 16 << 10
+COMMITS_EACH = 20
+ITEMS_AT_ONCE = 5_000
+QUIET_SECONDS = 1.0
+TICK_MS = 1_000
+"""How often the node looks after retention, or checkpoints, where that is measured."""
+
+
+class Probe:
+    """The second connection."""
+
+    def __init__(self, node: Node) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.probe", HOST, str(node.port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+
+    def longest_ms(self) -> float:
+        """Since the last time."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    title: str
+    longest_ms: float
+    note: str = ""
+
+
+@contextmanager
+def probing(node: Node) -> Iterator[Probe]:
+    probe = Probe(node)
+    try:
+        time.sleep(0.2)
+        probe.longest_ms()
+        yield probe
+    finally:
+        probe.close()
+
+
+def best_of(times: int, probe: Probe, work: Callable[[], object]) -> float:
+    """The best of a few longest round trips."""
+    found = []
+    for _ in range(times):
+        time.sleep(0.2)
+        probe.longest_ms()
+        work()
+        found.append(probe.longest_ms())
+    return min(found)
+
+
+def measure_stalls(plan: Plan) -> Iterator[Stall]:
+    partitions = PARTITIONS_QUICK if plan.quick else PARTITIONS
+    groups = GROUPS_QUICK if plan.quick else GROUPS
+    quiet = {"log.retention.check.interval.ms": "3600000", "log.flush.offset.checkpoint.interval.ms": "3600000"}
+    with Node(quiet) as node, node.connect() as client:
+        client.socket.settimeout(120)
+        for number in range(partitions // MADE):
+            _create(client, f"wide-{number}", MADE)
+        with probing(node) as probe:
+            yield Stall("nothing", best_of(plan.slices, probe, lambda: time.sleep(QUIET_SECONDS)))
+            yield _metadata(plan, client, probe, partitions)
+            yield from _topics(plan, client, probe)
+            yield _join(plan, node, probe)
+            yield _look_up(plan, client, probe)
+            _commit(node, groups)
+        yield _after_restart(node, groups * COMMITS_EACH, {})
+        node.stop()
+        node.settings["log.flush.offset.checkpoint.interval.ms"] = str(TICK_MS)
+        node.start()
+        with node.connect() as again, probing(node) as probe:
+            yield _checkpoint(again, probe)
+    with Node({**quiet, "log.retention.check.interval.ms": str(TICK_MS)}) as node, node.connect() as client:
+        yield _retention(node, client)
+
+
+def _create(client: raw.RawClient, name: str, partitions: int, **settings: str) -> None:
+    configs = [
+        m.CreateTopicsRequest.CreatableTopicConfig(name=n.replace("_", "."), value=v) for n, v in settings.items()
+    ]
+    topic = m.CreateTopicsRequest.CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=configs
+    )
+    reply = client.call(m.CreateTopicsRequest(topics=[topic], timeout_ms=60_000), 5)
+    assert isinstance(reply, m.CreateTopicsResponse)
+    if reply.topics[0].error_code:
+        raise RuntimeError(f"no topic: {reply.topics[0].error_message}")
+
+
+def _metadata(plan: Plan, client: raw.RawClient, probe: Probe, partitions: int) -> Stall:
+    frame = raw.framed(m.MetadataRequest(topics=None), raw.METADATA_VERSION)
+
+    def ask() -> None:
+        client.send(frame)
+        client.skip()
+
+    return Stall(f"metadata of {partitions:,} partitions", best_of(plan.slices, probe, ask))
+
+
+def _topics(plan: Plan, client: raw.RawClient, probe: Probe) -> Iterator[Stall]:
+    made, deleted = [], []
+    for number in range(plan.slices):
+        made.append(best_of(1, probe, lambda number=number: _create(client, f"made-{number}", MADE)))  # type: ignore[misc]
+        request = m.DeleteTopicsRequest(topic_names=[f"made-{number}"], timeout_ms=60_000)
+
+        def delete(request: m.DeleteTopicsRequest = request) -> None:
+            client.call(request, 5)
+            time.sleep(0.5)
+
+        deleted.append(best_of(1, probe, delete))
+    yield Stall(f"create {MADE:,} partitions", min(made))
+    yield Stall(f"delete {MADE:,} partitions", min(deleted))
+
+
+def _join(plan: Plan, node: Node, probe: Probe) -> Stall:
+    with node.connect() as client:
+        client.call(m.FindCoordinatorRequest(key="crowd"), 2)
+
+    def join(group: str) -> None:
+        protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=bytes(200))
+        request = m.JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=[protocol],
+        )
+        with ExitStack() as stack:
+            members = [stack.enter_context(node.connect()) for _ in range(MEMBERS)]
+            for member in members:
+                member.send(raw.framed(request, 3))
+            for member in members:
+                member.skip()
+
+    longest = [best_of(1, probe, lambda number=number: join(f"crowd-{number}")) for number in range(plan.slices)]  # type: ignore[misc]
+    return Stall(f"{MEMBERS} members join a group", min(longest))
+
+
+def _look_up(plan: Plan, client: raw.RawClient, probe: Probe) -> Stall:
+    wanted = m.ListOffsetsRequest.ListOffsetsPartition
+    records, _ = raw.full_batch(100)
+    _create(client, "by-time", 100)
+    for index in range(100):
+        client.send(raw.produce_frame("by-time", index, records, raw.ACKS_LEADER))
+        raw.check_produced(client.receive())
+    stamp = time.time_ns() // 1_000_000 - 60_000
+    partitions = [wanted(partition_index=index, timestamp=stamp) for index in range(100)]
+    topic = m.ListOffsetsRequest.ListOffsetsTopic(name="by-time", partitions=partitions)
+    request = m.ListOffsetsRequest(replica_id=-1, topics=[topic])
+    return Stall("look-up by time in 100 partitions", best_of(plan.slices, probe, lambda: client.call(request, 5)))
+
+
+def _commit(node: Node, groups: int) -> None:
+    partition = m.OffsetCommitRequest.OffsetCommitRequestPartition
+    with node.connect() as client:
+        for number in range(groups):
+            partitions = [partition(partition_index=index, committed_offset=1) for index in range(COMMITS_EACH)]
+            topic = m.OffsetCommitRequest.OffsetCommitRequestTopic(name="wide-0", partitions=partitions)
+            client.call(m.OffsetCommitRequest(group_id=f"reader-{number}", topics=[topic]), 8)
+
+
+def _after_restart(node: Node, offsets: int, settings: dict[str, str]) -> Stall:
+    node.stop()
+    node.settings.update(settings)
+    ready = node.start()
+    with probing(node) as probe:
+        time.sleep(QUIET_SECONDS)
+        longest = probe.longest_ms()
+    return Stall(f"after a start with {offsets:,} committed offsets", longest, f"ready after {ready.seconds:.2f} s")
+
+
+def _checkpoint(client: raw.RawClient, probe: Probe) -> Stall:
+    records = raw.batch(1, 100)
+    found = []
+    for _ in range(3):
+        for index in range(MADE):
+            client.send(raw.produce_frame("wide-0", index, records, raw.ACKS_LEADER))
+            raw.check_produced(client.receive())
+        probe.longest_ms()
+        time.sleep(2.5 * TICK_MS / 1000)
+        found.append(probe.longest_ms())
+    return Stall(f"checkpoint, {MADE:,} partitions written to", min(found))
+
+
+def _retention(node: Node, client: raw.RawClient) -> Stall:
+    _create(client, "old", 1, segment_bytes=str(SEGMENT_BYTES), retention_ms="3600000")
+    records, _ = raw.full_batch(100, SEGMENT_BYTES)
+    for _ in range(SEGMENTS):
+        client.send(raw.produce_frame("old", 0, records, raw.ACKS_LEADER))
+        raw.check_produced(client.receive())
+    alter = m.AlterConfigsRequest.AlterableConfig
+    resource = m.AlterConfigsRequest.AlterConfigsResource(
+        resource_type=2,
+        resource_name="old",
+        configs=[alter(name="retention.ms", value="1"), alter(name="segment.bytes", value=str(SEGMENT_BYTES))],
+    )
+    with probing(node) as probe:
+        client.call(m.AlterConfigsRequest(resources=[resource]), 1)
+        time.sleep(3 * TICK_MS / 1000)
+        return Stall(f"retention of {SEGMENTS:,} segments", probe.longest_ms())
