@@ -120,8 +120,10 @@ def test_after_a_crash_every_leader_begins_a_new_epoch(play: Play) -> None:
     play.create("a")
     play.settle()
     play.sim.crash("a")
+    before = play.controller.log.end_offset
     play.start(after_crash=True)
     assert [partition.leader_epoch for partition in play.controller.image.topics["a"].partitions] == [1]
+    assert play.controller.log.end_offset - before == 2, "the broker, and one record for all that it leads"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from millpond.metadata.records import (
     BrokerEndpoint,
     ConfigRecord,
     FeatureLevelRecord,
-    PartitionChangeRecord,
+    LeadAnewRecord,
     PartitionRecord,
     RegisterBrokerRecord,
     ResourceType,
@@ -54,7 +54,8 @@ def test_new_epochs_begin_only_where_the_broker_leads(apply) -> None:
     image.replay(TopicRecord("a", A))
     image.replay(PartitionRecord(0, A, (1, 2), (1, 2), leader=1))
     image.replay(PartitionRecord(1, A, (1, 2), (1, 2), leader=2))
-    begun = decide_begin_leader_epochs(image, 1)
+    begun = decide_begin_leader_epochs(image, 1, 7)
     assert begun.reply == 1
-    assert apply(image, begun) == (PartitionChangeRecord(0, A, leader=1),)
+    assert apply(image, begun) == (LeadAnewRecord(1, 7),)
     assert [partition.leader_epoch for partition in image.topics["a"].partitions] == [1, 0]
+    assert decide_begin_leader_epochs(image, 3, 7).records == (), "it leads nothing"

@@ -26,6 +26,7 @@ from millpond.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
+    LeadAnewRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -73,6 +74,7 @@ records = st.one_of(
     ),
     st.builds(BrokerRegistrationChangeRecord, int32, int64, st.sampled_from([-1, 0, 1])),
     st.builds(UnregisterBrokerRecord, int32, int64),
+    st.builds(LeadAnewRecord, int32, int64),
     st.builds(TopicRecord, text, ids),
     st.builds(PartitionRecord, int32, ids, nodes, nodes, nodes, nodes, int32, int32, int32),
     st.builds(PartitionChangeRecord, int32, ids, maybe_nodes, int32, maybe_nodes, maybe_nodes, maybe_nodes),
@@ -165,7 +167,7 @@ def decide(image: Image, kind: str, argument, entropy: CountingEntropy):
         case "restart":
             return decide_register_broker(image, argument, entropy.uuid(), END_POINTS, None)
         case _:
-            return decide_begin_leader_epochs(image, argument)
+            return decide_begin_leader_epochs(image, argument, 0)
 
 
 @settings(max_examples=150)

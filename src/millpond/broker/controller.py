@@ -122,7 +122,7 @@ class Controller:
             decide_register_broker(self.image, self.node_id, self._entropy.uuid(), end_points, rack)
         )
         if after_crash:
-            self._begin(decide_begin_leader_epochs(self.image, self.node_id))
+            self._begin(decide_begin_leader_epochs(self.image, self.node_id, self.broker_epoch))
         ticket = log.sync_target()
         try:
             ticket.run()

@@ -11,7 +11,7 @@ from millpond.metadata.records import (
     BrokerEndpoint,
     ConfigRecord,
     FeatureLevelRecord,
-    PartitionChangeRecord,
+    LeadAnewRecord,
     Record,
     RegisterBrokerRecord,
 )
@@ -41,15 +41,11 @@ def decide_register_broker(
     return Decision((record,), epoch)
 
 
-def decide_begin_leader_epochs(image: Image, broker_id: int) -> Decision[int]:
-    """Begin a new epoch in every partition that this broker leads; the reply is their number.
+def decide_begin_leader_epochs(image: Image, broker_id: int, broker_epoch: int) -> Decision[int]:
+    """Begin a new epoch in every partition that this broker leads, by one record; the reply is their number.
 
     For a start after a crash: records that were read but never forced to disk may be gone, and other ones may take
     their offsets. Only a new epoch lets a consumer notice.
     """
-    records = tuple(
-        PartitionChangeRecord(number, topic.id, leader=broker_id)
-        for topic, number, partition in image.partitions_of(broker_id)
-        if partition.leader == broker_id
-    )
-    return Decision(records, len(records))
+    led = sum(partition.leader == broker_id for _, _, partition in image.partitions_of(broker_id))
+    return Decision((LeadAnewRecord(broker_id, broker_epoch),) if led else (), led)

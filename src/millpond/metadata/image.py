@@ -15,6 +15,7 @@ from millpond.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
+    LeadAnewRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -140,6 +141,10 @@ class Image:
                 self._add_partition(record)
             case PartitionChangeRecord():
                 self._change_partition(record)
+            case LeadAnewRecord():
+                for topic, index, partition in list(self.partitions_of(record.broker_id)):
+                    if partition.leader == record.broker_id:
+                        self._change_partition(PartitionChangeRecord(index, topic.id, leader=record.broker_id))
             case RemoveTopicRecord():
                 self._remove_topic(record)
             case ConfigRecord():

@@ -97,6 +97,18 @@ class PartitionChangeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class LeadAnewRecord:
+    """A broker has come back after a crash: every partition that it leads begins a new leader epoch.
+
+    The one record that Kafka does not have: it would write a PartitionChangeRecord for each partition, and a node
+    with ten thousand of them would write ten thousand records after every crash.
+    """
+
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveTopicRecord:
     """A topic is gone, with its partitions and settings."""
 
@@ -142,6 +154,7 @@ Record: TypeAlias = (
     | TopicRecord
     | PartitionRecord
     | PartitionChangeRecord
+    | LeadAnewRecord
     | RemoveTopicRecord
     | ConfigRecord
     | FeatureLevelRecord

@@ -6444,6 +6444,17 @@ class FenceBrokerRecord(Message):
         epoch: int = ...,
     ) -> None: ...
 
+class LeadAnewRecord(Message):
+    API_KEY: ClassVar[int]
+    broker_id: int
+    broker_epoch: int
+    def __init__(
+        self,
+        *,
+        broker_id: int = ...,
+        broker_epoch: int = ...,
+    ) -> None: ...
+
 class NoOpRecord(Message):
     API_KEY: ClassVar[int]
     def __init__(self) -> None: ...
