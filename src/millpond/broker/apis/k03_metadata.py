@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
-from millpond.broker.api import Api, Call, Outcome
+from millpond.base.later import Later
+from millpond.broker.api import Api, Call, Encoded, Outcome
 from millpond.broker.authorised_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
 from millpond.config.node import AUTO_CREATE_TOPICS_ENABLE
 from millpond.metadata.image import Topic
@@ -21,13 +22,32 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from millpond.broker.broker import Broker
 
+    Topics = list[m.MetadataResponse.MetadataResponseTopic]
+
+PARTITIONS_AT_ONCE_MAX = 500
+"""What the loop describes by itself."""
+
 
 def handle(broker: Broker, call: Call, request: m.MetadataRequest) -> Outcome:
     missing = _to_create(broker, call, request)
-    if not missing:
-        return _describe(broker, call, request)
-    tried = broker.try_create([NewTopic(name) for name in missing])
-    return tried.map(lambda _: _describe(broker, call, request))
+    if missing:
+        tried = broker.try_create([NewTopic(name) for name in missing])
+        return tried.map(lambda _: _describe(broker, call, request, _topics(broker, request)))
+    if _wants_all(call, request) and broker.image.partitions_total > PARTITIONS_AT_ONCE_MAX:
+        return _describe_all(broker, call, request)
+    topics = None if _wants_all(call, request) else _topics(broker, request)
+    return _describe(broker, call, request, topics)
+
+
+def _describe_all(broker: Broker, call: Call, request: m.MetadataRequest) -> Later[Encoded]:
+    """So many partitions take their time, which is not the loop's: a worker describes and encodes them."""
+    topics = list(broker.image.topics.values())
+
+    def describe() -> Encoded:
+        response = _describe(broker, call, request, [_topic(broker, topic) for topic in topics])
+        return Encoded(response.encode(call.version))
+
+    return broker.workers.run(describe)
 
 
 def _wants_all(call: Call, request: m.MetadataRequest) -> bool:
@@ -43,12 +63,15 @@ def _to_create(broker: Broker, call: Call, request: m.MetadataRequest) -> list[s
     return [name for name in dict.fromkeys(names) if name not in broker.image.topics and not topic_name_fault(name)]
 
 
-def _describe(broker: Broker, call: Call, request: m.MetadataRequest) -> m.MetadataResponse:
+def _topics(broker: Broker, request: m.MetadataRequest) -> Topics:
+    return [_named(broker, wanted) for wanted in request.topics or ()]
+
+
+def _describe(broker: Broker, call: Call, request: m.MetadataRequest, topics: Topics | None) -> m.MetadataResponse:
+    """The response; without `topics` it has all of them."""
     image = broker.image
-    if _wants_all(call, request):
+    if topics is None:
         topics = [_topic(broker, topic) for topic in image.topics.values()]
-    else:
-        topics = [_named(broker, wanted) for wanted in request.topics or ()]
     if request.include_topic_authorized_operations:
         for topic in topics:
             if not topic.error_code:
