@@ -37,7 +37,7 @@ class Play:
     def __init__(self) -> None:
         self.broker = SimpleNamespace(settings=node_settings({"max.request.topics": "3"}))
         self.dispatcher = Dispatcher(self.broker, VirtualClock())  # type: ignore[arg-type]
-        self.broker.dispatcher = self.dispatcher
+        self.broker.apis = self.dispatcher.apis
         self.ear = Ear()
 
     def handle(self, key: int, version: int, body: bytes = b"") -> list[bytes]:

@@ -11,7 +11,7 @@ from millpond.broker.apis import k03_metadata
 from millpond.wire import messages as m
 
 
-@pytest.mark.parametrize("version", range(0, 14))
+@pytest.mark.parametrize("version", range(14))
 def test_a_worker_describes_what_the_loop_would(
     make_desk: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:

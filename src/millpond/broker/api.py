@@ -10,8 +10,8 @@ from millpond.base.later import Later
 from millpond.base.ports import ReplyPart
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
     from millpond.broker.connection import Connection
+    from millpond.broker.services import Services
     from millpond.wire.header import RequestHeader
 
 
@@ -61,15 +61,15 @@ class Api:
     key: int
     name: str
     versions: tuple[int, int]
-    handle: Callable[[Broker, Call, Any], Outcome]
+    handle: Callable[[Services, Call, Any], Outcome]
     lists: str | None = None
     """The request's field that names topics or resources; how many it may name is limited."""
-    quick: Callable[[Broker, Connection, RequestHeader, memoryview], bool] | None = None
+    quick: Callable[[Services, Connection, RequestHeader, memoryview], bool] | None = None
     """Answers the commonest shape of the request without building messages; False leaves it to `handle`."""
     advertised: tuple[int, int] | None = None
     is_advertised: bool = True
     """Whether clients are told of it at all."""
-    refuse: Callable[[Broker, int, memoryview], Response] | None = None
+    refuse: Callable[[Services, int, memoryview], Response] | None = None
 
     def serves(self, version: int) -> bool:
         return self.versions[0] <= version <= self.versions[1]

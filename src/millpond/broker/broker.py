@@ -11,6 +11,7 @@ from millpond.base.ids import NodeId
 from millpond.base.later import Later
 from millpond.base.ports import Listener, World
 from millpond.base.settings import Settings
+from millpond.broker.api import Api
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.connection import Connection
 from millpond.broker.connections import Connections
@@ -115,6 +116,10 @@ class Broker:
         self.is_stopping = False
         self._listener: Listener | None = None
         self._address: tuple[str, int] | None = None
+
+    @property
+    def apis(self) -> Sequence[Api]:
+        return self.dispatcher.apis
 
     @property
     def image(self) -> Image:

@@ -13,13 +13,13 @@ from millpond.metadata.image import Image, Resource
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 Verdicts = tuple[ResourceVerdict, ...]
 
 
 def commit_changes(
-    broker: Broker,
+    broker: Services,
     resources: Sequence[Resource],
     decide: Callable[[Image], Decision[Verdicts]],
     response: type[m.AlterConfigsResponse] | type[m.IncrementalAlterConfigsResponse],

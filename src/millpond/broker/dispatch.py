@@ -16,8 +16,8 @@ from millpond.wire import messages
 from millpond.wire.header import NAMES, WITHOUT_SCHEMA, decode_request_header
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
     from millpond.broker.connection import Connection
+    from millpond.broker.services import Services
 
 
 class UnservedRequest(RemoteError):
@@ -35,7 +35,7 @@ class _Entry:
 
 
 class Dispatcher:
-    def __init__(self, broker: Broker, clock: Clock) -> None:
+    def __init__(self, broker: Services, clock: Clock) -> None:
         self.clock = clock
         self._broker = broker
         self.apis = APIS

@@ -12,10 +12,12 @@ from millpond.coordinators.shard import Request
 from millpond.wire.messages import Message
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def ask_group(broker: Broker, call: Call, group_id: str, body: Message, writing: Writing | None = None) -> Later[Any]:
+def ask_group(
+    broker: Services, call: Call, group_id: str, body: Message, writing: Writing | None = None
+) -> Later[Any]:
     reply = broker.groups.ask(call, group_id, body, writing)
     return reply.recover(Refused, lambda refused: refuse_group(call, body, refused))
 

@@ -20,7 +20,7 @@ from millpond.coordinators.groups.shard import GroupShard
 from millpond.wire.records import Record, encode_batch
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 HISTORY_TOPIC = "__group_history"
 HISTORY_CONFIG = {
@@ -33,14 +33,14 @@ HISTORY_CONFIG = {
 """A month of it, and never more than a disk would notice."""
 
 
-def group_home(broker: Broker, partition: Partition) -> Home[GroupShard]:
+def group_home(broker: Services, partition: Partition) -> Home[GroupShard]:
     def make_shard() -> GroupShard:
         return GroupShard(broker.image, group_settings(broker.settings), broker.entropy)
 
     return Home(make_shard, partition, broker.clock, broker.flusher, _no_orders, partial(keep_history, broker))
 
 
-def keep_history(broker: Broker, shard: GroupShard) -> None:
+def keep_history(broker: Services, shard: GroupShard) -> None:
     """Write down every rebalance that is over, for whoever asks later why it happened."""
     ahead_ms = shard.shared.wall_ahead_ms
     finished = [(group_id, over.as_json(ahead_ms)) for group_id, over in shard.take_finished()]
@@ -53,7 +53,7 @@ def keep_history(broker: Broker, shard: GroupShard) -> None:
         _write_history(broker, finished)
 
 
-def _write_history(broker: Broker, finished: list[tuple[str, dict[str, Any]]]) -> None:
+def _write_history(broker: Services, finished: list[tuple[str, dict[str, Any]]]) -> None:
     partition = broker.partitions.get(HISTORY_TOPIC, 0)
     if partition is None:
         broker.journal("the history of a rebalance is lost", groups=len(finished), reason="its topic is offline")

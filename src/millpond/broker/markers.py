@@ -15,7 +15,7 @@ from millpond.broker.coordination import Producer
 from millpond.broker.partitions import Partition
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
     from millpond.coordinators.transactions.shard import WriteMarkers
 
 OVERTAKEN = frozenset(
@@ -38,7 +38,7 @@ class _Target(NamedTuple):
 class Markers:
     """Carries out the orders of the transaction coordinators of this node."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Services) -> None:
         self._broker = broker
         self._orders: dict[str, WriteMarkers] = {}
         """What is under way, by transactional id."""

@@ -20,7 +20,7 @@ from millpond.wire.batch import read_header
 from millpond.wire.messages import Message
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 R = TypeVar("R")
 
@@ -35,7 +35,7 @@ MARKERS_WAIT_MS = 500
 
 
 def ask_transaction(
-    broker: Broker,
+    broker: Services,
     call: Call,
     transactional_id: str,
     body: Message,
@@ -53,7 +53,7 @@ def ask_transaction(
 
 
 def past_the_last_end(
-    broker: Broker, transactional_id: str, ask: Callable[[], Later[R]], error_of: Callable[[R], int]
+    broker: Services, transactional_id: str, ask: Callable[[], Later[R]], error_of: Callable[[R], int]
 ) -> Later[R]:
     """Ask, and once more when the end of the last transaction stood in the way."""
 
@@ -65,20 +65,20 @@ def past_the_last_end(
     return ask().chain(go_on)
 
 
-def with_markers(broker: Broker, transactional_id: str, response: R) -> Later[R]:
+def with_markers(broker: Services, transactional_id: str, response: R) -> Later[R]:
     """The answer to the end of a transaction, once its markers are written if that takes but a moment."""
     if not broker.markers.under_way(transactional_id):
         return done(response)
     return broker.markers.written(transactional_id, MARKERS_WAIT_MS).map(lambda _: response)
 
 
-def opened(broker: Broker, coordination: Coordination[Any]) -> Later[None]:
+def opened(broker: Services, coordination: Coordination[Any]) -> Later[None]:
     """Ends once the coordinator's topic is there, or could not be made."""
     return done(None) if coordination.is_open else broker.open_coordination(coordination)
 
 
 def permission_for_batch(
-    broker: Broker, transactional_id: str, version: int, partition: Partition, records: Buffer | None
+    broker: Services, transactional_id: str, version: int, partition: Partition, records: Buffer | None
 ) -> Later[Verification | None]:
     """Whether this batch may begin or go on with the producer's transaction in this partition."""
     try:
@@ -101,7 +101,7 @@ def permission_for_batch(
 
 
 def permission_to_write(
-    broker: Broker,
+    broker: Services,
     transactional_id: str,
     producer: Producer,
     partition: Partition,

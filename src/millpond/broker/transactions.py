@@ -13,10 +13,10 @@ from millpond.config import node
 from millpond.coordinators.transactions.shard import TransactionSettings, TransactionShard
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def transaction_home(broker: Broker, partition: Partition) -> Home[TransactionShard]:
+def transaction_home(broker: Services, partition: Partition) -> Home[TransactionShard]:
     settings = TransactionSettings(
         timeout_ms_max=broker.settings[node.TRANSACTION_MAX_TIMEOUT_MS],
         id_expiration_ms=broker.settings[node.TRANSACTIONAL_ID_EXPIRATION_MS],

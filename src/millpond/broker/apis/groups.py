@@ -22,10 +22,10 @@ from millpond.broker.api import Api, Call, Outcome
 from millpond.broker.group_calls import ask_group
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def ask(broker: Broker, call: Call, request: Any) -> Outcome:
+def ask(broker: Services, call: Call, request: Any) -> Outcome:
     return ask_group(broker, call, request.group_id, request)
 
 

@@ -32,8 +32,8 @@ from millpond.wire.batch import CorruptBatch
 from millpond.wire.kernel import SingleProduce, single_produce, single_produce_reply
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
     from millpond.broker.connection import Connection
+    from millpond.broker.services import Services
     from millpond.log.producers import Verification
     from millpond.wire.header import RequestHeader
 
@@ -42,7 +42,7 @@ ZSTD_FROM = 7
 TOPIC_IDS_FROM = 13
 
 
-def handle(broker: Broker, call: Call, request: m.ProduceRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.ProduceRequest) -> Outcome:
     if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
         return _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks must be 0, 1 or -1 (all)")
     if request.transactional_id is not None:
@@ -66,7 +66,7 @@ Permits = dict[tuple[str, int], "Verification | Refused | None"]
 """What the coordinator said of each partition that a transactional producer writes to."""
 
 
-def _after_leave(broker: Broker, call: Call, request: m.ProduceRequest, transactional_id: str) -> Outcome:
+def _after_leave(broker: Services, call: Call, request: m.ProduceRequest, transactional_id: str) -> Outcome:
     """Inside a transaction every partition must be part of it: ask its coordinator first, then append."""
     asked: list[tuple[str, int]] = []
     permits: list[Later[Verification | Refused | None]] = []
@@ -91,7 +91,7 @@ def _after_leave(broker: Broker, call: Call, request: m.ProduceRequest, transact
     return gather(permits).chain(append)
 
 
-def quick(broker: Broker, connection: Connection, header: RequestHeader, frame: memoryview) -> bool:
+def quick(broker: Services, connection: Connection, header: RequestHeader, frame: memoryview) -> bool:
     """One partition, acknowledged, no transaction, no error: what nearly every producer sends and gets."""
     version = header.api_version
     single = single_produce(frame, header.body_position, version)
@@ -122,7 +122,7 @@ def quick(broker: Broker, connection: Connection, header: RequestHeader, frame: 
 
 
 def _reply_after_sync(
-    broker: Broker,
+    broker: Services,
     connection: Connection,
     header: RequestHeader,
     single: SingleProduce,
@@ -170,14 +170,14 @@ def _not_synced(failure: Exception) -> tuple[ErrorCode, str]:
     raise failure
 
 
-def _patience_ms(broker: Broker, timeout_ms: int) -> int:
+def _patience_ms(broker: Services, timeout_ms: int) -> int:
     return min(max(timeout_ms, 0), broker.settings[PRODUCE_WAIT_MAX_MS])
 
 
 class _Produce:
     """One request: every batch is appended at once, the reply waits for those that must survive."""
 
-    def __init__(self, broker: Broker, request: m.ProduceRequest, version: int, permits: Permits) -> None:
+    def __init__(self, broker: Services, request: m.ProduceRequest, version: int, permits: Permits) -> None:
         self._permits = permits
         self._repeated = _named_twice(request)
         self.refusals: list[str] = []
@@ -284,7 +284,7 @@ def _named_twice(request: m.ProduceRequest) -> Container[tuple[UUID, str, int]]:
     return {name for name, times in Counter(names).items() if times > 1}
 
 
-def _find(broker: Broker, version: int, name: str, topic_id: UUID, index: int) -> Partition | ErrorCode:
+def _find(broker: Services, version: int, name: str, topic_id: UUID, index: int) -> Partition | ErrorCode:
     if version >= TOPIC_IDS_FROM:
         return broker.partitions.by_id(topic_id, index) or broker.absence(topic_id, index)
     return broker.partitions.get(name, index) or broker.absence(name, index)
@@ -317,7 +317,7 @@ _OLD_HEAD = Struct(">hi")
 _OLD_REPLY = Struct(">ihq")
 
 
-def refuse_old_format(broker: Broker, version: int, body: memoryview) -> Response:
+def refuse_old_format(broker: Services, version: int, body: memoryview) -> Response:
     try:
         out = _old_topics(body, version)
     except struct.error as fault:

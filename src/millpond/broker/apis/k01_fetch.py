@@ -22,13 +22,13 @@ from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 READ_COMMITTED = 1
 WARM_STEP_BYTES = 1 << 20
 
 
-def handle(broker: Broker, call: Call, request: m.FetchRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.FetchRequest) -> Outcome:
     try:
         context = broker.fetch_sessions.context(request, call.version, broker.clock.monotonic_ms())
     except Refused as refusal:
@@ -63,7 +63,7 @@ class _Watched:
 class _Fetch:
     """One fetch: reads all its partitions, now or again once enough has been appended."""
 
-    def __init__(self, broker: Broker, call: Call, request: m.FetchRequest, context: FetchContext) -> None:
+    def __init__(self, broker: Services, call: Call, request: m.FetchRequest, context: FetchContext) -> None:
         self._broker = broker
         self._by_id = call.version >= 13
         self._committed_only = request.isolation_level == READ_COMMITTED

@@ -19,7 +19,7 @@ from millpond.log.lookup import TimeLookup
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 READ_COMMITTED = 1
@@ -47,7 +47,7 @@ class _Search(NamedTuple):
     result: m.ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
-def handle(broker: Broker, call: Call, request: m.ListOffsetsRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.ListOffsetsRequest) -> Outcome:
     committed_only = request.isolation_level == READ_COMMITTED
     searches: list[_Search] = []
     response = m.ListOffsetsResponse(
@@ -75,7 +75,7 @@ def handle(broker: Broker, call: Call, request: m.ListOffsetsRequest) -> Outcome
 
 
 def _list_one(
-    broker: Broker,
+    broker: Services,
     topic: str,
     wanted: m.ListOffsetsRequest.ListOffsetsPartition,
     committed_only: bool,
@@ -107,7 +107,7 @@ def _list_one(
     return result
 
 
-def _run(broker: Broker, searches: list[_Search], tries: int) -> Later[None]:
+def _run(broker: Services, searches: list[_Search], tries: int) -> Later[None]:
     """Look on a worker, and again where files were exchanged meanwhile."""
 
     def look() -> None:

@@ -20,7 +20,7 @@ from millpond.metadata.topics import NewTopic
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
     Topics = list[m.MetadataResponse.MetadataResponseTopic]
 
@@ -28,7 +28,7 @@ PARTITIONS_AT_ONCE_MAX = 500
 """What the loop describes by itself."""
 
 
-def handle(broker: Broker, call: Call, request: m.MetadataRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.MetadataRequest) -> Outcome:
     missing = _to_create(broker, call, request)
     if missing:
         tried = broker.try_create([NewTopic(name) for name in missing])
@@ -39,7 +39,7 @@ def handle(broker: Broker, call: Call, request: m.MetadataRequest) -> Outcome:
     return _describe(broker, call, request, topics)
 
 
-def _describe_all(broker: Broker, call: Call, request: m.MetadataRequest) -> Later[Encoded]:
+def _describe_all(broker: Services, call: Call, request: m.MetadataRequest) -> Later[Encoded]:
     """So many partitions take their time, which is not the loop's: a worker describes and encodes them."""
     topics = list(broker.image.topics.values())
 
@@ -54,7 +54,7 @@ def _wants_all(call: Call, request: m.MetadataRequest) -> bool:
     return request.topics is None or (call.version == 0 and not request.topics)
 
 
-def _to_create(broker: Broker, call: Call, request: m.MetadataRequest) -> list[str]:
+def _to_create(broker: Services, call: Call, request: m.MetadataRequest) -> list[str]:
     if _wants_all(call, request) or not broker.settings[AUTO_CREATE_TOPICS_ENABLE]:
         return []
     if call.version >= 4 and not request.allow_auto_topic_creation:
@@ -63,11 +63,11 @@ def _to_create(broker: Broker, call: Call, request: m.MetadataRequest) -> list[s
     return [name for name in dict.fromkeys(names) if name not in broker.image.topics and not topic_name_fault(name)]
 
 
-def _topics(broker: Broker, request: m.MetadataRequest) -> Topics:
+def _topics(broker: Services, request: m.MetadataRequest) -> Topics:
     return [_named(broker, wanted) for wanted in request.topics or ()]
 
 
-def _describe(broker: Broker, call: Call, request: m.MetadataRequest, topics: Topics | None) -> m.MetadataResponse:
+def _describe(broker: Services, call: Call, request: m.MetadataRequest, topics: Topics | None) -> m.MetadataResponse:
     """The response; without `topics` it has all of them."""
     image = broker.image
     if topics is None:
@@ -90,7 +90,7 @@ def _describe(broker: Broker, call: Call, request: m.MetadataRequest, topics: To
 
 
 def _named(
-    broker: Broker, wanted: m.MetadataRequest.MetadataRequestTopic
+    broker: Services, wanted: m.MetadataRequest.MetadataRequestTopic
 ) -> m.MetadataResponse.MetadataResponseTopic:
     by_id = wanted.topic_id != NO_TOPIC_ID
     if by_id and wanted.name is not None:
@@ -115,7 +115,7 @@ def _failed(
     )
 
 
-def _topic(broker: Broker, topic: Topic) -> m.MetadataResponse.MetadataResponseTopic:
+def _topic(broker: Services, topic: Topic) -> m.MetadataResponse.MetadataResponseTopic:
     return m.MetadataResponse.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,

@@ -14,12 +14,12 @@ from millpond.broker.group_calls import ask_group
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 SEVERAL_GROUPS_FROM = 8
 
 
-def handle(broker: Broker, call: Call, request: m.OffsetFetchRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.OffsetFetchRequest) -> Outcome:
     if call.version < SEVERAL_GROUPS_FROM:
         return ask_group(broker, call, request.group_id, request)
     # Each group may live in another partition of the offsets topic.

@@ -15,13 +15,13 @@ from millpond.broker.api import Api, Call, Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 GROUP, TRANSACTION = 0, 1
 MANY_KEYS_FROM = 4
 
 
-def handle(broker: Broker, call: Call, request: m.FindCoordinatorRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.FindCoordinatorRequest) -> Outcome:
     keys = request.coordinator_keys if call.version >= MANY_KEYS_FROM else [request.key]
     if request.key_type not in (GROUP, TRANSACTION):
         return _answer(broker, call, keys, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -34,7 +34,7 @@ def handle(broker: Broker, call: Call, request: m.FindCoordinatorRequest) -> Out
     )
 
 
-def _answer(broker: Broker, call: Call, keys: list[str], code: ErrorCode) -> m.FindCoordinatorResponse:
+def _answer(broker: Services, call: Call, keys: list[str], code: ErrorCode) -> m.FindCoordinatorResponse:
     node_id, host, port = -1, "", -1
     # Kafka says NONE to those who ask for one key, and nothing to those who ask for several.
     message = "NONE" if call.version < MANY_KEYS_FROM else ""

@@ -11,10 +11,10 @@ from millpond.broker.api import Api, Call, Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.ListGroupsRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.ListGroupsRequest) -> Outcome:
     return m.ListGroupsResponse(
         groups=[
             group

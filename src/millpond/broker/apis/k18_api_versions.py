@@ -18,13 +18,13 @@ from millpond.metadata.brokers import FEATURES
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 NAMED_FROM = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
-def handle(broker: Broker, call: Call, request: m.ApiVersionsRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.ApiVersionsRequest) -> Outcome:
     if call.version >= NAMED_FROM:
         if not (_is_name(request.client_software_name) and _is_name(request.client_software_version)):
             return m.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
@@ -34,7 +34,7 @@ def handle(broker: Broker, call: Call, request: m.ApiVersionsRequest) -> Outcome
             broker.journal(
                 "a client connects", peer=call.connection.link.peer, client=call.client_id, software=software
             )
-    response = describe(broker.dispatcher.apis)
+    response = describe(broker.apis)
     if call.version >= NAMED_FROM:
         _add_features(response, broker)
     return response
@@ -44,7 +44,7 @@ def _is_name(text: str) -> bool:
     return _SOFTWARE.fullmatch(text) is not None
 
 
-def _add_features(response: m.ApiVersionsResponse, broker: Broker) -> None:
+def _add_features(response: m.ApiVersionsResponse, broker: Services) -> None:
     """What the cluster has agreed on: clients use transactions v2 only when they find it here."""
     response.supported_features = [
         m.ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=0, max_version=level)
@@ -57,8 +57,8 @@ def _add_features(response: m.ApiVersionsResponse, broker: Broker) -> None:
     response.finalized_features_epoch = broker.controller.committed_offset
 
 
-def refuse(broker: Broker, version: int, body: memoryview) -> Response:
-    return Encoded(describe(broker.dispatcher.apis, ErrorCode.UNSUPPORTED_VERSION).encode(0))
+def refuse(broker: Services, version: int, body: memoryview) -> Response:
+    return Encoded(describe(broker.apis, ErrorCode.UNSUPPORTED_VERSION).encode(0))
 
 
 def describe(apis: Iterable[Api], error: ErrorCode = ErrorCode.NONE) -> m.ApiVersionsResponse:

@@ -17,10 +17,10 @@ from millpond.metadata.topics import CreatedTopic, NewTopic, decide_create_topic
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.CreateTopicsRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Outcome:
     wanted = [_wanted(topic) for topic in request.topics]
     decided = broker.controller.submit(
         lambda image: decide_create_topics(
@@ -42,13 +42,13 @@ def _wanted(topic: m.CreateTopicsRequest.CreatableTopic) -> NewTopic:
     )
 
 
-def _answer(broker: Broker, wanted: list[NewTopic], created: tuple[CreatedTopic, ...]) -> m.CreateTopicsResponse:
+def _answer(broker: Services, wanted: list[NewTopic], created: tuple[CreatedTopic, ...]) -> m.CreateTopicsResponse:
     configs = {topic.name: topic.configs for topic in wanted}
     return m.CreateTopicsResponse(topics=[_result(broker, each, configs[each.name]) for each in created])
 
 
 def _result(
-    broker: Broker, created: CreatedTopic, configs: tuple[tuple[str, str | None], ...]
+    broker: Services, created: CreatedTopic, configs: tuple[tuple[str, str | None], ...]
 ) -> m.CreateTopicsResponse.CreatableTopicResult:
     overrides = {name: value for name, value in configs if value is not None}
     return m.CreateTopicsResponse.CreatableTopicResult(
@@ -62,7 +62,7 @@ def _result(
     )
 
 
-def _settings(broker: Broker, overrides: dict[str, str]) -> list[m.CreateTopicsResponse.CreatableTopicConfigs]:
+def _settings(broker: Services, overrides: dict[str, str]) -> list[m.CreateTopicsResponse.CreatableTopicConfigs]:
     found = [broker.layers.effective_for_topic(setting, overrides) for setting in TOPIC]
     return [
         m.CreateTopicsResponse.CreatableTopicConfigs(

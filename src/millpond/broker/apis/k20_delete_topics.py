@@ -14,10 +14,10 @@ from millpond.metadata.topics import DeletedTopic, TopicRef, decide_delete_topic
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.DeleteTopicsRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.DeleteTopicsRequest) -> Outcome:
     if call.version >= 6:
         refs = [TopicRef(topic.name, topic.topic_id) for topic in request.topics]
     else:

@@ -13,12 +13,12 @@ from millpond.metadata.image import COORDINATOR_TOPICS
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 TO_THE_END = -1
 
 
-def handle(broker: Broker, call: Call, request: m.DeleteRecordsRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.DeleteRecordsRequest) -> Outcome:
     response = m.DeleteRecordsResponse(
         topics=[
             m.DeleteRecordsResponse.DeleteRecordsTopicResult(
@@ -45,7 +45,7 @@ def handle(broker: Broker, call: Call, request: m.DeleteRecordsRequest) -> Outco
 
 
 def _delete_before(
-    broker: Broker, topic: str, index: int, offset: int
+    broker: Services, topic: str, index: int, offset: int
 ) -> m.DeleteRecordsResponse.DeleteRecordsPartitionResult:
     partition = broker.partitions.get(topic, index)
     low_watermark, error = -1, ErrorCode.NONE

@@ -15,10 +15,10 @@ from millpond.broker.transaction_calls import ask_transaction
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.InitProducerIdRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.InitProducerIdRequest) -> Outcome:
     if request.transactional_id is not None:
         return _transactional(broker, call, request, request.transactional_id)
     # Without a transactional id nobody can be fenced: a fresh id is always a right answer, as it is in Kafka.
@@ -28,7 +28,7 @@ def handle(broker: Broker, call: Call, request: m.InitProducerIdRequest) -> Outc
     )
 
 
-def _transactional(broker: Broker, call: Call, request: m.InitProducerIdRequest, transactional_id: str) -> Outcome:
+def _transactional(broker: Services, call: Call, request: m.InitProducerIdRequest, transactional_id: str) -> Outcome:
     return broker.producer_ids.have_one().chain(
         lambda _: ask_transaction(broker, call, transactional_id, request, lambda refused: _answer(refused.code))
     )

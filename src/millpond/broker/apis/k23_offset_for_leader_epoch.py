@@ -12,10 +12,10 @@ from millpond.broker.api import Api, Call, Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.OffsetForLeaderEpochRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.OffsetForLeaderEpochRequest) -> Outcome:
     return m.OffsetForLeaderEpochResponse(
         topics=[
             m.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
@@ -28,7 +28,7 @@ def handle(broker: Broker, call: Call, request: m.OffsetForLeaderEpochRequest) -
 
 
 def _end_of_epoch(
-    broker: Broker, topic: str, wanted: m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+    broker: Services, topic: str, wanted: m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition
 ) -> m.OffsetForLeaderEpochResponse.EpochEndOffset:
     reply = m.OffsetForLeaderEpochResponse.EpochEndOffset(partition=wanted.partition, leader_epoch=-1, end_offset=-1)
     partition = broker.partitions.get(topic, wanted.partition)

@@ -15,14 +15,14 @@ from millpond.broker.transaction_calls import ask_transaction
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
     TopicList = list[m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
 
 MANY_FROM = 4
 
 
-def handle(broker: Broker, call: Call, request: m.AddPartitionsToTxnRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.AddPartitionsToTxnRequest) -> Outcome:
     if call.version < MANY_FROM:
         unknown = _unknown(broker, request.v3_and_below_topics)
         if unknown:
@@ -37,7 +37,7 @@ def handle(broker: Broker, call: Call, request: m.AddPartitionsToTxnRequest) -> 
     return gather(parts).map(_join)
 
 
-def _ask_one(broker: Broker, call: Call, body: m.AddPartitionsToTxnRequest) -> Later[Any]:
+def _ask_one(broker: Services, call: Call, body: m.AddPartitionsToTxnRequest) -> Later[Any]:
     (transaction,) = body.transactions
     refuse = partial(_fail, call.version, body)
     # Brokers that ask for their clients decide by themselves how long those wait.
@@ -50,7 +50,7 @@ def _error(response: m.AddPartitionsToTxnResponse) -> int:
     return partitions[0].partition_error_code if partitions else ErrorCode.NONE
 
 
-def _unknown(broker: Broker, topics: TopicList) -> frozenset[tuple[str, int]]:
+def _unknown(broker: Services, topics: TopicList) -> frozenset[tuple[str, int]]:
     return frozenset(
         (topic.name, index)
         for topic in topics

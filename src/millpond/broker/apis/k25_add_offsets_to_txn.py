@@ -13,10 +13,10 @@ from millpond.broker.transaction_calls import ask_transaction, opened
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.AddOffsetsToTxnRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.AddOffsetsToTxnRequest) -> Outcome:
     return opened(broker, broker.groups).chain(
         lambda _: ask_transaction(broker, call, request.transactional_id, request, _fail)
     )

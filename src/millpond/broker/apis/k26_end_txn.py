@@ -15,10 +15,10 @@ from millpond.broker.transaction_calls import ask_transaction, with_markers
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.EndTxnRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.EndTxnRequest) -> Outcome:
     ended = ask_transaction(broker, call, request.transactional_id, request, _fail)
     return ended.chain(lambda response: with_markers(broker, request.transactional_id, response))
 

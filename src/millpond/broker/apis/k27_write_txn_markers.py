@@ -15,10 +15,10 @@ from millpond.broker.coordination import Producer
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.WriteTxnMarkersRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.WriteTxnMarkersRequest) -> Outcome:
     wanted = [
         (marker, TopicPartition(topic.name, index))
         for marker in request.markers
@@ -54,7 +54,7 @@ def handle(broker: Broker, call: Call, request: m.WriteTxnMarkersRequest) -> Out
 
 
 def _write(
-    broker: Broker, marker: m.WriteTxnMarkersRequest.WritableTxnMarker, name: TopicPartition
+    broker: Services, marker: m.WriteTxnMarkersRequest.WritableTxnMarker, name: TopicPartition
 ) -> Later[ErrorCode]:
     partition = broker.partitions.get(*name)
     if partition is None:

@@ -19,12 +19,12 @@ from millpond.log.producers import Verification
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 IMPLICIT_FROM = 5
 
 
-def handle(broker: Broker, call: Call, request: m.TxnOffsetCommitRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.TxnOffsetCommitRequest) -> Outcome:
     producer = Producer(request.producer_id, request.producer_epoch)
 
     def write(permit: Verification | None) -> Later[Any]:

@@ -23,10 +23,10 @@ from millpond.metadata.records import ResourceType
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.DescribeConfigsRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.DescribeConfigsRequest) -> Outcome:
     return m.DescribeConfigsResponse(
         results=[
             _describe(broker, resource, request.include_synonyms, request.include_documentation)
@@ -36,7 +36,7 @@ def handle(broker: Broker, call: Call, request: m.DescribeConfigsRequest) -> Out
 
 
 def _describe(
-    broker: Broker, resource: m.DescribeConfigsRequest.DescribeConfigsResource, synonyms: bool, docs: bool
+    broker: Services, resource: m.DescribeConfigsRequest.DescribeConfigsResource, synonyms: bool, docs: bool
 ) -> m.DescribeConfigsResponse.DescribeConfigsResult:
     result = m.DescribeConfigsResponse.DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
@@ -59,7 +59,7 @@ class _Shown(NamedTuple):
     is_secret: bool = False
 
 
-def _effective(broker: Broker, kind: int, name: str) -> Iterable[_Shown]:
+def _effective(broker: Services, kind: int, name: str) -> Iterable[_Shown]:
     """Every setting of the resource with its value."""
     layers = broker.layers
     own = broker.image.config_of(Resource(kind, name))
@@ -95,14 +95,14 @@ def _effective(broker: Broker, kind: int, name: str) -> Iterable[_Shown]:
             raise Refused(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
 
 
-def _check_is_this_broker(broker: Broker, name: str) -> None:
+def _check_is_this_broker(broker: Services, name: str) -> None:
     if name != str(broker.node_id):
         raise Refused(
             ErrorCode.INVALID_REQUEST, f"this is broker {broker.node_id}: ask broker {name!r} for its own settings"
         )
 
 
-def _unknown(broker: Broker) -> list[_Shown]:
+def _unknown(broker: Services) -> list[_Shown]:
     return [_Shown(each, is_secret=True) for each in unknown_settings(broker.layers)]
 
 

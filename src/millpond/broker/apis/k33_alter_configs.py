@@ -14,10 +14,10 @@ from millpond.metadata.image import Resource
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.AlterConfigsRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.AlterConfigsRequest) -> Outcome:
     wanted = [
         ResourceConfigs(
             Resource(each.resource_type, each.resource_name), tuple((one.name, one.value) for one in each.configs)

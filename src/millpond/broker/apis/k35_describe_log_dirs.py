@@ -13,10 +13,10 @@ from millpond.broker.partitions import Partition
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.DescribeLogDirsRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.DescribeLogDirsRequest) -> Outcome:
     folder = broker.store.folder
     result = m.DescribeLogDirsResponse.DescribeLogDirsResult(log_dir=folder, topics=[])
     by_topic: dict[str, list[Partition]] = {}
@@ -42,7 +42,7 @@ def handle(broker: Broker, call: Call, request: m.DescribeLogDirsRequest) -> Out
     return m.DescribeLogDirsResponse(results=[result])
 
 
-def _wanted(broker: Broker, request: m.DescribeLogDirsRequest) -> list[Partition]:
+def _wanted(broker: Services, request: m.DescribeLogDirsRequest) -> list[Partition]:
     if request.topics is None:
         return list(broker.partitions)
     named = [broker.partitions.get(topic.topic, index) for topic in request.topics for index in topic.partitions]

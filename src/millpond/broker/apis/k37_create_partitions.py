@@ -14,10 +14,10 @@ from millpond.metadata.topics import GrownTopic, MorePartitions, decide_create_p
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.CreatePartitionsRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.CreatePartitionsRequest) -> Outcome:
     wanted = [_wanted(topic) for topic in request.topics]
     decided = broker.controller.submit(
         lambda image: decide_create_partitions(

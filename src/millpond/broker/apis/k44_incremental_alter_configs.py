@@ -17,10 +17,10 @@ from millpond.metadata.records import ResourceType
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.IncrementalAlterConfigsRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.IncrementalAlterConfigsRequest) -> Outcome:
     wanted = [
         ResourceChanges(
             Resource(each.resource_type, each.resource_name),
@@ -39,7 +39,7 @@ def handle(broker: Broker, call: Call, request: m.IncrementalAlterConfigsRequest
     )
 
 
-def _change_loggers(broker: Broker, wanted: ResourceChanges, validate_only: bool) -> ResourceVerdict:
+def _change_loggers(broker: Services, wanted: ResourceChanges, validate_only: bool) -> ResourceVerdict:
     try:
         if wanted.resource.name != str(broker.node_id):
             raise Refused(ErrorCode.INVALID_REQUEST, f"this is broker {broker.node_id}, not {wanted.resource.name!r}")

@@ -13,12 +13,12 @@ from millpond.metadata.topics import METADATA_TOPIC
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 NODES_FROM = 2
 
 
-def handle(broker: Broker, call: Call, request: m.DescribeQuorumRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.DescribeQuorumRequest) -> Outcome:
     response = m.DescribeQuorumResponse(
         topics=[
             m.DescribeQuorumResponse.TopicData(
@@ -39,7 +39,7 @@ def handle(broker: Broker, call: Call, request: m.DescribeQuorumRequest) -> Outc
     return response
 
 
-def _partition(broker: Broker, topic: str, index: int) -> m.DescribeQuorumResponse.PartitionData:
+def _partition(broker: Services, topic: str, index: int) -> m.DescribeQuorumResponse.PartitionData:
     if topic != METADATA_TOPIC or index != 0:
         return m.DescribeQuorumResponse.PartitionData(
             partition_index=index,

@@ -14,12 +14,12 @@ from millpond.broker.authorised_operations import NOT_ASKED_FOR, ON_CLUSTER
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 BROKERS = 1
 
 
-def handle(broker: Broker, call: Call, request: m.DescribeClusterRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.DescribeClusterRequest) -> Outcome:
     if request.endpoint_type != BROKERS:
         return m.DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,

@@ -8,10 +8,10 @@ from millpond.broker.api import Api, Call, Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.DescribeProducersRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.DescribeProducersRequest) -> Outcome:
     return m.DescribeProducersResponse(
         topics=[
             m.DescribeProducersResponse.TopicResponse(
@@ -23,7 +23,7 @@ def handle(broker: Broker, call: Call, request: m.DescribeProducersRequest) -> O
     )
 
 
-def _describe(broker: Broker, topic: str, index: int) -> m.DescribeProducersResponse.PartitionResponse:
+def _describe(broker: Services, topic: str, index: int) -> m.DescribeProducersResponse.PartitionResponse:
     partition = broker.partitions.get(topic, index)
     if partition is None:
         return m.DescribeProducersResponse.PartitionResponse(

@@ -10,14 +10,14 @@ from millpond.broker.api import Api, Call, Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.DescribeTransactionsRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.DescribeTransactionsRequest) -> Outcome:
     return gather([_ask_one(broker, call, each) for each in dict.fromkeys(request.transactional_ids)]).map(_join)
 
 
-def _ask_one(broker: Broker, call: Call, transactional_id: str) -> Later[Any]:
+def _ask_one(broker: Services, call: Call, transactional_id: str) -> Later[Any]:
     body = m.DescribeTransactionsRequest(transactional_ids=[transactional_id])
     reply = broker.transactions.ask(call, transactional_id, body)
     return reply.recover(Refused, lambda refused: _fail(transactional_id, refused))

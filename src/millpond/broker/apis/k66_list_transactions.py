@@ -13,10 +13,10 @@ from millpond.broker.api import Api, Call, Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.ListTransactionsRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.ListTransactionsRequest) -> Outcome:
     parts = [home.ask(call, request).recover(Refused, _fail) for home in broker.transactions.homes()]
     return gather(parts).map(_join)
 

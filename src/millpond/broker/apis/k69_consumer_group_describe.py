@@ -15,10 +15,10 @@ from millpond.broker.group_calls import ask_group
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.ConsumerGroupDescribeRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.ConsumerGroupDescribeRequest) -> Outcome:
     parts = [
         ask_group(broker, call, group_id, m.ConsumerGroupDescribeRequest(group_ids=[group_id]))
         for group_id in dict.fromkeys(request.group_ids)

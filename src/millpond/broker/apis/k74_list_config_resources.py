@@ -13,10 +13,10 @@ from millpond.metadata.records import ResourceType
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.ListConfigResourcesRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.ListConfigResourcesRequest) -> Outcome:
     known = set(ResourceType)
     wanted = {ResourceType.CLIENT_METRICS} if call.version == 0 else set(request.resource_types) or known
     if not wanted <= known:

@@ -17,10 +17,10 @@ from millpond.metadata.image import Topic
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.broker import Broker
+    from millpond.broker.services import Services
 
 
-def handle(broker: Broker, call: Call, request: m.DescribeTopicPartitionsRequest) -> Outcome:
+def handle(broker: Services, call: Call, request: m.DescribeTopicPartitionsRequest) -> Outcome:
     names = sorted({topic.name for topic in request.topics} or broker.image.topics)
     left = min(max(request.response_partition_limit, 1), broker.settings[MAX_REQUEST_PARTITION_SIZE_LIMIT])
     first_index = 0
@@ -64,7 +64,7 @@ def _failed(name: str, code: ErrorCode) -> m.DescribeTopicPartitionsResponse.Des
 
 
 def _topic(
-    broker: Broker, topic: Topic, first: int, count: int
+    broker: Services, topic: Topic, first: int, count: int
 ) -> m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
     return m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
         name=topic.name,

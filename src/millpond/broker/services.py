@@ -1,0 +1,96 @@
+"""What the handlers of APIs are given of a broker: its parts by name, and the few things that it does as a whole.
+
+Handlers know this and not the broker that puts them all together: who changes one of them need not read the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from millpond.base.errors import ErrorCode
+    from millpond.base.ids import NodeId
+    from millpond.base.later import Later
+    from millpond.base.ports import Clock, Entropy, Workers, World
+    from millpond.base.settings import Settings
+    from millpond.broker.api import Api
+    from millpond.broker.checkpoint_writer import CheckpointWriter
+    from millpond.broker.connection import Connection
+    from millpond.broker.controller import Controller
+    from millpond.broker.coordination import Coordination
+    from millpond.broker.fetch_sessions import FetchSessions
+    from millpond.broker.flusher import Flusher
+    from millpond.broker.housekeeping import Journal
+    from millpond.broker.loggers import Loggers
+    from millpond.broker.markers import Markers
+    from millpond.broker.partitions import Partitions
+    from millpond.broker.producer_ids import ProducerIds
+    from millpond.config.effective import NodeLayers
+    from millpond.coordinators.groups.shard import GroupShard
+    from millpond.coordinators.transactions.shard import TransactionShard
+    from millpond.log.store import LogStore
+    from millpond.metadata.image import Image
+    from millpond.metadata.topics import NewTopic
+
+
+class Services(Protocol):
+    # Who it is, and what it goes by.
+
+    node_id: NodeId
+    settings: Settings
+    layers: NodeLayers
+    is_stopping: bool
+
+    @property
+    def address(self) -> tuple[str, int]: ...
+
+    @property
+    def apis(self) -> Sequence[Api]: ...
+
+    def advertised(self) -> tuple[str, int]: ...
+
+    def addresses_for(self, connection: Connection) -> list[tuple[int, str, int, str | None]]: ...
+
+    # The world.
+
+    world: World
+    clock: Clock
+    workers: Workers
+    entropy: Entropy
+    journal: Journal
+    loggers: Loggers
+
+    # Metadata.
+
+    controller: Controller
+
+    @property
+    def image(self) -> Image: ...
+
+    def try_create(self, topics: Sequence[NewTopic], *, by_broker: bool = False) -> Later[None]: ...
+
+    def create_topic(self, name: str, count: int, configs: Mapping[str, str]) -> Later[None]: ...
+
+    # Records.
+
+    store: LogStore
+    partitions: Partitions
+    flusher: Flusher
+    checkpoints: CheckpointWriter
+    fetch_sessions: FetchSessions
+    producer_ids: ProducerIds
+
+    def partition_error(self, topic: str, index: int) -> ErrorCode: ...
+
+    def absence(self, topic: str | UUID, index: int) -> ErrorCode: ...
+
+    # Coordinators.
+
+    groups: Coordination[GroupShard]
+    transactions: Coordination[TransactionShard]
+    markers: Markers
+
+    def open_coordination(self, coordination: Coordination[Any]) -> Later[None]: ...
