@@ -2,6 +2,7 @@
 #   make up      install into .venv and run a node in the foreground
 #   make test    install what the tests need and run them all
 #   make check   format, lint, types, layers, tidy
+#   make coverage  which functions of each room its tests call; minutes, not part of make test
 #   make bench   measure; prints a table
 #   make demo    a stream of orders through Spark: lake, revenue per minute, current state; ends with a chart
 
@@ -13,7 +14,7 @@ DEVELOP := $(VENV)/.develop
 SPARK := $(VENV)/.spark
 ARGS ?=
 
-.PHONY: up test check format bench chaos demo docs clean
+.PHONY: up test check format bench chaos coverage demo docs clean
 
 up: $(RUNTIME)
 	@$(BIN)/millpond up $(ARGS)
@@ -40,6 +41,9 @@ bench: $(DEVELOP)
 
 chaos: $(DEVELOP)
 	@$(BIN)/python tests/campaigns/chaos.py $(ARGS)
+
+coverage: $(DEVELOP)
+	@$(BIN)/python tools/coverage.py $(ARGS)
 
 demo: $(SPARK)
 	@sh tools/java.sh --must
