@@ -19,11 +19,9 @@ STABLE: Final = "stable"
 REBALANCING: Final = "rebalancing"
 EMPTY: Final = "empty"
 DEAD: Final = "dead"
-STATES: Final = (STABLE, REBALANCING, EMPTY, DEAD)
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
-TYPES: Final = (CLASSIC, CONSUMER)
 
 _STATES: Final = {
     "Stable": STABLE,

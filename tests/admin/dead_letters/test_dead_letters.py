@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from millpond.admin.dead_letters.letters import Filter, LetterId, LetterTopic, find_letter_topics
 from millpond.admin.dead_letters.purge import apply_purge, plan_purge
-from millpond.admin.dead_letters.redrive import Fate, Redrive, RedriveOrder, plan_redrive
+from millpond.admin.dead_letters.redrive import LetterFate, Redrive, RedriveOrder, plan_redrive
 from millpond.admin.dead_letters.topics import count_letters, last_letters, list_letter_topics
 from millpond.admin.errors import NotDeadLetters
 from millpond.base.ids import TopicPartition
@@ -102,7 +102,7 @@ def test_many_transactions_of_one_redrive_and_records_too_large_for_one_batch(
         own = [bytes(each.value() or b"")[:2] for each in arrived if each.partition() == partition]
         assert own == [b"%02d" % number for number in range(12) if number % 2 == partition]
     again = plan_redrive(cluster, order)
-    assert (again.records, again.fates[Fate.DONE]) == (0, 12)
+    assert (again.records, again.fates[LetterFate.DONE]) == (0, 12)
 
 
 def test_a_redrive_stops_between_two_transactions_and_another_goes_on(
@@ -116,6 +116,6 @@ def test_a_redrive_stops_between_two_transactions_and_another_goes_on(
     assert first.sent == 4
     assert time.monotonic() - began >= 0.09, "2 at once, 2 more after a tenth of a second"
     second = Redrive(cluster, RedriveOrder(dlq, Filter()))
-    assert (second.plan.records, second.plan.fates[Fate.DONE]) == (6, 4)
+    assert (second.plan.records, second.plan.fates[LetterFate.DONE]) == (6, 4)
     second.run(lambda _: None)
     assert sorted(int(each.value() or b"") for each in pond.consume(topic, 10)) == list(range(10))

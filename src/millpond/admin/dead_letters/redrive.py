@@ -36,7 +36,7 @@ NAMED_MAX: Final = 10
 NAP_SECONDS: Final = 0.05
 
 
-class Fate(Enum):
+class LetterFate(Enum):
     """What a redrive does with a letter."""
 
     OTHER = auto()
@@ -61,14 +61,14 @@ class RedriveOrder:
     rate: float | None = None
     batch: int = 500
 
-    def fate(self, letter: Letter, redriven: Redriven) -> Fate:
+    def fate(self, letter: Letter, redriven: Redriven) -> LetterFate:
         if not self.wanted.takes(letter):
-            return Fate.OTHER
+            return LetterFate.OTHER
         if letter.id in redriven:
-            return Fate.DONE
+            return LetterFate.DONE
         if redriven_count(letter.message) >= self.redrives_max:
-            return Fate.HELD
-        return Fate.SENT if self.target(letter) else Fate.HOMELESS
+            return LetterFate.HELD
+        return LetterFate.SENT if self.target(letter) else LetterFate.HOMELESS
 
     def target(self, letter: Letter) -> str | None:
         return self.to or (letter.facts.origin.topic if letter.facts else None)
@@ -83,7 +83,7 @@ class RedrivePlan:
     bounds: dict[TopicPartition, Bounds]
     partition_counts: dict[str, int] = field(default_factory=dict)
     """Of the topics that letters go to."""
-    fates: Counter[Fate] = field(default_factory=Counter)
+    fates: Counter[LetterFate] = field(default_factory=Counter)
     targets: Counter[str] = field(default_factory=Counter)
     held: list[LetterId] = field(default_factory=list)
     missing: list[LetterId] = field(default_factory=list)
@@ -92,7 +92,7 @@ class RedrivePlan:
     @property
     def records(self) -> int:
         """How many are going to be sent."""
-        return self.fates[Fate.SENT]
+        return self.fates[LetterFate.SENT]
 
 
 def plan_redrive(cluster: Cluster, order: RedriveOrder) -> RedrivePlan:
@@ -104,9 +104,9 @@ def plan_redrive(cluster: Cluster, order: RedriveOrder) -> RedrivePlan:
         missing.discard(letter.id)
         fate = order.fate(letter, plan.redriven)
         plan.fates[fate] += 1
-        if fate is Fate.SENT:
+        if fate is LetterFate.SENT:
             plan.targets[order.target(letter) or ""] += 1
-        elif fate is Fate.HELD and len(plan.held) < NAMED_MAX:
+        elif fate is LetterFate.HELD and len(plan.held) < NAMED_MAX:
             plan.held.append(letter.id)
     plan.missing = sorted(missing)
     known = cluster.topics()
@@ -154,7 +154,7 @@ class Redrive:
         for letter in self.plan.topic.letters(self.plan.bounds):
             if is_stopped():
                 return
-            if self._order.fate(letter, self.plan.redriven) is not Fate.SENT:
+            if self._order.fate(letter, self.plan.redriven) is not LetterFate.SENT:
                 continue
             batch.append(letter)
             size += len(letter.message.value or b"")

@@ -245,11 +245,11 @@ def redrive_command(
 
 
 def _print_plan(order: RedriveOrder, plan: RedrivePlan) -> None:
-    from millpond.admin.dead_letters.redrive import NAMED_MAX, Fate
+    from millpond.admin.dead_letters.redrive import NAMED_MAX, LetterFate
 
     for target, count in sorted(plan.targets.items()):
         click.echo(f"{order.topic} → {target}: {counted(count, 'record')}")
-    done, held, homeless = (plan.fates[each] for each in (Fate.DONE, Fate.HELD, Fate.HOMELESS))
+    done, held, homeless = (plan.fates[each] for each in (LetterFate.DONE, LetterFate.HELD, LetterFate.HOMELESS))
     if done:
         click.echo(f"{done:,} were redriven before and are not sent again.")
     if held:

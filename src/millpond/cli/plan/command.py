@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from millpond.cli.plan.sizing import Demand, Engine, Machine, Plan, make_plan
+from millpond.cli.plan.estimate import Demand, Engine, Machine, Plan, make_plan
 from millpond.cli.times import read_span
 from millpond.cli.units import read_byte_rate, read_bytes, read_rate, show_byte_rate, show_bytes, show_number
 

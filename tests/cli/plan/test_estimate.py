@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.cli.plan.sizing import Demand, Engine, Machine, make_plan
+from millpond.cli.plan.estimate import Demand, Engine, Machine, make_plan
 
 MB, GB, TB, PB = 1e6, 1e9, 1e12, 1e15
 WEEK = 7 * 86_400
