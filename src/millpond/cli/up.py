@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -46,10 +47,9 @@ def command(data: str | None, listen: str | None, sets: tuple[str, ...], file: s
     """
     settings = _settings(data, listen, sets, file)
     _stop_early_on_signals()
-    try:
+    # Before the loop runs a signal comes as an exception; the logs are closed all the same.
+    with contextlib.suppress(KeyboardInterrupt):
         _serve(settings)
-    except KeyboardInterrupt:
-        return
     if sys.stdout.isatty():
         click.echo("\rStopped; everything is on disk.")
 
