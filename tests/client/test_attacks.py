@@ -303,6 +303,29 @@ def test_a_store_that_stays_away_stops_the_worker_and_kills_no_record(
     assert seen == VALUES
 
 
+def test_a_cluster_that_does_not_take_what_is_sent_makes_no_dead_letters_with_a_store(
+    pond, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, out, letters, group = pond.topic(1), pond.topic(1), pond.topic(1), pond.group()
+    pond.fill(topic, VALUES)
+    store = SqliteIds(tmp_path / "ids.db")
+    options: dict[str, Any] = {
+        "group": group,
+        "delivery": "exactly_once",
+        "processed": store,
+        "dead_letters": letters,
+    }
+    with monkeypatch.context() as slow:
+        slow.setattr("millpond.client.engine.SEND_SECONDS", 0.0)
+        worker = Worker(lambda message: Send(out, message.value), topic, **options)
+        with pytest.raises(TimeoutError):
+            worker.run(pond.bootstrap, until_idle_s=5)
+        assert worker.stats.dead == 0
+    Worker(lambda message: Send(out, message.value), topic, **options).run(pond.bootstrap, until_idle_s=IDLE_S)
+    store.close()
+    assert {message.value for message in pond.read(out, 10)} == set(VALUES)
+
+
 def test_several_processes_may_open_a_new_store_at_once(tmp_path: Path) -> None:
     script = (
         "import sys\nfrom millpond import SqliteIds\n"

@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from confluent_kafka import KafkaError
+
 from millpond.base.ids import TopicPartition
 from millpond.client.connection import LOG
 from millpond.client.consumer import Consumer
-from millpond.client.errors import AlreadyProcessed, StoreFailed
+from millpond.client.errors import AlreadyProcessed, BufferFull, SendFailed, StoreFailed
 from millpond.client.handler import Handler
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Message, Send, partition_of
@@ -34,6 +36,8 @@ POLL_RECORDS_MAX = 500
 FULL_SECONDS = 0.5
 DRAIN_CHECK_SECONDS = 0.1
 SEND_SECONDS = 60.0
+REFUSED_SENDS = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION})
+"""What a handler wants sent and no cluster will take, however long one waits."""
 STORE_TRIES = 15
 STORE_PAUSE_SECONDS_MAX = 5.0
 
@@ -350,12 +354,19 @@ class Engine:
                     self.stats.skipped += 1
                     return []
                 # Sent before the record is noted as done: a crash in between sends twice rather than never.
-                futures = [send(self._sender(), each) for each in self._handler.run(job.message, unit)]
-                for future in futures:
-                    future.result(SEND_SECONDS)
+                self._send_now(self._handler.run(job.message, unit))
         except AlreadyProcessed:
             self.stats.skipped += 1
         return []
+
+    def _send_now(self, outgoing: list[Send]) -> None:
+        try:
+            for future in [send(self._sender(), each) for each in outgoing]:
+                future.result(SEND_SECONDS)
+        except (SendFailed, BufferFull, TimeoutError) as fault:
+            if isinstance(fault, SendFailed) and fault.code in REFUSED_SENDS:
+                raise
+            raise _NotSent from fault
 
     def _record_id(self, job: Job) -> str:
         chosen = self._options.record_id
@@ -369,6 +380,8 @@ class Engine:
         try:
             if isinstance(error, StoreFailed):
                 keeps_lane = self._wait_for_store(job, error)
+            elif isinstance(error, _NotSent):
+                raise error.__cause__ or error
             elif error is not None and not isinstance(error, (Exception, asyncio.CancelledError)):
                 raise error
             elif error is not None and self._waits_in_memory(job, error):
@@ -418,6 +431,10 @@ class Engine:
         with self._lock:
             self._failure = self._failure or error
             self._stopping = True
+
+
+class _NotSent(Exception):
+    """The cluster did not take what a record wants sent: no fault of the record, which is no dead letter for it."""
 
 
 def _uncancel() -> None:
