@@ -1,7 +1,7 @@
 """Three kinds of wrong: a peer's fault, an expected outcome with its wire code, and (as `assert`) our own bug.
 
 `ErrorCode` is the one table of wire codes. A domain outcome that a client must hear of is raised or returned as a
-`Refused` that carries its code; the dispatcher is the one place that turns it into bytes.
+`Refused` that carries its code; each API puts that where its response has a field for it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from millpond.base.later import Later, done
 from millpond.broker.coordination import Home
+from millpond.broker.markers import Markers
 from millpond.broker.partitions import Partition
 from millpond.coordinators.groups import classic
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
@@ -101,6 +103,16 @@ def lose_offsets_on_restart(patch: Patch) -> None:
 
 def send_no_markers_after_a_restart(patch: Patch) -> None:
     patch.setattr(TransactionShard, "on_loaded", lambda *_: Effects())
+
+
+def take_offline_for_deleted(patch: Patch) -> None:
+    """A partition that is not open here gets no marker: the transaction is torn."""
+    real = Markers._is_done
+
+    def is_done(self: Markers, order: Any, target: Any) -> Later[bool]:
+        return done(True) if self._broker.partitions.by_id(*target) is None else real(self, order, target)
+
+    patch.setattr(Markers, "_is_done", is_done)
 
 
 def renew_without_a_higher_epoch(patch: Patch) -> None:
@@ -218,6 +230,7 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
     let_a_late_end_decide_the_next_transaction: Hunt(
         "before its commit was asked for", CALM, Work.COPY, None, 0, (True,)
     ),
+    take_offline_for_deleted: Hunt(STUCK, ("offline partition",) * 3, Work.COPY),
     forget_a_partition: Hunt("a transaction hangs", CALM, Work.COPY),
     let_transactions_last: Hunt(STUCK, CALM, Work.COPY),
     commit_what_was_aborted_by_a_successor: Hunt(TOO_EARLY, CALM, Work.COPY),
