@@ -320,3 +320,19 @@ def test_what_is_to_be_told_everywhere_is_told_once_a_home_is_loaded(play: Play)
     assert "news: wrote news" not in play.heard
     play.sim.run_for(1_000)
     assert play.heard[-1] == "news: wrote news"
+
+
+def test_a_request_without_an_answer_is_told_to_people(play: Play) -> None:
+    notes = Coordination("__notes", lambda _: play.new_home(), play.world.clock, play.journal)
+    notes.open([play.partition], 1)
+    home = notes.home_of("g")
+    home.shard.step = lambda *_: Effects()  # type: ignore[method-assign]
+    first = home.ask(call(), m.HeartbeatRequest(group_id="g"))
+    play.sim.run_for(5_000)
+    home.ask(call(), m.HeartbeatRequest(group_id="g"))
+    home.ask(call(), m.JoinGroupRequest(group_id="g"))
+    first.finish("late")
+    play.sim.run_for(9_000)
+    assert play.heard == []
+    play.sim.run_for(2_000)
+    assert play.heard == ["journal: a request to a coordinator has no answer"]

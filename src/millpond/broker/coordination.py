@@ -24,7 +24,7 @@ from millpond.coordinators.runtime import CoordinatorTime, TransactionalShard, p
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request, Shard
 from millpond.log.producers import Verification
 from millpond.wire.batch import walk
-from millpond.wire.messages import Message
+from millpond.wire.messages import JoinGroupRequest, Message, SyncGroupRequest
 from millpond.wire.records import Record, encode_batch
 
 S = TypeVar("S", bound=Shard)
@@ -33,6 +33,11 @@ LOAD_BYTES = 64 << 10
 """How much of a log is replayed at a time; everybody else waits for it."""
 LOAD_AT_ONCE_BYTES = 256 << 10
 """How much is replayed before the first request is taken: with little to load nobody hears that it is loaded."""
+
+OVERDUE_MS = 10_000
+"""From when on a request without an answer is told to people."""
+PARKED_FOR_LONG = frozenset({JoinGroupRequest.API_KEY, SyncGroupRequest.API_KEY})
+"""These wait for other members, as they should."""
 
 LOAD_AGAIN_MS = 250
 LOAD_AGAIN_MS_MAX = 10_000
@@ -51,6 +56,15 @@ class Writing(NamedTuple):
 
     producer: Producer
     verification: Verification | None
+
+
+class _Unanswered(NamedTuple):
+    """A request whose answer has not come yet."""
+
+    reply: Later[Any]
+    since_ms: int
+    request: str
+    client_id: str
 
 
 class HomeState(Enum):
@@ -74,8 +88,11 @@ class Home(Generic[S]):
         self.partition = partition
         self.on_resigned: Callable[[Refused], None] = _nobody_cares
         """Hears that the home has resigned, and why."""
+        self.on_overdue: Callable[[str, str], None] = _nobody_cares
+        """Hears of a request, and whose, that has no answer after a long time."""
         self.failures = 0
         """How often it has resigned since it last could write."""
+        self._unanswered: deque[_Unanswered] = deque()
         self._make_shard = make_shard
         self._clock = clock
         self._flusher = flusher
@@ -175,7 +192,30 @@ class Home(Generic[S]):
         reply: Later[Any] = Later()
         request = Request(body, call.version, reply, call.client_id or "", call.client_host)
         self.run(lambda shard, now_ms: shard.step(request, now_ms), writing)
+        if not reply.ended and body.API_KEY not in PARKED_FOR_LONG:
+            self._watch(reply, type(body).__name__, call.client_id or "")
         return reply
+
+    # Answers that do not come. Nobody has seen why one took 70 s once; the next one tells.
+
+    def _watch(self, reply: Later[Any], request: str, client_id: str) -> None:
+        while self._unanswered and self._unanswered[0].reply.ended:
+            self._unanswered.popleft()
+        self._unanswered.append(_Unanswered(reply, self._clock.monotonic_ms(), request, client_id))
+        if len(self._unanswered) == 1:
+            self._clock.call_later(OVERDUE_MS, self._look_for_overdue)
+
+    def _look_for_overdue(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        while self._unanswered:
+            oldest = self._unanswered[0]
+            waits_ms = now_ms - oldest.since_ms
+            if not oldest.reply.ended and waits_ms < OVERDUE_MS:
+                self._clock.call_later(OVERDUE_MS - waits_ms, self._look_for_overdue)
+                return
+            self._unanswered.popleft()
+            if not oldest.reply.ended:
+                self.on_overdue(oldest.request, oldest.client_id)
 
     def _append(self, records: list[CoordinatorRecord], writing: Writing | None) -> None:
         stamp_ms = self._clock.wall_ms()
@@ -256,7 +296,7 @@ def _send_away(effects: Effects, refused: Refused) -> None:
     end_all(effects.replies, Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(refused)))
 
 
-def _nobody_cares(_: Refused) -> None: ...
+def _nobody_cares(*_: object) -> None: ...
 
 
 class Coordination(Generic[S]):
@@ -308,6 +348,15 @@ class Coordination(Generic[S]):
     def _add(self, index: int, partition: Partition) -> Home[S]:
         home = self._homes[index] = self._make_home(partition)
         home.on_resigned = lambda refused: self._on_resigned(home, refused)
+        home.on_overdue = lambda request, client_id: self._journal(
+            "a request to a coordinator has no answer",
+            request=request,
+            client_id=client_id,
+            partition=partition.name.folder,
+            after_ms=OVERDUE_MS,
+            end_offset=partition.log.end_offset,
+            synced_offset=partition.log.synced_offset,
+        )
         return home
 
     # Loading: one home after the other, a slice at a time, so that everybody else gets a turn between two of them.
