@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millpond.base.errors import ErrorCode
 from millpond.broker.api import Api, Call, Outcome
 from millpond.wire import messages as m
 
@@ -15,12 +16,15 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Services, call: Call, request: m.ListGroupsRequest) -> Outcome:
+    # A list without those that are still being loaded would say that they do not exist.
+    loading = broker.groups.is_loading
     return m.ListGroupsResponse(
+        error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE,
         groups=[
             group
             for home in broker.groups.homes()
             for group in home.shard.list_groups(request.states_filter, request.types_filter)
-        ]
+        ],
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.base.errors import Refused
+from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import gather
 from millpond.broker.api import Api, Call, Outcome
 from millpond.wire import messages as m
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Services, call: Call, request: m.ListTransactionsRequest) -> Outcome:
+    if broker.transactions.is_loading:
+        # A list without those that are still being loaded would say that they do not exist.
+        return m.ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     parts = [home.ask(call, request).recover(Refused, _fail) for home in broker.transactions.homes()]
     return gather(parts).map(_join)
 
