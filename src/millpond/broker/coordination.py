@@ -29,7 +29,7 @@ from millpond.wire.records import Record, encode_batch
 
 S = TypeVar("S", bound=Shard)
 
-LOAD_BYTES = 64 << 10
+LOAD_BYTES = 16 << 10
 """How much of a log is replayed at a time; everybody else waits for it."""
 LOAD_AT_ONCE_BYTES = 256 << 10
 """How much is replayed before the first request is taken: with little to load nobody hears that it is loaded."""
