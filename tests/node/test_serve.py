@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from millpond.config.node import MAX_CONNECTIONS, MAX_PARTITIONS, node_settings
 from millpond.node.bugs import EXIT_CODE
+from millpond.node.serve import fitted
 from millpond.wire import messages as m
 from millpond.wire.header import decode_response_header, encode_request_header
 from millpond.wire.records import Record, encode_batch
@@ -153,3 +155,15 @@ def test_a_journal_that_nobody_reads_does_not_hold_the_node(child: Child) -> Non
                 link.sendall(b"GET /" + b"x" * 100 + b" HTTP/1.1\r\n\r\n")
         assert child.api_versions() > 10
     assert child.stop(signal.SIGTERM)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "partitions", "connections"), [(1024, 16_384, 480), (1 << 20, 100_000, 20_000)]
+)
+def test_limits_fit_what_the_process_may_open(descriptors: int, partitions: int, connections: int) -> None:
+    told: list[str] = []
+    settings = fitted(node_settings({}), descriptors, lambda event, **_: told.append(event))
+    assert (settings[MAX_PARTITIONS], settings[MAX_CONNECTIONS]) == (partitions, connections)
+    assert bool(told) == (descriptors == 1024)
+    lower = fitted(node_settings({"max.partitions": "7"}), descriptors, lambda *_, **__: None)
+    assert lower[MAX_PARTITIONS] == 7

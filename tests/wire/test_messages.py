@@ -161,3 +161,10 @@ def test_the_stub_is_up_to_date() -> None:
         [sys.executable, ROOT / "tools" / "wire_stub.py", "--check"], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_once_loaded_no_file_is_needed_to_understand_a_message(monkeypatch):
+    messages.load()
+    monkeypatch.setattr(messages, "_text_of", lambda path: pytest.fail(f"{path} was opened"))
+    monkeypatch.delitem(vars(messages), "AlterPartitionRequest", raising=False)
+    assert messages.AlterPartitionRequest.API_KEY == 56

@@ -115,16 +115,9 @@ def move_append_times(segments: Iterable[Segment], leap_ms: int, now_ms: int) ->
             segment.appended_ms = min(segment.appended_ms + max(leap_ms, 0), now_ms)
 
 
-def append_times(segments: Iterable[Segment]) -> list[tuple[int, int]]:
-    """(base offset, time of the last append) of segments whose records bear much older timestamps.
+def is_append_time_needed(segment: Segment) -> bool:
+    """Whether a segment's records bear much older timestamps than the time of its last append, which is known.
 
     Only there the append time matters and cannot be read from the log again, so it is written down.
     """
-    return [
-        (segment.base_offset, segment.appended_ms)
-        for segment in segments
-        # Asked first: the largest timestamp may have to be read from a file.
-        if segment.appended_ms != NO_TIMESTAMP
-        and segment.size
-        and segment.appended_ms > segment.max_timestamp + BACKFILL_MS
-    ]
+    return bool(segment.size) and segment.appended_ms > segment.max_timestamp + BACKFILL_MS

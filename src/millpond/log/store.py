@@ -29,8 +29,8 @@ from millpond.log.open_files import OpenFiles
 from millpond.log.partition_log import PartitionLog
 from millpond.log.recovery import LogDamaged, Opening, open_log
 from millpond.log.removal import FolderRemovalJob
-from millpond.log.retention import RetentionClock, append_times, move_append_times
-from millpond.log.segment import Segment
+from millpond.log.retention import RetentionClock, is_append_time_needed, move_append_times
+from millpond.log.segment import NO_TIMESTAMP, Segment
 
 _UNCERTAIN = TopicPartition("", -1)
 """No partition: what is noted with it is not known to be what a checkpoint file holds."""
@@ -268,21 +268,32 @@ class LogStore:
     def begin_checkpoint(self) -> CheckpointJob:
         """What has to be written down of how far each log is now. One at a time; then `end_checkpoint`."""
         assert self._checkpoint_away is None, "one checkpoint is written at a time"
-        logs = self.logs
-        for log in logs.values():
-            log.durability.mark_failure()
-        noted: dict[str, dict[TopicPartition, int]] = {
-            RECOVERY_FILE: {tp: log.synced_offset for tp, log in logs.items()},
-            START_FILE: {tp: log.start_offset for tp, log in logs.items() if log.start_offset},
-            CLEANER_FILE: {
-                tp: log.compaction.clean_offset for tp, log in logs.items() if log.compaction.clean_offset
-            },
-        }
-        for name, offsets in noted.items():
-            # A partition that could not be opened keeps what is known of it.
-            offsets.update({tp: offset for tp, offset in self._written[name].items() if tp in self.failed})
+        synced: dict[TopicPartition, int] = {}
+        starts: dict[TopicPartition, int] = {}
+        cleaned: dict[TopicPartition, int] = {}
+        times: list[tuple[str, int, int, int]] = []
+        # One pass, and little for each: there may be ten thousand, and the loop waits.
+        for tp, log in self.logs.items():
+            durability = log.durability
+            if durability.failed is not None:
+                durability.mark_failure()
+            synced[tp] = durability.synced_offset
+            if log.start_offset:
+                starts[tp] = log.start_offset
+            if log.compaction.clean_offset:
+                cleaned[tp] = log.compaction.clean_offset
+            times += [
+                (*tp, segment.base_offset, segment.appended_ms)
+                for segment in log.segments.list
+                if segment.appended_ms != NO_TIMESTAMP and is_append_time_needed(segment)
+            ]
+        times.sort()
+        noted = {RECOVERY_FILE: synced, START_FILE: starts, CLEANER_FILE: cleaned}
+        if self.failed:
+            for name, offsets in noted.items():
+                # A partition that could not be opened keeps what is known of it.
+                offsets.update({tp: offset for tp, offset in self._written[name].items() if tp in self.failed})
         changed = {name: offsets for name, offsets in noted.items() if offsets != self._written[name]}
-        times = sorted((*tp, *each) for tp, log in logs.items() for each in append_times(log.segments))
         self._checkpoint_away = CheckpointJob(
             self.disk, self.folder, changed, times if times != self._append_times else None
         )
