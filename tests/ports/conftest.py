@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,11 +45,8 @@ class RealArena:
         self.faults.append(error)
 
     def connect(self, port: int, make_handler: Callable[[Link], LinkHandler]) -> Link:
-        sock = socket.create_connection(("127.0.0.1", port))
-        sock.setblocking(False)
-        link = SocketLink(self.loop, sock, f"127.0.0.1:{port}", True, self._note)
+        link = self.network.connect("127.0.0.1", port, make_handler)
         self.links.append(link)
-        link.start(make_handler(link))
         return link
 
     def run_until(self, condition: Callable[[], bool], seconds: float = 10) -> bool:
@@ -68,16 +64,17 @@ class RealArena:
 class SimArena:
     def __init__(self, seed: int) -> None:
         self.clock = VirtualClock(seed, shuffle=True)
-        self.network = SimNetwork(self.clock, seed)
+        self._world = SimNetwork(self.clock, seed)
+        self.network = self._world.at("127.0.0.1")
         self.disk = SimDisk(seed)
         self.folder = "/"
 
     @property
     def faults(self) -> list[BaseException]:
-        return [error for _, error in self.network.faults]
+        return [error for _, error in self._world.faults]
 
     def connect(self, port: int, make_handler: Callable[[Link], LinkHandler]) -> Link:
-        return self.network.connect("127.0.0.1", port, make_handler)
+        return self._world.connect("127.0.0.1", port, make_handler)
 
     def run_until(self, condition: Callable[[], bool], seconds: float = 10) -> bool:
         return self.clock.run_until(condition, within_ms=int(seconds * 1000))

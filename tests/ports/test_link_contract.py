@@ -327,3 +327,27 @@ def test_many_links_at_once(arena, stage) -> None:
         client.link.send([b"%d" % number * 1000])
     assert arena.run_until(lambda: all(len(client.data) == len(server.data) > 0 for client, server in pairs))
     assert arena.run_until(lambda: all(c.data == b"%d" % n * 1000 for n, (c, _) in enumerate(pairs)))
+
+
+def test_what_is_sent_before_the_connection_stands_arrives(arena) -> None:
+    served: list[Peer] = []
+
+    def accept(link: Link) -> Peer:
+        served.append(Peer(link))
+        return served[0]
+
+    listener = arena.network.listen("127.0.0.1", 0, accept)
+    arena.network.connect("127.0.0.1", listener.port, Peer).send([b"early"])
+    assert arena.run_until(lambda: bool(served) and served[0].data == b"early")
+    served[0].link.abort()
+    listener.close()
+
+
+def test_a_peer_that_does_not_listen_shows_as_closed(arena) -> None:
+    listener = arena.network.listen("127.0.0.1", 0, Peer)
+    listener.close()
+    made: list[Peer] = []
+    link = arena.network.connect("127.0.0.1", listener.port, lambda link: made.append(Peer(link)) or made[0])
+    link.send([b"anyone?"])
+    assert arena.run_until(lambda: made[0].closed_count == 1)
+    assert arena.run_until(lambda: not arena.faults)

@@ -246,6 +246,11 @@ class Network(Protocol):
         """Accept links from now on. `accept` returns the handler, or None to turn the peer away at once."""
         ...
 
+    def connect(self, host: str, port: int, make_handler: Callable[[Link], LinkHandler]) -> Link:
+        """A link to a peer that listens, usable at once: what is sent waits for the connection. A peer that cannot be
+        reached shows as `closed`. `host` is an address, because looking up a name would take its time."""
+        ...
+
 
 @dataclass(slots=True, frozen=True)
 class World:

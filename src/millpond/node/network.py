@@ -1,4 +1,4 @@
-"""The real network: listening sockets whose connections become links."""
+"""The real network: sockets that listen and sockets that connect; each connection becomes a link."""
 
 from __future__ import annotations
 
@@ -104,6 +104,20 @@ class SocketNetwork:
             sock.close()
             raise
         return SocketListener(self, sock, accept)
+
+    def connect(self, host: str, port: int, make_handler: Callable[[Link], LinkHandler]) -> SocketLink:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        )[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # Whether it came to anything, the first read or write tells.
+        sock.connect_ex(address)
+        link = SocketLink(self.loop, sock, f"{host}:{port}", self._sendfile, self.on_fault)
+        link.start(make_handler(link))
+        return link
 
     def adopt(self, sock: socket.socket, address: tuple[str, int], accept: Accept) -> None:
         """Make a link of an accepted socket, if `accept` wants it."""

@@ -1,0 +1,149 @@
+"""Requests to one other node, through the network's port: each has a number of its own and a deadline.
+
+Answers come in the order of the requests. An answer that is overdue takes the connection with it, because nothing
+behind it can be trusted to come; the next request makes a new one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any
+
+from millpond.base.errors import MalformedMessage
+from millpond.base.later import Later
+from millpond.base.ports import Clock, Link, Network, Timer
+from millpond.wire import messages
+from millpond.wire.frames import FrameReader
+from millpond.wire.header import decode_response_header, encode_request_header
+from millpond.wire.messages import Message
+
+_LENGTH = Struct(">i")
+FRAME_BYTES_MAX = 64 << 20
+SCRATCH_BYTES = 16 << 10
+
+
+class RequestLost(Exception):
+    """No answer will come: nobody knows whether the request was served."""
+
+
+@dataclass(slots=True)
+class _InFlight:
+    correlation_id: int
+    api_key: int
+    version: int
+    response: Later[Any] = field(default_factory=Later)
+    timer: Timer | None = None
+
+
+class Requester:
+    """One connection at a time, made when there is something to send."""
+
+    def __init__(self, network: Network, clock: Clock, host: str, port: int, client_id: str) -> None:
+        self.client_id = client_id
+        self.connections_made = 0
+        self._network = network
+        self._clock = clock
+        self._address = host, port
+        self._connection: _Connection | None = None
+        self._correlation_id = 0
+
+    @property
+    def in_flight(self) -> int:
+        return 0 if self._connection is None else len(self._connection.in_flight)
+
+    def ask(self, request: Message, version: int, timeout_ms: int) -> Later[Any]:
+        """The response, or RequestLost: also when it does not come in this time."""
+        connection, asked = self._send(request, version)
+        connection.in_flight.append(asked)
+        asked.timer = self._clock.call_later(timeout_ms, connection.give_up)
+        return asked.response
+
+    def tell(self, request: Message, version: int) -> None:
+        """Send what is never answered (produce with acks=0)."""
+        self._send(request, version)
+
+    def disconnect(self) -> None:
+        """Break the connection off; what is in flight is lost."""
+        if self._connection is not None:
+            self._connection.give_up()
+
+    def _send(self, request: Message, version: int) -> tuple[_Connection, _InFlight]:
+        assert request.API_KEY is not None
+        connection = self._connection or self._connect()
+        self._correlation_id += 1
+        asked = _InFlight(self._correlation_id, request.API_KEY, version)
+        frame = encode_request_header(
+            request.API_KEY, version, asked.correlation_id, self.client_id
+        ) + request.encode(version)
+        connection.link.send([_LENGTH.pack(len(frame)), frame])
+        return connection, asked
+
+    def _connect(self) -> _Connection:
+        self.connections_made += 1
+        made: list[_Connection] = []
+
+        def handler(link: Link) -> _Connection:
+            made.append(_Connection(link, self._forget))
+            return made[0]
+
+        self._network.connect(*self._address, handler)
+        self._connection = made[0]
+        return made[0]
+
+    def _forget(self, connection: _Connection) -> None:
+        if self._connection is connection:
+            self._connection = None
+
+
+class _Connection:
+    """One connection and what is in flight on it."""
+
+    def __init__(self, link: Link, forget: Callable[[_Connection], None]) -> None:
+        self.link = link
+        self.in_flight: deque[_InFlight] = deque()
+        self._forget = forget
+        self._reader = FrameReader(memoryview(bytearray(SCRATCH_BYTES)), FRAME_BYTES_MAX)
+
+    def buffer(self) -> memoryview:
+        return self._reader.buffer()
+
+    def received(self, count: int) -> None:
+        for frame in self._reader.advance(count):
+            self._take(bytes(frame))
+
+    def _take(self, frame: bytes) -> None:
+        if not self.in_flight:
+            raise MalformedMessage("a response that nobody asked for")
+        asked = self.in_flight[0]
+        correlation_id, position = decode_response_header(frame, asked.api_key, asked.version)
+        if correlation_id != asked.correlation_id:
+            raise MalformedMessage(f"response {correlation_id} where {asked.correlation_id} was due")
+        response_class = messages.response_class(asked.api_key)
+        response, end = response_class.decode(frame, asked.version, position)
+        if end != len(frame):
+            raise MalformedMessage(f"{len(frame) - end} bytes follow the {response_class.__name__}")
+        self.in_flight.popleft()
+        if asked.timer is not None:
+            asked.timer.cancel()
+        asked.response.finish(response)
+
+    def drained(self) -> None: ...
+
+    def closed(self) -> None:
+        self._lose_all()
+
+    def give_up(self) -> None:
+        self.link.abort()
+        self._lose_all()
+
+    def _lose_all(self) -> None:
+        self._forget(self)
+        lost, self.in_flight = self.in_flight, deque()
+        for asked in lost:
+            if asked.timer is not None:
+                asked.timer.cancel()
+        for asked in lost:
+            asked.response.fail(RequestLost(f"no answer from {self.link.peer}"))

@@ -1,0 +1,101 @@
+"""A node asks another one: answers in order, a deadline for each, and losses told once."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+import pytest
+
+from millpond.base.ports import Link
+from millpond.broker.requester import Requester, RequestLost
+from millpond.sim.node import SimNode
+from millpond.sim.world.world import SimWorld
+from millpond.wire import messages as m
+
+TIMEOUT_MS = 2_000
+
+
+class Desk:
+    """A node, and one that asks it from another host."""
+
+    def __init__(self) -> None:
+        self.sim = SimWorld(3)
+        self.node = SimNode(self.sim)
+        assert self.node.start()
+        asker = self.sim.start("asker")
+        self.requester = Requester(asker.network, asker.clock, "node", self.node.port, "asker")
+        self.heard: list[Any] = []
+
+    def ask(self) -> None:
+        self.requester.ask(m.ApiVersionsRequest(), 0, TIMEOUT_MS).then(self.heard.append, self.heard.append)
+
+    def heard_all(self, count: int, within_ms: int = 10_000) -> bool:
+        return self.sim.run_until(lambda: len(self.heard) == count, within_ms=within_ms)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_each_request_gets_its_answer_over_one_connection(desk: Desk) -> None:
+    for _ in range(5):
+        desk.ask()
+    assert desk.requester.in_flight == 5
+    assert desk.heard_all(5)
+    assert all(isinstance(each, m.ApiVersionsResponse) for each in desk.heard)
+    assert (desk.requester.in_flight, desk.requester.connections_made) == (0, 1)
+
+
+def test_an_overdue_answer_is_lost_and_the_next_request_connects_anew(desk: Desk) -> None:
+    desk.sim.pause("node")
+    desk.ask()
+    desk.sim.run_for(TIMEOUT_MS - 10)
+    assert desk.heard == []
+    assert desk.heard_all(1, within_ms=20)
+    assert isinstance(desk.heard[0], RequestLost)
+    desk.sim.resume("node")
+    desk.ask()
+    assert desk.heard_all(2)
+    assert isinstance(desk.heard[1], m.ApiVersionsResponse)
+    assert desk.requester.connections_made == 2
+
+
+def test_a_broken_connection_is_told_to_all_that_wait_once(desk: Desk) -> None:
+    desk.ask()
+    desk.ask()
+    desk.node.kill()
+    assert desk.heard_all(2, within_ms=100)
+    assert all(isinstance(each, RequestLost) for each in desk.heard)
+    desk.sim.run_for(10_000)
+    assert len(desk.heard) == 2
+
+
+@pytest.mark.parametrize("frame", [b"", b"\0\0\0\7", b"\0\0\0\1\0\0"], ids=["empty", "wrong number", "cut short"])
+def test_a_peer_that_answers_nonsense_is_left(frame: bytes) -> None:
+    sim = SimWorld(1)
+    asker, peer = sim.start("asker"), sim.start("peer")
+
+    class Nonsense:
+        def __init__(self, link: Link) -> None:
+            self._link = link
+            self._room = memoryview(bytearray(1 << 16))
+
+        def buffer(self) -> memoryview:
+            return self._room
+
+        def received(self, count: int) -> None:
+            self._link.send([Struct(">i").pack(len(frame)) + frame])
+
+        def drained(self) -> None: ...
+
+        def closed(self) -> None: ...
+
+    peer.network.listen("", 9092, Nonsense)
+    heard: list[Any] = []
+    requester = Requester(asker.network, asker.clock, "peer", 9092, "asker")
+    requester.ask(m.ApiVersionsRequest(), 0, TIMEOUT_MS).then(heard.append, heard.append)
+    assert sim.run_until(lambda: bool(heard), within_ms=TIMEOUT_MS - 100)
+    assert isinstance(heard[0], RequestLost)
+    assert sim.network.faults
