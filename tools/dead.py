@@ -23,18 +23,21 @@ FOR_TESTS = ("millpond/sim/", "millpond/testing/")
 
 CLICK = "click, for a group of commands"
 PROTOCOL = "asyncio, for a protocol"
+REPLICATION = "replication on real nodes, which comes next; the log promises it already"
 PYTEST = "pytest, for a plugin"
 SPARK = "Spark, for a data source"
 STATE = "Spark, for a stateful processor"
 
 CALLED_BY_OTHERS = {
     "_condition": "the standard future",
-    "append_follower": "replication, which comes next; the log promises it already",
+    "append_follower": REPLICATION,
     "as_": "whoever writes a handler",
+    "begin_truncation": REPLICATION,
     "connection_lost": PROTOCOL,
     "connection_made": PROTOCOL,
     "data_received": PROTOCOL,
     "eof_received": PROTOCOL,
+    "finish_truncation": REPLICATION,
     "format_commands": CLICK,
     "getDefaultReadLimit": SPARK,
     "get_command": CLICK,

@@ -10,7 +10,6 @@ from millpond.base.errors import ErrorCode
 from millpond.base.ids import EpochEnd
 
 NO_LEADER = -1
-NO_EPOCH = -1
 
 
 class ReplicaKey(NamedTuple):
