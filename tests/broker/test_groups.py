@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from millpond.base.errors import ErrorCode, Refused
 from millpond.broker.groups import HISTORY_TOPIC, group_settings
 from millpond.config.node import node_settings
 from millpond.wire import messages as m
@@ -64,3 +65,46 @@ def test_a_rebalance_is_written_down_when_it_is_over(desk: Any) -> None:
     assert [cause["why"] for cause in first["causes"]] == ["joined"]
     assert {move["partition"] for move in first["moves"]} == {0, 1}
     assert desk.broker.image.topics[HISTORY_TOPIC].is_internal
+
+
+def commit(caller: Any, offset: int) -> int:
+    kind = m.OffsetCommitRequest
+    partition = kind.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    topic = kind.OffsetCommitRequestTopic(name="pond", partitions=[partition])
+    reply = caller.ask(kind(group_id="g", topics=[topic]), 8)
+    return reply.topics[0].partitions[0].error_code
+
+
+def committed(caller: Any) -> int:
+    kind = m.OffsetFetchRequest
+    topics = [kind.OffsetFetchRequestTopics(name="pond", partition_indexes=[0])]
+    (group,) = caller.ask(kind(groups=[kind.OffsetFetchRequestGroup(group_id="g", topics=topics)]), 8).groups
+    return group.topics[0].partitions[0].committed_offset
+
+
+def test_after_a_moment_of_a_full_disk_a_group_goes_on_without_a_restart(desk: Any) -> None:
+    desk.create("pond")
+    caller = desk.connect()
+    caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+    assert commit(caller, 5) == ErrorCode.NONE
+    desk.disk.fill()
+    assert commit(caller, 6) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    desk.run(3_000)
+    desk.disk.make_room()
+    desk.run(10_000)
+    assert committed(caller) == 5
+    assert commit(caller, 7) == ErrorCode.NONE
+    assert committed(caller) == 7
+
+
+def test_offsets_of_a_topic_that_was_deleted_while_their_coordinator_was_away_go_too(desk: Any) -> None:
+    desk.create("pond")
+    caller = desk.connect()
+    caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+    assert commit(caller, 5) == ErrorCode.NONE
+    home = desk.broker.groups.home_of("g")
+    home.resign(Refused(ErrorCode.KAFKA_STORAGE_ERROR, "no room"))
+    desk.delete("pond")
+    desk.create("pond")
+    desk.run(5_000)
+    assert committed(caller) == -1, "the new topic of that name begins at its own beginning"

@@ -233,3 +233,16 @@ def test_a_marker_by_hand_for_an_offline_partition_says_so(play: Play) -> None:
     reply = play.ask(m.WriteTxnMarkersRequest(markers=[marker]), 1)
     codes = [each.error_code for each in reply.markers[0].topics[0].partitions]
     assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_a_producer_that_goes_straight_on_waits_for_the_last_end_inside_the_broker(play: Play) -> None:
+    """Transactions v2: it may write before the markers of its last transaction are there, and is not sent away."""
+    play.begin()
+    assert play.produce(0, 0, version=12) == 0
+    request = m.EndTxnRequest(transactional_id="tx", producer_id=play.id, producer_epoch=play.epoch, committed=True)
+    other = play.desk.connect()
+    other.send(request, 5)
+    play.desk.sim.run_until(lambda: play.desk.broker.markers.under_way("tx"), within_ms=5_000)
+    play.epoch += 1
+    assert play.produce(0, 0, version=12) == 0, "not CONCURRENT_TRANSACTIONS"
+    assert play.stable()[0] == (2, 3)
