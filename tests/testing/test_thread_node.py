@@ -114,3 +114,23 @@ def test_what_it_reports_reaches_the_journal(texts: dict[str, str]) -> None:
         assert link.recv(1) == b""
     node.kill()
     assert any("broke the protocol" in event for event, _ in told)
+
+
+def test_a_bug_ends_the_node_and_whoever_stops_it_hears_of_it(texts: dict[str, str], tmp_path: Path) -> None:
+    """A test that goes on with half a node finds nothing, or the wrong thing."""
+    events: list[str] = []
+    node = ThreadNode(texts, lambda event, **_: events.append(event))
+    port = node.start()
+    running = node._running
+    assert running is not None
+    running.thread.tell(lambda: 1 // 0)
+    running.thread.join()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+    with pytest.raises(RuntimeError, match="because of a bug") as told:
+        node.stop()
+    assert isinstance(told.value.__cause__, ZeroDivisionError)
+    assert "the node ends because of a bug in it, please report this" in events
+    assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    node.start()
+    node.stop()

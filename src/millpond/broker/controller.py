@@ -211,7 +211,7 @@ class Controller:
         """One batch, so that the records of one decision are there all or not at all."""
         now_ms = self._clock.wall_ms()
         batch = wire_records.encode_batch(
-            [wire_records.Record(place, now_ms, None, encode_record(record)) for place, record in enumerate(records)]
+            [wire_records.Record(index, now_ms, None, encode_record(record)) for index, record in enumerate(records)]
         )
         self.log.append(
             memoryview(bytearray(batch)), leader_epoch=self.leader_epoch, now_ms=now_ms, from_client=False

@@ -62,7 +62,7 @@ class TopicKeeper:
         self._remove_later = remove_later
         self._journal = journal
         self._on_late = on_late
-        self._told_topics: dict[str, tuple[Settings, LogLimits]] = {}
+        self._settings_by_topic: dict[str, tuple[Settings, LogLimits]] = {}
         self._names: dict[UUID, str] = {}
         """A record that removes a topic does not say its name, and then the image has forgotten it."""
 
@@ -84,7 +84,7 @@ class TopicKeeper:
 
     def on_records(self, records: Sequence[Record]) -> None:
         """The controller has committed and replayed these."""
-        self._told_topics.clear()
+        self._settings_by_topic.clear()
         configured: dict[str, None] = {}
         for record in records:
             match record:
@@ -103,14 +103,14 @@ class TopicKeeper:
         for topic_name in configured:
             self._configure(topic_name)
 
-    def _told(self, topic: str) -> tuple[Settings, LogLimits]:
+    def _settings_of(self, topic: str) -> tuple[Settings, LogLimits]:
         """What the topic's partitions are told; worked out once per topic, as there may be many partitions."""
-        told = self._told_topics.get(topic)
-        if told is None:
+        known = self._settings_by_topic.get(topic)
+        if known is None:
             layers = self._layers()
             settings = layers.topic_settings(self._image.topic_config(topic))
-            told = self._told_topics[topic] = (settings, log_limits(settings, layers.settings()))
-        return told
+            known = self._settings_by_topic[topic] = (settings, log_limits(settings, layers.settings()))
+        return known
 
     def name_of(self, topic_id: UUID) -> str | None:
         """The name of a topic that may be gone from the image already."""
@@ -119,7 +119,7 @@ class TopicKeeper:
     def _open(self, topic: Topic, index: int, wait_ms: int = REOPEN_MS) -> None:
         self._names[topic.id] = topic.name
         name = TopicPartition(topic.name, index)
-        settings, limits = self._told(topic.name)
+        settings, limits = self._settings_of(topic.name)
         if self._store.is_leaving(name):
             self._clock.call_later(LEAVING_MS, lambda: self._reopen(topic.id, index, wait_ms))
             return
@@ -148,7 +148,7 @@ class TopicKeeper:
             return
         name = TopicPartition(topic.name, index)
         if name in self._store.failed:
-            for note in self._store.reopen(name, self._told(topic.name)[1], self._clock.wall_ms()):
+            for note in self._store.reopen(name, self._settings_of(topic.name)[1], self._clock.wall_ms()):
                 self._journal("recovery", note=note)
             log = self._store.get(name)
             if log is not None and _is_foreign(log, topic):
@@ -184,7 +184,7 @@ class TopicKeeper:
         topic = self._image.topics.get(topic_name)
         if topic is None:
             return
-        settings, limits = self._told(topic_name)
+        settings, limits = self._settings_of(topic_name)
         for partition in self._partitions.of_topic(topic.id):
             partition.log.limits = limits
             partition.configure(settings)

@@ -27,8 +27,8 @@ def watch_for_bugs(loop: asyncio.AbstractEventLoop, journal: Journal, end: Calla
         if error is None:
             journal("the loop reports a fault", message=context.get("message"))
             return
-        told = "".join(traceback.format_exception(error)).rstrip()
-        journal("the node ends because of a bug in it, please report this", traceback=f"\n{told}")
+        lines = "".join(traceback.format_exception(error)).rstrip()
+        journal("the node ends because of a bug in it, please report this", traceback=f"\n{lines}")
         end(error)
 
     loop.set_exception_handler(on_exception)

@@ -50,8 +50,8 @@ class LineJournal:
         if allowance.left_out:
             facts["left_out_before"] = allowance.left_out
             allowance.left_out = 0
-        told = "  ".join(f"{name}={value}" for name, value in facts.items())
-        text = f"{time.strftime('%H:%M:%S')}  {event}  {told}".rstrip() + "\n"
+        listed = "  ".join(f"{name}={value}" for name, value in facts.items())
+        text = f"{time.strftime('%H:%M:%S')}  {event}  {listed}".rstrip() + "\n"
         allowance.lines -= text.count("\n")
         if not self._writer.put(text):
             self.dropped_total += 1
