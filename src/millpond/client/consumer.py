@@ -133,7 +133,11 @@ class Consumer:
         if max_records < 1:
             raise ConfigError(f"max_records is at least 1, not {max_records}")
         self._fill(max_records, timeout_s)
-        return [self._hand_out() for _ in range(min(max_records, len(self._buffer)))]
+        taken = [self._buffer.popleft() for _ in range(min(max_records, len(self._buffer)))]
+        # Once for each partition, not for each record.
+        ends = {(message.topic, message.partition): message.offset + 1 for message in taken}
+        self._handed_out |= {TopicPartition(*each): offset for each, offset in ends.items()}
+        return taken
 
     def batches(self, max_records: int = 500, timeout_s: float = 1.0) -> Iterator[list[Message]]:
         """Lists of records, never empty, for ever."""
@@ -151,7 +155,11 @@ class Consumer:
         """The next record; None when none came in time."""
         self._check_open()
         self._fill(NEXT_RECORDS, timeout_s)
-        return self._hand_out() if self._buffer else None
+        if not self._buffer:
+            return None
+        message = self._buffer.popleft()
+        self._handed_out[partition_of(message)] = message.offset + 1
+        return message
 
     def put_back(self, messages: Sequence[Message]) -> None:
         """These were handed out last and nobody has looked at them: hand them out again."""
@@ -317,7 +325,8 @@ class Consumer:
 
     def _keep(self, popped: list[RawMessage]) -> None:
         for raw in popped:
-            if TopicPartition(raw.topic() or "", raw.partition() or 0) in self._revoked_meanwhile:
+            gone = self._revoked_meanwhile
+            if gone and TopicPartition(raw.topic() or "", raw.partition() or 0) in gone:
                 continue
             try:
                 if not self._is_event(raw):
@@ -325,11 +334,6 @@ class Consumer:
             except ClientError as failure:
                 # The records behind it must not be lost when the caller goes on after this.
                 self._failure = self._failure or failure
-
-    def _hand_out(self) -> Message:
-        message = self._buffer.popleft()
-        self._handed_out[partition_of(message)] = message.offset + 1
-        return message
 
     def _restart(self) -> None:
         """Read from the committed offset what was taken away and given back in one go.
@@ -351,8 +355,10 @@ class Consumer:
 
     def _is_event(self, raw: RawMessage) -> bool:
         """Whether this is no record but news; raises when the consumer cannot go on."""
-        partition = TopicPartition(raw.topic() or "", raw.partition() or 0)
         error = raw.error()
+        if error is None and not self._ended:
+            return False
+        partition = TopicPartition(raw.topic() or "", raw.partition() or 0)
         if error is None:
             self._ended.discard(partition)
             return False
