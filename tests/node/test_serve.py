@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,3 +168,12 @@ def test_limits_fit_what_the_process_may_open(descriptors: int, partitions: int,
     assert bool(told) == (descriptors == 1024)
     lower = fitted(node_settings({"max.partitions": "7"}), descriptors, lambda *_, **__: None)
     assert lower[MAX_PARTITIONS] == 7
+
+
+def test_a_node_that_is_asked_to_end_again_and_again_ends_cleanly(child: Child) -> None:
+    assert child.api_versions() > 10
+    deadline = time.monotonic() + 20
+    while child.process.poll() is None and time.monotonic() < deadline:
+        child.process.send_signal(signal.SIGTERM)
+        time.sleep(0.0005)
+    assert child.process.wait(1) == 0

@@ -75,7 +75,11 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
         workers.close()
         sync_workers.close()
         broker.close()
+        # From here on nobody handles signals: being asked once more must not make a clean end look like a crash.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         loop.close()
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
         journal.flush()
 
 
