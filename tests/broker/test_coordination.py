@@ -11,7 +11,7 @@ import pytest
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import LeaderEpoch, TopicPartition
 from millpond.base.later import Later
-from millpond.broker.api import Call
+from millpond.broker.call import Call
 from millpond.broker.coordination import Coordination, Home, Producer, Writing
 from millpond.broker.flusher import Flusher
 from millpond.broker.partitions import Partition

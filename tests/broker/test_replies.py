@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from millpond.broker.api import Encoded
-from millpond.broker.replies import encode_reply, release_ranges
+from millpond.broker.replies import Encoded, encode_reply, release_ranges
 from millpond.wire import messages as m
 from millpond.wire.header import RequestHeader
 

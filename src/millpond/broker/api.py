@@ -1,53 +1,18 @@
-"""An API of the protocol as one value, and what a handler is given and may return."""
+"""An API of the protocol as one value."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from millpond.base.later import Later
-from millpond.base.ports import ReplyPart
+from millpond.broker.call import Call
+from millpond.broker.replies import Outcome, Response
 
 if TYPE_CHECKING:
     from millpond.broker.connection import Connection
     from millpond.broker.services import Services
     from millpond.wire.header import RequestHeader
-
-
-class Response(Protocol):
-    """A reply as a value: every response class of `wire.messages` is one."""
-
-    def encode_parts(self, version: int) -> list[ReplyPart]: ...
-
-
-class Encoded:
-    """A reply that is bytes already."""
-
-    __slots__ = ("body",)
-
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-
-    def encode_parts(self, version: int) -> list[ReplyPart]:
-        return [self.body]
-
-
-Outcome: TypeAlias = "Response | Later[Any] | None"
-"""A reply now, a reply later, or no reply at all (a produce request with acks=0)."""
-
-
-@dataclass(slots=True)
-class Call:
-    """One request on its way through the broker."""
-
-    connection: Connection
-    version: int
-    client_id: str | None
-
-    @property
-    def client_host(self) -> str:
-        return self.connection.link.peer.rpartition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,22 +7,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from millpond.base.errors import RemoteError
 from millpond.base.later import Later
-from millpond.base.ports import Link, ReplyPart
-from millpond.broker.replies import release_ranges
+from millpond.base.ports import Clock, Link, ReplyPart
+from millpond.broker.replies import Outcome, Response, release_ranges
 from millpond.broker.request_memory import Pace, RequestMemory
 from millpond.wire.frames import FrameReader
 
-if TYPE_CHECKING:
-    from millpond.broker.api import Outcome, Response
-    from millpond.broker.dispatch import Dispatcher
-
 T = TypeVar("T")
 
-Encode = Callable[["Response"], list[ReplyPart]]
+Encode = Callable[[Response], list[ReplyPart]]
+
+
+class Dispatch(Protocol):
+    """Who serves the frames of a connection."""
+
+    clock: Clock
+
+    def handle(self, connection: Connection, frame: memoryview) -> None: ...
 
 
 class _Slot:
@@ -41,7 +45,7 @@ class Connection:
     def __init__(
         self,
         link: Link,
-        dispatcher: Dispatcher,
+        dispatcher: Dispatch,
         reader: FrameReader,
         memory: RequestMemory,
         *,

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from millpond.base.ports import Clock, Link, LinkHandler
 from millpond.base.settings import Settings
-from millpond.broker.connection import Connection
-from millpond.broker.dispatch import Dispatcher
+from millpond.broker.connection import Connection, Dispatch
 from millpond.broker.request_memory import RequestMemory
 from millpond.config.node import (
     CONNECTIONS_MAX_IDLE_MS,
@@ -28,7 +27,7 @@ UNSENT_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Connections:
-    def __init__(self, dispatcher: Dispatcher, clock: Clock, settings: Callable[[], Settings]) -> None:
+    def __init__(self, dispatcher: Dispatch, clock: Clock, settings: Callable[[], Settings]) -> None:
         self._dispatcher = dispatcher
         self._clock = clock
         self._settings = settings

@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, end_all, failed
 from millpond.base.ports import Clock, Timer
-from millpond.broker.api import Call
+from millpond.broker.call import Call
 from millpond.broker.flusher import Flusher
 from millpond.broker.housekeeping import Journal
 from millpond.broker.partitions import Partition

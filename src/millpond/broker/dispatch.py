@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import RemoteError
 from millpond.base.ports import Clock
-from millpond.broker.api import Api, Call, Response
+from millpond.broker.api import Api
 from millpond.broker.apis import APIS
-from millpond.broker.replies import encode_reply
+from millpond.broker.call import Call
+from millpond.broker.replies import Response, encode_reply
 from millpond.config.node import MAX_REQUEST_ITEMS, MAX_REQUEST_TOPICS
 from millpond.wire import messages
 from millpond.wire.header import NAMES, WITHOUT_SCHEMA, decode_request_header

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import Refused
 from millpond.base.later import Later
-from millpond.broker.api import Call
+from millpond.broker.call import Call
 from millpond.broker.coordination import Writing
 from millpond.coordinators.shard import Request
 from millpond.wire.messages import Message

@@ -6,7 +6,7 @@ long as it takes: skipped, it would keep the transaction open for ever, or give 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
@@ -15,8 +15,13 @@ from millpond.broker.coordination import Producer
 from millpond.broker.partitions import Partition
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
-    from millpond.coordinators.transactions.shard import WriteMarkers
+    from millpond.base.ports import Clock
+    from millpond.broker.coordination import Coordination
+    from millpond.broker.flusher import Flusher
+    from millpond.broker.partitions import Partitions
+    from millpond.coordinators.groups.shard import GroupShard
+    from millpond.coordinators.transactions.shard import TransactionShard, WriteMarkers
+    from millpond.metadata.image import Image
 
 OVERTAKEN = frozenset(
     {ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}
@@ -35,10 +40,24 @@ class _Target(NamedTuple):
     partition_index: int
 
 
+class MarkerNeeds(Protocol):
+    """What writing markers needs of a broker."""
+
+    clock: Clock
+    partitions: Partitions
+    flusher: Flusher
+    groups: Coordination[GroupShard]
+    transactions: Coordination[TransactionShard]
+    is_stopping: bool
+
+    @property
+    def image(self) -> Image: ...
+
+
 class Markers:
     """Carries out the orders of the transaction coordinators of this node."""
 
-    def __init__(self, broker: Services) -> None:
+    def __init__(self, broker: MarkerNeeds) -> None:
         self._broker = broker
         self._orders: dict[str, WriteMarkers] = {}
         """What is under way, by transactional id."""

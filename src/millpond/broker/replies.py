@@ -1,14 +1,37 @@
-"""From a response to the parts of a frame: header and length in front, records as they lie on disk."""
+"""What a handler may answer, and from that to the parts of a frame: header and length first, records as they lie."""
 
 from __future__ import annotations
 
 from struct import Struct
+from typing import Any, Protocol, TypeAlias
 
+from millpond.base.later import Later
 from millpond.base.ports import FileRange, ReplyPart
-from millpond.broker.api import Response
 from millpond.wire.header import RequestHeader, response_header
 
 _LENGTH = Struct(">i")
+
+
+class Response(Protocol):
+    """A reply as a value: every response class of `wire.messages` is one."""
+
+    def encode_parts(self, version: int) -> list[ReplyPart]: ...
+
+
+class Encoded:
+    """A reply that is bytes already."""
+
+    __slots__ = ("body",)
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def encode_parts(self, version: int) -> list[ReplyPart]:
+        return [self.body]
+
+
+Outcome: TypeAlias = "Response | Later[Any] | None"
+"""A reply now, a reply later, or no reply at all (a produce request with acks=0)."""
 
 
 def encode_reply(header: RequestHeader, response: Response) -> list[ReplyPart]:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from millpond.base.later import Later
     from millpond.base.ports import Clock, Entropy, Workers, World
     from millpond.base.settings import Settings
-    from millpond.broker.api import Api
     from millpond.broker.checkpoint_writer import CheckpointWriter
     from millpond.broker.connection import Connection
     from millpond.broker.controller import Controller
@@ -36,6 +35,22 @@ if TYPE_CHECKING:
     from millpond.metadata.topics import NewTopic
 
 
+class ServedApi(Protocol):
+    """What is said of an API to clients."""
+
+    @property
+    def key(self) -> int: ...
+
+    @property
+    def versions(self) -> tuple[int, int]: ...
+
+    @property
+    def advertised(self) -> tuple[int, int] | None: ...
+
+    @property
+    def is_advertised(self) -> bool: ...
+
+
 class Services(Protocol):
     # Who it is, and what it goes by.
 
@@ -48,7 +63,7 @@ class Services(Protocol):
     def address(self) -> tuple[str, int]: ...
 
     @property
-    def apis(self) -> Sequence[Api]: ...
+    def apis(self) -> Sequence[ServedApi]: ...
 
     def advertised(self) -> tuple[str, int]: ...
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
 from millpond.base.later import Later, done, failed
 from millpond.base.ports import Buffer
-from millpond.broker.api import Call
+from millpond.broker.call import Call
 from millpond.broker.coordination import Coordination, Producer
 from millpond.broker.partitions import Partition
 from millpond.log.producers import Verification

@@ -20,9 +20,10 @@ from millpond.base.errors import ErrorCode, MalformedMessage, Refused, RemoteErr
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.later import Later, done, gather
 from millpond.base.ports import ReplyPart
-from millpond.broker.api import Api, Call, Encoded, Outcome, Response
+from millpond.broker.api import Api
+from millpond.broker.call import Call
 from millpond.broker.partitions import Partition
-from millpond.broker.replies import encode_reply
+from millpond.broker.replies import Encoded, Outcome, Response, encode_reply
 from millpond.broker.transaction_calls import permission_for_batch
 from millpond.config.node import PRODUCE_WAIT_MAX_MS
 from millpond.log.checks import InvalidRecords

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
 from millpond.base.ports import FileRange
-from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.api import Api
+from millpond.broker.call import Call
 from millpond.broker.fetch_sessions import FetchContext, Wanted
 from millpond.broker.partitions import Partition
+from millpond.broker.replies import Outcome
 from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
 from millpond.wire import messages as m
 

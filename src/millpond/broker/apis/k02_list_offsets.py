@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
-from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.api import Api
+from millpond.broker.call import Call
 from millpond.broker.partitions import Partition
+from millpond.broker.replies import Outcome
 from millpond.log.lookup import TimeLookup
 from millpond.wire import messages as m
 

@@ -13,12 +13,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.api import Api, Call, Encoded, Outcome, Response
+from millpond.broker.api import Api
+from millpond.broker.call import Call
+from millpond.broker.replies import Encoded, Outcome, Response
 from millpond.metadata.brokers import FEATURES
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.services import Services
+    from millpond.broker.services import ServedApi, Services
 
 NAMED_FROM = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
@@ -61,7 +63,7 @@ def refuse(broker: Services, version: int, body: memoryview) -> Response:
     return Encoded(describe(broker.apis, ErrorCode.UNSUPPORTED_VERSION).encode(0))
 
 
-def describe(apis: Iterable[Api], error: ErrorCode = ErrorCode.NONE) -> m.ApiVersionsResponse:
+def describe(apis: Iterable[ServedApi], error: ErrorCode = ErrorCode.NONE) -> m.ApiVersionsResponse:
     keys = []
     for api in apis:
         if not api.is_advertised:

@@ -10,7 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
-from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.api import Api
+from millpond.broker.call import Call
+from millpond.broker.replies import Outcome
 from millpond.config.topic import TOPIC
 from millpond.metadata.decision import Verdict
 from millpond.metadata.topics import CreatedTopic, NewTopic, decide_create_topics

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import topic_name_fault
-from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.api import Api
+from millpond.broker.call import Call
+from millpond.broker.replies import Outcome
 from millpond.config.client_metrics import CLIENT_METRICS
 from millpond.config.effective import Effective, Source
 from millpond.config.group import GROUP

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.api import Api
+from millpond.broker.call import Call
 from millpond.broker.config_changes import commit_changes
+from millpond.broker.replies import Outcome
 from millpond.metadata.configs import ResourceConfigs, decide_alter
 from millpond.metadata.image import Resource
 from millpond.wire import messages as m

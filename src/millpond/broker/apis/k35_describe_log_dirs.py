@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.api import Api
+from millpond.broker.call import Call
 from millpond.broker.partitions import Partition
+from millpond.broker.replies import Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:

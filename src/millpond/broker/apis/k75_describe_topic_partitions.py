@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import topic_name_fault
-from millpond.broker.api import Api, Call, Outcome
+from millpond.broker.api import Api
 from millpond.broker.authorised_operations import ON_TOPIC
+from millpond.broker.call import Call
+from millpond.broker.replies import Outcome
 from millpond.config.node import MAX_REQUEST_PARTITION_SIZE_LIMIT
 from millpond.metadata.image import Topic
 from millpond.wire import messages as m
