@@ -11,7 +11,7 @@ from millpond.base.ports import Link
 from millpond.sim.admin import SimAdmin
 from millpond.sim.client import SimClient
 from millpond.sim.node import SimNode
-from millpond.sim.records.history import Content, History, Place
+from millpond.sim.records.history import Content, History, TopicIdPartition
 from millpond.sim.records.producer import SimProducer
 from millpond.sim.records.reader import SimReader
 from millpond.sim.world.world import SimWorld
@@ -59,7 +59,7 @@ class Pond:
         self.wait_for(lambda then: self.admin.create("t", 2, {}, then))
         (topic_id,) = self.history.topics["t"].ids
         assert topic_id is not None
-        self.places = [Place("t", topic_id, number) for number in range(2)]
+        self.partitions = [TopicIdPartition("t", topic_id, number) for number in range(2)]
 
     def client(self, name: str = "client") -> SimClient:
         return SimClient(self.sim.network, "node", 9092, name)
@@ -68,7 +68,7 @@ class Pond:
         return SimProducer(self.client("producer"), self.sim.clock, self.history, self.sim.network.random, **choices)
 
     def reader(self, **choices: Any) -> SimReader:
-        return SimReader(self.client("reader"), self.sim.clock, self.history, self.places, **choices)
+        return SimReader(self.client("reader"), self.sim.clock, self.history, self.partitions, **choices)
 
     def contents(self, count: int) -> list[Content]:
         return [Content(f"tag{number}", None, b"v" * number, self.sim.clock.wall_ms()) for number in range(count)]

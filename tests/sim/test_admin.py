@@ -29,7 +29,7 @@ def test_a_topic_whose_creation_was_not_confirmed_is_found_again(pond) -> None:
 
 
 def test_a_deleted_topic_is_remembered_as_gone(pond) -> None:
-    topic_id = pond.places[0].topic_id
+    topic_id = pond.partitions[0].topic_id
     lose_the_reply(pond, lambda then: pond.admin.delete("t", then))
     assert pond.history.topics["t"].ids == {None: None}
     assert topic_id in pond.history.forgotten_ids
@@ -56,10 +56,10 @@ def test_a_refused_setting_changes_nothing(pond) -> None:
 
 
 def test_deleted_records_are_remembered_only_when_confirmed(pond) -> None:
-    pond.wait_for(lambda then: pond.admin.delete_records(pond.places[0], 5, then))
+    pond.wait_for(lambda then: pond.admin.delete_records(pond.partitions[0], 5, then))
     assert pond.history.deleted_before == {}
-    pond.wait_for(lambda then: pond.admin.delete_records(pond.places[0], 0, then))
-    assert pond.history.deleted_before == {pond.places[0]: 0}
+    pond.wait_for(lambda then: pond.admin.delete_records(pond.partitions[0], 0, then))
+    assert pond.history.deleted_before == {pond.partitions[0]: 0}
 
 
 def test_describing_waits_for_a_node_that_is_down(pond) -> None:

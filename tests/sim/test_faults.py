@@ -44,7 +44,7 @@ def test_a_power_cut_at_an_operation_waits_for_that_operation(play: Play) -> Non
     assert play.node.lives == 1
     producer = play.pond.producer()
     for content in play.pond.contents(20):
-        producer.produce(play.pond.places[0], [content], Promise.SURVIVES)
+        producer.produce(play.pond.partitions[0], [content], Promise.SURVIVES)
     assert play.sim.run_until(lambda: play.node.lives == 2)
     assert play.trouble.counts == {"power cut at operation": 1}
     assert play.history.last_power_cut_ms >= 0
@@ -128,7 +128,7 @@ def test_the_end_heals_everything(play: Play) -> None:
     assert play.node.disk.cold_share == 0.0
     assert play.sim.network.latency_range_ms == (0, 3)
     producer = play.pond.producer()
-    batch = producer.produce(play.pond.places[0], play.pond.contents(2), Promise.SURVIVES)
+    batch = producer.produce(play.pond.partitions[0], play.pond.contents(2), Promise.SURVIVES)
     assert play.sim.run_until(producer.is_idle)
     assert batch.base_offset == 0
 

@@ -12,12 +12,12 @@ class Play:
 
     def __init__(self, pond) -> None:
         self.pond, self.sim, self.node, self.history = pond, pond.sim, pond.node, pond.history
-        self.place = pond.places[0]
+        self.partition = pond.partitions[0]
         self.producer = pond.producer()
 
     def write(self, count: int) -> None:
         for content in self.pond.contents(count):
-            self.producer.produce(self.place, [content], Promise.SURVIVES)
+            self.producer.produce(self.partition, [content], Promise.SURVIVES)
         assert self.sim.run_until(self.producer.is_idle)
 
     def end_offset(self) -> int:
@@ -59,7 +59,7 @@ def test_a_killed_node_leaves_no_marker(play: Play) -> None:
 def test_a_power_cut_in_the_middle_of_an_operation_ends_the_node(play: Play) -> None:
     play.node.disk.crash_at_operation(play.node.disk.operations + 3)
     content = Content("tag", None, b"value", play.sim.clock.wall_ms())
-    batch = play.producer.produce(play.place, [content], Promise.SURVIVES)
+    batch = play.producer.produce(play.partition, [content], Promise.SURVIVES)
     assert play.sim.run_until(lambda: not play.node.is_up)
     assert batch.status is Status.OPEN
     assert play.sim.power_cuts == ["node"]

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode
 from millpond.sim.client import SimClient
-from millpond.sim.records.history import History, Place, TopicFacts
+from millpond.sim.records.history import History, TopicFacts, TopicIdPartition
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.messages import Message
@@ -144,13 +144,15 @@ class SimAdmin:
 
         self._send(request, 1, on_reply)
 
-    def delete_records(self, place: Place, offset: int, then: Then) -> None:
+    def delete_records(self, partition: TopicIdPartition, offset: int, then: Then) -> None:
         request = m.DeleteRecordsRequest(
             topics=[
                 m.DeleteRecordsRequest.DeleteRecordsTopic(
-                    name=place.topic,
+                    name=partition.topic,
                     partitions=[
-                        m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=place.partition, offset=offset)
+                        m.DeleteRecordsRequest.DeleteRecordsPartition(
+                            partition_index=partition.partition_index, offset=offset
+                        )
                     ],
                 )
             ],
@@ -160,10 +162,10 @@ class SimAdmin:
         def on_reply(reply: m.DeleteRecordsResponse | None) -> None:
             result = reply.topics[0].partitions[0] if reply is not None else None
             if result is not None and result.error_code == ErrorCode.NONE:
-                before = self._history.deleted_before.get(place, 0)
-                self._history.deleted_before[place] = max(before, offset)
-                self._history.deleted_at_ms[place] = self._clock.now_ms
-                self._note(f"{place} begins at {offset}")
+                before = self._history.deleted_before.get(partition, 0)
+                self._history.deleted_before[partition] = max(before, offset)
+                self._history.deleted_at_ms[partition] = self._clock.now_ms
+                self._note(f"{partition} begins at {offset}")
             then()
 
         self._send(request, 1, on_reply)

@@ -12,14 +12,14 @@ from millpond.wire.records import Record, encode_batch
 
 def reader_of(pond) -> tuple[CommittedReader, CoordinationHistory]:
     history = CoordinationHistory()
-    topic = GroupTopic("t", pond.places[0].topic_id, 2)
+    topic = GroupTopic("t", pond.partitions[0].topic_id, 2)
     return CommittedReader(pond.sim.clock, pond.client("reader"), history, topic), history
 
 
 def test_records_outside_of_transactions_are_shown_once_and_in_order(pond) -> None:
     producer = pond.producer()
-    for place in pond.places:
-        producer.produce(place, pond.contents(3), Promise.SURVIVES)
+    for partition in pond.partitions:
+        producer.produce(partition, pond.contents(3), Promise.SURVIVES)
     assert pond.sim.run_until(producer.is_idle)
     reader, history = reader_of(pond)
     reader.start()

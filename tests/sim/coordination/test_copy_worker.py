@@ -23,11 +23,11 @@ class Mill:
         self.pond = pond
         self.clock = pond.sim.clock
         self.history = CoordinationHistory()
-        self.source = GroupTopic("t", pond.places[0].topic_id, 2)
+        self.source = GroupTopic("t", pond.partitions[0].topic_id, 2)
         producer = pond.producer()
-        for place in pond.places:
+        for partition in pond.partitions:
             for _ in range(6):
-                producer.produce(place, pond.contents(2), Promise.SURVIVES)
+                producer.produce(partition, pond.contents(2), Promise.SURVIVES)
         assert pond.sim.run_until(producer.is_idle)
         pond.wait_for(lambda then: pond.admin.create("out", 2, {}, then))
         (topic_id,) = pond.history.topics["out"].ids

@@ -1,4 +1,4 @@
-"""A crew keeps a hand in every place, whatever is done to it."""
+"""A crew keeps a hand in every partition, whatever is done to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def crew_of(pond, *churn: ChurnPlan, sharing: Sharing = Sharing.CLASSIC) -> tupl
     plan.churn = list(churn)
     plan.orphan_at_ms = None
     history = CoordinationHistory()
-    topic = GroupTopic("t", pond.places[0].topic_id, 2)
+    topic = GroupTopic("t", pond.partitions[0].topic_id, 2)
     return Crew(plan, pond.sim.clock, pond.client, history, topic, topic, Random(1), 1), history
 
 

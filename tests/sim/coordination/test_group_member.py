@@ -17,11 +17,11 @@ class Group:
         self.pond = pond
         self.kind = kind
         self.history = CoordinationHistory()
-        self.topic = GroupTopic("t", pond.places[0].topic_id, 2)
+        self.topic = GroupTopic("t", pond.partitions[0].topic_id, 2)
         producer = pond.producer()
-        for place in pond.places:
+        for partition in pond.partitions:
             for _ in range(5):
-                producer.produce(place, pond.contents(2), Promise.SURVIVES)
+                producer.produce(partition, pond.contents(2), Promise.SURVIVES)
         assert pond.sim.run_until(producer.is_idle)
 
     def member(self, name: str) -> Member:

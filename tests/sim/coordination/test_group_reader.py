@@ -16,10 +16,10 @@ from millpond.sim.script import Player, Script
 
 def test_a_fetch_gives_one_batch_from_where_it_was_asked(pond) -> None:
     producer = pond.producer()
-    producer.produce(pond.places[1], pond.contents(3), Promise.SURVIVES)
-    producer.produce(pond.places[1], pond.contents(2), Promise.SURVIVES)
+    producer.produce(pond.partitions[1], pond.contents(3), Promise.SURVIVES)
+    producer.produce(pond.partitions[1], pond.contents(2), Promise.SURVIVES)
     assert pond.sim.run_until(producer.is_idle)
-    topic = GroupTopic("t", pond.places[0].topic_id, 2)
+    topic = GroupTopic("t", pond.partitions[0].topic_id, 2)
     got: list[tuple[int, list[int]]] = []
 
     def read() -> Script[None]:
@@ -44,7 +44,7 @@ def test_a_fetch_gives_one_batch_from_where_it_was_asked(pond) -> None:
 )
 def test_only_a_clear_answer_settles_a_commit(pond, code: ErrorCode | None, fate: Fate) -> None:
     history = CoordinationHistory()
-    topic = GroupTopic("t", pond.places[0].topic_id, 2)
+    topic = GroupTopic("t", pond.partitions[0].topic_id, 2)
     job = ReadJob(pond.sim.clock, pond.client(), history, topic, Random(1), pace_ms=10)
     (commit,) = history.ask_commit("m", 1, {0: 5})
     job._settle(commit, code)

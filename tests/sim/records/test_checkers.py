@@ -11,13 +11,22 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.sim.records.checkers import TopicRules, check_folder, check_metadata, check_partition
-from millpond.sim.records.history import Content, History, Place, Promise, SentBatch, Sighting, Status, TopicFacts
+from millpond.sim.records.history import (
+    Content,
+    History,
+    Promise,
+    SentBatch,
+    Sighting,
+    Status,
+    TopicFacts,
+    TopicIdPartition,
+)
 from millpond.sim.records.reader import PartitionView
 from millpond.wire import messages as m
 from millpond.wire.batch import read_header
 from millpond.wire.records import Record, decode_batch, encode_batch
 
-PLACE = Place("t", UUID(int=7), 0)
+PLACE = TopicIdPartition("t", UUID(int=7), 0)
 PLAIN = TopicRules()
 COMPACTED = TopicRules(is_compacted=True)
 
@@ -40,7 +49,7 @@ class Evidence:
         return batch
 
     def append(self, batch: SentBatch, offset: int, *, sequence: int | None = None) -> None:
-        records = [record._replace(offset=offset + place) for place, record in enumerate(batch.records())]
+        records = [record._replace(offset=offset + partition) for partition, record in enumerate(batch.records())]
         self.log.append(
             encode_batch(
                 records,
@@ -101,7 +110,7 @@ def test_a_record_that_nobody_sent_is_found(evidence: Evidence) -> None:
 
 def test_a_late_arrival_for_an_earlier_topic_of_the_name_is_no_fault(evidence: Evidence) -> None:
     batch = evidence.history.batches[2]
-    batch.place = PLACE._replace(topic_id=UUID(int=6))
+    batch.partition = PLACE._replace(topic_id=UUID(int=6))
     batch.status = Status.UNKNOWN
     assert "which nobody sent here" in evidence.findings()
     batch.goes_by_name = True

@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from millpond.sim.records.history import Content, History, Place, Promise, SentBatch, Status
+from millpond.sim.records.history import Content, History, Promise, SentBatch, Status, TopicIdPartition
 from millpond.wire.records import decode_batch, encode_batch
 
-PLACE = Place("t", UUID(int=1), 0)
+PLACE = TopicIdPartition("t", UUID(int=1), 0)
 
 
 def batch(*tags: str) -> SentBatch:

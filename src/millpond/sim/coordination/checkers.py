@@ -18,9 +18,9 @@ def check_processed(history: CoordinationHistory, ends: Mapping[int, int]) -> It
 
 def check_copied(ends: Mapping[int, int], shown: Sequence[Shown], copies: int) -> Iterator[str]:
     """Every record of the input is in the output exactly once."""
-    places: dict[str, list[Shown]] = {}
+    by_tag: dict[str, list[Shown]] = {}
     for each in shown:
-        places.setdefault(each.tag, []).append(each)
+        by_tag.setdefault(each.tag, []).append(each)
     wanted = {
         f"{partition}:{offset}/{copy}": None
         for partition, end in ends.items()
@@ -28,12 +28,12 @@ def check_copied(ends: Mapping[int, int], shown: Sequence[Shown], copies: int) -
         for copy in range(copies)
     }
     for tag in wanted:
-        found = places.pop(tag, [])
+        found = by_tag.pop(tag, [])
         if not found:
             yield f"the record {tag} was never copied"
         elif len(found) > 1:
             yield f"the record {tag} was copied by {[each.transaction for each in found]}"
-    for tag in places:
+    for tag in by_tag:
         yield f"the output has {tag}, which the input has not"
 
 

@@ -250,8 +250,8 @@ class ClassicMember(Member):
         numbers = list(range(self._topic.partitions))
         kind = m.ConsumerProtocolAssignment
         found = []
-        for place, member_id in enumerate(sorted(members)):
-            mine = numbers[len(numbers) * place // len(members) : len(numbers) * (place + 1) // len(members)]
+        for index, member_id in enumerate(sorted(members)):
+            mine = numbers[len(numbers) * index // len(members) : len(numbers) * (index + 1) // len(members)]
             told = kind(assigned_partitions=[kind.TopicPartition(topic=self._topic.name, partitions=mine)])
             found.append(
                 m.SyncGroupRequest.SyncGroupRequestAssignment(

@@ -18,7 +18,7 @@ from millpond.sim.coordination.history import CoordinationHistory
 from millpond.sim.coordination.plan import WORK_MS, CoordinationPlan, Sharing, Work, make_coordination_plan
 from millpond.sim.faults import Trouble
 from millpond.sim.node import SimNode
-from millpond.sim.records.history import Content, History, Place, Promise
+from millpond.sim.records.history import Content, History, Promise, TopicIdPartition
 from millpond.sim.records.producer import SimProducer
 from millpond.sim.script import Ask, Player, Rest, Script
 from millpond.sim.world.world import SimWorld
@@ -91,7 +91,7 @@ class CoordinationScenario:
         for partition, count in self.plan.batches:
             contents = [Content(f"{tags + number}", None, b"", self.sim.clock.wall_ms()) for number in range(count)]
             tags += count
-            producer.produce(Place("input", self.input.id, partition), contents, Promise.SURVIVES)
+            producer.produce(TopicIdPartition("input", self.input.id, partition), contents, Promise.SURVIVES)
         assert self.sim.run_until(producer.is_idle, within_ms=PREPARE_MS)
         producer.close()
         self.ends = {

@@ -12,7 +12,7 @@ from struct import Struct
 
 from millpond.base.errors import ErrorCode, Refused, RemoteError
 from millpond.log.names import LOG, OFFSET_INDEX, TIME_INDEX, offset_name, read_offset_name, read_partition_folder
-from millpond.sim.records.history import Content, History, Place, Promise, SentBatch, Status
+from millpond.sim.records.history import Content, History, Promise, SentBatch, Status, TopicIdPartition
 from millpond.sim.records.reader import PartitionView
 from millpond.wire import messages as m
 from millpond.wire.batch import SEQUENCE_COUNT, BatchHeader, check_batch, walk
@@ -33,7 +33,7 @@ class TopicRules:
 
 @dataclass(slots=True)
 class _Sent:
-    """All that was sent to one place, by what it can be known by."""
+    """All that was sent to one partition, by what it can be known by."""
 
     batches: list[SentBatch] = field(default_factory=list)
     by_tag: dict[str, tuple[SentBatch, int]] = field(default_factory=dict)
@@ -41,14 +41,17 @@ class _Sent:
     """What was sent to an earlier topic of this name and may have arrived late."""
 
     @classmethod
-    def to(cls, place: Place, history: History) -> _Sent:
-        sent = cls([batch for batch in history.batches if batch.place == place])
+    def to(cls, partition: TopicIdPartition, history: History) -> _Sent:
+        sent = cls([batch for batch in history.batches if batch.partition == partition])
         for batch in sent.batches:
             for index, content in enumerate(batch.contents):
                 sent.by_tag[content.tag] = batch, index
         for batch in history.batches:
-            is_near = batch.place.topic == place.topic and batch.place.partition == place.partition
-            if is_near and batch.place != place and batch.goes_by_name and batch.status is Status.UNKNOWN:
+            is_near = (
+                batch.partition.topic == partition.topic
+                and batch.partition.partition_index == partition.partition_index
+            )
+            if is_near and batch.partition != partition and batch.goes_by_name and batch.status is Status.UNKNOWN:
                 sent.strays.update({content.tag: batch for content in batch.contents})
         return sent
 
@@ -57,17 +60,17 @@ def check_partition(history: History, view: PartitionView, rules: TopicRules, no
     """Judge one partition that was read from its start to its end."""
     assert view.records is not None
     assert view.batches is not None
-    sent = _Sent.to(view.place, history)
+    sent = _Sent.to(view.partition, history)
     found = {offset: Content.of(record) for offset, record in sorted(view.records.items())}
     return [
-        f"{view.place}: {finding}"
+        f"{view.partition}: {finding}"
         for check in (
             _check_offsets(view, rules),
             _check_known(found, sent, rules),
             _check_acknowledged(history, found, view, sent, rules, now_ms),
             _check_once_in_order(found, sent),
             _check_sequences(view.batches, rules),
-            _check_sightings(history, view.place, sent, rules),
+            _check_sightings(history, view.partition, sent, rules),
             _check_deleted(history, found, view, sent),
         )
         for finding in check
@@ -149,17 +152,17 @@ def _check_acknowledged(
 
 def _check_once_in_order(found: Mapping[int, Content], sent: _Sent) -> Iterator[str]:
     """Idempotent producers: every record at most once, those of one producer id in the order of sending."""
-    places: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     last: dict[int, tuple[int, int]] = {}
     for offset, content in found.items():
         known = sent.by_tag.get(content.tag)
         if known is None or known[0].producer_id < 0:
             continue
         batch, index = known
-        if content.tag in places:
-            yield f"{content.tag!r} is there twice, at {places[content.tag]} and at {offset}"
+        if content.tag in offsets:
+            yield f"{content.tag!r} is there twice, at {offsets[content.tag]} and at {offset}"
             continue
-        places[content.tag] = offset
+        offsets[content.tag] = offset
         sequence = batch.sequence + index
         before, before_at = last.get(batch.producer_id, (-1, -1))
         if sequence <= before:
@@ -185,9 +188,9 @@ def _check_sequences(batches: Sequence[BatchHeader], rules: TopicRules) -> Itera
         last[who] = header.last_sequence
 
 
-def _check_sightings(history: History, place: Place, sent: _Sent, rules: TopicRules) -> Iterator[str]:
+def _check_sightings(history: History, partition: TopicIdPartition, sent: _Sent, rules: TopicRules) -> Iterator[str]:
     """Once a record is acknowledged, nobody may find another one at its offset."""
-    seen = history.seen.get(place, {})
+    seen = history.seen.get(partition, {})
     for batch in sent.batches:
         if batch.status is not Status.ACKNOWLEDGED or batch.promise is not Promise.SURVIVES:
             continue
@@ -202,8 +205,8 @@ def _check_sightings(history: History, place: Place, sent: _Sent, rules: TopicRu
 
 def _check_deleted(history: History, found: Mapping[int, Content], view: PartitionView, sent: _Sent) -> Iterator[str]:
     """What was deleted from the front stays deleted. (Offsets start again only where nothing was ever safe.)"""
-    deleted = history.deleted_before.get(view.place, 0)
-    moment = history.deleted_at_ms.get(view.place, -1)
+    deleted = history.deleted_before.get(view.partition, 0)
+    moment = history.deleted_at_ms.get(view.partition, -1)
     for offset, content in found.items():
         known = sent.by_tag.get(content.tag)
         if known is None or not view.start_offset <= offset < deleted:

@@ -11,15 +11,15 @@ from uuid import UUID
 from millpond.wire.records import Record
 
 
-class Place(NamedTuple):
+class TopicIdPartition(NamedTuple):
     """One partition of one life of a topic."""
 
     topic: str
     topic_id: UUID
-    partition: int
+    partition_index: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition} ({str(self.topic_id)[:8]})"
+        return f"{self.topic}-{self.partition_index} ({str(self.topic_id)[:8]})"
 
 
 class Promise(Enum):
@@ -61,7 +61,7 @@ class SentBatch:
     """One batch of one producer."""
 
     producer: str
-    place: Place
+    partition: TopicIdPartition
     contents: tuple[Content, ...]
     promise: Promise
     made_at_ms: int = 0
@@ -105,11 +105,11 @@ class History:
     """Everything that happened in one run."""
 
     batches: list[SentBatch] = field(default_factory=list)
-    seen: dict[Place, dict[int, list[Sighting]]] = field(default_factory=dict)
+    seen: dict[TopicIdPartition, dict[int, list[Sighting]]] = field(default_factory=dict)
     topics: dict[str, TopicFacts] = field(default_factory=dict)
-    deleted_before: dict[Place, int] = field(default_factory=dict)
+    deleted_before: dict[TopicIdPartition, int] = field(default_factory=dict)
     """Acknowledged DeleteRecords: what was acknowledged by then with a lower offset may never be seen again."""
-    deleted_at_ms: dict[Place, int] = field(default_factory=dict)
+    deleted_at_ms: dict[TopicIdPartition, int] = field(default_factory=dict)
     forgotten_ids: dict[UUID, None] = field(default_factory=dict)
     """Topics whose deletion was acknowledged."""
     last_power_cut_ms: int = -1
@@ -126,11 +126,11 @@ class History:
         batch.status = status
         batch.base_offset = base_offset
         batch.settled_at_ms = now_ms
-        self.note(now_ms, f"{batch.producer} {batch.place} {batch.sequence} {status.value} {base_offset}")
+        self.note(now_ms, f"{batch.producer} {batch.partition} {batch.sequence} {status.value} {base_offset}")
 
-    def see(self, place: Place, records: Sequence[Record], now_ms: int) -> None:
+    def see(self, partition: TopicIdPartition, records: Sequence[Record], now_ms: int) -> None:
         """A reader got these."""
-        offsets = self.seen.setdefault(place, {})
+        offsets = self.seen.setdefault(partition, {})
         for record in records:
             content = Content.of(record)
             sightings = offsets.setdefault(record.offset, [])

@@ -8,7 +8,7 @@ from random import Random
 
 from millpond.base.errors import ErrorCode
 from millpond.sim.client import SimClient
-from millpond.sim.records.history import Content, History, Place, Promise, SentBatch, Status
+from millpond.sim.records.history import Content, History, Promise, SentBatch, Status, TopicIdPartition
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.records import encode_batch
@@ -32,8 +32,8 @@ LEAVES_IT_OPEN = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT)
 class _Lane:
     """The batches for one partition, in order: those waiting, and those in flight."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, partition: TopicIdPartition) -> None:
+        self.partition = partition
         self.waiting: deque[SentBatch] = deque()
         self.in_flight: list[SentBatch] = []
         self.next_sequence = 0
@@ -68,7 +68,7 @@ class SimProducer:
         self._clock = clock
         self._history = history
         self._random = random
-        self._lanes: dict[Place, _Lane] = {}
+        self._lanes: dict[TopicIdPartition, _Lane] = {}
         self._requests = 0
         self._producer_id = -1
         self._producer_epoch = -1
@@ -79,18 +79,18 @@ class SimProducer:
 
     # What a scenario does
 
-    def produce(self, place: Place, contents: Sequence[Content], promise: Promise) -> SentBatch:
+    def produce(self, partition: TopicIdPartition, contents: Sequence[Content], promise: Promise) -> SentBatch:
         """Queue one batch and send what may be sent."""
         batch = SentBatch(
             self.name,
-            place,
+            partition,
             tuple(contents),
             promise,
             made_at_ms=self._clock.now_ms,
             goes_by_name=not self.goes_by_id,
         )
         self._history.batches.append(batch)
-        self._lanes.setdefault(place, _Lane(place)).waiting.append(batch)
+        self._lanes.setdefault(partition, _Lane(partition)).waiting.append(batch)
         self._pump()
         return batch
 
@@ -105,7 +105,7 @@ class SimProducer:
     def abandon(self, topic: str) -> None:
         """The topic is about to go: settle its batches as they are."""
         for lane in self._lanes.values():
-            if lane.place.topic == topic:
+            if lane.partition.topic == topic:
                 self._give_up(list(lane.waiting) + lane.in_flight)
                 lane.waiting.clear()
                 # A batch that arrives late must not pass for the first one of the next topic of this name.
@@ -152,13 +152,15 @@ class SimProducer:
         for batch in batches:
             batch.attempts += 1
             topic = by_topic.setdefault(
-                (batch.place.topic, batch.place.topic_id),
+                (batch.partition.topic, batch.partition.topic_id),
                 m.ProduceRequest.TopicProduceData(
-                    name=batch.place.topic, topic_id=batch.place.topic_id, partition_data=[]
+                    name=batch.partition.topic, topic_id=batch.partition.topic_id, partition_data=[]
                 ),
             )
             topic.partition_data.append(
-                m.ProduceRequest.PartitionProduceData(index=batch.place.partition, records=self._encode(batch))
+                m.ProduceRequest.PartitionProduceData(
+                    index=batch.partition.partition_index, records=self._encode(batch)
+                )
             )
         request = m.ProduceRequest(acks=self.acks, timeout_ms=3_000, topic_data=list(by_topic.values()))
         if self.acks == 0:
@@ -196,14 +198,16 @@ class SimProducer:
             for part in topic.partition_responses
         }
         for batch in batches:
-            place = batch.place
-            answer = answers[place.topic_id if self.version >= IDS_FROM else place.topic, place.partition]
+            partition = batch.partition
+            answer = answers[
+                partition.topic_id if self.version >= IDS_FROM else partition.topic, partition.partition_index
+            ]
             self._take_answer(batch, answer)
         self._pump()
 
     def _take_answer(self, batch: SentBatch, answer: m.ProduceResponse.PartitionProduceResponse) -> None:
         code = answer.error_code
-        lane = self._lanes[batch.place]
+        lane = self._lanes[batch.partition]
         if code == ErrorCode.NONE:
             self._leave_flight(batch)
             self._settle(batch, Status.ACKNOWLEDGED, answer.base_offset)
@@ -217,13 +221,13 @@ class SimProducer:
         else:
             self.spurious_refusals += code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             self._leave_flight(batch)
-            self._history.note(self._clock.now_ms, f"{self.name} {batch.place} {ErrorCode(code).name}")
+            self._history.note(self._clock.now_ms, f"{self.name} {batch.partition} {ErrorCode(code).name}")
             self._settle(batch, Status.UNKNOWN if batch.maybe_written else Status.REFUSED)
             if self.idempotent:
                 self._is_renewing = True
 
     def _retry(self, batch: SentBatch) -> None:
-        lane = self._lanes[batch.place]
+        lane = self._lanes[batch.partition]
         self._leave_flight(batch)
         if batch.status is not Status.OPEN:
             return
@@ -236,7 +240,7 @@ class SimProducer:
             lane.waiting.appendleft(batch)
 
     def _leave_flight(self, batch: SentBatch) -> None:
-        lane = self._lanes[batch.place]
+        lane = self._lanes[batch.partition]
         if batch in lane.in_flight:
             lane.in_flight.remove(batch)
 
@@ -249,7 +253,7 @@ class SimProducer:
 
     def _give_up(self, batches: list[SentBatch]) -> None:
         for batch in batches:
-            in_doubt = batch.maybe_written or batch in self._lanes[batch.place].in_flight
+            in_doubt = batch.maybe_written or batch in self._lanes[batch.partition].in_flight
             self._settle(batch, Status.UNKNOWN if in_doubt else Status.REFUSED)
 
     def _settle(self, batch: SentBatch, status: Status, base_offset: int = -1) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode
 from millpond.sim.client import SimClient
-from millpond.sim.records.history import History, Place
+from millpond.sim.records.history import History, TopicIdPartition
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
 from millpond.wire.batch import BatchHeader, check_batch, walk
@@ -27,7 +27,7 @@ LOST_SESSION = (
 class PartitionView:
     """What one reader knows of one partition."""
 
-    place: Place
+    partition: TopicIdPartition
     position: int = 0
     start_offset: int = 0
     high_watermark: int = -1
@@ -45,7 +45,7 @@ class SimReader:
         client: SimClient,
         clock: VirtualClock,
         history: History,
-        places: list[Place],
+        partitions: list[TopicIdPartition],
         *,
         version: int = 12,
         max_bytes: int = 1 << 20,
@@ -54,7 +54,7 @@ class SimReader:
         self.client = client
         self.name = client.name
         self.version = version
-        self.views = {place: PartitionView(place) for place in places}
+        self.views = {partition: PartitionView(partition) for partition in partitions}
         if keep:
             for view in self.views.values():
                 view.records, view.batches = {}, []
@@ -78,12 +78,12 @@ class SimReader:
         """Whether it has read all that it knows to be there."""
         return all(view.position >= view.high_watermark >= 0 for view in self.views.values())
 
-    def follow(self, place: Place) -> None:
-        self.views.setdefault(place, PartitionView(place))
+    def follow(self, partition: TopicIdPartition) -> None:
+        self.views.setdefault(partition, PartitionView(partition))
 
-    def leave(self, place: Place) -> None:
+    def leave(self, partition: TopicIdPartition) -> None:
         """Read it no more; the session is begun anew, as the simplest way to forget."""
-        if self.views.pop(place, None) is not None:
+        if self.views.pop(partition, None) is not None:
             self._departures += 1
             self._forget_session()
 
@@ -117,13 +117,13 @@ class SimReader:
             if self._session_id and view.told_position == view.position:
                 continue
             view.told_position = view.position
-            name, topic_id, partition = view.place
+            name, topic_id, index = view.partition
             topic = topics.setdefault(
                 (name, topic_id), m.FetchRequest.FetchTopic(topic=name, topic_id=topic_id, partitions=[])
             )
             topic.partitions.append(
                 m.FetchRequest.FetchPartition(
-                    partition=partition, fetch_offset=view.position, partition_max_bytes=self._max_bytes
+                    partition=index, fetch_offset=view.position, partition_max_bytes=self._max_bytes
                 )
             )
         return list(topics.values())
@@ -171,10 +171,11 @@ class SimReader:
         self._session_id = session_id
         self._session_epoch += 1
 
-    def _view_of(self, topic: m.FetchResponse.FetchableTopicResponse, partition: int) -> PartitionView | None:
-        for place, view in self.views.items():
-            same = place.topic_id == topic.topic_id if self.version >= IDS_FROM else place.topic == topic.topic
-            if same and place.partition == partition:
+    def _view_of(self, topic: m.FetchResponse.FetchableTopicResponse, index: int) -> PartitionView | None:
+        for partition, view in self.views.items():
+            by_id = self.version >= IDS_FROM
+            same = partition.topic_id == topic.topic_id if by_id else partition.topic == topic.topic
+            if same and partition.partition_index == index:
                 return view
         return None
 
@@ -190,7 +191,7 @@ class SimReader:
             return False
         if part.high_watermark < view.high_watermark:
             self._history.violations.append(
-                f"{self.name}: the high watermark of {view.place} fell from {view.high_watermark} to "
+                f"{self.name}: the high watermark of {view.partition} fell from {view.high_watermark} to "
                 f"{part.high_watermark} within one life of the node"
             )
         view.high_watermark = part.high_watermark
@@ -206,11 +207,11 @@ class SimReader:
             check_batch(data, at, compacted=True)
             if header.next_offset <= view.position:
                 self._history.violations.append(
-                    f"{self.name}: {view.place} gave the batch {header.base_offset} to {header.last_offset} when "
+                    f"{self.name}: {view.partition} gave the batch {header.base_offset} to {header.last_offset} when "
                     f"{asked} was asked for and {view.position} was due"
                 )
             records = [record for record in decode_batch(data, at) if record.offset >= view.position]
-            self._history.see(view.place, records, self._clock.now_ms)
+            self._history.see(view.partition, records, self._clock.now_ms)
             self.records_read += len(records)
             if view.records is not None and view.batches is not None:
                 view.records.update({record.offset: record for record in records})

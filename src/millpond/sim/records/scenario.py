@@ -11,7 +11,7 @@ from millpond.sim.client import SimClient
 from millpond.sim.faults import Trouble
 from millpond.sim.node import DATA_FOLDER, SimNode
 from millpond.sim.records.checkers import TopicRules, check_folder, check_metadata, check_partition
-from millpond.sim.records.history import Content, History, Place, Promise
+from millpond.sim.records.history import Content, History, Promise, TopicIdPartition
 from millpond.sim.records.plan import WORK_MS, Plan, ProducerPlan, TopicPlan, make_plan
 from millpond.sim.records.producer import SimProducer
 from millpond.sim.records.reader import SimReader
@@ -55,7 +55,7 @@ class Scenario:
         self.trouble = Trouble(self.sim, self.node, self.history, Random(f"trouble {seed}"))
         self.admin = SimAdmin(self._client("admin"), self.sim.clock, self.history)
         self.topics: dict[str, TopicPlan] = {topic.name: topic for topic in self.plan.topics}
-        self.places: list[Place] = []
+        self.partitions: list[TopicIdPartition] = []
         """Where records may be sent now."""
         self.limited_topics: dict[str, None] = {}
         """Where records may have been deleted on request, or by changed settings."""
@@ -100,11 +100,11 @@ class Scenario:
     def _adopt(self, topic: TopicPlan) -> None:
         (topic_id,) = self.history.topics[topic.name].ids
         assert topic_id is not None
-        places = [Place(topic.name, topic_id, number) for number in range(topic.partitions)]
-        self.places += places
+        partitions = [TopicIdPartition(topic.name, topic_id, number) for number in range(topic.partitions)]
+        self.partitions += partitions
         for reader in self.readers:
-            for place in places:
-                reader.follow(place)
+            for partition in partitions:
+                reader.follow(partition)
 
     def _start_clients(self) -> None:
         clock = self.sim.clock
@@ -134,17 +134,17 @@ class Scenario:
     def _produce(self, producer: SimProducer, plan: ProducerPlan, left: int) -> None:
         if not left:
             return
-        places = self.places
+        partitions = self.partitions
         if self._going and not producer.goes_by_id:
             # Who goes by names would write to the next topic of that name, and nobody could tell.
-            places = [place for place in places if place.topic not in self._going]
-        if places:
-            place = self.random.choice(places)
-            topic = self.topics[place.topic]
+            partitions = [partition for partition in partitions if partition.topic not in self._going]
+        if partitions:
+            partition = self.random.choice(partitions)
+            topic = self.topics[partition.topic]
             promise = Promise.SURVIVES if topic.survives else Promise.UNTIL_POWER_CUT
             if plan.acks != -1:
                 promise = Promise.UNTIL_POWER_CUT if plan.acks else Promise.NOTHING
-            producer.produce(place, self._contents(producer.name, topic), promise)
+            producer.produce(partition, self._contents(producer.name, topic), promise)
             left -= 1
             self._left_to_send -= 1
         self.sim.clock.call_later(self.random.randint(0, plan.pace_ms), lambda: self._produce(producer, plan, left))
@@ -170,7 +170,7 @@ class Scenario:
 
     def _change_something(self) -> None:
         topic = self.random.choice(list(self.topics.values()))
-        mine = [place for place in self.places if place.topic == topic.name]
+        mine = [partition for partition in self.partitions if partition.topic == topic.name]
         match 0 if self._admin_left < self.plan.deletions else self.random.randrange(4):
             case 0:
                 self._delete_and_recreate(topic, mine)
@@ -183,30 +183,30 @@ class Scenario:
                 )
                 self.admin.set_config(topic.name, name, value, self._administer)
             case _:
-                place = self.random.choice(mine)
+                partition = self.random.choice(mine)
                 self.limited_topics[topic.name] = None
-                known = [batch.base_offset for batch in self.history.batches if batch.place == place]
-                self.admin.delete_records(place, max(self.random.choice(known or [0]), 0), self._administer)
+                known = [batch.base_offset for batch in self.history.batches if batch.partition == partition]
+                self.admin.delete_records(partition, max(self.random.choice(known or [0]), 0), self._administer)
 
-    def _grown(self, topic: TopicPlan, mine: list[Place]) -> None:
+    def _grown(self, topic: TopicPlan, mine: list[TopicIdPartition]) -> None:
         if topic.partitions + 1 in self.history.topics[topic.name].partition_counts:
             topic.partitions += 1
             # It may not be there, if the reply was lost: producers are then told so.
             if len(self.history.topics[topic.name].partition_counts) == 1:
-                self.places.append(mine[0]._replace(partition=topic.partitions - 1))
+                self.partitions.append(mine[0]._replace(partition_index=topic.partitions - 1))
         self._administer()
 
-    def _delete_and_recreate(self, topic: TopicPlan, mine: list[Place]) -> None:
+    def _delete_and_recreate(self, topic: TopicPlan, mine: list[TopicIdPartition]) -> None:
         self._going[topic.name] = None
         for producer in self.producers:
             if not producer.goes_by_id:
                 producer.abandon(topic.name)
         for reader in self.readers:
-            for place in mine:
-                reader.leave(place)
+            for partition in mine:
+                reader.leave(partition)
 
         def recreate() -> None:
-            self.places = [place for place in self.places if place not in mine]
+            self.partitions = [partition for partition in self.partitions if partition not in mine]
             del self._going[topic.name]
             for producer in self.producers:
                 producer.abandon(topic.name)
@@ -287,12 +287,16 @@ class Scenario:
             self._blame(f"after a clean stop logs end at {self._ends()}, not at {ends}")
 
     def _judge_records(self) -> None:
-        auditor = SimReader(self._client("auditor"), self.sim.clock, self.history, self.places, version=16, keep=True)
+        auditor = SimReader(
+            self._client("auditor"), self.sim.clock, self.history, self.partitions, version=16, keep=True
+        )
         auditor.start()
         self.sim.run_until(auditor.is_at_end, within_ms=READ_MS)
         auditor.close()
-        for place, view in auditor.views.items():
-            self.history.violations += check_partition(self.history, view, self._rules(place), self.sim.clock.now_ms)
+        for partition, view in auditor.views.items():
+            self.history.violations += check_partition(
+                self.history, view, self._rules(partition), self.sim.clock.now_ms
+            )
         self._records_checked = auditor.records_read
 
     def _ends(self) -> dict[str, int]:
@@ -306,8 +310,8 @@ class Scenario:
             return
         self.history.violations += check_metadata(self.history, *heard[0])
 
-    def _rules(self, place: Place) -> TopicRules:
-        topic = self.topics[place.topic]
+    def _rules(self, partition: TopicIdPartition) -> TopicRules:
+        topic = self.topics[partition.topic]
         rules = TopicRules(
             is_compacted=topic.is_compacted,
             stamps_append_time=topic.configs.get("message.timestamp.type") == "LogAppendTime",

@@ -181,7 +181,7 @@ class SimDisk:
         if self.open_files_max is not None and self.open_files >= self.open_files_max:
             raise fault(errno.EMFILE, path)
         if create and not self.exists(path):
-            folder, name = self._tree.place(path)
+            folder, name = self._tree.parent(path)
             self.operation("create", path)
             self._tree.change((folder, name, Blob()))
         file = SimFile(self, path, self._tree.blob(path))
@@ -233,13 +233,13 @@ class SimDisk:
                 raise fault(errno.EEXIST, path)
             return
         self.make_folder(parent)
-        folder, name = self._tree.place(path)
+        folder, name = self._tree.parent(path)
         self.operation("make_folder", path)
         self._tree.change((folder, name, self._tree.new_folder()))
 
     def rename(self, old: str, new: str) -> None:
         entry = self._tree.find(old)
-        source, target = self._tree.place(old), self._tree.place(new)
+        source, target = self._tree.parent(old), self._tree.parent(new)
         self._refuse_rename(entry, target[0].live.get(target[1]), new)
         self.operation("rename", f"{old} {new}")
         if source != target:
@@ -257,7 +257,7 @@ class SimDisk:
 
     def remove(self, path: str) -> None:
         self._tree.blob(path)
-        folder, name = self._tree.place(path)
+        folder, name = self._tree.parent(path)
         self.operation("remove", path)
         self._tree.change((folder, name, None))
 
@@ -270,7 +270,7 @@ class SimDisk:
                 self.remove_folder(inner)
             else:
                 self.remove(inner)
-        folder, name = self._tree.place(path)
+        folder, name = self._tree.parent(path)
         self.operation("remove_folder", path)
         self._tree.change((folder, name, None))
 

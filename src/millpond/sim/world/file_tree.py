@@ -109,7 +109,7 @@ class Change:
         return [(folder.number, name) for folder, name, _ in self.parts]
 
     def touches(self, folder: Folder) -> bool:
-        return any(place is folder for place, _, _ in self.parts)
+        return any(inside is folder for inside, _, _ in self.parts)
 
 
 class Tree:
@@ -143,7 +143,7 @@ class Tree:
             raise fault(errno.EISDIR, path)
         return entry
 
-    def place(self, path: str) -> tuple[Folder, str]:
+    def parent(self, path: str) -> tuple[Folder, str]:
         """The folder that holds `path`, and its name there."""
         steps = _steps(path)
         if not steps:
