@@ -8,6 +8,7 @@ import gc
 import resource
 import signal
 from collections.abc import Callable
+from functools import partial
 
 from millpond.base.errors import RemoteError
 from millpond.base.ports import World
@@ -48,7 +49,10 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker], None]) -> None:
     """Run a node until SIGTERM or SIGINT, then let it finish what it owes and close its logs."""
-    settings = fitted(settings, _raise_descriptor_limit(), journal)
+    notes: list[Callable[[], None]] = []
+    # Kept until the node has started: whoever cannot start it needs that reason and no other.
+    note = lambda event, **facts: notes.append(partial(journal, event, **facts))  # noqa: E731
+    settings = fitted(settings, _raise_descriptor_limit(), note)
     messages.load()
     loop = new_loop()
     workers, sync_workers = ThreadWorkers(loop), ThreadWorkers(loop, SYNC_THREADS)
@@ -64,12 +68,23 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
     watch_for_bugs(loop, journal, lambda _: leave(journal))
     try:
         broker.start()
+        for tell in notes:
+            tell()
         _calm_the_collector()
         on_ready(broker)
         LoopDelay(world.clock, journal).start()
+        asked: list[int] = []
+
+        def take_signals() -> None:
+            for number in SIGNALS:
+                loop.add_signal_handler(number, lambda: broker.drain(loop.stop))
+            if asked:
+                broker.drain(loop.stop)
+
         for number in SIGNALS:
-            # By the loop itself, because one that does not run yet takes a signal and forgets it.
-            loop.call_soon(loop.add_signal_handler, number, lambda: broker.drain(loop.stop))
+            # Noted until the loop runs: it would forget one, or be torn by one that raises in its first step.
+            signal.signal(number, lambda number, _: asked.append(number))
+        loop.call_soon(take_signals)
         loop.run_forever()
     finally:
         workers.close()
