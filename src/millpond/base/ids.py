@@ -7,7 +7,7 @@ from typing import NamedTuple, NewType
 from uuid import UUID
 
 Offset = NewType("Offset", int)
-"""The place of a record in its partition."""
+"""The number of a record in its partition."""
 
 NodeId = NewType("NodeId", int)
 LeaderEpoch = NewType("LeaderEpoch", int)

@@ -65,7 +65,7 @@ class Partition:
 
 @dataclass(slots=True)
 class Topic:
-    """A topic; the place in `partitions` is the partition's number."""
+    """A topic; the index in `partitions` is the partition's."""
 
     name: str
     id: UUID

@@ -26,16 +26,16 @@ class LoopThread:
 
     def call(self, work: Callable[[], T]) -> T:
         """Run `work` on the loop; what it returns or raises comes back here."""
-        told: Future[T] = Future()
+        result: Future[T] = Future()
 
         def run() -> None:
             try:
-                told.set_result(work())
+                result.set_result(work())
             except Exception as error:
-                told.set_exception(error)
+                result.set_exception(error)
 
         self.loop.call_soon_threadsafe(run)
-        return told.result(CALL_SECONDS_MAX)
+        return result.result(CALL_SECONDS_MAX)
 
     def tell(self, work: Callable[[], object]) -> None:
         """Run `work` on the loop, some time soon."""

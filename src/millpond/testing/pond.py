@@ -42,8 +42,8 @@ _numbers = count(1)
 class TooFew(AssertionError):
     """Fewer records came than the test waited for; `messages` are those that did."""
 
-    def __init__(self, told: str, messages: Sequence[Message]) -> None:
-        super().__init__(told)
+    def __init__(self, message: str, messages: Sequence[Message]) -> None:
+        super().__init__(message)
         self.messages = list(messages)
 
 
@@ -238,8 +238,8 @@ class Pond:
         from confluent_kafka import Producer
 
         if "producer" not in self._clients:
-            told = self.client_settings(linger_ms=0, acks="all", message_timeout_ms=int(ANSWER_SECONDS * 1000))
-            self._clients["producer"] = Producer(told)
+            settings = self.client_settings(linger_ms=0, acks="all", message_timeout_ms=int(ANSWER_SECONDS * 1000))
+            self._clients["producer"] = Producer(settings)
         producer: Producer = self._clients["producer"]
         return producer
 

@@ -215,7 +215,7 @@ def assigned_partitions(data: bytes) -> Iterable[tuple[str, int]]:
 
 
 def moves_between(before: Mapping[TopicPartition, str], after: Mapping[TopicPartition, str]) -> Iterable[Move]:
-    for place in sorted(before.keys() | after.keys()):
-        old, new = before.get(place), after.get(place)
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name), after.get(name)
         if old != new:
-            yield Move(place.topic, place.partition, old, new)
+            yield Move(name.topic, name.partition, old, new)

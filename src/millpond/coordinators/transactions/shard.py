@@ -242,8 +242,8 @@ class TransactionShard:
         self, transactional_id: str, producer_id: int, epoch: int, topic: str, partition: int
     ) -> ErrorCode:
         """Whether a producer that adds partitions by itself has added this one to its open transaction."""
-        place = TopicPartition(topic, partition)
-        return self._membership(transactional_id, producer_id, epoch, [place])[place]
+        name = TopicPartition(topic, partition)
+        return self._membership(transactional_id, producer_id, epoch, [name])[name]
 
     def add_partition_implicitly(
         self, transactional_id: str, producer_id: int, epoch: int, topic: str, partition: int, now_ms: int, token: Any
@@ -376,11 +376,11 @@ class TransactionShard:
         return partitions.add(self.transactions.get(name), producer_id, epoch, wanted, client_version, now_ms)
 
     def _membership(
-        self, name: str, producer_id: int, epoch: int, places: list[TopicPartition]
+        self, name: str, producer_id: int, epoch: int, names: list[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
         if not name:
-            return dict.fromkeys(places, ErrorCode.INVALID_REQUEST)
-        return partitions.membership(self.transactions.get(name), producer_id, epoch, places)
+            return dict.fromkeys(names, ErrorCode.INVALID_REQUEST)
+        return partitions.membership(self.transactions.get(name), producer_id, epoch, names)
 
     def _effects(self, verdict: Verdict, token: Any, response: m.Message) -> Effects:
         effects = self._carried_out(verdict)

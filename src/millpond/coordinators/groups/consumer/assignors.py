@@ -84,7 +84,7 @@ def _spread_evenly(load: Load, free: list[TopicIdPartition]) -> None:
     quota, larger = divmod(total, len(load))
     # Those who have most keep the larger shares: then nothing moves but what must.
     by_size = sorted(load, key=lambda member_id: -len(load[member_id]))
-    shares = {member_id: quota + (place < larger) for place, member_id in enumerate(by_size)}
+    shares = {member_id: quota + (index < larger) for index, member_id in enumerate(by_size)}
     for member_id, share in shares.items():
         surplus = len(load[member_id]) - share
         if surplus > 0:
@@ -110,12 +110,12 @@ def _fill(load: Load, free: list[TopicIdPartition], subscribers: Mapping[UUID, l
     for each in free:
         by_topic[each.topic_id].append(each)
     for topic_id in sorted(by_topic, key=lambda topic_id: len(subscribers[topic_id])):
-        heap = [(len(load[member_id]), place, member_id) for place, member_id in enumerate(subscribers[topic_id])]
+        heap = [(len(load[member_id]), index, member_id) for index, member_id in enumerate(subscribers[topic_id])]
         heapify(heap)
         for each in by_topic[topic_id]:
-            size, place, member_id = heap[0]
+            size, index, member_id = heap[0]
             load[member_id].add(each)
-            heapreplace(heap, (size + 1, place, member_id))
+            heapreplace(heap, (size + 1, index, member_id))
 
 
 def _even_out(load: Load, members: Mapping[str, Subscriber], subscribers: Mapping[UUID, list[str]]) -> None:
@@ -198,12 +198,12 @@ def _last_readers(
     members: Mapping[str, Subscriber], readers: tuple[str, ...], topic_ids: list[UUID]
 ) -> dict[int, str]:
     """Who had each number, in the first of the topics in which anybody had it."""
-    place = {topic_id: number for number, topic_id in enumerate(topic_ids)}
+    index_of = {topic_id: index for index, topic_id in enumerate(topic_ids)}
     found: dict[int, tuple[int, str]] = {}
     for member_id in readers:
         for each in members[member_id].target:
-            if each.topic_id in place:
-                candidate = place[each.topic_id], member_id
+            if each.topic_id in index_of:
+                candidate = index_of[each.topic_id], member_id
                 if each.partition not in found or candidate[0] < found[each.partition][0]:
                     found[each.partition] = candidate
     return {number: member_id for number, (_, member_id) in found.items()}
