@@ -108,3 +108,15 @@ def test_offsets_of_a_topic_that_was_deleted_while_their_coordinator_was_away_go
     desk.create("pond")
     desk.run(5_000)
     assert committed(caller) == -1, "the new topic of that name begins at its own beginning"
+
+
+def test_requests_leave_no_timer_behind(desk: Any) -> None:
+    """Each commit is watched until it is answered; what watches must not be more with each of them."""
+    desk.create("pond")
+    callers = [desk.connect() for _ in range(3)]
+    callers[0].ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+    assert commit(callers[0], 1) == ErrorCode.NONE
+    before = desk.sim.clock.pending()
+    for number in range(200):
+        assert commit(callers[number % 3], number) == ErrorCode.NONE
+    assert desk.sim.clock.pending() < before + 20

@@ -246,3 +246,34 @@ def test_a_producer_that_goes_straight_on_waits_for_the_last_end_inside_the_brok
     play.epoch += 1
     assert play.produce(0, 0, version=12) == 0, "not CONCURRENT_TRANSACTIONS"
     assert play.stable()[0] == (2, 3)
+
+
+def test_a_partition_that_cannot_be_needs_no_marker(play: Play) -> None:
+    play.begin()
+    kind = m.AddPartitionsToTxnRequest
+    wanted = kind.AddPartitionsToTxnTransaction(
+        transactional_id="tx",
+        producer_id=play.id,
+        producer_epoch=play.epoch,
+        verify_only=False,
+        topics=[kind.AddPartitionsToTxnTopic(name="pond", partitions=[-1, 0, 9])],
+    )
+    play.ask(kind(transactions=[wanted]), 4)
+    assert play.end(committed=True) == 0
+    play.desk.run(1000)
+    assert not play.desk.broker.markers.under_way("tx")
+
+
+def test_those_who_wait_for_an_end_and_go_away_are_forgotten(play: Play) -> None:
+    play.begin()
+    play.add(0, 1)
+    assert [play.produce(0, 0), play.produce(1, 0)] == [0, 0]
+    take_offline(play, 1)
+    assert play.end(committed=True) == 0
+    for _ in range(20):
+        caller = play.desk.connect()
+        caller.send(m.InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=10_000), 4)
+        play.desk.run(20)
+        caller.link.end()
+    play.desk.run(1000)
+    assert play.desk.broker.markers._waiting == {}

@@ -5,6 +5,8 @@ from uuid import UUID
 
 import pytest
 
+from millpond.wire import messages as m
+
 
 def test_tagged_fields_are_sent_only_when_they_differ(tagged: Any) -> None:
     assert tagged(plain=9).encode(1) == b"\x09\0"
@@ -85,3 +87,12 @@ def test_records_are_parts_and_are_not_copied(with_records: Any) -> None:
     ]
     assert with_records(first=None, second=b"").encode(0) == b"\xff\xff\xff\xff\0\0\0\0\0"
     assert with_records(first=b"", second=[]).encode(1) == b"\1\0\1\0"
+
+
+def test_the_message_of_an_error_is_cut_to_what_can_be_sent() -> None:
+    for character in ("x", "é", "\U0001f986"):
+        response = m.ConsumerGroupHeartbeatResponse(error_message=character * 40_000)
+        sent, _ = m.ConsumerGroupHeartbeatResponse.decode(response.encode(1), 1)
+        assert sent.error_message is not None
+        assert sent.error_message == character * len(sent.error_message)
+        assert len(sent.error_message) > 8_000

@@ -93,6 +93,7 @@ class Home(Generic[S]):
         self.failures = 0
         """How often it has resigned since it last could write."""
         self._unanswered: deque[_Unanswered] = deque()
+        self._is_watching = False
         self._make_shard = make_shard
         self._clock = clock
         self._flusher = flusher
@@ -202,16 +203,21 @@ class Home(Generic[S]):
         while self._unanswered and self._unanswered[0].reply.ended:
             self._unanswered.popleft()
         self._unanswered.append(_Unanswered(reply, self._clock.monotonic_ms(), request, client_id))
-        if len(self._unanswered) == 1:
-            self._clock.call_later(OVERDUE_MS, self._look_for_overdue)
+        self._look_later(OVERDUE_MS)
+
+    def _look_later(self, within_ms: int) -> None:
+        if not self._is_watching:
+            self._is_watching = True
+            self._clock.call_later(within_ms, self._look_for_overdue)
 
     def _look_for_overdue(self) -> None:
+        self._is_watching = False
         now_ms = self._clock.monotonic_ms()
         while self._unanswered:
             oldest = self._unanswered[0]
             waits_ms = now_ms - oldest.since_ms
             if not oldest.reply.ended and waits_ms < OVERDUE_MS:
-                self._clock.call_later(OVERDUE_MS - waits_ms, self._look_for_overdue)
+                self._look_later(OVERDUE_MS - waits_ms)
                 return
             self._unanswered.popleft()
             if not oldest.reply.ended:

@@ -61,7 +61,7 @@ class Markers:
         self._broker = broker
         self._orders: dict[str, WriteMarkers] = {}
         """What is under way, by transactional id."""
-        self._waiting: dict[str, list[tuple[Later[None], None]]] = {}
+        self._waiting: dict[str, dict[Later[None], None]] = {}
 
     def carry_out(self, order: WriteMarkers) -> None:
         """Write the markers, and tell the coordinator when all of them are committed."""
@@ -91,7 +91,7 @@ class Markers:
     def _is_done(self, order: WriteMarkers, target: _Target) -> Later[bool]:
         """Whether this partition needs no marker any more."""
         topic = self._broker.image.topics_by_id.get(target.topic_id)
-        if topic is None or target.partition_index >= len(topic.partitions):
+        if topic is None or not 0 <= target.partition_index < len(topic.partitions):
             return done(True)
         partition = self._broker.partitions.by_id(*target)
         if partition is None:
@@ -138,7 +138,7 @@ class Markers:
                     order.transactional_id, order.producer_id, order.producer_epoch, now_ms
                 )
             )
-        end_all(self._waiting.pop(order.transactional_id, ()))
+        end_all(self._waiting.pop(order.transactional_id, {}).items())
 
     # For those who come before the markers are written.
 
@@ -147,18 +147,16 @@ class Markers:
 
     def written(self, transactional_id: str, within_ms: int) -> Later[None]:
         """Ends when the next transaction of this id has all its markers, or when the time is over."""
-        later: Later[None] = Later()
-        self._waiting.setdefault(transactional_id, []).append((later, None))
 
-        def give_up() -> None:
-            waiting = [each for each in self._waiting.get(transactional_id, ()) if each[0] is not later]
-            if waiting:
-                self._waiting[transactional_id] = waiting
-            else:
+        def forget() -> None:
+            waiting = self._waiting.get(transactional_id, {})
+            waiting.pop(later, None)
+            if not waiting:
                 self._waiting.pop(transactional_id, None)
-            later.finish(None)
 
-        later.expire_after(self._broker.clock, within_ms, give_up)
+        later: Later[None] = Later(forget)
+        self._waiting.setdefault(transactional_id, {})[later] = None
+        later.expire_after(self._broker.clock, within_ms, lambda: later.finish(None))
         return later
 
 

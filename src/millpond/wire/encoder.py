@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from millpond.wire.generator import Generator, Run, Source
 from millpond.wire.notation import Field, Struct
-from millpond.wire.runtime import FIXED
+from millpond.wire.runtime import FIXED, STRING_LENGTH_MAX
+
+MESSAGE_LENGTH_MAX = STRING_LENGTH_MAX // 4
+"""How much of the message of an error is sent; a character takes four bytes at most."""
 
 
 class EncoderGenerator(Generator):
@@ -78,6 +81,9 @@ class EncoderGenerator(Generator):
             self.records(nullable, value, source)
             return
         make = ".encode()" if type_ == "string" else ""
+        if make and self.path[-1].endswith("error_message"):
+            # It may quote what the peer sent, as long as it came: that must not make the answer impossible.
+            make = f"[:{MESSAGE_LENGTH_MAX}]{make}"
         null = 0 if self.flexible else -1
         if nullable:
             self.emit(f"{value} = {source}")

@@ -99,6 +99,12 @@ def test_old_clients_may_say_how_long_an_offset_is_kept(stage) -> None:
     assert stage.committed(1) == 2
 
 
+def test_an_offset_may_be_kept_for_longer_than_time_can_be_told(stage) -> None:
+    assert stage.commit(1, version=2, retention_time_ms=(1 << 63) - 1) == 0
+    stage.pass_time(600_000)
+    assert stage.committed() == 1
+
+
 class TestTransactions:
     def test_offset_counts_when_the_transaction_is_committed(self, stage) -> None:
         stage.commit(1)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     Topics = list[m.MetadataResponse.MetadataResponseTopic]
 
+BY_ID_FROM = 12
+
 PARTITIONS_AT_ONCE_MAX = 500
 """What the loop describes by itself."""
 
@@ -34,10 +36,10 @@ def handle(broker: Services, call: Call, request: m.MetadataRequest) -> Outcome:
     missing = _to_create(broker, call, request)
     if missing:
         tried = broker.try_create([NewTopic(name) for name in missing])
-        return tried.map(lambda _: _describe(broker, call, request, _topics(broker, request)))
+        return tried.map(lambda _: _describe(broker, call, request, _topics(broker, call, request)))
     if _wants_all(call, request) and broker.image.partitions_total > PARTITIONS_AT_ONCE_MAX:
         return _describe_all(broker, call, request)
-    topics = None if _wants_all(call, request) else _topics(broker, request)
+    topics = None if _wants_all(call, request) else _topics(broker, call, request)
     return _describe(broker, call, request, topics)
 
 
@@ -65,8 +67,13 @@ def _to_create(broker: Services, call: Call, request: m.MetadataRequest) -> list
     return [name for name in dict.fromkeys(names) if name not in broker.image.topics and not topic_name_fault(name)]
 
 
-def _topics(broker: Services, request: m.MetadataRequest) -> Topics:
-    return [_named(broker, wanted) for wanted in request.topics or ()]
+def _topics(broker: Services, call: Call, request: m.MetadataRequest) -> Topics:
+    topics = [_named(broker, wanted) for wanted in request.topics or ()]
+    if call.version < BY_ID_FROM:
+        # Two versions let clients leave out a name that the answer has to have.
+        for topic in topics:
+            topic.name = topic.name or ""
+    return topics
 
 
 def _describe(broker: Services, call: Call, request: m.MetadataRequest, topics: Topics | None) -> m.MetadataResponse:

@@ -27,6 +27,8 @@ from millpond.wire.messages import (
 TOPIC_IDS_FROM = 10
 GROUP_ID_NOT_FOUND_FROM = 9
 
+TIME_MS_MAX = (1 << 63) - 1
+
 
 def commit(turn: Turn, body: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
     """The records of the offsets that can be, and an answer for each. The group has agreed already."""
@@ -42,7 +44,7 @@ def commit(turn: Turn, body: OffsetCommitRequest, version: int) -> OffsetCommitR
                     leader_epoch=partition.committed_leader_epoch,
                     metadata=partition.committed_metadata or "",
                     commit_timestamp=turn.wall_ms,
-                    expire_timestamp=-1 if body.retention_time_ms < 0 else turn.wall_ms + body.retention_time_ms,
+                    expire_timestamp=_expiry_ms(turn, body.retention_time_ms),
                 )
                 turn.record(offset_record(OffsetKey(body.group_id, name, partition.partition_index), value))
             partitions.append(
@@ -149,6 +151,11 @@ def _named(image: Image, name: str, topic_id: UUID, version: int) -> tuple[str, 
         return name, ErrorCode.NONE
     topic = image.topics_by_id.get(topic_id)
     return (topic.name, ErrorCode.NONE) if topic else ("", ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+def _expiry_ms(turn: Turn, retention_ms: int) -> int:
+    """When the offset may go; -1 leaves that to the coordinator. For ever is as long as the record can say."""
+    return -1 if retention_ms < 0 else min(turn.wall_ms + retention_ms, TIME_MS_MAX)
 
 
 def _fault(turn: Turn, topic: str, partition: int, metadata: str | None) -> ErrorCode:
