@@ -1,8 +1,10 @@
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later, done
 from millpond.broker.controller import METADATA_PARTITION, CannotStart, Controller
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
@@ -46,8 +48,9 @@ class Play:
         self.sim.kill("a")
         return self.start(texts)
 
-    def _changed(self, records: tuple[Record, ...]) -> None:
+    def _changed(self, records: Sequence[Record]) -> Later[None]:
         self.heard.append(f"changed {len(records)}")
+        return done(None)
 
     def create(self, name: str) -> None:
         self._submit(
@@ -184,7 +187,12 @@ def test_nothing_is_visible_before_it_is_durable(play: Play) -> None:
 
 def test_observers_hear_of_records_that_are_replayed_already(play: Play) -> None:
     seen = []
-    play.start().on_change(lambda _: seen.append(play.topics()))
+
+    def look(_: object) -> Later[None]:
+        seen.append(play.topics())
+        return done(None)
+
+    play.start().on_change(look)
     play.create("a")
     play.create("b")
     play.settle()
@@ -210,6 +218,23 @@ def test_a_decision_knows_of_those_before_it_and_replies_come_in_order(play: Pla
         "create a_b: INVALID_TOPIC_EXCEPTION",
     ]
     assert play.topics() == ["a.b"]
+
+
+def test_a_reply_waits_for_whoever_follows_and_keeps_nobody_else_waiting(play: Play) -> None:
+    followed: list[Later[None]] = []
+
+    def follow(_: object) -> Later[None]:
+        followed.append(Later())
+        return followed[-1]
+
+    play.start().on_change(follow)
+    play.create("a")
+    play.create("b")
+    assert play.settle() == ["changed 2", "changed 2"]
+    assert play.topics() == ["a", "b"], "the image does not wait"
+    followed[1].finish(None)
+    followed[0].finish(None)
+    assert play.heard == ["create b: NONE", "create a: NONE"]
 
 
 def test_a_reply_without_records_comes_at_once_when_nothing_is_under_way(play: Play) -> None:

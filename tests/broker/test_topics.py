@@ -9,8 +9,9 @@ from uuid import UUID
 import pytest
 
 from millpond.base.ids import NO_TOPIC_ID, TopicPartition
+from millpond.base.later import Later
 from millpond.broker.partitions import Partitions
-from millpond.broker.topics import LEAVING_MS, REOPEN_MS, TopicKeeper
+from millpond.broker.topics import AT_ONCE, LEAVING_MS, REOPEN_MS, TopicKeeper
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.log.limits import FOREVER, LogLimits
@@ -76,11 +77,16 @@ class Play:
             on_late=lambda: self.late.append(len(self.partitions.of_topic(POND))),
         )
 
-    def commit(self, *records: Record) -> None:
+    def commit(self, *records: Record) -> Later[None]:
         """What the controller does: replay, then tell."""
         for record in records:
             self.image.replay(record)
-        self.keeper.on_records(records)
+        return self.keeper.on_records(records)
+
+    def turn(self) -> int:
+        """One turn of the loop; how many partitions are open then."""
+        self.clock.step()
+        return len(self.partitions)
 
     def open_names(self) -> list[str]:
         return [partition.name.folder for partition in self.partitions]
@@ -200,6 +206,105 @@ def test_a_partition_that_cannot_be_made_is_reported_and_tried_again(play: Play)
     play.clock.run_for(REOPEN_MS)
     assert play.open_names() == ["pond-0"]
     assert play.clock.pending() == 0
+
+
+# Many at once: a few in each turn of the loop.
+
+MANY = 3 * AT_ONCE
+
+
+def test_many_partitions_are_made_a_few_in_each_turn(play: Play) -> None:
+    followed = play.commit(*created("pond", POND, [ME] * MANY))
+    assert (len(play.partitions), followed.ended) == (AT_ONCE, False)
+    assert len(play.folders()) == AT_ONCE
+    assert play.keeper.is_to_open(POND)
+    assert [play.keeper.is_to_open(POND, index) for index in (0, MANY - 1, MANY)] == [False, True, False]
+    assert [play.turn(), play.turn(), play.turn()] == [2 * AT_ONCE, MANY, MANY]
+    assert followed.ended
+    assert not play.keeper.is_to_open(POND)
+    assert play.clock.pending() == 0
+
+
+def test_many_partitions_go_at_once_for_clients_and_a_few_in_each_turn_on_the_disk(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME] * MANY))
+    play.clock.run_for(1)
+    followed = play.commit(RemoveTopicRecord(POND))
+    assert (play.open_names(), len(play.removals), followed.ended) == ([], AT_ONCE, False)
+    play.clock.run_for(1)
+    assert (len(play.removals), followed.ended, play.store.logs) == (MANY, True, {})
+
+
+def test_a_topic_that_is_deleted_while_it_is_made_leaves_nothing(play: Play) -> None:
+    made = play.commit(*created("pond", POND, [ME] * MANY))
+    play.turn()
+    assert play.keeper.name_of(POND) == "pond"
+    deleted = play.commit(RemoveTopicRecord(POND))
+    assert play.open_names() == []
+    play.clock.run_for(1)
+    assert (made.ended, deleted.ended, len(play.removals)) == (True, True, 2 * AT_ONCE)
+    for job in play.removals:
+        job.run()
+    assert (play.open_names(), play.folders(), play.journal) == ([], [], [])
+    assert not play.keeper.is_to_open(POND)
+
+
+def test_a_name_is_used_again_while_its_first_topic_is_made_and_deleted(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME] * MANY))
+    play.append("pond")
+    play.commit(RemoveTopicRecord(POND))
+    followed = play.commit(*created("pond", WEIR, [ME] * MANY))
+    assert play.open_names() == [], "the old folders go first"
+    play.clock.run_for(1)
+    assert followed.ended
+    assert len(play.partitions.of_topic(WEIR)) == len(play.partitions) == MANY
+    assert {(each.log.topic_id, each.log.end_offset) for each in play.partitions} == {(WEIR, 0)}
+
+
+def test_what_changes_meanwhile_holds_for_those_that_are_made_later(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME] * MANY))
+    play.commit(
+        PartitionChangeRecord(MANY - 1, POND, leader=ME),
+        ConfigRecord(ResourceType.TOPIC, "pond", "retention.ms", "5"),
+    )
+    play.clock.run_for(1)
+    assert play.partitions.get("pond", MANY - 1).leader_epoch == MANY  # type: ignore[union-attr]
+    assert {each.log.limits.retention_ms for each in play.partitions} == {5}
+
+
+def test_a_change_that_makes_nothing_does_not_wait_for_one_that_does(play: Play) -> None:
+    made = play.commit(*created("pond", POND, [ME] * MANY))
+    assert play.commit(ConfigRecord(ResourceType.TOPIC, "pond", "retention.ms", "5")).ended
+    followed = play.keeper.followed()
+    play.clock.run_for(1)
+    assert made.ended
+    assert followed.ended
+
+
+def test_a_crash_while_a_topic_is_made(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME] * MANY))
+    play.append("pond")
+    play.boot()
+    play.keeper.open_all()
+    assert len(play.partitions) == MANY
+    assert play.journal == []
+
+
+def test_a_node_that_stops_makes_nothing_more_but_takes_away_what_is_deleted(play: Play) -> None:
+    play.commit(*created("weir", WEIR, [ME] * MANY))
+    play.clock.run_for(1)
+    deleted = play.commit(RemoveTopicRecord(WEIR))
+    made = play.commit(*created("pond", POND, [ME] * MANY))
+    play.keeper.stop()
+    assert (made.ended, deleted.ended) == (True, True)
+    assert len(play.removals) == len(play.folders()) == MANY
+    play.commit(*created("late", UUID(int=9), [ME]))
+    play.clock.run_for(1)
+    assert (play.open_names(), play.store.logs) == ([], {})
+    play.store.close()
+    play.boot()
+    play.keeper.open_all()
+    assert len(play.partitions.of_topic(POND)) == MANY
+    assert play.journal == []
 
 
 # Starting.

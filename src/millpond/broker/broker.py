@@ -168,17 +168,20 @@ class Broker:
         return [(self.node_id, host, port, rack)]
 
     def absence(self, topic: str | UUID, index: int) -> ErrorCode:
-        """Why a partition is not open here: it does not exist, or it is offline until the node is repaired."""
+        """Why a partition is not open here: it does not exist, is not made yet, or is offline until repaired."""
         by_name = isinstance(topic, str)
         known = self.image.topics.get(topic) if isinstance(topic, str) else self.image.topics_by_id.get(topic)
         if known is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if by_name else ErrorCode.UNKNOWN_TOPIC_ID
         if not 0 <= index < len(known.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if self._keeper.is_to_open(known.id, index):
+            # Every client asks again then. Not so for LEADER_NOT_AVAILABLE: no fetch may be answered by that.
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.KAFKA_STORAGE_ERROR
 
     def partition_error(self, topic: str, index: int) -> ErrorCode:
-        """A partition whose log could not be opened has no leader until the node is repaired."""
+        """A partition whose log is not open has no leader until it is made, or the node is repaired."""
         if self.partitions.get(topic, index) is None:
             return ErrorCode.LEADER_NOT_AVAILABLE
         return ErrorCode.NONE
@@ -192,12 +195,12 @@ class Broker:
         )
         return created.map(lambda _: None).recover(Refused, lambda _: None)
 
-    def _on_records(self, records: Sequence[Record]) -> None:
+    def _on_records(self, records: Sequence[Record]) -> Later[None]:
         if any(isinstance(each, ConfigRecord) and each.resource_type == ResourceType.BROKER for each in records):
             self._read_broker_settings()
         gone = [self._keeper.name_of(each.topic_id) for each in records if isinstance(each, RemoveTopicRecord)]
         removed = [name for name in gone if name is not None]
-        self._keeper.on_records(records)
+        followed = self._keeper.on_records(records)
         if removed:
             self.groups.run_everywhere(lambda shard, now_ms: shard.on_topics_deleted(removed, now_ms))
         grown = {each.topic_id for each in records if isinstance(each, TopicRecord | PartitionRecord)}
@@ -206,6 +209,7 @@ class Broker:
         if changed:
             for home in self.groups.homes():
                 home.run(lambda shard, now_ms: shard.on_topics_changed(changed, now_ms))
+        return followed
 
     # Coordinators.
 
@@ -223,7 +227,8 @@ class Broker:
         # Groups first: the markers that a coordinator of transactions writes on loading may be for them.
         for coordination in (self.groups, self.transactions):
             topic = self.image.topics.get(coordination.topic)
-            if topic is not None:
+            # All of its partitions or none: a key whose own has yet to be made would be turned away.
+            if topic is not None and not self._keeper.is_to_open(topic.id):
                 coordination.open(self.partitions.of_topic(topic.id), len(topic.partitions))
 
     def open_coordination(self, coordination: Coordination[Any]) -> Later[None]:
@@ -242,7 +247,9 @@ class Broker:
 
     def create_topic(self, name: str, count: int, configs: Mapping[str, str]) -> Later[None]:
         """Bring a topic of the broker's own into being; ends when it has been tried."""
-        return self.try_create([NewTopic(name, count, configs=tuple(configs.items()))], by_broker=True)
+        tried = self.try_create([NewTopic(name, count, configs=tuple(configs.items()))], by_broker=True)
+        # Somebody else may have been first with it and its partitions not be there yet.
+        return tried.chain(lambda _: self._keeper.followed())
 
     def _read_broker_settings(self) -> None:
         own = self.image.config_of(Resource(ResourceType.BROKER, str(self.node_id)))
@@ -259,6 +266,7 @@ class Broker:
         self._listener = None
         self.housekeeping.stop()
         self.is_stopping = True
+        self._keeper.stop()
         self.groups.stop()
         self.transactions.stop()
         for partition in self.partitions:

@@ -11,12 +11,13 @@ from base64 import urlsafe_b64encode
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
 from millpond.base.ids import LeaderEpoch, NodeId, TopicPartition
-from millpond.base.later import Later, done, end_all, failed
+from millpond.base.later import Later, done, end_all, failed, gather
 from millpond.base.ports import Entropy, World
 from millpond.base.settings import Settings
 from millpond.config.node import BROKER_RACK, CLUSTER_ID, NODE_ID
@@ -44,7 +45,7 @@ METADATA_LIMITS: Final = LogLimits(cleanup_delete=False, segment_ms=FOREVER, ret
 READ_BYTES: Final = 1 << 20
 SYNC_RETRY_MS: Final = 100
 
-OnChange = Callable[[Sequence[Record]], None]
+OnChange = Callable[[Sequence[Record]], Later[None]]
 
 
 class CannotStart(Exception):
@@ -98,7 +99,10 @@ class Controller:
         return not self._parked and not self._is_syncing
 
     def on_change(self, observer: OnChange) -> None:
-        """Call `observer` with every group of records once they are committed and replayed, before the reply."""
+        """Call `observer` with every group of records once they are committed and replayed.
+
+        The reply to their decision waits until what it returns has ended.
+        """
         self._observers.append(observer)
 
     # Starting.
@@ -172,8 +176,9 @@ class Controller:
     def submit(self, decide: Callable[[Image], Decision[R]]) -> Later[R]:
         """Decide now, on everything decided before; the reply comes once it is committed, Refused if it cannot be.
 
-        Replies come in the order of the calls. A decision without records is a reply, too, that waits for what it
-        was made on: it must not tell of a topic that a crash could still take away.
+        It also waits until the observers have followed. But for that, replies come in the order of the calls, and a
+        decision without records is a reply, too, that waits for what it was made on: it must not tell of a topic that
+        a crash could still take away.
         """
         if self._stopped is not None:
             return failed(self._stopped)
@@ -242,12 +247,10 @@ class Controller:
         committed = self.committed_offset
         while self._parked and self._parked[0].end_offset <= committed:
             parked = self._parked.popleft()
-            if parked.records:
-                for record in parked.records:
-                    self.image.replay(record)
-                for observer in self._observers:
-                    observer(parked.records)
-            parked.later.finish(parked.reply)
+            for record in parked.records:
+                self.image.replay(record)
+            followed = [observer(parked.records) for observer in self._observers] if parked.records else []
+            gather(followed).then(partial(_answer, parked))
 
     def _on_sync_failed(self, error: Exception, ticket: SyncTicket) -> None:
         if not isinstance(error, OSError):
@@ -261,6 +264,10 @@ class Controller:
         self._stopped = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log is offline: {error}")
         parked, self._parked = self._parked, deque()
         end_all([(each.later, each.reply) for each in parked], self._stopped)
+
+
+def _answer(parked: _Parked, _: object) -> None:
+    parked.later.finish(parked.reply)
 
 
 def random_cluster_id(entropy: Entropy) -> str:

@@ -46,8 +46,7 @@ def keep_history(broker: Services, shard: GroupShard) -> None:
     finished = [(group_id, over.as_json(ahead_ms)) for group_id, over in shard.take_finished()]
     if not finished:
         return
-    topic = broker.image.topics.get(HISTORY_TOPIC)
-    if topic is None:
+    if broker.partitions.get(HISTORY_TOPIC, 0) is None:
         broker.create_topic(HISTORY_TOPIC, 1, HISTORY_CONFIG).then(lambda _: _write_history(broker, finished))
     else:
         _write_history(broker, finished)

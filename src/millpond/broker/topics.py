@@ -1,12 +1,19 @@
-"""Keeps the logs on disk in step with the metadata: what is committed there is opened, grown and deleted here."""
+"""Keeps the logs on disk in step with the metadata: what is committed there is opened, grown and deleted here.
+
+Folders are made and renamed one partition at a time, in the order of the records and a few in each turn of the loop,
+so that a topic of a thousand partitions keeps nobody else waiting.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from uuid import UUID
 
 from millpond.base.errors import Refused
 from millpond.base.ids import NO_TOPIC_ID, LeaderEpoch, TopicPartition
+from millpond.base.later import Later, done
 from millpond.base.ports import Clock
 from millpond.base.settings import Settings
 from millpond.broker.housekeeping import DelayedJob, Journal
@@ -33,6 +40,10 @@ REOPEN_MS_MAX = 60_000
 
 LEAVING_MS = 50
 """The same where the workers have only not finished yet with a deleted topic of that name."""
+
+
+AT_ONCE = 8
+"""How many partitions are made or taken away in one turn of the loop: that many cost two or three milliseconds."""
 
 
 class TopicKeeper:
@@ -65,6 +76,11 @@ class TopicKeeper:
         self._settings_by_topic: dict[str, tuple[Settings, LogLimits]] = {}
         self._names: dict[UUID, str] = {}
         """A record that removes a topic does not say its name, and then the image has forgotten it."""
+        self._steps: deque[Callable[[], None]] = deque()
+        self._to_open: dict[UUID, set[int]] = {}
+        self._has_turn = False
+        """Whether the steps go on in a turn to come, or are under way."""
+        self._is_stopping = False
 
     def open_all(self) -> None:
         """At start: open a log for every partition of the metadata; what has none there is set aside.
@@ -82,15 +98,19 @@ class TopicKeeper:
         for name, topic in wanted.items():
             self._open(topic, name.partition)
 
-    def on_records(self, records: Sequence[Record]) -> None:
-        """The controller has committed and replayed these."""
+    def on_records(self, records: Sequence[Record]) -> Later[None]:
+        """The controller has committed and replayed these; ends when the logs have followed, or could not.
+
+        What is deleted is gone for clients at once. A small topic is there on return.
+        """
+        queued = len(self._steps)
         self._settings_by_topic.clear()
         configured: dict[str, None] = {}
         for record in records:
             match record:
                 case PartitionRecord():
                     if self._node_id in record.replicas and record.topic_id in self._image.topics_by_id:
-                        self._open(self._image.topics_by_id[record.topic_id], record.partition_id)
+                        self._open_in_turn(self._image.topics_by_id[record.topic_id], record.partition_id)
                 case PartitionChangeRecord():
                     self._follow_leader(record)
                 case RemoveTopicRecord():
@@ -102,6 +122,52 @@ class TopicKeeper:
                     pass
         for topic_name in configured:
             self._configure(topic_name)
+        return self.followed() if len(self._steps) > queued else done(None)
+
+    def followed(self) -> Later[None]:
+        """Ends when the logs have followed everything that was committed so far."""
+        later: Later[None] = Later()
+        self._steps.append(lambda: later.finish(None))
+        if not self._has_turn:
+            self._take_turn()
+        return later
+
+    def is_to_open(self, topic_id: UUID, index: int | None = None) -> bool:
+        """Whether the partition, or any of the topic's, has yet to be made for the first time."""
+        indexes = self._to_open.get(topic_id, ())
+        return bool(indexes) if index is None else index in indexes
+
+    def stop(self) -> None:
+        """Make nothing more: the next start does. What is deleted goes now, or that start would keep its files."""
+        self._is_stopping = True
+        if self._steps:
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        # Set meanwhile, too: whoever hears of an end may bring more of them.
+        self._has_turn = True
+        left = AT_ONCE
+        while self._steps and (left or self._is_stopping):
+            left -= 1
+            self._steps.popleft()()
+        self._has_turn = bool(self._steps)
+        if self._steps:
+            self._clock.call_soon(self._take_turn)
+
+    def _open_in_turn(self, topic: Topic, index: int) -> None:
+        self._names[topic.id] = topic.name
+        self._to_open.setdefault(topic.id, set()).add(index)
+        self._steps.append(partial(self._open_first, topic.id, index))
+
+    def _open_first(self, topic_id: UUID, index: int) -> None:
+        indexes = self._to_open[topic_id]
+        indexes.discard(index)
+        if not indexes:
+            del self._to_open[topic_id]
+        topic = self._image.topics_by_id.get(topic_id)
+        # It may have been deleted while it waited for its turn.
+        if topic is not None and not self._is_stopping:
+            self._open(topic, index)
 
     def _settings_of(self, topic: str) -> tuple[Settings, LogLimits]:
         """What the topic's partitions are told; worked out once per topic, as there may be many partitions."""
@@ -144,7 +210,7 @@ class TopicKeeper:
 
     def _reopen(self, topic_id: UUID, index: int, wait_ms: int) -> None:
         topic = self._image.topics_by_id.get(topic_id)
-        if topic is None or self._partitions.by_id(topic_id, index) is not None:
+        if topic is None or self._is_stopping or self._partitions.by_id(topic_id, index) is not None:
             return
         name = TopicPartition(topic.name, index)
         if name in self._store.failed:
@@ -173,12 +239,14 @@ class TopicKeeper:
         for partition in self._partitions.of_topic(record.topic_id):
             self._partitions.discard(partition)
             doomed.append(partition.name)
-        for each in doomed:
-            try:
-                self._remove_later(self._store.delete(each))
-            except OSError as error:
-                # It belongs to no topic any more: the next start sets it aside.
-                self._journal("files of a deleted topic cannot be removed", partition=each.folder, error=str(error))
+        self._steps.extend(partial(self._take_away, each) for each in doomed)
+
+    def _take_away(self, name: TopicPartition) -> None:
+        try:
+            self._remove_later(self._store.delete(name))
+        except OSError as error:
+            # It belongs to no topic any more: the next start sets it aside.
+            self._journal("files of a deleted topic cannot be removed", partition=name.folder, error=str(error))
 
     def _configure(self, topic_name: str) -> None:
         topic = self._image.topics.get(topic_name)

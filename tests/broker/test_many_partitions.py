@@ -1,0 +1,170 @@
+"""A topic of many partitions is made and deleted in slices: what clients hear of it meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.broker.topics import AT_ONCE
+from millpond.wire import messages as m
+
+MANY = 10 * AT_ONCE
+LAST = MANY - 1
+
+
+def create(count: int = MANY) -> m.Message:
+    topic = m.CreateTopicsRequest.CreatableTopic(
+        name="pond", num_partitions=count, replication_factor=1, assignments=[], configs=[]
+    )
+    return m.CreateTopicsRequest(topics=[topic], timeout_ms=1000)
+
+
+def delete() -> m.Message:
+    return m.DeleteTopicsRequest(topic_names=["pond"], timeout_ms=1000)
+
+
+def metadata() -> m.Message:
+    return m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name="pond")])
+
+
+def list_offsets(index: int) -> m.Message:
+    partition = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=-1)
+    return m.ListOffsetsRequest(topics=[m.ListOffsetsRequest.ListOffsetsTopic(name="pond", partitions=[partition])])
+
+
+def fetch(index: int) -> m.Message:
+    partition = m.FetchRequest.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1000)
+    topic = m.FetchRequest.FetchTopic(topic="pond", partitions=[partition])
+    return m.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1000, topics=[topic])
+
+
+def folders(desk: Any) -> list[str]:
+    return [name for name in desk.disk.list(desk.broker.store.folder) if name.startswith("pond-")]
+
+
+@pytest.fixture
+def maker(desk: Any) -> Any:
+    """Has asked for a topic of which some partitions are made."""
+    maker = desk.connect()
+    maker.send(create(), 5)
+    desk.sim.run_until(lambda: len(desk.broker.partitions) > AT_ONCE)
+    assert len(desk.broker.partitions) < MANY
+    return maker
+
+
+def test_whoever_makes_a_topic_hears_of_it_when_all_of_it_is_there(desk: Any, maker: Any) -> None:
+    assert maker.replies() == []
+    desk.sim.run_until(lambda: bool(maker.link.received))
+    assert len(desk.broker.partitions) == len(folders(desk)) == MANY
+    (reply,) = maker.replies()
+    assert (reply.topics[0].error_code, reply.topics[0].num_partitions) == (ErrorCode.NONE, MANY)
+
+
+def test_what_is_not_there_yet_is_not_unknown(desk: Any, maker: Any, make_batch: Any) -> None:
+    other = desk.connect()
+    data = m.ProduceRequest.PartitionProduceData(index=LAST, records=make_batch(b"v"))
+    topic = m.ProduceRequest.TopicProduceData(name="pond", partition_data=[data])
+    for request, version in (
+        (metadata(), 9),
+        (list_offsets(LAST), 5),
+        (list_offsets(0), 5),
+        (list_offsets(MANY), 5),
+        (fetch(LAST), 11),
+        (m.ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic]), 9),
+    ):
+        other.send(request, version)
+    described, last, first, beyond, fetched, produced = other.replies()
+    assert maker.replies() == [], "all of that was answered while the topic was being made"
+    codes = {each.partition_index: each.error_code for each in described.topics[0].partitions}
+    assert (described.topics[0].error_code, len(codes)) == (ErrorCode.NONE, MANY)
+    assert (codes[0], codes[LAST]) == (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE)
+    assert last.topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert first.topics[0].partitions[0].error_code == ErrorCode.NONE
+    assert beyond.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert fetched.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert produced.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_topic_is_deleted_while_it_is_made_and_made_again(desk: Any, maker: Any) -> None:
+    other = desk.connect()
+    first_id = desk.broker.image.topics["pond"].id
+    other.send(delete(), 5)
+    other.send(create(), 5)
+    desk.run()
+    (made,), (deleted, again) = maker.replies(), other.replies()
+    assert made.topics[0].error_code == ErrorCode.NONE
+    assert deleted.responses[0].error_code == ErrorCode.NONE
+    assert again.topics[0].error_code == ErrorCode.NONE
+    desk.run(120_000)
+    topic_id = desk.broker.image.topics["pond"].id
+    assert topic_id != first_id
+    assert {each.log.topic_id for each in desk.broker.partitions} == {topic_id}
+    assert len(desk.broker.partitions) == len(folders(desk)) == MANY
+
+
+def test_a_deleted_topic_is_unknown_at_once(desk: Any) -> None:
+    caller, other = desk.connect(), desk.connect()
+    caller.ask(create(), 5)
+    caller.send(delete(), 5)
+    desk.sim.run_until(lambda: not len(desk.broker.partitions))
+    other.send(list_offsets(LAST), 5)
+    (reply,) = other.replies()
+    assert reply.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert caller.replies() == [], "its files are still being taken away"
+    desk.run()
+    assert caller.replies()[0].responses[0].error_code == ErrorCode.NONE
+
+
+def test_a_node_killed_while_it_makes_a_topic_makes_the_rest_when_it_starts(desk: Any, maker: Any) -> None:
+    desk.node.kill()
+    assert desk.node.start(), desk.node.journal_lines
+    assert len(desk.broker.partitions) == len(folders(desk)) == MANY
+    assert not [line for line in desk.node.journal_lines if "set aside" in line]
+
+
+def test_a_node_that_ends_while_it_makes_a_topic_makes_the_rest_when_it_starts(desk: Any, maker: Any) -> None:
+    ended: list[bool] = []
+    desk.broker.drain(lambda: ended.append(True))
+    desk.sim.run_until(lambda: bool(ended))
+    (reply,) = maker.replies()
+    assert reply.topics[0].error_code == ErrorCode.NONE, "it is in the metadata"
+    desk.broker.close()
+    desk.node.kill()
+    assert desk.node.start(), desk.node.journal_lines
+    assert len(desk.broker.partitions) == len(folders(desk)) == MANY
+
+
+def test_every_shard_of_a_coordinator_is_there_when_the_first_who_asks_hears_of_it(make_desk: Any) -> None:
+    """Though somebody else asked first, and the other coordinator's topic is made in between."""
+    desk = make_desk({"offsets.topic.num.partitions": "50", "transaction.state.log.num.partitions": "50"})
+    callers = [desk.connect() for _ in range(3)]
+    for caller, key_type in zip(callers, (0, 1, 0), strict=True):
+        caller.send(m.FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"]), 4)
+    left = set(callers)
+    while left:
+        desk.sim.run_until(lambda: any(caller.link.received for caller in left))
+        for caller in [each for each in left if each.link.received]:
+            left.remove(caller)
+            (found,) = caller.replies()[0].coordinators
+            assert found.error_code == ErrorCode.NONE
+            coordination = desk.broker.transactions if caller is callers[1] else desk.broker.groups
+            assert all(coordination.home_at(index) for index in range(50))
+    late = desk.connect()
+    late.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["h"]), 4)
+    for number in range(100):
+        request = m.OffsetFetchRequest(group_id=f"g{number}", topics=None)
+        assert late.ask(request, 5).error_code == ErrorCode.NONE
+
+
+def test_who_asks_for_a_coordinator_while_its_topic_is_made_waits_for_all_of_it(make_desk: Any) -> None:
+    desk = make_desk({"offsets.topic.num.partitions": "50"})
+    first, second = desk.connect(), desk.connect()
+    request = m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+    first.send(request, 4)
+    desk.sim.run_until(lambda: len(desk.broker.partitions) > AT_ONCE)
+    second.send(request, 4)
+    desk.sim.run_until(lambda: bool(second.link.received))
+    assert second.replies()[0].coordinators[0].error_code == ErrorCode.NONE
+    assert len(list(desk.broker.groups.homes())) == 50
