@@ -334,3 +334,47 @@ def test_a_pause_holds_also_what_was_fetched_ahead(pond) -> None:
         assert rest == [1 - first.partition] * 5
         consumer.resume([held])
         assert len(take(consumer, 4)) == 4
+
+
+def test_what_is_revoked_at_the_end_can_be_committed(pond) -> None:
+    topic, group = pond.topic(1), pond.group()
+    pond.fill(topic, VALUES)
+    consumer = Consumer(group, [topic], bootstrap=pond.bootstrap, on_revoked=lambda _: consumer.commit())
+    assert take(consumer, 40) == VALUES
+    consumer.close()
+    consumer.close()
+    with Consumer(group, [topic], bootstrap=pond.bootstrap) as after:
+        assert after.committed([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 40}
+
+
+def test_who_works_long_on_each_record_stays_a_member(pond) -> None:
+    """All of them were fetched at once, and librdkafka was not asked again before the last was handed out."""
+    topic = pond.topic(1)
+    pond.fill(topic, VALUES[:20])
+    told: dict[str, Any] = {"session_timeout_s": 2.5, "settings": {"max.poll.interval.ms": 2500}}
+    found: list[bytes | None] = []
+    with Consumer(pond.group(), [topic], bootstrap=pond.bootstrap, **told) as consumer:
+        while len(found) < 20:
+            if message := consumer.next(5.0):
+                found.append(message.value)
+                time.sleep(0.25)
+                consumer.commit()
+    assert found == VALUES[:20]
+
+
+def test_others_need_not_wait_for_all_that_was_fetched(pond) -> None:
+    topic, group = pond.topic(2), pond.group()
+    pond.fill(topic, VALUES[:20], partition=0)
+    pond.fill(topic, VALUES[20:], partition=1)
+    with Consumer(group, [topic], bootstrap=pond.bootstrap) as first:
+        found = [first.next(15.0)]
+        with Consumer(group, [topic], bootstrap=pond.bootstrap) as second:
+            other: list[bytes | None] = []
+            deadline = time.monotonic() + 20
+            while not other and time.monotonic() < deadline:
+                found.append(first.next(1.0))
+                first.commit()
+                time.sleep(0.2)
+                other += [message.value for message in second.poll(timeout_s=0.1)]
+            assert other
+            assert len(found) < 40, "it had handed out everything before"

@@ -398,3 +398,44 @@ def test_a_topic_may_come_later(pond) -> None:
         pond.create(topic, 1)
         pond.fill(topic, [b"1"])
         assert eventually(lambda: seen == [b"1"], 20)
+
+
+def test_a_group_that_begins_at_the_end_does_not_pass_over_its_own_retries(pond) -> None:
+    """Nothing is committed in a retry topic before its first record has run: a restart began behind it."""
+    topic, group = pond.topic(1), pond.group()
+    ran: list[bytes | None] = []
+
+    def handle(message: Message) -> None:
+        ran.append(message.value)
+        if len(ran) == 1:
+            raise ValueError("later")
+
+    told: dict[str, Any] = {
+        "group": group,
+        "from_": "latest",
+        "retries": Retry(2, first_s=1.5, order="none", topics_from_s=0.1, jitter=0),
+    }
+    with Producer(pond.bootstrap) as producer, Worker(handle, topic, bootstrap=pond.bootstrap, **told):
+        # What is written before it has joined is not for it.
+        assert eventually(lambda: producer.send(topic, b"1").result(10) and ran, 20)
+        assert eventually(lambda: pond.read(f"{topic}.retry.1500ms", settle_s=0.0), 20)
+    before = len(ran)
+    Worker(handle, topic, **told).run(pond.bootstrap, until_idle_s=2.0)
+    assert len(ran) > before, "the record that waited for its second try is lost"
+
+
+def test_a_worker_that_gets_no_further_thread_says_so(pond, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = pond.topic(1)
+    start = threading.Thread.start
+
+    def start_none_from_a_handler(self: threading.Thread) -> None:
+        if threading.current_thread().name.startswith("millpond-handler"):
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start_none_from_a_handler)
+    # When the first is done, the record behind it is free, and another runner is wanted.
+    pond.fill(topic, VALUES, keys=1)
+    worker = Worker(lambda _: time.sleep(0.05), topic, group=pond.group(), concurrency=4)
+    with pytest.raises(RuntimeError, match="can't start"):
+        worker.run(pond.bootstrap, until_idle_s=5)

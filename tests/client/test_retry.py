@@ -60,6 +60,19 @@ def test_damaged_headers_in_a_retry_topic_make_a_new_record() -> None:
     assert read_retried(damaged).origin == origin_of(damaged)
 
 
+@pytest.mark.parametrize(
+    ("name", "number"), [("retry.due", 10**4000), ("retry.due", -1), ("retry.attempts", -(10**400))]
+)
+def test_numbers_that_nobody_of_us_writes_make_a_new_record(name: str, number: int) -> None:
+    """Converted to a float they raised on the polling thread, and ended the worker at every start."""
+    first = Message("orders", 0, 1)
+    sent = retry_record(
+        first, to="orders.retry.5s", origin=origin_of(first), attempts=1, due_ms=5, group="g", redriven=0
+    )
+    message = Message(sent.topic, 0, 7, headers=(*header_list(sent.headers), (name, b"%d" % number)))
+    assert read_retried(message) == read_new(message)
+
+
 def test_elsewhere_our_headers_are_not_believed() -> None:
     foreign = (("retry.topic", b"other"), ("retry.group", b"other"), ("retry.attempts", b"9"), ("own", b"1"))
     taken = read_new(Message("orders", 0, 4, headers=foreign))

@@ -154,3 +154,24 @@ def test_what_a_changing_group_refuses_is_committed_later(monkeypatch: pytest.Mo
     assert play.consumer.committed == []
     play.settler.settle()
     assert play.consumer.committed == [{PARTITION: 5}], "though no further record has finished"
+
+
+def test_a_cluster_that_is_away_ends_no_worker_but_who_stops_it_hears() -> None:
+    play = Play(AtLeastOnce)
+    play.settler.finished(play.begin(4), [])
+    play.consumer.failures = [CommitFailed("away", code=KafkaError._WAIT_COORD) for _ in range(2)]
+    play.settler.settle()
+    play.settler.hand_over([PARTITION], 1)
+    with pytest.raises(CommitFailed, match="away"):
+        play.settler.close()
+    play.settler.settle()
+    play.settler.close()
+    assert play.consumer.committed == [{PARTITION: 5}]
+
+
+def test_at_most_once_reads_again_what_a_cluster_that_is_away_did_not_take() -> None:
+    play = Play(AtMostOnce)
+    play.consumer.failures = [CommitFailed("away", code=KafkaError._TRANSPORT)]
+    assert not play.settler.before([Message("orders", 0, 4)])
+    assert play.consumer.sought == [("orders", 0, 4)]
+    assert play.settler.before([Message("orders", 0, 4)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
@@ -37,6 +37,8 @@ OnRebalance: TypeAlias = Callable[[Partitions], None]
 ANSWER_SECONDS = 15.0
 SEEK_SECONDS = 2.0
 NEXT_RECORDS = 500
+SERVE_SECONDS = 1.0
+"""A consumer that hands out what it has taken before hears of its group this often."""
 
 T = TypeVar("T")
 
@@ -46,6 +48,7 @@ class ConsumerGiven(TypedDict, total=False):
 
     bootstrap: str | None
     from_: From
+    whole_topics: Container[str]
     protocol: Protocol
     instance: str | None
     isolation: Literal["read_committed", "read_uncommitted"]
@@ -62,7 +65,8 @@ class Consumer:
 
     `poll` hands out records, `commit` commits everything handed out so far. Nothing is committed by itself, so a
     program that commits after its work sees every record at least once. `protocol="consumer"` is the newer group
-    protocol (KIP-848), in which the broker assigns. Callbacks run inside `poll` and `close`.
+    protocol (KIP-848), in which the broker assigns. Callbacks run inside `poll` and `close`, and may commit in both.
+    Where the group has committed nothing it begins at `from_`, in `whole_topics` always at the first record.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Consumer:
         *,
         bootstrap: str | None = None,
         from_: From = "earliest",
+        whole_topics: Container[str] = (),
         protocol: Protocol = "classic",
         instance: str | None = None,
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
@@ -91,6 +96,7 @@ class Consumer:
         self.group = group
         self.topics = list(topics)
         self._from = from_
+        self._whole_topics = whole_topics
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._on_lost = on_lost
@@ -109,6 +115,9 @@ class Consumer:
         """What a callback raised, or librdkafka said, until whoever called can hear it."""
         self._ended: set[TopicPartition] = set()
         """Partitions whose end was reached and from which nothing came since."""
+        self._served_at = 0.0
+        """When callbacks could run last."""
+        self._closing = False
         self._closed = False
         chosen = common_settings(bootstrap) | _settings(
             group, from_, protocol, instance, isolation, session_timeout_s
@@ -290,10 +299,15 @@ class Consumer:
 
     def close(self) -> None:
         """Leave the group. Idempotent. Commits nothing."""
-        if not self._closed:
-            self._closed = True
+        if self._closing:
+            return
+        self._closing = True
+        try:
+            # What is revoked here may still be committed.
             self.raw.close()
-            self._raise_failure()
+        finally:
+            self._closed = True
+        self._raise_failure()
 
     def __enter__(self) -> Consumer:
         return self
@@ -306,22 +320,30 @@ class Consumer:
     def _fill(self, most: int, timeout_s: float) -> None:
         """Wait until there is something to hand out, or until the time is over."""
         deadline = time.monotonic() + timeout_s
+        if self._buffer and time.monotonic() - self._served_at >= SERVE_SECONDS:
+            # Who works long on each record would be thrown out of the group, or keep all others of it waiting.
+            self._take(1, 0.0)
         while not self._buffer:
-            # librdkafka's batch call waits until the batch is full; wait for one record, then take what is there.
-            first = self.raw.poll(max(deadline - time.monotonic(), 0.0))
-            # Callbacks that ran so far came before the record. Those that run from now on may take it away.
-            self._revoked_meanwhile.clear()
-            self._restarts.clear()
-            popped = [] if first is None else [first]
-            try:
-                if popped and most > 1:
-                    popped += self.raw.consume(most - 1, timeout=0)
-            finally:
-                self._keep(popped)
-            self._restart()
-            self._raise_failure()
+            self._take(most, max(deadline - time.monotonic(), 0.0))
             if time.monotonic() >= deadline:
                 return
+
+    def _take(self, most: int, timeout_s: float) -> None:
+        """Wait for a record, and take what is there with it. Callbacks run in here."""
+        # librdkafka's batch call waits until the batch is full; wait for one record, then take what is there.
+        first = self.raw.poll(timeout_s)
+        # Callbacks that ran so far came before the record. Those that run from now on may take it away.
+        self._revoked_meanwhile.clear()
+        self._restarts.clear()
+        popped = [] if first is None else [first]
+        try:
+            if popped and most > 1:
+                popped += self.raw.consume(most - 1, timeout=0)
+        finally:
+            self._served_at = time.monotonic()
+            self._keep(popped)
+        self._restart()
+        self._raise_failure()
 
     def _keep(self, popped: list[RawMessage]) -> None:
         for raw in popped:
@@ -417,17 +439,29 @@ class Consumer:
             self._guard(self._on_assigned, [_name_of(each) for each in raws])
 
     def _assign(self, raws: list[RawPartition]) -> None:
-        if not isinstance(self._from, str):
-            committed = self.committed(map(_name_of, raws))
-            fresh = self._at_time(
-                _milliseconds(self._from), [each for each in raws if committed[_name_of(each)] is None]
-            )
-            starts = committed | {_name_of(each): each.offset for each in fresh}
-            raws = [RawPartition(*_name_of(each), starts[_name_of(each)] or 0) for each in raws]
+        # librdkafka knows the committed offset, else the one end of all topics that it was told.
+        unsure = [each for each in raws if not isinstance(self._from, str) or self._is_whole(each)]
+        if unsure:
+            starts = self._starts(unsure)
+            raws = [RawPartition(*_name_of(each), starts.get(_name_of(each), each.offset)) for each in raws]
         if self._is_incremental:
             self.raw.incremental_assign(raws)
         else:
             self.raw.assign(raws)
+
+    def _starts(self, raws: list[RawPartition]) -> dict[TopicPartition, int]:
+        """What is committed, else where the group begins."""
+        committed = self.committed(map(_name_of, raws))
+        fresh = [each for each in raws if committed[_name_of(each)] is None]
+        begun = self._at_bound([each for each in fresh if self._is_whole(each)], 0)
+        if not isinstance(self._from, str):
+            others = [each for each in fresh if not self._is_whole(each)]
+            begun += self._at_time(_milliseconds(self._from), others)
+        starts = {partition: offset for partition, offset in committed.items() if offset is not None}
+        return starts | {_name_of(each): each.offset for each in begun}
+
+    def _is_whole(self, raw: RawPartition) -> bool:
+        return self._from != "earliest" and raw.topic in self._whole_topics
 
     def _revoked(self, raw: RawConsumer, raws: list[RawPartition]) -> None:
         self._let_go(self._on_revoked, raws)

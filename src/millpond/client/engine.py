@@ -87,6 +87,8 @@ class Engine:
             [*options.topics, *self._retry_topics],
             bootstrap=self._bootstrap,
             from_=options.from_,
+            # What waits there was in hand before: a group that begins at the end must not pass over it.
+            whole_topics=self._retry_topics,
             protocol=options.protocol,
             instance=options.instance,
             session_timeout_s=options.session_timeout_s,
@@ -397,7 +399,11 @@ class Engine:
             self._fail(fault)
         finally:
             self._in_flight.end(job, keeps_lane=keeps_lane)
+        try:
             self._start_runners()
+        except RuntimeError as fault:
+            # No further thread: this one must not go without a word, its place would be taken for ever.
+            self._fail(fault)
 
     def _wait_for_store(self, job: Job, error: StoreFailed) -> bool:
         """Try the record again in a while, and do not count this. Whether its lane is kept for it."""

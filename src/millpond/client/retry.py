@@ -150,6 +150,8 @@ def read_retried(message: Message) -> Taken:
         attempts = int(message.header(ATTEMPTS) or b"")
     except ValueError:
         return read_new(message)
+    if not 0 <= due_ms < 1 << 63 or not 0 <= attempts < 1 << 31:
+        return read_new(message)
     group = (message.header(GROUP) or b"").decode(errors="replace")
     seen = _without(message, OWN_HEADERS)
     return Taken(seen, origin, attempts, due_ms, group, redriven_count(message))

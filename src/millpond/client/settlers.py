@@ -37,6 +37,20 @@ GROUP_MOVED_ON = frozenset(
 PASSING = frozenset({KafkaError.STALE_MEMBER_EPOCH, KafkaError.REBALANCE_IN_PROGRESS})
 """The group changes this moment; we are likely to be in it again when that is over."""
 
+AWAY = frozenset(
+    {
+        KafkaError._WAIT_COORD,
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+"""Nobody answers for the group. That is no reason to end: reading goes on by itself when somebody does."""
+
 COMMIT_TRIES = 5
 COMMIT_RETRY_SECONDS = 0.2
 
@@ -78,6 +92,8 @@ class AtLeastOnce:
         self._unsent = 0
         self._offsets: dict[TopicPartition, int] = {}
         """To be committed."""
+        self._away: CommitFailed | None = None
+        """Why the cluster knows nothing of the last commit."""
 
     def before(self, batch: Sequence[Message]) -> bool:
         return True
@@ -110,7 +126,7 @@ class AtLeastOnce:
     def settle(self) -> None:
         self._offsets |= {partition: offset for partition, offset, _ in self._in_flight.take_finished()}
         # What a group that is changing refuses is kept: a partition that stays ours may get no further record.
-        if self._offsets and commit(self._consumer, self._offsets):
+        if self._offsets and self._commit(self._offsets):
             self._offsets.clear()
 
     def hand_over(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
@@ -123,14 +139,30 @@ class AtLeastOnce:
             self._offsets.pop(each, None)
 
     def close(self) -> None:
-        """The consumer and the producer belong to others."""
+        """The consumer and the producer belong to others. CommitFailed when the cluster is away."""
+        if self._away is not None:
+            raise self._away
+
+    def _commit(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Whether the group knows them now; if not, they can be committed again while the partition is ours."""
+        try:
+            is_known = commit(self._consumer, offsets)
+        except CommitFailed as fault:
+            if fault.code not in AWAY:
+                raise
+            if self._away is None:
+                LOG.warning("offsets will be committed when the cluster is back: %s", fault)
+            self._away = fault
+            return False
+        self._away = None
+        return is_known
 
 
 class AtMostOnce(AtLeastOnce):
     """The offsets are committed before the first handler of a batch runs."""
 
     def before(self, batch: Sequence[Message]) -> bool:
-        if commit(self._consumer, {partition_of(each): each.offset + 1 for each in batch}):
+        if self._commit({partition_of(each): each.offset + 1 for each in batch}):
             return True
         for partition, offset in {partition_of(each): each.offset for each in reversed(batch)}.items():
             try:
@@ -146,7 +178,7 @@ class AtMostOnce(AtLeastOnce):
         super().hand_over(partitions, timeout_s)
         # What no handler has seen is given back, or an orderly stop would lose it.
         if offsets := self._in_flight.not_started(partitions):
-            commit(self._consumer, offsets)
+            self._commit(offsets)
 
 
 def commit(consumer: Consumer, offsets: Mapping[TopicPartition, int]) -> bool:
