@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 import pytest
 from confluent_kafka import Producer
@@ -10,7 +11,7 @@ from confluent_kafka import Producer
 from millpond.admin.dead_letters.letters import Filter, LetterId, LetterTopic, find_letter_topics
 from millpond.admin.dead_letters.purge import apply_purge, plan_purge
 from millpond.admin.dead_letters.redrive import LetterFate, Redrive, RedriveOrder, plan_redrive
-from millpond.admin.dead_letters.topics import count_letters, last_letters, list_letter_topics
+from millpond.admin.dead_letters.topics import LetterCounts, count_letters, last_letters, list_letter_topics
 from millpond.admin.errors import NotDeadLetters
 from millpond.base.ids import TopicPartition
 from millpond.client.dead_letters import dead_letter, origin_of
@@ -59,6 +60,25 @@ def test_letters_written_in_transactions_are_known_by_their_headers(cluster: Clu
     with pytest.raises(NotDeadLetters, match=r"its record 0:5 has no header dlq\.topic"):
         LetterTopic.find(cluster, dlq)
     assert dlq not in [each.name for each in find_letter_topics(cluster)[0]]
+
+
+def test_what_is_in_one_topic_does_not_hide_all_others(cluster: Cluster, pond: Pond, topic: str) -> None:
+    good, spoiled = pond.create_topic(f"{topic}.dlq"), pond.create_topic(f"{topic}.spoiled.dlq")
+    mixed = pond.new_topic(1, prefix="mixed")
+    for dlq in (good, spoiled, mixed):
+        bury(pond.producer, topic, dlq, b"a", b"b")
+    pond.produce(mixed, "a stranger in the middle")
+    bury(pond.producer, topic, mixed, b"c", b"d", b"e")
+    pond.create_topic(f"{spoiled}.redriven")
+    pond.produce(f"{spoiled}.redriven", ("who", "knows"))
+    waiting = {each.topic: each.waiting for each in list_letter_topics(cluster)[0]}
+    assert (waiting[good], waiting[spoiled]) == (2, 2)
+    assert mixed not in waiting
+
+
+def test_letters_of_any_time_can_be_counted() -> None:
+    counts = LetterCounts(seconds=Counter({0: 2, 2**62 // 1000: 1}))
+    assert list(counts.over_time().values()) == [2, 1]
 
 
 def test_a_purge_plan_cuts_nothing_that_came_after_it(cluster: Cluster, pond: Pond, topic: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,3 +36,10 @@ def test_a_later_mark_replaces_an_earlier_one_and_a_tombstone_all() -> None:
     assert len(marks) == 1
     marks.read(b"0/0", None)
     assert len(marks) == 0
+
+
+@pytest.mark.parametrize("offsets", ["[[0,1000000000000000]]", "[[1000,1000]]", "[[-1,3]]"])
+def test_a_mark_says_something_about_its_own_page_only(offsets: str) -> None:
+    """Whoever may write there could keep all commands about the letters busy for ever."""
+    with pytest.raises(ValueError, match="not on page 0"):
+        Redriven("id").read(b"0/0", b'{"topic_id":"id","redriven":%s}' % offsets.encode())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from millpond.admin.errors import NotDeadLetters
+from millpond.admin.errors import NotDeadLetters, Refused
 from millpond.admin.offsets import Bounds, bounds_of
 from millpond.admin.topics import find_topic
 from millpond.base.ids import TopicPartition
@@ -186,7 +186,8 @@ def find_letter_topics(cluster: Cluster) -> tuple[list[LetterTopic], int]:
     for name in sorted(suspects):
         try:
             topics.append(LetterTopic.find(cluster, name))
-        except NotDeadLetters:
+        except Refused:
+            # It holds none, or has been deleted meanwhile.
             continue
     return topics, len(partitions) - len(peeked)
 

@@ -63,6 +63,8 @@ class Redriven:
         if written["topic_id"] == self.topic_id:
             self._pages[page] = 0
             for first, last in written["redriven"]:
+                if first // PAGE_OFFSETS != page[1] or last // PAGE_OFFSETS != page[1]:
+                    raise ValueError(f"offsets {first} to {last} are not on page {page[1]}")
                 for offset in range(first, last + 1):
                     self.add(LetterId(page[0], offset))
 

@@ -8,12 +8,15 @@ from typing import Final
 
 from millpond.admin.dead_letters.letters import Filter, Letter, LetterTopic, find_letter_topics
 from millpond.admin.dead_letters.redriven import Redriven, read_redriven
+from millpond.admin.errors import NotDeadLetters, Refused
 from millpond.admin.offsets import Bounds
 from millpond.remote.cluster import Cluster
 
 OFFSETS_READ_MAX: Final = 100_000
 """A topic with more than that is not read to be counted: its offsets say about how many records it has."""
 SPANS_MAX: Final = 24
+ROWS_MAX: Final = 100
+"""With more spans than that, empty ones are left out."""
 UNKNOWN: Final = "(no headers)"
 
 _SPANS_MS: Final = tuple(
@@ -58,21 +61,30 @@ class LetterCounts:
             self.seconds[letter.message.timestamp_ms // 1000] += 1
 
     def over_time(self) -> dict[int, int]:
-        """Counts by when a span began (milliseconds since 1970), in spans of one length; empty ones too."""
+        """Counts by when a span began (milliseconds since 1970), in spans of one length; empty ones too if few."""
         if not self.seconds:
             return {}
         first, last = min(self.seconds) * 1000, max(self.seconds) * 1000
         step = next((each for each in _SPANS_MS if (last - first) // each < SPANS_MAX - 1), _SPANS_MS[-1])
-        counts = dict.fromkeys(range(first // step * step, last + 1, step), 0)
-        for second, count in self.seconds.items():
+        begins = range(first // step * step, last + 1, step)
+        # A stamp can be any number: from 1970 to the year of one may be more spans than memory.
+        counts = Counter(dict.fromkeys(begins if len(begins) <= ROWS_MAX else (), 0))
+        for second, count in sorted(self.seconds.items()):
             counts[second * 1000 // step * step] += count
-        return counts
+        return dict(counts)
 
 
 def list_letter_topics(cluster: Cluster) -> tuple[list[LetterTopicFacts], int]:
     """The dead-letter topics, and how many partitions of other topics were too many to look into."""
     topics, left_out = find_letter_topics(cluster)
-    return [_facts(each) for each in topics], left_out
+    facts: list[LetterTopicFacts] = []
+    for topic in topics:
+        try:
+            facts.append(_facts(topic))
+        except NotDeadLetters:
+            # It began and ended like one. What is in one topic must not hide all others.
+            continue
+    return facts, left_out
 
 
 def last_letters(cluster: Cluster, name: str, wanted: Filter, limit: int) -> tuple[list[Letter], Redriven]:
@@ -102,7 +114,11 @@ def count_letters(cluster: Cluster, name: str, wanted: Filter) -> LetterCounts:
 
 
 def _facts(topic: LetterTopic) -> LetterTopicFacts:
-    redriven = read_redriven(topic)
+    try:
+        redriven = read_redriven(topic)
+    except Refused:
+        # Somebody else has written into the marks: a redrive says so, a list only counts.
+        redriven = Redriven()
     offsets = sum(bound.end - bound.start for bound in topic.bounds.values())
     is_estimate = offsets > OFFSETS_READ_MAX
     # Of a large topic only the ends are read, for their times.
