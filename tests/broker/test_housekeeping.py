@@ -9,12 +9,14 @@ from uuid import UUID
 import pytest
 
 from millpond.base.ids import LeaderEpoch, TopicPartition
+from millpond.broker import housekeeping
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.flusher import Flusher
-from millpond.broker.housekeeping import SWEEP_MS, Housekeeping
+from millpond.broker.housekeeping import RETIRED_AT_ONCE, SWEEP_MS, Housekeeping
 from millpond.broker.partitions import Partition, Partitions
 from millpond.config.node import node_settings
 from millpond.log.limits import LogLimits
+from millpond.log.removal import RemovalJob
 from millpond.log.store import LogStore
 from millpond.sim.world.world import SimWorld
 from millpond.wire.batch import walk
@@ -186,6 +188,70 @@ def test_time_takes_even_the_last_segment(play: Play) -> None:
     assert play.segment_files(partition) == 1
     play.append(partition, b"b")
     assert play.keys(partition) == [(1, b"b")]
+
+
+def test_many_segments_go_some_in_each_turn_and_their_files_in_one_job(play: Play) -> None:
+    count = 3 * RETIRED_AT_ONCE
+    partition = play.make("pond", LogLimits(segment_bytes=80, retention_ms=1_000, file_delete_delay_ms=1_000))
+    for _ in range(count):
+        play.append_safely(partition, b"k")
+    log = partition.log
+    starts: list[int] = []
+    retire = log.retire
+    log.retire = lambda segments: (starts.append(log.start_offset), retire(segments))[1]  # type: ignore[method-assign]
+    assert play.sim.run_until(lambda: bool(starts), within_ms=RETENTION_MS)
+    assert (starts, log.start_offset) == ([0], RETIRED_AT_ONCE), "one portion, then the others have their turn"
+    play.run(0)
+    assert (starts, log.start_offset) == ([0, RETIRED_AT_ONCE, 2 * RETIRED_AT_ONCE], count)
+    assert play.journal == ["retention pond-0"]
+    jobs: list[Any] = []
+    run = play.world.workers.run
+
+    def noting(job: Any) -> Any:
+        jobs.append(job.__self__)
+        return run(job)
+
+    play.world.workers.run = noting  # type: ignore[method-assign]
+    play.run(1_000 + 100 * WORKERS_MS)
+    assert sum(isinstance(job, RemovalJob) for job in jobs) == 1, (
+        "two at once could take the middle before the beginning"
+    )
+    assert play.segment_files(partition) == 1
+
+
+def test_the_end_comes_while_segments_go(play: Play) -> None:
+    partition = play.make("pond", LogLimits(segment_bytes=80, retention_ms=1_000))
+    for _ in range(2 * RETIRED_AT_ONCE):
+        play.append_safely(partition, b"k")
+    assert play.sim.run_until(lambda: partition.log.start_offset > 0, within_ms=RETENTION_MS)
+    play.keeping.stop()
+    play.run(RETENTION_MS)
+    assert partition.log.start_offset == RETIRED_AT_ONCE
+    assert play.journal == []
+
+
+def test_many_logs_are_looked_at_some_in_each_turn(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that is deleted before it is looked at is left alone."""
+    monkeypatch.setattr(housekeeping, "LOOKS_AT_ONCE", 2)
+    looked: list[str] = []
+    partitions = [play.make(name, COMPACT) for name in "abcde"]
+    for partition in partitions:
+        for ask in ("expired_segments", "compaction_candidate"):
+
+            def look(*_: Any, name: str = partition.name.topic, ask: str = ask) -> Any:
+                looked.append(f"{ask} {name}")
+                return [] if ask == "expired_segments" else None
+
+            setattr(partition.log, ask, look)
+    for ask, interval_ms in (("compaction_candidate", COMPACTION_MS), ("expired_segments", RETENTION_MS)):
+        looked.clear()
+        assert play.sim.run_until(lambda ask=ask: f"{ask} a" in looked, within_ms=interval_ms)  # type: ignore[misc]
+        assert [line for line in looked if ask in line] == [f"{ask} a", f"{ask} b"]
+        last = list(play.partitions)[-1]
+        play.partitions.discard(last)
+        play.run(0)
+        rest = [partition.name.topic for partition in play.partitions]
+        assert [line for line in looked if ask in line] == [f"{ask} {name}" for name in rest]
 
 
 def test_a_clock_that_leaps_ahead_deletes_nothing(play: Play) -> None:

@@ -1,11 +1,12 @@
 """What happens by itself: retention, compaction, checkpoints, flushing by age, the end of idle connections.
 
-Deciding is quick and happens on the loop; the slow part of each job runs on a worker.
+Deciding is quick and happens on the loop, some partitions in each turn of it; the slow part of each job runs on a
+worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from millpond.base.errors import Refused, RemoteError
@@ -24,6 +25,7 @@ from millpond.config.node import (
 )
 from millpond.log.compaction import Cancelled, CompactionPlan
 from millpond.log.limits import FOREVER
+from millpond.log.removal import RemovalJob
 from millpond.log.store import LogStore
 
 RELIEF_MS = 5
@@ -31,6 +33,12 @@ RELIEF_MS = 5
 
 SWEEP_MS = 1000
 """How often the cheap things are looked at: idle connections, logs that are to be flushed by age."""
+
+LOOKS_AT_ONCE = 200
+"""How many partitions are looked at in one turn of the loop: there may be ten thousand."""
+
+RETIRED_AT_ONCE = 64
+"""How many segments leave a log in one turn of the loop."""
 
 
 class Journal(Protocol):
@@ -85,6 +93,7 @@ class Housekeeping:
         self._dirty_since_ms: dict[Partition, int] = {}
         self._running = False
         self._is_relieving = False
+        self._under_way: set[str] = set()
 
     def start(self) -> None:
         self._running = True
@@ -161,26 +170,54 @@ class Housekeeping:
         """Retire segments past their time or size, and forget producers that have long been silent."""
         # Not the wall clock itself: one that leaps ahead must not delete anything.
         now_ms = self._store.retention_now(self._clock.wall_ms(), self._clock.monotonic_ms())
-        for partition in self._partitions:
-            if partition.log.failed is None:
-                try:
-                    self._retain(partition, now_ms)
-                except (OSError, Refused) as error:
-                    self._journal("retention failed", partition=partition.name.folder, error=str(error))
+        self._in_turns("retention", self._retain_all(now_ms))
 
-    def _retain(self, partition: Partition, now_ms: int) -> None:
+    def _retain_all(self, now_ms: int) -> Iterator[None]:
+        for looked, partition in enumerate(self._partitions, 1):
+            if partition.log.failed is None and self._is_here(partition):
+                yield from self._retain(partition, now_ms)
+            if looked % LOOKS_AT_ONCE == 0:
+                yield
+
+    def _retain(self, partition: Partition, now_ms: int) -> Iterator[None]:
         log = partition.log
-        log.expire_producers(now_ms)
-        segments = log.expired_segments(now_ms)
-        if not segments:
+        removal: RemovalJob | None = None
+        count = 0
+        try:
+            log.expire_producers(now_ms)
+            while segments := log.expired_segments(now_ms)[:RETIRED_AT_ONCE]:
+                job = log.retire(segments)
+                # One job for all of them, because a crash must not find a log without its middle.
+                removal = removal.joined(job) if removal is not None else job
+                count += len(segments)
+                yield
+        except (OSError, Refused) as error:
+            self._journal("retention failed", partition=partition.name.folder, error=str(error))
+        if removal is not None:
+            self.remove_later(removal)
+            self._journal("retention", partition=partition.name.folder, segments=count)
+
+    def _is_here(self, partition: Partition) -> bool:
+        """Whether it has not been deleted meanwhile."""
+        return self._partitions.by_id(partition.topic_id, partition.name.partition) is partition
+
+    def _in_turns(self, name: str, steps: Iterator[None]) -> None:
+        """Do work that yields wherever everybody else may have a turn; not again while it is under way."""
+        if name in self._under_way:
             return
-        job = log.retire(segments)
-        if job.paths:
-            self.remove_later(job)
-            self._journal("retention", partition=partition.name.folder, segments=len(segments))
-        else:
-            # A new active segment takes their place: they go once its name is safe.
-            self.flush(partition)
+        self._under_way.add(name)
+
+        def go_on() -> None:
+            for _ in steps:
+                self._clock.call_soon(go_on_if_running)
+                return
+            self._under_way.discard(name)
+
+        def go_on_if_running() -> None:
+            if self._running:
+                go_on()
+
+        go_on()
 
     def remove_later(self, job: DelayedJob) -> None:
         """Remove files that nobody needs, once whoever still reads them has had time to finish."""
@@ -214,19 +251,22 @@ class Housekeeping:
         """Compact one log that needs it, then look again until none does."""
         if self._compacting or not self._settings()[CLEANER_ENABLE]:
             return
-        now_ms = self._clock.wall_ms()
-        for partition in self._in_turn():
-            plan = self._plan_compaction(partition, now_ms)
+        self._in_turns("compaction", self._begin_compaction(self._clock.wall_ms()))
+
+    def _begin_compaction(self, now_ms: int) -> Iterator[None]:
+        for looked, partition in enumerate(self._beginning_after_the_last(), 1):
+            plan = self._plan_compaction(partition, now_ms) if self._is_here(partition) else None
             if plan is not None:
                 self._last_compacted = partition.name
                 self._run_compaction(partition, plan)
                 return
+            if looked % LOOKS_AT_ONCE == 0:
+                yield
 
-    def _in_turn(self) -> list[Partition]:
-        """All partitions, beginning after the one that had the last turn."""
-        names = [partition.name for partition in self._partitions]
-        first = names.index(self._last_compacted) + 1 if self._last_compacted in names else 0
+    def _beginning_after_the_last(self) -> list[Partition]:
+        """All partitions, beginning after the one that was compacted last."""
         everyone = list(self._partitions)
+        first = 1 + next((at for at, each in enumerate(everyone) if each.name == self._last_compacted), -1)
         return everyone[first:] + everyone[:first]
 
     def _plan_compaction(self, partition: Partition, now_ms: int) -> CompactionPlan | None:

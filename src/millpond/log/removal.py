@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from millpond.base.ports import Disk
 from millpond.log.durability import Away
@@ -18,6 +18,10 @@ class RemovalJob:
     paths: tuple[str, ...] = ()
     delay_ms: int = 0
     away: Away = field(default_factory=Away)
+
+    def joined(self, later: RemovalJob) -> RemovalJob:
+        """Both in one, for files of the same log."""
+        return replace(self, paths=self.paths + later.paths)
 
     def begin(self) -> bool:
         """On the loop, just before `run`: whether it is still wanted."""
