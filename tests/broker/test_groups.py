@@ -120,3 +120,18 @@ def test_requests_leave_no_timer_behind(desk: Any) -> None:
     for number in range(200):
         assert commit(callers[number % 3], number) == ErrorCode.NONE
     assert desk.sim.clock.pending() < before + 20
+
+
+def test_groups_that_are_about_to_be_loaded_again_are_not_said_to_be_gone(desk: Any) -> None:
+    desk.create("pond")
+    caller = desk.connect()
+    caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+    assert commit(caller, 5) == ErrorCode.NONE
+    desk.disk.fill()
+    assert commit(caller, 6) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    listed = caller.ask(m.ListGroupsRequest(), 4)
+    assert (listed.error_code, listed.groups) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
+    desk.disk.make_room()
+    desk.run(10_000)
+    listed = caller.ask(m.ListGroupsRequest(), 4)
+    assert (listed.error_code, [each.group_id for each in listed.groups]) == (ErrorCode.NONE, ["g"])

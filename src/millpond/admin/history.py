@@ -50,7 +50,7 @@ class GroupRebalance:
     """How long nobody read; None while it is not finished."""
     causes: tuple[RebalanceCause, ...]
     moves: tuple[Move, ...]
-    """At most as many as the broker writes down; `moves_total` counts all."""
+    """At most as many as the broker writes down; `moves_total` counts all, or is -1."""
     moves_total: int
     written: Mapping[str, Any]
     """All that the broker wrote, as it wrote it."""

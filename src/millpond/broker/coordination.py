@@ -109,6 +109,11 @@ class Home(Generic[S]):
     def is_active(self) -> bool:
         return self.state is HomeState.ACTIVE
 
+    @property
+    def is_lost(self) -> bool:
+        """Its log is out of reach until the node starts again."""
+        return self.partition.log.failed is not None or self.partition.log.closed
+
     # Loading and resigning.
 
     def begin_load(self) -> None:
@@ -330,7 +335,8 @@ class Coordination(Generic[S]):
 
     @property
     def is_loading(self) -> bool:
-        return any(home.state is HomeState.LOADING for home in self._homes.values())
+        """Whether some home is being loaded, or soon will be."""
+        return any(not home.is_active and not home.is_lost for home in self._homes.values())
 
     def open(self, partitions: list[Partition], count: int) -> None:
         """The internal topic is there: load the shard of every partition that has none yet.
@@ -386,8 +392,7 @@ class Coordination(Generic[S]):
             self._go_on_loading()
 
     def _on_resigned(self, home: Home[S], refused: Refused) -> None:
-        log = home.partition.log
-        if log.failed is not None or log.closed:
+        if home.is_lost:
             self._journal("a coordinator is offline", partition=home.partition.name.folder, reason=str(refused))
             return
         wait_ms = min(LOAD_AGAIN_MS << min(home.failures - 1, 10), LOAD_AGAIN_MS_MAX)

@@ -3,10 +3,15 @@
 import json
 from collections.abc import Callable
 
+import pytest
+
+from millpond.base.errors import MalformedMessage
 from millpond.coordinators.groups.history import (
+    ASSIGNMENTS_BYTES_MAX,
     BURST_MAX,
     CAUSES_MAX,
     MOVES_MAX,
+    NOT_COUNTED,
     PUBLISH_EVERY_MS,
     Cause,
     History,
@@ -17,6 +22,8 @@ from millpond.coordinators.groups.history import (
     moves_between,
     owners,
 )
+from millpond.coordinators.groups.records import EMBEDDED_ITEMS_MAX, prefix_of
+from millpond.wire import messages as m
 
 
 def test_story_of_a_second_member(stage, assigned: Callable) -> None:
@@ -104,6 +111,31 @@ def test_many_moves_are_counted_and_some_named(assigned: Callable) -> None:
     history.assigned({}, {"m": assigned(*(("t", each) for each in range(MOVES_MAX + 10)))}, 1)
     (rebalance,) = history.rebalances
     assert (len(rebalance.moves), rebalance.moves_total) == (MOVES_MAX, MOVES_MAX + 10)
+
+
+def test_assignments_that_are_too_large_are_not_looked_into(assigned: Callable) -> None:
+    """A leader's word is mere bytes: a million partitions in it kept everybody waiting for seconds."""
+    history = History(1)
+    history.note(Cause(Why.JOINED, "m", 0))
+    history.assigned({}, {"m": assigned(*(("t", each) for each in range(ASSIGNMENTS_BYTES_MAX // 4)))}, 1)
+    (rebalance,) = history.rebalances
+    assert (rebalance.moves, rebalance.moves_total, rebalance.assigned_ms) == ([], NOT_COUNTED, 1)
+
+
+def test_long_names_are_cut_where_they_are_written_down(assigned: Callable) -> None:
+    long = "x" * 32_000
+    history = History(1)
+    history.note(Cause(Why.JOINED, long, 0, client_id=long))
+    history.generation_began(1, 1, long, long)
+    history.assigned({}, {long: assigned((long, 0))}, 1)
+    assert len(json.dumps(history.rebalances[0].as_json())) < 3_000
+
+
+def test_subscriptions_that_name_too_much_are_not_understood() -> None:
+    kind = m.ConsumerProtocolSubscription
+    said = b"\0\0" + kind(topics=["t"] * (EMBEDDED_ITEMS_MAX + 1), user_data=None).encode(0)
+    with pytest.raises(MalformedMessage):
+        prefix_of(kind, said)
 
 
 def test_bytes_that_are_no_assignment_say_nothing() -> None:

@@ -46,3 +46,14 @@ def test_moving_a_deadline_back_costs_no_memory() -> None:
         timers.set(B, at_ms)
     assert len(timers._heap) == 2
     assert timers.next_ms() == 9999
+
+
+def test_members_that_come_and_go_cost_no_memory() -> None:
+    timers = Timers()
+    timers.set(A, 5)
+    for number in range(10_000):
+        key = TimerKey("session", "g", str(number))
+        timers.set(key, 1_800_000 + number)
+        timers.cancel(key)
+    assert len(timers._heap) + len(timers._placed) < 300
+    assert timers.next_ms() == 5

@@ -56,6 +56,8 @@ def explain(rebalance: GroupRebalance, clients: Mapping[str, RebalanceCause]) ->
     shown = sum(len(partitions) for partitions in list(moved.values())[:MOVES_SHOWN_MAX])
     if rebalance.moves_total > shown:
         yield f"  and {rebalance.moves_total - shown:,} more partitions moved"
+    elif rebalance.moves_total < 0:
+        yield "  the assignments were too large to say what moved"
     elif not moved and members:
         yield "  nothing moved"
 

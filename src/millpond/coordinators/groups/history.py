@@ -19,8 +19,12 @@ from millpond.wire.messages import ConsumerProtocolAssignment
 
 MOVES_MAX = 1000
 """How many moves of one rebalance are named; the rest are counted."""
+ASSIGNMENTS_BYTES_MAX = 256 << 10
+"""Up to which size the assignments that changed are looked into: it happens while everybody else waits."""
+NOT_COUNTED = -1
 CAUSES_MAX = 1000
 DETAIL_LENGTH_MAX = 255
+"""Of what clients say of themselves, be it a name or a reason."""
 
 BURST_MAX = 20
 """How many rebalances of one group, one after the other, are published in full."""
@@ -82,6 +86,7 @@ class Rebalance:
     finished_ms: int | None = None
     moves: list[Move] = field(default_factory=list)
     moves_total: int = 0
+    """NOT_COUNTED when the assignments were too large to look into."""
     left_out: int = 0
     """How many rebalances of the group were not published before this one: too many in too short a time."""
 
@@ -99,22 +104,27 @@ class Rebalance:
             "paused_ms": self.paused_ms,
             "generation": self.generation,
             "members": self.members,
-            "leader": self.leader,
-            "protocol": self.protocol,
+            "leader": _cut(self.leader),
+            "protocol": _cut(self.protocol),
             "causes": [
                 {
                     "why": cause.why.value,
-                    "member_id": cause.member_id,
+                    "member_id": _cut(cause.member_id),
                     "at_ms": cause.at_ms + ahead_ms,
                     "instance_id": cause.instance_id,
-                    "client_id": cause.client_id,
+                    "client_id": _cut(cause.client_id),
                     "client_host": cause.client_host,
                     "detail": cause.detail,
                 }
                 for cause in self.causes
             ],
             "moves": [
-                {"topic": move.topic, "partition": move.partition, "before": move.before, "after": move.after}
+                {
+                    "topic": _cut(move.topic),
+                    "partition": move.partition,
+                    "before": _cut(move.before),
+                    "after": _cut(move.after),
+                }
                 for move in self.moves
             ],
             "moves_total": self.moves_total,
@@ -162,8 +172,13 @@ class History:
         """The leader has shared out: assignments by member, as they were and as they are now."""
         if not self._open:
             return
-        moves = list(moves_between(owners(before), owners(after)))
         self._open.assigned_ms = now_ms
+        changed = {each for each in before.keys() | after.keys() if before.get(each) != after.get(each)}
+        old, new = ({each: said[each] for each in said if each in changed} for said in (before, after))
+        if sum(map(len, (*old.values(), *new.values()))) > ASSIGNMENTS_BYTES_MAX:
+            self._open.moves, self._open.moves_total = [], NOT_COUNTED
+            return
+        moves = list(moves_between(owners(old), owners(new)))
         self._open.moves, self._open.moves_total = moves[:MOVES_MAX], len(moves)
 
     def finished(self, now_ms: int) -> None:
@@ -190,6 +205,11 @@ class History:
             self._open = Rebalance(now_ms)
             self.rebalances.append(self._open)
         return self._open
+
+
+def _cut(name: str | None) -> str | None:
+    """What clients call themselves and each other may be as long as a message."""
+    return name and name[:DETAIL_LENGTH_MAX]
 
 
 def _tell_nobody(_: Rebalance) -> None: ...

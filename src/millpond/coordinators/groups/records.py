@@ -79,6 +79,10 @@ def decode_group_value(value: bytes) -> GroupMetadataValue:
     return unversioned(GroupMetadataValue, value)
 
 
+EMBEDDED_ITEMS_MAX = 50_000
+"""How many topics and partitions a member may name inside its subscription or assignment to be understood."""
+
+
 def versioned(message: Message, version: int) -> bytes:
     return _VERSION.pack(version) + message.encode(version)
 
@@ -92,6 +96,9 @@ def unversioned(kind: type[M], data: bytes) -> M:
 
 
 def prefix_of(kind: type[M], data: bytes) -> M:
-    """The same for a format that only ever grows at its end: of a version yet unknown, the part that is known."""
-    message, _ = kind.decode(data, min(key_version(data), kind.VERSIONS[1]), _VERSION.size)
+    """The same for a format that only ever grows at its end: of a version yet unknown, the part that is known.
+
+    It lies inside a client's request as mere bytes, so here is where its lists are bounded.
+    """
+    message, _ = kind.decode(data, min(key_version(data), kind.VERSIONS[1]), _VERSION.size, EMBEDDED_ITEMS_MAX)
     return message

@@ -1,14 +1,17 @@
 """One heap of deadlines for all groups of a shard.
 
 A heartbeat moves a deadline back many times before it is ever reached. So a deadline that moves back leaves its place
-in the heap alone; when that place comes up, it is put where it now belongs. The heap stays as long as the number of
-timers, however often they are set.
+in the heap alone; when that place comes up, it is put where it now belongs. The heap stays about as long as the
+number of timers, however often they are set and cancelled.
 """
 
 from __future__ import annotations
 
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
+
+HEAP_KEPT = 64
+"""A heap up to this length is never put in order for its own sake."""
 
 
 class TimerKey(NamedTuple):
@@ -40,7 +43,11 @@ class Timers:
             heappush(self._heap, (at_ms, key))
 
     def cancel(self, key: TimerKey) -> None:
-        self._deadlines.pop(key, None)
+        if self._deadlines.pop(key, None) is not None and len(self._heap) > HEAP_KEPT + 2 * len(self._deadlines):
+            # Members that come and go leave places behind that would only come up when their sessions had ended.
+            self._placed = dict(self._deadlines)
+            self._heap = [(at_ms, key) for key, at_ms in self._deadlines.items()]
+            heapify(self._heap)
 
     def next_ms(self) -> int | None:
         """The earliest deadline."""
