@@ -11,7 +11,7 @@ import pytest
 from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.base.later import Later
 from millpond.broker.partitions import Partitions
-from millpond.broker.topics import AT_ONCE, LEAVING_MS, REOPEN_MS, TopicKeeper
+from millpond.broker.topics import AT_ONCE, LEAVING_MS, REOPEN_MS, TURN_MS, TopicKeeper
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.log.limits import FOREVER, LogLimits
@@ -223,6 +223,18 @@ def test_many_partitions_are_made_a_few_in_each_turn(play: Play) -> None:
     assert followed.ended
     assert not play.keeper.is_to_open(POND)
     assert play.clock.pending() == 0
+
+
+def test_a_turn_ends_sooner_while_the_disk_is_slow(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_folder = play.disk.make_folder
+
+    def slowly(path: str) -> None:
+        play.clock.now_ms += 2 * TURN_MS
+        make_folder(path)
+
+    monkeypatch.setattr(play.disk, "make_folder", slowly)
+    play.commit(*created("pond", POND, [ME] * 3))
+    assert [len(play.partitions), play.turn(), play.turn()] == [1, 2, 3]
 
 
 def test_many_partitions_go_at_once_for_clients_and_a_few_in_each_turn_on_the_disk(play: Play) -> None:

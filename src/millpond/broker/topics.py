@@ -45,6 +45,9 @@ LEAVING_MS = 50
 AT_ONCE = 8
 """How many partitions are made or taken away in one turn of the loop: that many cost two or three milliseconds."""
 
+TURN_MS = 2
+"""A turn that has taken this long ends sooner: while the disk is busy a single folder may take as long as ten."""
+
 
 class TopicKeeper:
     """Follows the committed records. A partition whose log cannot be opened is reported and stays without leader."""
@@ -146,8 +149,8 @@ class TopicKeeper:
     def _take_turn(self) -> None:
         # Set meanwhile, too: whoever hears of an end may bring more of them.
         self._has_turn = True
-        left = AT_ONCE
-        while self._steps and (left or self._is_stopping):
+        left, upper_ms = AT_ONCE, self._clock.monotonic_ms() + TURN_MS
+        while self._steps and (self._is_stopping or (left and self._clock.monotonic_ms() <= upper_ms)):
             left -= 1
             self._steps.popleft()()
         self._has_turn = bool(self._steps)
