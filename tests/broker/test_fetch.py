@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from millpond.base.errors import ErrorCode
+from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.broker.partitions import Partition
+from millpond.log.partition_log import PartitionLog
 from millpond.wire import messages as m
 from millpond.wire.batch import walk
 from millpond.wire.records import decode_batch
@@ -214,6 +215,32 @@ def test_what_an_open_transaction_holds_back_wakes_nobody_and_its_end_does(play:
     play.pond.append_marker(7, 0, True, 0, 0)
     (answer,) = play.answers()
     assert len(answer["pond-0"]) >= 3
+
+
+def test_the_end_of_a_transaction_that_was_there_before_wakes_who_waits_for_much(play: Play) -> None:
+    """Only what came after the fetch was counted, so it waited for its deadline with megabytes to read."""
+    fields = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
+    permit = play.pond.log.verification(7, 0, 0, play.desk.broker.clock.wall_ms())
+    play.pond.append(play.batch(b"v" * 5000, base_sequence=0, **fields), zstd=True, verification=permit)
+    play.send(("pond", 0, 0), min_bytes=4000, isolation_level=1, max_wait_ms=400)
+    play.append(b"w")
+    assert play.answers() == []
+    play.pond.append_marker(7, 0, True, 0, 0)
+    (answer,) = play.answers()
+    assert answer["pond-0"][:2] == [b"v" * 5000, b"w"]
+
+
+def test_an_unreadable_index_of_aborted_transactions_holds_no_file(play: Play, monkeypatch: Any) -> None:
+    """Each such fetch kept a file open for ever."""
+    play.append(b"v")
+
+    def refuse(*_: object) -> None:
+        raise Refused(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    monkeypatch.setattr(PartitionLog, "aborted_transactions", refuse)
+    play.send(("pond", 0, 0), isolation_level=1)
+    assert play.answers() == [{"pond-0": "KAFKA_STORAGE_ERROR"}]
+    assert play.holds() == 0
 
 
 def test_more_than_a_reply_may_hold_is_not_waited_for(play: Play) -> None:

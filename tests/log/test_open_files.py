@@ -5,6 +5,7 @@ import pytest
 from millpond.base.errors import Refused
 from millpond.log.open_files import CachedFile, OpenFiles, TooManyOpen
 from millpond.sim.world.disk import SimDisk
+from millpond.wire.records import Record, encode_batch
 
 
 @pytest.fixture
@@ -114,3 +115,22 @@ def test_a_read_that_finds_all_files_in_use_has_nothing_yet(pond):
     for each in held:
         each.file.release()
     assert log.read_ranges(log.segments[number].base_offset, 100).ranges
+
+
+def test_what_follows_a_refused_first_batch_of_a_producer_is_refused_too(pond):
+    _, log = pond.open()
+    pond.fill(log, 60)
+    count_max, log.files.count_max = log.files.count_max, log.files.pinned_count + 1
+    log.roll()
+
+    def send(sequence):
+        record = Record(0, pond.now_ms, b"k", b"v")
+        batch = encode_batch([record], producer_id=5, producer_epoch=0, base_sequence=sequence)
+        return log.append(memoryview(bytearray(batch)), leader_epoch=0, now_ms=pond.now_ms).first_offset
+
+    with pytest.raises(Refused, match="ulimit"):
+        send(0)
+    log.files.count_max = count_max
+    with pytest.raises(Refused, match="not written"):
+        send(1)
+    assert [send(0), send(1)] == [60, 61]

@@ -253,3 +253,16 @@ def refused(states, batch, verification):
     with pytest.raises(Refused) as refusal:
         states.check([batch], verification)
     return refusal.value.code
+
+
+def test_nothing_that_follows_an_unwritten_first_batch_is_taken():
+    """A full disk refused the first of five in flight and took the second: the first was out of order for ever."""
+    log = Log()
+    log.states.note_unwritten([header(0, 2)])
+    log.states.note_unwritten([header(2)])
+    assert log.refusal(2) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.send(5, producer=2) == 0, "another producer may begin with any sequence"
+    assert log.send(0, 2) == 1
+    assert log.send(2) == 3
+    log.states.note_unwritten([header(7, producer=3)])
+    assert log.send(9, producer=3, epoch=1) == 4, "whoever gives up begins a new epoch"

@@ -100,6 +100,10 @@ class PartitionLog:
     def size_bytes(self) -> int:
         return self.segments.size_bytes
 
+    def size_from(self, offset: int) -> int:
+        """How many bytes the log has from `offset` on, or a few more: reads no file."""
+        return sum(segment.size_from(offset) for segment in self.segments.from_offset(offset))
+
     @property
     def latest_epoch(self) -> int:
         return self.epochs.latest
@@ -179,7 +183,11 @@ class PartitionLog:
             headers = stamped_headers(batches, headers, now_ms)
         first_offset = self.end_offset
         last_offset = assign_offsets(batches, headers, first_offset, leader_epoch)
-        self._write(batches, last_offset, now_ms, urgent=not from_client)
+        try:
+            self._write(batches, last_offset, now_ms, urgent=not from_client)
+        except Refused:
+            self.producers.note_unwritten(headers)
+            raise
         self._take_in(headers, first_offset, leader_epoch, now_ms, batches)
         return Appended(first_offset, last_offset, append_time_ms, self.start_offset, False)
 

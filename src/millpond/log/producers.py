@@ -27,6 +27,8 @@ RETRIED_WITHIN_MS = 900_000
 DECIDED_REMEMBERED = 10_000
 """Markers that may still be on their way to the followers."""
 
+UNWRITTEN_REMEMBERED = 1_000
+
 
 class Span(NamedTuple):
     """One batch that a producer wrote."""
@@ -101,7 +103,7 @@ class ProducerEntry:
 class ProducerStates:
     """All producers of one partition."""
 
-    __slots__ = ("_decided", "_verifications", "entries", "open_starts")
+    __slots__ = ("_decided", "_unwritten", "_verifications", "entries", "open_starts")
 
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
@@ -109,6 +111,8 @@ class ProducerStates:
         """The first offset of each producer's open transaction, the oldest first."""
         self._decided: deque[Ended] = deque(maxlen=DECIDED_REMEMBERED)
         self._verifications: dict[int, Verification] = {}
+        self._unwritten: dict[int, tuple[int, int]] = {}
+        """Epoch and sequence of first batches that the disk did not take."""
 
     def check(self, headers: Sequence[BatchHeader], verification: Verification | None = None) -> Span | None:
         """Refuse what is out of order; the span of the first writing if the first batch has been written before."""
@@ -127,10 +131,34 @@ class ProducerStates:
                 seen = entry.epoch, entry.last_sequence
             if seen is not None:
                 _check_order(header, *seen)
+            elif self._unwritten:
+                self._check_first(header)
             if header.attributes & TRANSACTIONAL or header.producer_id in self.open_starts:
                 self._check_transaction(header, verification)
             ahead[header.producer_id] = header.producer_epoch, header.last_sequence
         return None
+
+    def _check_first(self, header: BatchHeader) -> None:
+        """A producer without a past may begin with any sequence, but not with what follows a batch yet to be sent
+        again: that one would be out of order for ever."""
+        epoch, sequence = self._unwritten.get(header.producer_id, (NO_EPOCH, NO_SEQUENCE))
+        if epoch == header.producer_epoch and header.base_sequence > sequence:
+            raise Refused(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} sent sequence {header.base_sequence}, but {sequence} was not written",
+            )
+
+    def note_unwritten(self, headers: Sequence[BatchHeader]) -> None:
+        """The disk did not take these batches; their producers will send them again."""
+        for header in headers:
+            producer_id = header.producer_id
+            if producer_id < 0 or producer_id in self.entries:
+                continue
+            wanted = header.producer_epoch, header.base_sequence
+            known = self._unwritten.pop(producer_id, wanted)
+            self._unwritten[producer_id] = min(known, wanted) if known[0] == wanted[0] else max(known, wanted)
+            if len(self._unwritten) > UNWRITTEN_REMEMBERED:
+                del self._unwritten[next(iter(self._unwritten))]
 
     def check_trusted(self, headers: Sequence[BatchHeader], verification: Verification | None) -> None:
         """What is checked when a coordinator writes for a producer, without sequences."""
@@ -207,6 +235,7 @@ class ProducerStates:
         producer_id = header.producer_id
         entry = self.entries.get(producer_id)
         if entry is None:
+            self._unwritten.pop(producer_id, None)
             entry = self.entries[producer_id] = ProducerEntry(header.producer_epoch)
         elif header.producer_epoch != entry.epoch:
             entry.epoch = header.producer_epoch

@@ -283,6 +283,10 @@ class Segment:
             return self.size
         return span.position if span.base_offset >= upper_offset else span.position + span.size
 
+    def size_from(self, offset: int) -> int:
+        """How many bytes there are from `offset` on; the whole segment where that cannot be told from memory."""
+        return self.size - (self._recent.position_from(offset, self.size) or 0)
+
     def offset_bound(self, position: int) -> int:
         """No record that lies before `position` has this offset or a later one; as near as an index tells."""
         recent = self._recent.offset_from(position)

@@ -19,7 +19,7 @@ from millpond.broker.api import Api
 from millpond.broker.call import Call
 from millpond.broker.fetch_sessions import FetchContext, Wanted
 from millpond.broker.partitions import Partition
-from millpond.broker.replies import Outcome
+from millpond.broker.replies import Outcome, release_ranges
 from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
 from millpond.wire import messages as m
 
@@ -46,11 +46,13 @@ class _Watched:
 
     __slots__ = ("_stable_offset", "_unstable_bytes", "room")
 
-    def __init__(self, room: int, stable_offset: int) -> None:
+    def __init__(self, partition: Partition, room: int) -> None:
         self.room = room
         """How many bytes of it can still count: a reply has no more of one partition than the client allows."""
-        self._stable_offset = stable_offset
-        self._unstable_bytes = 0
+        self._stable_offset = partition.last_stable_offset
+        # Those of open transactions that are there already, or more.
+        is_stable = self._stable_offset >= partition.committed_offset
+        self._unstable_bytes = 0 if is_stable else partition.log.size_from(self._stable_offset)
 
     def take_stable(self, stable_offset: int, size: int) -> int:
         """How many bytes a reader of committed records can see more of; those of an open transaction wait."""
@@ -107,6 +109,7 @@ class _Fetch:
         if partition is None:
             name, topic_id, _ = wanted.key
             return _failed(index, self._broker.absence(topic_id if self._by_id else name, index)), []
+        found: list[FileRange] = []
         try:
             partition.check_leader_epoch(wanted.leader_epoch)
             stable_offset = partition.last_stable_offset
@@ -118,6 +121,8 @@ class _Fetch:
             )
             aborted = self._aborted(partition, wanted.fetch_offset, upper_offset) if found else []
         except Refused as refusal:
+            # Which transactions were aborted may not be readable though the records are.
+            release_ranges(found)
             return _failed(index, refusal.code, partition), []
         reply = m.FetchResponse.PartitionData(
             partition_index=index,
@@ -147,8 +152,7 @@ class _Fetch:
 
     def _release(self) -> None:
         for _, _, found in self._found:
-            for part in found:
-                part.file.release()
+            release_ranges(found)
         self._found = []
 
     # Waiting.
@@ -161,7 +165,7 @@ class _Fetch:
                 partition.watchers[self] = None
                 # One batch is read, however small the limit.
                 room = max(wanted.bytes_max, 1) - sum(part.length for part in found)
-                self._watched[partition] = _Watched(max(room, 0), partition.last_stable_offset)
+                self._watched[partition] = _Watched(partition, max(room, 0))
 
     def park(self) -> Outcome:
         self._reply.expire_after(self._broker.clock, self._wait_ms, self.answer)
