@@ -15,6 +15,7 @@ from millpond.log.compaction import ENTRY_BYTES, OffsetMap
 from millpond.log.limits import LogLimits
 from millpond.sim.world.disk import PowerCut, SimDisk
 from millpond.wire.batch import walk
+from millpond.wire.checksum import crc32c
 from millpond.wire.records import Record, encode_batch, wrap_payload
 
 COMPACT = LogLimits(
@@ -358,3 +359,21 @@ def test_a_key_cannot_pass_for_the_digest_of_another():
     latest.put(victim, 1)
     latest.put(blake2b(victim, digest_size=16).digest(), 2)
     assert latest.latest(victim) == 1
+
+
+def test_times_that_fit_into_no_batch_do_not_stop_compaction(make_pond):
+    """One such batch kept its whole partition from being compacted ever again."""
+    pond = make_pond(limits=replace(COMPACT, timestamp_after_max_ms=1 << 63))
+    _, log = pond.open()
+    last = (1 << 63) - 1
+    put(pond, log, b"k", b"old")
+    batch = bytearray(encode_batch([Record(0, last - 5, b"x", b"1"), Record(1, last, b"k", b"2")]))
+    # The same distances from a later base: the last record lies beyond the end of time.
+    batch[27:35] = last.to_bytes(8, "big")
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    log.append(memoryview(batch), leader_epoch=0, now_ms=pond.now_ms)
+    put(pond, log, b"x", b"new")
+    log.roll()
+    pond.sync(log)
+    assert compact(pond, log)
+    assert [header.base_offset for _, header in walk(log.read_batches(0, 1 << 20))] == [1, 3]

@@ -177,3 +177,14 @@ def test_a_lookup_notices_that_files_were_exchanged_under_it(pond):
     fresh = log.time_lookup(pond.now_ms)
     pond.cut(log, log.segments.active.base_offset + 1)
     assert fresh.is_stale(log.segments)
+
+
+def test_times_beyond_64_bits_are_refused_by_a_code(pond):
+    """The answer could not be written, and a reply that cannot be written ended the node."""
+    _, log = pond.open()
+    last = (1 << 63) - 1
+    log.limits = replace(log.limits, timestamp_after_max_ms=1 << 63)
+    log.append(wrapped(pond, payload_of((-5, 0), (5, 0)), 2, last, last), leader_epoch=0, now_ms=pond.now_ms)
+    with pytest.raises(Refused, match="beyond 64 bits") as refusal:
+        log.find_by_timestamp(None)
+    assert refusal.value.code == ErrorCode.CORRUPT_MESSAGE

@@ -6,7 +6,7 @@ import pytest
 
 from millpond.base.errors import Refused
 from millpond.log.limits import DAY_MS, LogLimits
-from millpond.log.retention import JUMP_MS, SETTLE_MS, RetentionClock
+from millpond.log.retention import JUMP_MS, SETTLE_MS, RetentionClock, is_append_time_needed
 
 LIMITS = LogLimits(segment_bytes=400, retention_ms=10_000, timestamp_after_max_ms=1 << 60)
 
@@ -177,3 +177,16 @@ def test_a_clock_that_starts_in_1970_deletes_nothing_when_it_is_set(make_pond):
     assert now_ms >= true_ms
     moments = [segment.appended_ms for segment in log.segments]
     assert all(true_ms <= moment <= now_ms for moment in moments), "put in terms of the true time"
+
+
+def test_a_file_that_cannot_be_read_does_not_keep_a_checkpoint_from_being_written(make_pond):
+    """It raised on the loop, where an error ends the process: at every start anew."""
+    pond = make_pond(limits=LIMITS)
+    store, log = pond.open()
+    pond.append(log, b"backfill", timestamp=5)
+    log.roll()
+    store.close()
+    store, log = pond.open()
+    pond.disk.fail_opens("pond-0/")
+    store.checkpoint()
+    assert is_append_time_needed(log.segments[0])

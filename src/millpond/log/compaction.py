@@ -210,7 +210,11 @@ class CompactionPlan:
                 has_tombstone = has_tombstone or keep
             flags.append(keep)
         new_horizon = self.now_ms + self.limits.delete_retention_ms if has_tombstone and horizon is None else None
-        kept = retained(view, 0, flags, new_horizon)
+        try:
+            kept = retained(view, 0, flags, new_horizon)
+        except RemoteError:
+            # Its times do not fit into a batch (no client makes such ones): as one that cannot be unpacked.
+            return view
         return emptied(view) if kept is None and is_needed else kept
 
     def _kept_marker(self, header: BatchHeader, view: memoryview, is_last: bool) -> Buffer | None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from heapq import nlargest
 from typing import NamedTuple
 
-from millpond.base.errors import ErrorCode, Refused, RemoteError
+from millpond.base.errors import ErrorCode, MalformedMessage, Refused, RemoteError
 from millpond.log.scan import Damaged
 from millpond.log.segment import NO_TIMESTAMP, Segment
 from millpond.wire.batch import BatchHeader
@@ -22,6 +22,8 @@ UNPACKED_RECORDS_MAX = 100_000
 UNPACKED_BYTES_MAX = 16 << 20
 UNPACKED_BATCHES_MAX = 16
 """Of how many batches one look-up may find that their headers promised a time that their records do not have."""
+
+_TIME_END = 1 << 63
 
 
 class Found(NamedTuple):
@@ -150,7 +152,10 @@ class TimeLookup:
             return [(max(header.base_offset, self._start_offset), header.max_timestamp)]
         if header.is_append_time:
             return [(header.base_offset + delta, header.max_timestamp) for delta, _, _, _ in keys]
-        return [(header.base_offset + delta, header.base_timestamp + time) for delta, _, _, time in keys]
+        times = [(header.base_offset + delta, header.base_timestamp + time) for delta, _, _, time in keys]
+        if any(not -_TIME_END <= time < _TIME_END for _, time in times):
+            raise MalformedMessage("a timestamp is beyond 64 bits")
+        return times
 
 
 class LatestLookup(TimeLookup):

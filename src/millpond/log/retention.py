@@ -118,6 +118,8 @@ def move_append_times(segments: Iterable[Segment], leap_ms: int, now_ms: int) ->
 def is_append_time_needed(segment: Segment) -> bool:
     """Whether a segment's records bear much older timestamps than the time of its last append, which is known.
 
-    Only there the append time matters and cannot be read from the log again, so it is written down.
+    Only there the append time matters and cannot be read from the log again, so it is written down. Reads no file: a
+    segment whose timestamps are not known yet has its append time from an earlier note, which still holds.
     """
-    return bool(segment.size) and segment.appended_ms > segment.max_timestamp + BACKFILL_MS
+    known = segment.known_max_timestamp
+    return bool(segment.size) and (known is None or segment.appended_ms > known + BACKFILL_MS)
