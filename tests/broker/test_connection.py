@@ -33,7 +33,11 @@ class Script:
         self.handled: list[str] = []
         self.waits: dict[str, Later[Any]] = {}
         self.cancelled: list[str] = []
+        self.reported: list[str] = []
         self.file = make_file(b"records")
+
+    def report(self, connection: Connection, error: RemoteError) -> None:
+        self.reported.append(str(error))
 
     def handle(self, connection: Connection, request: memoryview) -> None:
         text = bytes(request).decode()
@@ -54,6 +58,8 @@ class Script:
                 connection.reply_frame(frame(name))
             case "frame-later":
                 connection.reply_later(self._wait(name), lambda frame: [frame])
+            case "unwritable":
+                connection.reply(self._wait(name), self.encode_nothing)
             case "wake":
                 self.waits[name].finish(name)
                 connection.reply("awake", self.encode)  # type: ignore[arg-type]
@@ -66,6 +72,9 @@ class Script:
         if response == "file":
             return [LENGTH.pack(len(self.file.data)), self.file.range()]
         return [frame(response)]
+
+    def encode_nothing(self, response: Any) -> list[Any]:
+        raise RemoteError("it does not fit")
 
     def _wait(self, name: str) -> Later[Any]:
         wait = self.waits[name] = Later(on_end=lambda: self.cancelled.append(name))
@@ -271,9 +280,19 @@ def test_a_fault_in_the_backlog_ends_this_connection_and_not_the_event_that_woke
         play.script.finish(name)
     assert play.link.events == ["pause", "abort"]
     assert play.script.handled[3:] == ["nonsense"]
+    assert play.script.reported == ["nonsense"]
     assert play.gone == []
     play.link.end()
     assert play.gone == [play.connection]
+
+
+def test_a_late_reply_that_cannot_be_written_ends_this_connection_and_not_the_event_that_made_it(play: Play) -> None:
+    play.say("unwritable a", "later b")
+    play.script.finish("a")
+    play.script.finish("b")
+    assert play.link.events == ["abort"]
+    assert play.link.sends == 0
+    assert play.script.reported == ["it does not fit"]
 
 
 def test_the_end_cancels_what_is_parked(play: Play) -> None:

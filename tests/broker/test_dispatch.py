@@ -12,6 +12,7 @@ import pytest
 from millpond.base.errors import ErrorCode, MalformedMessage
 from millpond.broker.api import Api
 from millpond.broker.dispatch import Dispatcher, UnservedRequest, _Entry
+from millpond.broker.replies import UnwritableReply
 from millpond.config.node import node_settings
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
@@ -99,7 +100,7 @@ def test_an_api_may_refuse_a_version_in_its_own_words(play: Play) -> None:
 
     play.serve(handle=lambda *_: pytest.fail("not served"), refuse=refuse)
     # The reply's shape is that of the version that was asked for, which the schema does not have.
-    with pytest.raises(ValueError, match="no version 9"):
+    with pytest.raises(UnwritableReply, match="no version 9"):
         play.handle(60, 9, b"words")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millpond.broker.replies import Encoded, encode_reply, release_ranges
+from millpond.broker.replies import Encoded, UnwritableReply, encode_reply, release_ranges
 from millpond.wire import messages as m
 from millpond.wire.header import RequestHeader
 
@@ -51,3 +51,12 @@ def test_each_file_of_a_reply_is_given_back_once(make_file: Callable[..., Any]) 
 def test_there_may_be_nothing_to_give_back() -> None:
     release_ranges(None)
     release_ranges([])
+
+
+def test_a_reply_that_cannot_be_written_costs_one_connection_and_holds_no_file(make_file: Callable[..., Any]) -> None:
+    file = make_file(b"0123456789")
+    data = m.FetchResponse.PartitionData(partition_index=0, high_watermark=1 << 64, records=[file.range()])
+    topic = m.FetchResponse.FetchableTopicResponse(topic="pond", partitions=[data])
+    with pytest.raises(UnwritableReply, match="FetchResponse v4"):
+        encode_reply(RequestHeader(1, 4, 7, None, 0), m.FetchResponse(responses=[topic]))
+    assert file.holds == 0

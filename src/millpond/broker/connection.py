@@ -155,12 +155,19 @@ class Connection:
         self._slots.append(slot)
 
         def use(value: T) -> None:
-            self._fill(slot, encode(value))
+            try:
+                parts = encode(value)
+            except RemoteError as error:
+                self._dispatcher.report(self, error)
+                self.drop()
+            else:
+                self._fill(slot, parts)
 
         def on_failure(failure: Exception) -> None:
             if refuse is not None:
                 self._fill(slot, refuse(failure))
             elif isinstance(failure, RemoteError):
+                self._dispatcher.report(self, failure)
                 self.drop()
             else:
                 raise failure
@@ -238,7 +245,8 @@ class Connection:
         try:
             while self._backlog and self._is_light():
                 self._dispatcher.handle(self, memoryview(bytearray(self._backlog.popleft())))
-        except RemoteError:
+        except RemoteError as error:
+            self._dispatcher.report(self, error)
             self.drop()
             return
         finally:

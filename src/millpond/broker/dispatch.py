@@ -69,6 +69,12 @@ class Dispatcher:
         outcome = api.handle(self._broker, Call(connection, version, header.client_id), request)
         connection.reply(outcome, partial(encode_reply, header))
 
+    def report(self, connection: Connection, error: RemoteError) -> None:
+        """A connection ends by a request that was not answered at once: say so, as its link does of others."""
+        self._broker.journal(
+            "connection closed: a request could not be answered", peer=connection.link.peer, reason=error
+        )
+
     def _check_count(self, api: Api, request: Any) -> None:
         count = len(getattr(request, api.lists or "") or ())
         most = self._broker.settings[MAX_REQUEST_TOPICS]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any, Protocol, TypeAlias
 
+from millpond.base.errors import RemoteError
 from millpond.base.later import Later
 from millpond.base.ports import FileRange, ReplyPart
+from millpond.wire import model
 from millpond.wire.header import RequestHeader, response_header
 
 _LENGTH = Struct(">i")
@@ -34,10 +37,21 @@ Outcome: TypeAlias = "Response | Later[Any] | None"
 """A reply now, a reply later, or no reply at all (a produce request with acks=0)."""
 
 
+class UnwritableReply(RemoteError):
+    """The version that was asked for has no room for the reply (a name too long for it, say).
+
+    Writing a reply changes nothing, so nothing is half done: only the one who asked loses his connection.
+    """
+
+
 def encode_reply(header: RequestHeader, response: Response) -> list[ReplyPart]:
     """The whole frame that answers the request with this header."""
     version = header.api_version
-    parts = response.encode_parts(version)
+    try:
+        parts = response.encode_parts(version)
+    except ValueError as error:
+        release_ranges(list(_ranges_in(response)))
+        raise UnwritableReply(str(error)) from error
     head = response_header(header.api_key, version, header.correlation_id)
     first = parts[0]
     assert not isinstance(first, FileRange), "every reply begins with fields"
@@ -45,7 +59,18 @@ def encode_reply(header: RequestHeader, response: Response) -> list[ReplyPart]:
     return parts
 
 
-def release_ranges(parts: list[ReplyPart] | None) -> None:
+def _ranges_in(value: object) -> Iterator[FileRange]:
+    if isinstance(value, FileRange):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _ranges_in(each)
+    elif isinstance(value, model.Struct):
+        for name in value._names:
+            yield from _ranges_in(getattr(value, name))
+
+
+def release_ranges(parts: Sequence[ReplyPart] | None) -> None:
     """Give back the files of a reply that will never be sent."""
     for part in parts or ():
         if isinstance(part, FileRange):

@@ -16,6 +16,7 @@ from millpond.base.settings import Settings
 from millpond.broker.broker import Broker
 from millpond.broker.dispatch import UnservedRequest
 from millpond.broker.housekeeping import Journal
+from millpond.broker.replies import UnwritableReply
 from millpond.config.node import MAX_CONNECTIONS, MAX_PARTITIONS, NETWORK_SENDFILE
 from millpond.node.bugs import leave, watch_for_bugs
 from millpond.node.clock import LoopClock
@@ -105,6 +106,8 @@ def fault_reporter(journal: Journal) -> Callable[[SocketLink | None, BaseExcepti
         peer = link.peer if link is not None else "-"
         if isinstance(error, UnservedRequest):
             journal("connection closed: the client asked for what is not served", peer=peer, reason=error)
+        elif isinstance(error, UnwritableReply):
+            journal("connection closed: its answer cannot be written as asked for", peer=peer, reason=error)
         elif isinstance(error, RemoteError):
             journal("connection closed: the client broke the protocol", peer=peer, reason=error)
         elif link is None:
