@@ -28,6 +28,8 @@ class Dispatch(Protocol):
 
     def handle(self, connection: Connection, frame: memoryview) -> None: ...
 
+    def report(self, connection: Connection, error: RemoteError) -> None: ...
+
 
 class _Slot:
     """The place of one reply in the order of requests; `parts` is None while the reply is awaited."""
