@@ -128,3 +128,14 @@ def test_all_that_overlap_are_found(transactions, start, upper):
     found = between([one, two], start, upper)
     assert [each for each in found if each in wanted] == wanted
     assert all(each in wanted for each in found)
+
+
+def test_a_file_that_was_shortened_is_a_fault_of_the_disk(disk):
+    """Aborted records would be read as committed ones."""
+    index = started(disk, *[entry(number, number) for number in range(200)])
+    index.seal()
+    assert len(list(index.from_offset(0))) == 200
+    disk.open(PATH).truncate(34 * 150)
+    for offset in (0, 190):
+        with pytest.raises(OSError, match="shorter"):
+            list(index.from_offset(offset))

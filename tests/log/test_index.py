@@ -3,6 +3,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import accumulate
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,3 +98,18 @@ def test_a_cheap_look_finds_gross_damage():
     assert not index.is_plausible(5, 8, may_be_empty=False)
     disk.replace("/i", b"123")
     assert not offset_index(OpenFiles(disk), "/i").is_plausible(5, 9, may_be_empty=True)
+
+
+def test_a_file_that_was_shortened_is_a_fault_of_the_disk_and_counted_again():
+    """It was an IndexError, which ends the process."""
+    disk = SimDisk()
+    index = offset_index(OpenFiles(disk), "/i")
+    index.start()
+    for number in range(2000):
+        index.add(number, number * 10)
+    index.seal()
+    assert index.floor(1900) == (1900, 19_000)
+    disk.open("/i").truncate(8 * 100 + 3)
+    with pytest.raises(OSError, match="shorter"):
+        index.floor(1900)
+    assert index.floor(1900) == (99, 990)

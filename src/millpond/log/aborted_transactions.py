@@ -10,6 +10,7 @@ segment counts as safe, and that of every other one is made again from the log a
 from __future__ import annotations
 
 import contextlib
+import errno
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
@@ -73,8 +74,9 @@ class AbortedIndex:
             else:
                 high = middle
         last_offset = offset - 1
-        for first in range(low, self._attach(), _BLOCK_ENTRIES):
-            for entry in self._read_block(first, _BLOCK_ENTRIES):
+        end = self._attach()
+        for first in range(low, end, _BLOCK_ENTRIES):
+            for entry in self._read_block(first, min(_BLOCK_ENTRIES, end - first)):
                 if entry.last_offset <= last_offset:
                     return
                 last_offset = entry.last_offset
@@ -90,7 +92,10 @@ class AbortedIndex:
 
     def _read_block(self, first: int, count: int) -> list[Aborted]:
         data = self._file.open().read_at(first * _ENTRY.size, count * _ENTRY.size)
-        return [Aborted(*fields[1:]) for fields in _ENTRY.iter_unpack(data[: len(data) - len(data) % _ENTRY.size])]
+        if len(data) != count * _ENTRY.size:
+            # Shortened by somebody else since it was counted: without it, aborted records would count.
+            raise OSError(errno.EIO, f"{self.path} is shorter than it was")
+        return [Aborted(*fields[1:]) for fields in _ENTRY.iter_unpack(data)]
 
     # While it grows
 

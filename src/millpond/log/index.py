@@ -7,6 +7,7 @@ stays in the file and is searched there, so that idle segments cost no memory.
 from __future__ import annotations
 
 import contextlib
+import errno
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
@@ -182,6 +183,10 @@ class SparseIndex:
 
     def _read(self, first: int, count: int) -> list[tuple[int, int]]:
         data = self._file.open().read_at(first * self._entry.size, count * self._entry.size)
+        if len(data) != count * self._entry.size:
+            # Shortened by somebody else since it was counted, or just being made anew by the loop.
+            self.close()
+            raise OSError(errno.EIO, f"{self.path} is shorter than it was")
         return list(self._entry.iter_unpack(data))
 
     def is_plausible(self, key_max: int, value_max: int, *, may_be_empty: bool) -> bool:
