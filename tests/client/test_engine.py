@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 import time
@@ -11,12 +12,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millpond import Consumer, HandlerFailed, Message, Producer, Reject, Retry, Send, Worker
 from millpond.base.ids import TopicPartition
 from millpond.client.dead_letters import read_dead_letter
+from millpond.client.runners import Threads
 from support.node import eventually
 
 VALUES = [b"%d" % n for n in range(60)]
@@ -426,16 +429,36 @@ def test_a_group_that_begins_at_the_end_does_not_pass_over_its_own_retries(pond)
 
 def test_a_worker_that_gets_no_further_thread_says_so(pond, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = pond.topic(1)
-    start = threading.Thread.start
+    start_one = Threads.start_one
 
-    def start_none_from_a_handler(self: threading.Thread) -> None:
-        if threading.current_thread().name.startswith("millpond-handler"):
+    def start_none_from_a_handler(self: Threads) -> None:
+        if self.is_inside():
             raise RuntimeError("can't start new thread")
-        start(self)
+        start_one(self)
 
-    monkeypatch.setattr(threading.Thread, "start", start_none_from_a_handler)
+    monkeypatch.setattr(Threads, "start_one", start_none_from_a_handler)
     # When the first is done, the record behind it is free, and another runner is wanted.
     pond.fill(topic, VALUES, keys=1)
     worker = Worker(lambda _: time.sleep(0.05), topic, group=pond.group(), concurrency=4)
     with pytest.raises(RuntimeError, match="can't start"):
         worker.run(pond.bootstrap, until_idle_s=5)
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_the_largest_record_fits_into_the_dead_letters_with_all_that_is_added(pond, delivery: str) -> None:
+    """It ended the worker, at every start anew: its letter was larger than the record."""
+    topic = f"{pond.topic(1)}.large"
+    limit = 3_000_000
+    admin = AdminClient({"bootstrap.servers": pond.bootstrap})
+    admin.create_topics([NewTopic(topic, 1, config={"max.message.bytes": str(limit)})])[topic].result(10)
+    values = [os.urandom(size) for size in (999_900, limit - 200)]
+    with Producer(pond.bootstrap, settings={"message.max.bytes": 10_000_000}) as producer:
+        for value in values:
+            producer.send(topic, value).result(10)
+
+    def refuse(message: Message) -> None:
+        raise Reject("é" * 10_000)
+
+    worker = Worker(refuse, topic, group=pond.group(), delivery=delivery, dead_letters=f"{topic}.dlq")  # type: ignore[arg-type]
+    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    assert [message.value for message in pond.read(f"{topic}.dlq", 2)] == values

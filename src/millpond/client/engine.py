@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError
-
 from millpond.base.ids import TopicPartition
 from millpond.client.connection import LOG
 from millpond.client.consumer import Consumer
@@ -28,7 +26,7 @@ from millpond.client.producer import Producer
 from millpond.client.progress import Job
 from millpond.client.retry import read_new, read_retried
 from millpond.client.runners import Runners, Tasks, Threads
-from millpond.client.settlers import AtLeastOnce, AtMostOnce, Settler, send
+from millpond.client.settlers import RECORD_BYTES_MAX, REFUSED_SENDS, AtLeastOnce, AtMostOnce, Settler, send
 from millpond.client.transactions import Transactional
 
 POLL_SECONDS_MAX = 0.05
@@ -36,8 +34,6 @@ POLL_RECORDS_MAX = 500
 FULL_SECONDS = 0.5
 DRAIN_CHECK_SECONDS = 0.1
 SEND_SECONDS = 60.0
-REFUSED_SENDS = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION})
-"""What a handler wants sent and no cluster will take, however long one waits."""
 STORE_TRIES = 15
 STORE_PAUSE_SECONDS_MAX = 5.0
 
@@ -251,7 +247,8 @@ class Engine:
     def _sender(self) -> Producer:
         with self._lock:
             if self._producer is None:
-                self._producer = Producer(self._bootstrap, linger_ms=1, settings=self._options.settings)
+                settings = {"message.max.bytes": RECORD_BYTES_MAX} | dict(self._options.settings)
+                self._producer = Producer(self._bootstrap, linger_ms=1, settings=settings)
             return self._producer
 
     # Rebalances, inside poll

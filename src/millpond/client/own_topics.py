@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
 
 from millpond.client.connection import LOG, common_settings, make
 
 ANSWER_SECONDS = 10.0
+RECORD_BYTES = "max.message.bytes"
+ADDED_BYTES_MAX = 64_000
+"""What a worker adds to a record that it sends away: mostly the error and its traceback."""
 
 
 def ensure_topics(
@@ -18,7 +21,8 @@ def ensure_topics(
 ) -> None:
     """Create each topic of `wanted` that is missing, with as many partitions as the topic it stands for.
 
-    A cluster that lets nobody create topics may still create them by itself at the first record.
+    It takes the largest record of that topic with what is added to it. A cluster that lets nobody create topics may
+    still create them by itself at the first record.
     """
     if not wanted:
         return
@@ -28,16 +32,33 @@ def ensure_topics(
     except KafkaException as fault:
         LOG.warning("cannot look whether %s exist: %s", ", ".join(wanted), fault)
         return
-    missing = [
-        NewTopic(name, num_partitions=max(len(known[like].partitions), 1) if like in known else 1)
-        for name, like in wanted.items()
-        if name not in known
-    ]
-    if not missing:
+    alike = {name: like for name, like in wanted.items() if name not in known}
+    if not alike:
         return
+    limits = _limits(admin, {like for like in alike.values() if like in known})
+    missing = [
+        NewTopic(
+            name,
+            num_partitions=max(len(known[like].partitions), 1) if like in known else 1,
+            config={RECORD_BYTES: str(limits[like] + ADDED_BYTES_MAX)} if like in limits else {},
+        )
+        for name, like in alike.items()
+    ]
     for name, future in admin.create_topics(missing, request_timeout=ANSWER_SECONDS).items():
         try:
             future.result(ANSWER_SECONDS)
         except (KafkaException, TimeoutError) as fault:
             # Another worker may have been quicker; anything else shows when the first record is sent.
             LOG.info("topic %s was not created: %s", name, fault)
+
+
+def _limits(admin: AdminClient, topics: Collection[str]) -> dict[str, int]:
+    """How large a record may be in each topic, as far as the cluster says."""
+    limits: dict[str, int] = {}
+    asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
+    for resource, future in (admin.describe_configs(asked, request_timeout=ANSWER_SECONDS) if asked else {}).items():
+        try:
+            limits[resource.name] = int(future.result(ANSWER_SECONDS)[RECORD_BYTES].value)
+        except (KafkaException, TimeoutError, KeyError, TypeError, ValueError) as fault:
+            LOG.info("the largest record of topic %s is not known: %s", resource.name, fault)
+    return limits

@@ -51,6 +51,13 @@ AWAY = frozenset(
 )
 """Nobody answers for the group. That is no reason to end: reading goes on by itself when somebody does."""
 
+REFUSED_SENDS = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION})
+"""What a handler wants sent and no cluster will take, however long one waits."""
+
+RECORD_BYTES_MAX = 500_000_000
+"""For librdkafka. How large a record may be is for its topic to say: one that could be read, and goes away with an
+error added to it, is more than librdkafka takes by default."""
+
 COMMIT_TRIES = 5
 COMMIT_RETRY_SECONDS = 0.2
 

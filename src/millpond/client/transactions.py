@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Message as RawMessage
 from confluent_kafka import Producer as RawProducer
 from confluent_kafka import TopicPartition as RawPartition
 
@@ -19,7 +20,7 @@ from millpond.client.errors import Fenced, SendFailed, Timeout, advice_on
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Message, Send, header_list, key_bytes
 from millpond.client.progress import Job
-from millpond.client.settlers import GROUP_MOVED_ON
+from millpond.client.settlers import GROUP_MOVED_ON, RECORD_BYTES_MAX, REFUSED_SENDS
 
 CALL_SECONDS = 30.0
 ABORTS_MAX = 5
@@ -53,12 +54,17 @@ class Transactional:
         self._in_flight = in_flight
         self._finished: dict[TopicPartition, _Finished] = {}
         self._aborts = 0
+        self._refusal: SendFailed | None = None
+        """A record that no further transaction could send either."""
         own = {
             "transactional.id": f"{group}-{instance or uuid4().hex}",
             "transaction.timeout.ms": int(timeout_s * 1000),
             "partitioner": "murmur2_random",
             "compression.type": "lz4",
             "linger.ms": 0,
+            "message.max.bytes": RECORD_BYTES_MAX,
+            "delivery.report.only.error": True,
+            "on_delivery": self._not_delivered,
             # By default librdkafka forgets the group's coordinator when the only node goes away in the middle of a
             # transaction, and then waits for ever to send it the offsets.
             "metadata.recovery.strategy": "none",
@@ -107,6 +113,9 @@ class Transactional:
             self._call("commit", lambda: self._raw.commit_transaction(CALL_SECONDS))
         except _MustAbort as fault:
             self._call("abort", lambda: self._raw.abort_transaction(CALL_SECONDS))
+            self._raw.poll(0)
+            if self._refusal is not None:
+                raise self._refusal from fault
             if fault.code not in GROUP_MOVED_ON:
                 self._aborts += 1
                 if self._aborts > ABORTS_MAX:
@@ -115,6 +124,10 @@ class Transactional:
             return False
         self._aborts = 0
         return True
+
+    def _not_delivered(self, error: KafkaError | None, message: RawMessage) -> None:
+        if error is not None and error.code() in REFUSED_SENDS and self._refusal is None:
+            self._refusal = SendFailed(f"{message.topic()}: {advice_on(error)}", code=error.code())
 
     def _produce(self, wanted: Send) -> None:
         options: dict[str, Any] = {"headers": header_list(wanted.headers)}
