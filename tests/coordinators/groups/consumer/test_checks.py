@@ -17,8 +17,10 @@ from millpond.coordinators.groups.consumer.members import (
     Partitions,
     TopicIdPartition,
 )
+from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.consumer.state import GroupState
+from millpond.metadata.image import Image
 from millpond.wire import messages as m
 
 P0, P1 = TopicIdPartition(UUID(int=1), 0), TopicIdPartition(UUID(int=1), 1)
@@ -55,12 +57,17 @@ def test_one_that_is_away_is_not_behind() -> None:
 
 def test_an_empty_group_id() -> None:
     with pytest.raises(Refused, match="group id"):
-        check_request(m.ConsumerGroupHeartbeatRequest(member_id="m", member_epoch=1), 1, ConsumerGroupSettings())
+        check_request(
+            m.ConsumerGroupHeartbeatRequest(member_id="m", member_epoch=1),
+            1,
+            ConsumerGroupSettings(),
+            PatternTopics(Image()),
+        )
 
 
 def test_choices_are_not_looked_at_when_a_member_leaves() -> None:
     body = m.ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=-1, server_assignor="gone")
-    check_request(body, 1, ConsumerGroupSettings())
+    check_request(body, 1, ConsumerGroupSettings(), PatternTopics(Image()))
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from millpond.coordinators.groups.consumer import pattern_topics
-from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
-from millpond.coordinators.groups.consumer.patterns import compiled
+from millpond.coordinators.groups.consumer.pattern_topics import WALKED_STEPS_MAX, PatternTopics
+from millpond.coordinators.groups.consumer.patterns import BadPattern, compiled
 from millpond.metadata.image import Image
 from millpond.metadata.records import RemoveTopicRecord, TopicRecord
 
@@ -47,6 +50,8 @@ def test_a_pattern_is_matched_with_all_names_only_once(monkeypatch: Any) -> None
     matched: list[str] = []
 
     class Counting:
+        steps_walked = 0
+
         def __init__(self, pattern: str) -> None:
             self.machine = compiled(pattern)
 
@@ -62,3 +67,34 @@ def test_a_pattern_is_matched_with_all_names_only_once(monkeypatch: Any) -> None
     kept.on_changed(["new"])
     assert len(kept.of("t.*")) == 500
     assert len(matched) == 501
+
+
+@pytest.mark.parametrize("pattern", ["(.?){1000}(.?){900}", "((a|b|c)?(d|e|f|g|h)?){40}", "(.?){200}z"])
+def test_a_pattern_that_takes_long_is_refused_before_it_has_taken_long(pattern: str) -> None:
+    image = Image()
+    draw = random.Random(3)
+    for number in range(200):
+        image.replay(TopicRecord("".join(draw.choices("abcdefgh", k=200)), UUID(int=number + 1)))
+    patterns = PatternTopics(image)
+    with pytest.raises(BadPattern):
+        patterns.admit(pattern)
+    assert compiled(pattern).steps_walked < 3 * WALKED_STEPS_MAX
+
+
+def test_patterns_that_people_write_are_admitted_with_many_topics() -> None:
+    image = Image()
+    draw = random.Random(3)
+    names = [f"team-{draw.randrange(50)}.{draw.choice(['orders', 'payments', 'clicks'])}.v{n}" for n in range(5_000)]
+    for number, name in enumerate(names):
+        image.replay(TopicRecord(name, UUID(int=number + 1)))
+    patterns = PatternTopics(image)
+    teams = "|".join(f"team-{each}" for each in range(50))
+    for pattern in (
+        ".*",
+        ".*orders.*",
+        "team-[0-9]+[.](orders|clicks)[.]v[0-9]{1,4}",
+        f"({teams})[.].*",
+        r".*\.v\d*7",
+    ):
+        patterns.admit(pattern)
+        assert patterns.of(pattern) == tuple(sorted(each for each in names if re.fullmatch(pattern, each)))

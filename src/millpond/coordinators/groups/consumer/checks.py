@@ -6,7 +6,8 @@ from typing import NoReturn
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.coordinators.groups.consumer.members import AWAY_EPOCH, LEAVING_EPOCH, Member, Partitions
-from millpond.coordinators.groups.consumer.patterns import BadPattern, compiled
+from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
+from millpond.coordinators.groups.consumer.patterns import BadPattern
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.consumer.state import GroupState
 from millpond.wire import messages as m
@@ -15,7 +16,9 @@ OWN_ID_VERSION = 1
 """From here on members choose their ids themselves, so that a join whose reply was lost can be told from another."""
 
 
-def check_request(body: m.ConsumerGroupHeartbeatRequest, version: int, settings: ConsumerGroupSettings) -> None:
+def check_request(
+    body: m.ConsumerGroupHeartbeatRequest, version: int, settings: ConsumerGroupSettings, patterns: PatternTopics
+) -> None:
     """What can be said of a request without knowing the group."""
     if not body.group_id:
         _invalid("a group id cannot be empty")
@@ -32,7 +35,7 @@ def check_request(body: m.ConsumerGroupHeartbeatRequest, version: int, settings:
     if body.member_epoch == 0:
         _check_first(body)
     if body.member_epoch >= 0:
-        _check_choices(body, settings)
+        _check_choices(body, settings, patterns)
 
 
 def _check_first(body: m.ConsumerGroupHeartbeatRequest) -> None:
@@ -44,7 +47,9 @@ def _check_first(body: m.ConsumerGroupHeartbeatRequest) -> None:
         _invalid("a member says what it subscribes to when it joins")
 
 
-def _check_choices(body: m.ConsumerGroupHeartbeatRequest, settings: ConsumerGroupSettings) -> None:
+def _check_choices(
+    body: m.ConsumerGroupHeartbeatRequest, settings: ConsumerGroupSettings, patterns: PatternTopics
+) -> None:
     if body.server_assignor is not None and body.server_assignor not in settings.assignors:
         offered = ", ".join(settings.assignors)
         raise Refused(
@@ -52,7 +57,7 @@ def _check_choices(body: m.ConsumerGroupHeartbeatRequest, settings: ConsumerGrou
         )
     if body.subscribed_topic_regex:
         try:
-            compiled(body.subscribed_topic_regex)
+            patterns.admit(body.subscribed_topic_regex)
         except BadPattern as fault:
             raise Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{body.subscribed_topic_regex!r}: {fault}") from None
 

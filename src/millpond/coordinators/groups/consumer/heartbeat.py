@@ -39,7 +39,7 @@ def decide_heartbeat(
     """Write what the heartbeat leads to into the draft; give the reply. Refused before anything soft has changed."""
     body = request.body
     assert isinstance(body, m.ConsumerGroupHeartbeatRequest)
-    check_request(body, request.version, group.settings)
+    check_request(body, request.version, group.settings, group.patterns)
     if body.member_epoch == LEAVING_EPOCH:
         return _leave(group, draft, body, now_ms)
     if body.member_epoch == AWAY_EPOCH:

@@ -10,10 +10,14 @@ from bisect import bisect_left
 from collections.abc import Collection
 from typing import Final
 
-from millpond.coordinators.groups.consumer.patterns import compiled
+from millpond.coordinators.groups.consumer.patterns import BadPattern, compiled
 from millpond.metadata.image import Image
 
 PATTERNS_KEPT: Final = 1000
+
+ADMITTED_STEPS_MAX: Final = 500
+WALKED_STEPS_MAX: Final = 50_000
+"""How much may be worked out to match all topics; what people write takes some thousand."""
 
 
 class PatternTopics:
@@ -24,7 +28,16 @@ class PatternTopics:
         self._topics: dict[str, tuple[str, ...]] = {}
         self._version = image.topics_version
 
-    def of(self, pattern: str) -> tuple[str, ...]:
+    def admit(self, pattern: str) -> None:
+        """Take a pattern that a member brings; BadPattern if it is wrong, or keeps everybody waiting for too long.
+
+        One that was written down before is never refused, whatever it costs.
+        """
+        if len(compiled(pattern).steps) > ADMITTED_STEPS_MAX:
+            raise BadPattern("the pattern repeats too much")
+        self.of(pattern, WALKED_STEPS_MAX)
+
+    def of(self, pattern: str, walked_steps_max: int | None = None) -> tuple[str, ...]:
         """The names in order; topics that the brokers themselves write are never meant."""
         if self._version != self.image.topics_version:
             # Nobody has told which topics changed: nothing that is kept can be trusted.
@@ -32,13 +45,22 @@ class PatternTopics:
             self._version = self.image.topics_version
         known = self._topics.get(pattern)
         if known is None:
+            known = self._matched(pattern, walked_steps_max)
             if len(self._topics) >= PATTERNS_KEPT:
                 self._topics.clear()
-            machine = compiled(pattern)
-            topics = self.image.topics.values()
-            known = tuple(sorted(each.name for each in topics if not each.is_internal and machine.matches(each.name)))
             self._topics[pattern] = known
         return known
+
+    def _matched(self, pattern: str, walked_steps_max: int | None) -> tuple[str, ...]:
+        machine = compiled(pattern)
+        began_at = machine.steps_walked
+        names = []
+        for topic in self.image.topics.values():
+            if not topic.is_internal and machine.matches(topic.name):
+                names.append(topic.name)
+            if walked_steps_max is not None and machine.steps_walked - began_at > walked_steps_max:
+                raise BadPattern("to match it takes too long; repeat less, or less freely")
+        return tuple(sorted(names))
 
     def on_changed(self, names: Collection[str]) -> None:
         """These topics came, went or grew since the last call, and no others."""

@@ -2,8 +2,9 @@
 
 Topic names have 65 characters to choose from, so a class of characters is just a set of those. A pattern becomes a
 small machine of steps (Thompson's construction); sets of its steps become states as names are read, and are kept. No
-pattern, however hostile, can make a match take longer than its name. What RE2 refuses (references back, looking
-ahead and behind) is refused here too, and so are word boundaries and Unicode classes, which names have no use for.
+pattern, however hostile, can make a match take longer than its steps times the length of the name. What RE2 refuses
+(references back, looking ahead and behind) is refused here too, and so are word boundaries and Unicode classes, which
+names have no use for.
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ class Machine:
     """Where reading begins; worked out with the first name."""
     _next: dict[tuple[frozenset[int], str, bool], frozenset[int]] = field(default_factory=dict)
     """By state, character, and whether it is the last one."""
+    steps_walked: int = 0
+    """How much has been worked out since it was made; what is kept costs nothing."""
 
     def add(self, step: Step) -> int:
         if len(self.steps) >= STEPS_MAX:
@@ -123,7 +126,9 @@ class Machine:
             step = self.steps[number]
             if isinstance(step, Take) and character in step.characters:
                 taken.append(step.then)
-        return self._reach(taken, at_start=False, at_end=at_end)
+        reached = self._reach(taken, at_start=False, at_end=at_end)
+        self.steps_walked += len(state) + len(reached)
+        return reached
 
     def _reach(self, numbers: Iterable[int], *, at_start: bool, at_end: bool) -> frozenset[int]:
         """The steps that can be come to from these without reading a character."""
