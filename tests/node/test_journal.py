@@ -84,3 +84,19 @@ def test_a_reader_that_is_gone_is_no_fault_of_the_node() -> None:
         journal("ready")
         journal("still here")
         assert journal.flush(5)
+
+
+def test_the_traceback_of_a_bug_is_told_to_a_slow_reader_too() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as reader, os.fdopen(writing, "w") as out:
+        journal = LineJournal(out)
+        for number in range(1000):
+            journal(f"event {number}", text="x" * 1000)
+        journal("a bug", traceback="\n" + "a frame of it\n" * 100 + "why")
+        told = b""
+        while not told.endswith(b"why\n") and not (told and journal.flush(0.2)):
+            told += reader.read(WAITING_BYTES_MAX)
+        if not told.endswith(b"why\n"):
+            os.set_blocking(reader.fileno(), False)
+            told += reader.read(WAITING_BYTES_MAX) or b""
+        assert told.endswith(b"why\n")

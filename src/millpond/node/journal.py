@@ -53,7 +53,8 @@ class LineJournal:
         listed = "  ".join(f"{name}={value}" for name, value in facts.items())
         text = f"{time.strftime('%H:%M:%S')}  {event}  {listed}".rstrip() + "\n"
         allowance.lines -= text.count("\n")
-        if not self._writer.put(text):
+        # The one line that says why a process ended must not be among those for which there was no room.
+        if not self._writer.put(text, always="traceback" in facts):
             self.dropped_total += 1
 
     def flush(self, seconds: float = 1.0) -> bool:
@@ -72,10 +73,10 @@ class _Writer:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def put(self, text: str) -> bool:
+    def put(self, text: str, *, always: bool = False) -> bool:
         """False when too much waits already: the text is dropped."""
         with self._changed:
-            if self._waiting_bytes + len(text) > WAITING_BYTES_MAX:
+            if not always and self._waiting_bytes + len(text) > WAITING_BYTES_MAX:
                 self._dropped += 1
                 return False
             if self._dropped:
