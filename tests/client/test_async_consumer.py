@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from millpond import AsyncConsumer
 from millpond.base.ids import TopicPartition
 
@@ -100,3 +102,19 @@ def test_what_a_cancelled_poll_took_is_handed_out_by_the_next(pond) -> None:
             return seen
 
     assert asyncio.run(play()) == VALUES
+
+
+def test_what_a_cancelled_poll_would_have_raised_is_raised_by_the_next(pond) -> None:
+    topic = pond.topic(1)
+
+    def refuse(partitions: object) -> None:
+        raise ValueError("no room")
+
+    async def play() -> None:
+        async with AsyncConsumer(pond.group(), [topic], bootstrap=pond.bootstrap, on_assigned=refuse) as consumer:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(consumer.poll(timeout_s=8), 0.01)
+            with pytest.raises(ValueError, match="no room"):
+                await consumer.poll(timeout_s=8)
+
+    asyncio.run(play())

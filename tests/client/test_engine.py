@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import threading
 import time
@@ -21,6 +20,7 @@ from millpond.base.ids import TopicPartition
 from millpond.client.dead_letters import read_dead_letter
 from millpond.client.runners import Threads
 from support.node import eventually
+from support.seeds import dice
 
 VALUES = [b"%d" % n for n in range(60)]
 IDLE_S = 0.4
@@ -451,7 +451,7 @@ def test_the_largest_record_fits_into_the_dead_letters_with_all_that_is_added(po
     limit = 3_000_000
     admin = AdminClient({"bootstrap.servers": pond.bootstrap})
     admin.create_topics([NewTopic(topic, 1, config={"max.message.bytes": str(limit)})])[topic].result(10)
-    values = [os.urandom(size) for size in (999_900, limit - 200)]
+    values = [dice(1).randbytes(size) for size in (999_900, limit - 200)]
     with Producer(pond.bootstrap, settings={"message.max.bytes": 10_000_000}) as producer:
         for value in values:
             producer.send(topic, value).result(10)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from millpond import Consumer, Fenced, Message, Send, SendFailed, Worker
 from millpond.base.ids import TopicPartition
 from support.node import eventually
+from support.seeds import dice
 
 VALUES = [b"%d" % n for n in range(50)]
 
@@ -82,7 +81,7 @@ def test_a_record_nobody_can_send_stops_the_worker_before_it(pond) -> None:
     topic, out, group = pond.topic(1), pond.topic(1), pond.group()
     pond.fill(topic, [b"1", b"2"])
     worker = Worker(
-        lambda message: Send(out, os.urandom(3_000_000) if message.value == b"2" else b"x"),
+        lambda message: Send(out, dice(1).randbytes(3_000_000) if message.value == b"2" else b"x"),
         topic,
         group=group,
         delivery="exactly_once",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, Unpack
@@ -25,6 +25,8 @@ class AsyncConsumer:
         self._consumer = Consumer(group, topics, **options)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="millpond-consumer")
         self._closed = False
+        self._failure: BaseException | None = None
+        """What a call raised whose caller was cancelled; it is for the next who asks."""
 
     async def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Message]:
         return await self._records(partial(self._consumer.poll, max_records, timeout_s))
@@ -98,13 +100,24 @@ class AsyncConsumer:
 
     async def _records(self, call: Callable[[], list[Message]]) -> list[Message]:
         """Records for whoever awaits them; when that is cancelled meanwhile, they are for the next who asks."""
-        taking = self._thread.submit(call)
+        taking = self._thread.submit(self._heard, call)
         try:
             return await asyncio.shield(asyncio.wrap_future(taking))
         except asyncio.CancelledError:
             if not taking.cancel() and not self._closed:
-                self._thread.submit(lambda: self._consumer.put_back(taking.result()))
+                self._thread.submit(self._give_back, taking)
             raise
+
+    def _heard(self, call: Callable[[], list[Message]]) -> list[Message]:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        return call()
+
+    def _give_back(self, taking: Future[list[Message]]) -> None:
+        self._failure = taking.exception()
+        if self._failure is None:
+            self._consumer.put_back(taking.result())
 
     async def _run(self, call: Callable[..., T], *given: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *given))
