@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import socket
@@ -40,15 +41,18 @@ def round_trips(node, raw):
 def open_connections(port, count):
     """Connections that have said what every client says first, and have been answered."""
     greeting = frame(m.ApiVersionsRequest(), 0, 1)
-    held = []
-    for number in range(count):
-        # Clients leave by many doors: one address has too few ports for a large limit.
-        address = ("127.0.0.1", 0) if number % 2 else ("127.0.0.2", 0)
-        held.append(socket.create_connection((HOST, port), timeout=20, source_address=address))
-        held[-1].sendall(greeting)
-    for connection in held:
-        assert connection.recv(65536)
-    return held
+    with contextlib.ExitStack() as held:
+        connections = []
+        for number in range(count):
+            # Clients leave by many doors: one address has too few ports for a large limit.
+            address = ("127.0.0.1", 0) if number % 2 else ("127.0.0.2", 0)
+            connection = socket.create_connection((HOST, port), timeout=20, source_address=address)
+            connections.append(held.enter_context(connection))
+            connection.sendall(greeting)
+        for connection in connections:
+            assert connection.recv(65536)
+        held.pop_all()
+    return connections
 
 
 @pytest.mark.slow

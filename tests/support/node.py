@@ -76,7 +76,10 @@ class Node:
         process = self._process
         assert process is not None
         assert process.stdout is not None
-        readable, _, _ = select.select([process.stdout], [], [], START_SECONDS_MAX)
+        # Not `select`: a test may hold more descriptors than it knows.
+        waiting = select.poll()
+        waiting.register(process.stdout, select.POLLIN)
+        readable = waiting.poll(START_SECONDS_MAX * 1000)
         if not readable or process.stdout.readline() != b"ready\n":
             code = process.poll()
             self.kill9()

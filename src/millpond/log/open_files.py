@@ -14,6 +14,13 @@ from millpond.base.ports import Disk, File
 
 COUNT_MIN = 16
 COUNT_MAX = 1 << 16
+FILES_ENOUGH = 4096
+"""With so many open files a node of a few thousand partitions seldom opens one again."""
+
+
+def share_for_files(descriptors: int) -> int:
+    """Half of a few, so that a node with a low limit can write at all; less than half of many."""
+    return min(descriptors // 2, max(descriptors // 3, FILES_ENOUGH))
 
 
 class TooManyOpen(OSError):
@@ -36,8 +43,8 @@ class OpenFiles:
 
     @classmethod
     def of_process(cls, disk: Disk) -> OpenFiles:
-        """Half of what the process may open: the other half is for connections."""
-        return cls(disk, min(max(disk.files_max() // 2, COUNT_MIN), COUNT_MAX))
+        """Their share of what the process may open: the rest is for connections."""
+        return cls(disk, min(max(share_for_files(disk.files_max()), COUNT_MIN), COUNT_MAX))
 
     def __len__(self) -> int:
         return len(self._unpinned) + self.pinned_count

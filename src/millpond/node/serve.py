@@ -18,6 +18,7 @@ from millpond.broker.dispatch import UnservedRequest
 from millpond.broker.housekeeping import Journal
 from millpond.broker.replies import UnwritableReply
 from millpond.config.node import MAX_CONNECTIONS, MAX_PARTITIONS, NETWORK_SENDFILE
+from millpond.log.open_files import share_for_files
 from millpond.node.bugs import leave, watch_for_bugs
 from millpond.node.clock import LoopClock
 from millpond.node.disk import RealDisk
@@ -135,13 +136,13 @@ def _raise_descriptor_limit() -> int:
 
 
 def fitted(settings: Settings, descriptors: int, journal: Journal) -> Settings:
-    """The settings with limits that so many descriptors can bear: half are for files, half for connections."""
+    """The settings with limits that so many descriptors can bear: some are for files, the rest for connections."""
     if descriptors == resource.RLIM_INFINITY:
         return settings
-    half = descriptors // 2
+    files = share_for_files(descriptors)
     borne = {
-        MAX_CONNECTIONS: max(half - DESCRIPTORS_RESERVED, 1),
-        MAX_PARTITIONS: half * PARTITIONS_PER_FILE,
+        MAX_CONNECTIONS: max(descriptors - files - DESCRIPTORS_RESERVED, 1),
+        MAX_PARTITIONS: files * PARTITIONS_PER_FILE,
     }
     lowered = {setting.name: most for setting, most in borne.items() if settings[setting] > most}
     if not lowered:
