@@ -179,6 +179,19 @@ def test_a_clock_that_starts_in_1970_deletes_nothing_when_it_is_set(make_pond):
     assert all(true_ms <= moment <= now_ms for moment in moments), "put in terms of the true time"
 
 
+def test_a_clock_that_is_set_right_makes_no_producer_unknown(make_pond):
+    behind_ms = 8 * DAY_MS
+    pond = make_pond(limits=replace(LIMITS, producer_id_expiration_ms=DAY_MS), now_ms=0)
+    store, log = pond.open()
+    store.retention_now(0, 0)
+    pond.append(log, b"first", producer_id=7, producer_epoch=0, base_sequence=0)
+    for passed in range(0, 3 * SETTLE_MS, 60_000):
+        log.expire_producers(store.retention_now(behind_ms + passed, passed))
+    assert 7 in log.producers.entries
+    log.expire_producers(behind_ms + 2 * DAY_MS)
+    assert 7 not in log.producers.entries, "who is silent for so long is forgotten all the same"
+
+
 def test_a_file_that_cannot_be_read_does_not_keep_a_checkpoint_from_being_written(make_pond):
     """It raised on the loop, where an error ends the process: at every start anew."""
     pond = make_pond(limits=LIMITS)

@@ -135,6 +135,8 @@ class Broker:
 
     def start(self) -> None:
         """Recover, then listen. OSError when the folder or the address cannot be had."""
+        # From the first moment on: a clock that is set right soon after a start is a leap like any other.
+        self.store.retention_now(self.clock.wall_ms(), self.clock.monotonic_ms())
         report = self.store.open(self.clock.wall_ms())
         for name, reason in report.failed.items():
             self.journal("partition cannot be opened", partition=name.folder, reason=reason)

@@ -363,6 +363,13 @@ class ProducerStates:
         """The epoch of every producer that only a marker knows: compaction keeps that marker's batch."""
         return {producer_id: entry.epoch for producer_id, entry in self.entries.items() if not entry.spans}
 
+    def move_times(self, leap_ms: int, now_ms: int) -> None:
+        """The clock leapt: nobody has been silent for that long. Nothing was active in the future, though."""
+        for entry in self.entries.values():
+            entry.active_ms = min(entry.active_ms + max(leap_ms, 0), now_ms)
+        for known in self._verifications.values():
+            known.made_ms = min(known.made_ms + max(leap_ms, 0), now_ms)
+
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
         """Forget producers that have been silent for so long; an open transaction keeps its producer."""
         gone = [

@@ -249,6 +249,7 @@ class LogStore:
         if leap_ms:
             for log in self.logs.values():
                 move_append_times(log.segments, leap_ms, now_ms)
+                log.producers.move_times(leap_ms, now_ms)
         return now_ms
 
     # Checkpoints

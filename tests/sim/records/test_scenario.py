@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from millpond.sim.records.plan import FAULTS, make_plan
@@ -45,3 +47,9 @@ def test_a_run_counts_what_it_did() -> None:
     assert outcome.records["acknowledged"] > 0
     assert outcome.records["open"] == 0
     assert outcome.disk_operations > 0
+
+
+def test_a_clock_that_is_set_right_soon_after_a_start_makes_no_producer_unknown() -> None:
+    """It booted eight days behind: what it had replayed seemed silent for as long, and a retry was written twice."""
+    outcome = Scenario(1019, replace(make_plan(1019), admin_operations=4)).run()
+    assert outcome.violations == []
