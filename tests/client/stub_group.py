@@ -256,6 +256,10 @@ class StubProducer:
 
     def init_transactions(self, timeout: float) -> None: ...
 
+    def poll(self, timeout: float) -> int:
+        """Nothing is ever refused, so there is nothing to report."""
+        return 0
+
     def begin_transaction(self) -> None:
         self.open, self.offsets = [], []
 

@@ -68,11 +68,16 @@ def test_a_handler_that_never_returns_is_left_behind(pond) -> None:
         began.set()
         gate.wait(30)
 
+    before = set(threading.enumerate())
     running = Worker(stuck, topic, group=group, stop_timeout_s=0.2).start(pond.bootstrap)
     assert began.wait(10)
     with pytest.raises(Timeout):
         running.stop(0.01)
-    assert eventually(lambda: not any(t.name.startswith("millpond-worker") for t in threading.enumerate()), 10)
+
+    def is_left() -> bool:
+        return not any(each.name.startswith("millpond-worker") for each in set(threading.enumerate()) - before)
+
+    assert eventually(is_left, 10)
     gate.set()
     seen: list[bytes | None] = []
     Worker(lambda message: seen.append(message.value), topic, group=group).run(pond.bootstrap, until_idle_s=0.3)
@@ -117,7 +122,7 @@ def test_sigterm_ends_several_workers(pond) -> None:
     topic = pond.topic(1)
     script = (
         "from millpond import Worker, run_workers\n"
-        "def show(text: str) -> None: print(text)\n"
+        "def show(text: str) -> None: print(text + chr(10), end='')\n"
         f"both = [Worker(show, {topic!r}, group=group) for group in 'ab']\n"
         f"run_workers(*both, bootstrap={pond.bootstrap!r})\n"
         "print('ended', flush=True)"

@@ -169,4 +169,5 @@ def test_descriptors_are_given_back(scene: Scene) -> None:
         assert scene.run_until(lambda: scene.served[-1].is_closed)
     listener.close()
     scene.run_until(lambda: False, seconds=0.01)
-    assert len(os.listdir("/dev/fd")) == before
+    # Fewer, when the interpreter has just closed what an earlier test left to it.
+    assert len(os.listdir("/dev/fd")) <= before

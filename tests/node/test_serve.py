@@ -96,6 +96,20 @@ def test_a_signal_ends_it_cleanly(child: Child, number: signal.Signals, tmp_path
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
+def test_who_stops_it_as_soon_as_it_is_ready_gets_a_clean_end(tmp_path: Path) -> None:
+    """Nobody handled signals between the word that it is ready and the loop: it died on the spot."""
+    program = PROGRAM.replace("print(broker.address[1], flush=True)", "os.kill(os.getpid(), 15)")
+    run = subprocess.run(
+        [sys.executable, "-c", "import os" + program, str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
 def test_a_client_that_breaks_the_protocol_is_told_of_in_the_journal(child: Child) -> None:
     with socket.create_connection(("127.0.0.1", child.port), timeout=10) as link:
         link.sendall(b"GET / HTTP/1.1\r\n\r\n")

@@ -73,8 +73,6 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
         for tell in notes:
             tell()
         _calm_the_collector()
-        on_ready(broker)
-        LoopDelay(world.clock, journal).start()
         asked: list[int] = []
 
         def take_signals() -> None:
@@ -84,8 +82,11 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
                 broker.drain(loop.stop)
 
         for number in SIGNALS:
-            # Noted until the loop runs: it would forget one, or be torn by one that raises in its first step.
+            # Noted until the loop runs: it would forget one, or be torn by one that raises in its first step. And
+            # before anybody hears that the node is ready: whoever stops it right then means a clean end.
             signal.signal(number, lambda number, _: asked.append(number))
+        on_ready(broker)
+        LoopDelay(world.clock, journal).start()
         loop.call_soon(take_signals)
         loop.run_forever()
     finally:
