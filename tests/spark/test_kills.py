@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from support.node import Node
+from support.patience import with_time
 from support.spark_kills import Plan, run
 
 pytest.importorskip("pyspark")
 
 
-@pytest.mark.slow
+@with_time
 @pytest.mark.timeout(600)
 def test_every_row_is_there_once_after_kills(make_node: Callable[..., Node], tmp_path: Path) -> None:
     plan = Plan(records=3_000, driver_kills=1, worker_kills=1, node_kills=1)
