@@ -156,7 +156,7 @@ def test_one_side_speaks_tls_and_the_other_does_not(
 ) -> None:
     behind_tls = behind_door(server_context(certificates.server))
     with pytest.raises(ClientError, match=r"closed the connection before its first answer.*check security.protocol"):
-        create_topic({**behind_tls, "default.api.timeout.ms": "500"}, "kept")
+        create_topic({**behind_tls, "default.api.timeout.ms": "3000"}, "kept")
     in_the_clear = {"bootstrap.servers": make_node().bootstrap, "security.protocol": "SSL"}
     with pytest.raises(ClientError, match="TLS"):
         create_topic({**in_the_clear, "ssl.ca.location": str(certificates.authority)}, "kept")
