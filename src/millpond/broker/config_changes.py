@@ -28,7 +28,7 @@ def commit_changes(
     """`settled` is what needed no commit."""
 
     def answer(verdicts: Verdicts) -> m.AlterConfigsResponse | m.IncrementalAlterConfigsResponse:
-        found = [
+        results = [
             response.AlterConfigsResourceResponse(
                 resource_type=each.resource.type,
                 resource_name=each.resource.name,
@@ -37,7 +37,7 @@ def commit_changes(
             )
             for each in (*settled, *verdicts)
         ]
-        return response(responses=found)  # type: ignore[arg-type]
+        return response(responses=results)  # type: ignore[arg-type]
 
     return (
         broker.controller.submit(decide)

@@ -152,9 +152,9 @@ class Controller:
                     self._replay((record,))
 
     def _check_identity(self) -> None:
-        wanted, found = self._settings[CLUSTER_ID], self.image.cluster_id
-        if wanted and found and wanted != found:
-            raise CannotStart(f"the data folder belongs to cluster {found}, not to {wanted}")
+        wanted, recorded = self._settings[CLUSTER_ID], self.image.cluster_id
+        if wanted and recorded and wanted != recorded:
+            raise CannotStart(f"the data folder belongs to cluster {recorded}, not to {wanted}")
         if self.image.brokers and self.node_id not in self.image.brokers:
             owner = next(iter(self.image.brokers))
             raise CannotStart(f"the data folder belongs to node {owner}, not to node {self.node_id}")

@@ -171,13 +171,13 @@ class AbortedIndex:
             data = self._disk.read(self.path)
         except FileNotFoundError:
             return []
-        found: list[Aborted] = []
+        entries: list[Aborted] = []
         for version, *fields in _ENTRY.iter_unpack(data[: len(data) - len(data) % _ENTRY.size]):
             entry = Aborted(*fields)
-            if version != _VERSION or (found and entry.last_offset <= found[-1].last_offset):
+            if version != _VERSION or (entries and entry.last_offset <= entries[-1].last_offset):
                 break
-            found.append(entry)
-        return found
+            entries.append(entry)
+        return entries
 
     def is_plausible(self, base_offset: int, next_offset: int) -> bool:
         """Whole entries, all of them inside the segment."""
@@ -185,10 +185,10 @@ class AbortedIndex:
             size = self._disk.size(self.path)
         except FileNotFoundError:
             return True
-        found = self._read()
-        if len(found) * _ENTRY.size != size:
+        entries = self._read()
+        if len(entries) * _ENTRY.size != size:
             return False
-        return not found or (found[0].last_offset >= base_offset and found[-1].last_offset < next_offset)
+        return not entries or (entries[0].last_offset >= base_offset and entries[-1].last_offset < next_offset)
 
     def close(self) -> None:
         """Let the file go; a sealed index opens it again when asked."""
@@ -206,11 +206,11 @@ def between(indexes: Iterable[AbortedIndex], from_offset: int, upper_offset: int
     `indexes` are those of the segment that holds `from_offset` and of all that follow it: a marker may stand far
     behind the records.
     """
-    found: list[Aborted] = []
+    aborted: list[Aborted] = []
     for index in indexes:
         for entry in index.from_offset(from_offset):
             if entry.first_offset < upper_offset:
-                found.append(entry)
+                aborted.append(entry)
             if entry.stable_offset >= upper_offset:
-                return found
-    return found
+                return aborted
+    return aborted

@@ -61,18 +61,18 @@ def checked_headers(batches: Buffer, limits: LogLimits, now_ms: int) -> Sequence
 
 def trusted_headers(batches: Buffer) -> Sequence[BatchHeader]:
     """The headers of batches from a leader or from the broker itself: whole, but free to hold anything."""
-    found = []
+    headers = []
     position, end = 0, len(batches)
     try:
         while position < end:
             header = check_batch(batches, position, end, compacted=True)
             position += header.size
-            found.append(header)
+            headers.append(header)
     except CorruptBatch as fault:
         raise Refused(ErrorCode.CORRUPT_MESSAGE, str(fault)) from None
-    if not found:
+    if not headers:
         raise Refused(ErrorCode.CORRUPT_MESSAGE, "there is no batch to append")
-    return found
+    return headers
 
 
 def stamped_headers(batches: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> Sequence[BatchHeader]:

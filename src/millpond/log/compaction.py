@@ -245,8 +245,8 @@ class CompactionPlan:
     def _remove_old_snapshots(self) -> None:
         """A snapshot may know a transaction as open whose marker is gone: nobody would ever end it."""
         for name in self.disk.list(self.folder):
-            found = read_offset_name(name)
-            if found and found[1] == SNAPSHOT and found[0] < self.sources[-1].next_offset:
+            parts = read_offset_name(name)
+            if parts and parts[1] == SNAPSHOT and parts[0] < self.sources[-1].next_offset:
                 self.disk.remove(f"{self.folder}/{name}")
 
 
@@ -433,11 +433,11 @@ class Compaction:
 
 def _cleanable(segments: Segments, lag_ms: int, now_ms: int, upper_offset: int) -> list[Segment]:
     """Sealed segments from the start on that hold nothing uncommitted, undecided or too young."""
-    found = []
+    cleanable = []
     for segment in segments[:-1]:
         if segment.next_offset > upper_offset:
             break
         if lag_ms and now_ms - max(segment.max_timestamp, segment.appended_ms) < lag_ms:
             break
-        found.append(segment)
-    return found
+        cleanable.append(segment)
+    return cleanable

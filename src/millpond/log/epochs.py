@@ -40,21 +40,21 @@ class LeaderEpochs:
             return NO_EPOCH, -1
         if epoch == self.latest:
             return epoch, log_end
-        found = epoch
+        largest = epoch
         for known, start in self.entries:
             if known > epoch:
-                return found, start
-            found = known
+                return largest, start
+            largest = known
         raise AssertionError("an epoch below the latest has a later one")
 
     def of(self, offset: int) -> int:
         """The epoch in which the record at `offset` was written; -1 if unknown."""
-        found = NO_EPOCH
+        latest = NO_EPOCH
         for epoch, start in self.entries:
             if start > offset:
                 break
-            found = epoch
-        return found
+            latest = epoch
+        return latest
 
     def cut_end(self, end: int) -> bool:
         """Forget what begins at or after `end`; True if anything was forgotten."""

@@ -38,8 +38,8 @@ def rewrite(disk: Disk, folder: str, names: Sequence[str], recovery_point: int) 
 
     OSError leaves the mark in the folder: the next opening does it again.
     """
-    found = (read_offset_name(name) for name in names)
-    bases = sorted(entry[0] for entry in found if entry and entry[1] == LOG)
+    files = (read_offset_name(name) for name in names)
+    bases = sorted(entry[0] for entry in files if entry and entry[1] == LOG)
     for base, following in zip_longest(bases, bases[1:]):
         if following is None or following >= recovery_point:
             _copy(disk, f"{folder}/{offset_name(base, LOG)}")

@@ -55,7 +55,7 @@ def _finish_swap(disk: Disk, folder: str, base: int, names: list[str]) -> None:
             end = header.next_offset
     finally:
         file.close()
-    replaced = sorted({found[0] for name in names if (found := read_offset_name(name)) and base < found[0] < end})
+    replaced = sorted({parts[0] for name in names if (parts := read_offset_name(name)) and base < parts[0] < end})
     for other in replaced:
         for suffix in SEGMENT_SUFFIXES:
             _remove_if_there(disk, f"{folder}/{offset_name(other, suffix)}")

@@ -26,7 +26,7 @@ UNPACKED_BATCHES_MAX = 16
 _TIME_END = 1 << 63
 
 
-class Found(NamedTuple):
+class TimedOffset(NamedTuple):
     timestamp: int
     offset: int
     leader_epoch: int
@@ -52,7 +52,7 @@ class TimeLookup:
         self._upper_offset = upper_offset
         self._timestamp = timestamp
         self._unpacked = 0
-        self._found: Found | None = None
+        self._result: TimedOffset | None = None
         self._fault: Refused | None = None
         self._learned: dict[Segment, tuple[int, int]] = {}
         self._views = [self._view(each) for each in segments if each.next_offset > start_offset and each.size]
@@ -67,7 +67,7 @@ class TimeLookup:
     def run(self) -> None:
         """Read what must be read. What goes wrong is kept for `finish`."""
         try:
-            self._found = self._search()
+            self._result = self._search()
         except OSError as fault:
             code = ErrorCode.CORRUPT_MESSAGE if isinstance(fault, Damaged) else ErrorCode.KAFKA_STORAGE_ERROR
             self._fault = Refused(code, str(fault))
@@ -76,7 +76,7 @@ class TimeLookup:
         except Refused as refusal:
             self._fault = refusal
 
-    def _search(self) -> Found | None:
+    def _search(self) -> TimedOffset | None:
         """The first record whose timestamp is not older, below the upper offset."""
         for view in self._views:
             if view.origin.base_offset >= self._upper_offset:
@@ -89,18 +89,18 @@ class TimeLookup:
                 for position, header in segment.batches_from_timestamp(
                     self._timestamp, self._start_offset, view.position
                 ):
-                    found = self._first_in(segment, position, header)
-                    if found is not None:
-                        return found if found.offset < self._upper_offset else None
+                    first = self._first_in(segment, position, header)
+                    if first is not None:
+                        return first if first.offset < self._upper_offset else None
         return None
 
-    def finish(self) -> Found | None:
+    def finish(self) -> TimedOffset | None:
         """The answer; Refused if there is none. Ask `is_stale` before."""
         for segment, known in self._learned.items():
             segment.learn_max_timestamp(*known)
         if self._fault is not None:
             raise self._fault
-        return self._found
+        return self._result
 
     def is_stale(self, segments: Sequence[Segment]) -> bool:
         """Whether files were exchanged or cut while they were read: then it has to be done again."""
@@ -123,17 +123,17 @@ class TimeLookup:
         self._learned[view.origin] = segment.max_timestamp, segment.max_timestamp_offset
         return segment.max_timestamp
 
-    def _first_in(self, segment: Segment, position: int, header: BatchHeader) -> Found | None:
+    def _first_in(self, segment: Segment, position: int, header: BatchHeader) -> TimedOffset | None:
         """The first record of the batch that is not older than the time asked for."""
         if not header.record_count:
             # Compaction may have emptied a batch without changing what its header says of times.
             return None
         first_ms = header.max_timestamp if header.is_append_time else header.base_timestamp
         if _is_whole(header) and header.base_offset >= self._start_offset and first_ms >= self._timestamp:
-            return Found(first_ms, header.base_offset, header.leader_epoch)
+            return TimedOffset(first_ms, header.base_offset, header.leader_epoch)
         for offset, timestamp in self._times(segment, position, header):
             if timestamp >= self._timestamp and offset >= self._start_offset:
-                return Found(timestamp, offset, header.leader_epoch)
+                return TimedOffset(timestamp, offset, header.leader_epoch)
         return None
 
     def _times(self, segment: Segment, position: int, header: BatchHeader) -> list[tuple[int, int]]:
@@ -168,7 +168,7 @@ class LatestLookup(TimeLookup):
         known = segment.known_max_timestamp
         return None if known is None else segment.position_before_time(known, self._start_offset)
 
-    def _search(self) -> Found | None:
+    def _search(self) -> TimedOffset | None:
         times: dict[Segment, int] = {}
         for view in self._views:
             if view.max_timestamp is not None:
@@ -176,21 +176,21 @@ class LatestLookup(TimeLookup):
                 continue
             with self._opened(view) as segment:
                 times[view.origin] = self._max_timestamp(view, segment)
-        best: Found | None = None
+        best: TimedOffset | None = None
         for view in sorted(self._views, key=lambda view: -times[view.origin]):
             if best is not None and times[view.origin] < best.timestamp:
                 break
             with self._opened(view) as segment:
-                found = self._latest_in(segment, times[view.origin], view.position)
-            best = _later(best, found)
+                latest = self._latest_in(segment, times[view.origin], view.position)
+            best = _later(best, latest)
         return best
 
-    def _latest_in(self, segment: Segment, max_timestamp: int, position: int | None) -> Found | None:
+    def _latest_in(self, segment: Segment, max_timestamp: int, position: int | None) -> TimedOffset | None:
         # The first batch that promises the largest time of all mostly keeps that promise.
         for at, header in segment.batches_from_timestamp(max_timestamp, self._start_offset, position):
-            found = self._latest_of(segment, at, header)
-            if found is not None and found.timestamp == max_timestamp:
-                return found
+            latest = self._latest_of(segment, at, header)
+            if latest is not None and latest.timestamp == max_timestamp:
+                return latest
             break
         # The record that had it was deleted from the front or compacted away: by headers, until none promises more.
         promises = (
@@ -198,19 +198,19 @@ class LatestLookup(TimeLookup):
             for at, header in segment.batches_from(self._start_offset, position=0)
             if header.record_count and header.max_timestamp > NO_TIMESTAMP
         )
-        best: Found | None = None
+        best: TimedOffset | None = None
         for promised, below, header in nlargest(UNPACKED_BATCHES_MAX - 1, promises):
             if best is not None and promised < best.timestamp:
                 break
             best = _later(best, self._latest_of(segment, -below, header))
         return best
 
-    def _latest_of(self, segment: Segment, position: int, header: BatchHeader) -> Found | None:
+    def _latest_of(self, segment: Segment, position: int, header: BatchHeader) -> TimedOffset | None:
         """The first record of the batch with its largest timestamp."""
         if not header.record_count:
             return None
         if header.record_count == 1 and _is_whole(header) and header.base_offset >= self._start_offset:
-            return Found(header.max_timestamp, header.base_offset, header.leader_epoch)
+            return TimedOffset(header.max_timestamp, header.base_offset, header.leader_epoch)
         live = [
             (timestamp, -offset)
             for offset, timestamp in self._times(segment, position, header)
@@ -219,7 +219,7 @@ class LatestLookup(TimeLookup):
         if not live:
             return None
         timestamp, below = max(live)
-        return Found(timestamp, -below, header.leader_epoch) if timestamp > NO_TIMESTAMP else None
+        return TimedOffset(timestamp, -below, header.leader_epoch) if timestamp > NO_TIMESTAMP else None
 
 
 def _is_whole(header: BatchHeader) -> bool:
@@ -227,8 +227,8 @@ def _is_whole(header: BatchHeader) -> bool:
     return header.record_count == header.last_offset_delta + 1 and header.delete_horizon_ms is None
 
 
-def _later(one: Found | None, other: Found | None) -> Found | None:
+def _later(one: TimedOffset | None, other: TimedOffset | None) -> TimedOffset | None:
     """The one with the larger timestamp, the first if both have it."""
     if one is None or other is None:
         return one or other
-    return max(one, other, key=lambda found: (found.timestamp, -found.offset))
+    return max(one, other, key=lambda each: (each.timestamp, -each.offset))

@@ -21,7 +21,7 @@ from millpond.log.compaction import Compaction, CompactionPlan
 from millpond.log.durability import Durability, SyncTicket, run_tickets
 from millpond.log.epochs import LeaderEpochs
 from millpond.log.limits import LogLimits
-from millpond.log.lookup import Found, LatestLookup, TimeLookup
+from millpond.log.lookup import LatestLookup, TimedOffset, TimeLookup
 from millpond.log.markers import Marker, encode_marker, read_marker
 from millpond.log.names import EPOCHS_FILE, METADATA_FILE
 from millpond.log.open_files import OpenFiles, TooManyOpen
@@ -328,23 +328,23 @@ class PartitionLog:
         """
         result = LogRanges([], offset)
         try:
-            found = self.read(offset, max_bytes, upper_offset=upper_offset, min_one=min_one)
+            part = self.read(offset, max_bytes, upper_offset=upper_offset, min_one=min_one)
         except Refused as refusal:
             if isinstance(refusal.__cause__, TooManyOpen):
                 # Others are being sent from all of them. What waits here comes with the next fetch.
                 return result
             raise
-        while found.range is not None:
-            result = LogRanges([*result.ranges, found.range], found.upper_offset)
-            max_bytes -= found.range.length
-            this, *following = self.segments.from_offset(found.first_offset)[:2]
-            is_cut = found.range.position + found.range.length < this.size
+        while part.range is not None:
+            result = LogRanges([*result.ranges, part.range], part.upper_offset)
+            max_bytes -= part.range.length
+            this, *following = self.segments.from_offset(part.first_offset)[:2]
+            is_cut = part.range.position + part.range.length < this.size
             if is_cut or max_bytes <= 0 or not following or len(result.ranges) == RANGES_MAX:
                 break
             if upper_offset is not None and following[0].base_offset >= upper_offset:
                 break
             try:
-                found = self.read(following[0].base_offset, max_bytes, upper_offset=upper_offset, min_one=False)
+                part = self.read(following[0].base_offset, max_bytes, upper_offset=upper_offset, min_one=False)
             except Refused:
                 # What was found so far is retained, and good; the next fetch begins where this is.
                 break
@@ -377,10 +377,10 @@ class PartitionLog:
         """(producer id, first offset) of every aborted transaction in this range, ordered by where it ended."""
         indexes = (segment.aborted for segment in self.segments.from_offset(from_offset))
         try:
-            found = aborted_transactions.between(indexes, from_offset, upper_offset)
+            aborted = aborted_transactions.between(indexes, from_offset, upper_offset)
         except OSError as fault:
             raise self._unreadable(fault) from fault
-        return [(entry.producer_id, entry.first_offset) for entry in found]
+        return [(entry.producer_id, entry.first_offset) for entry in aborted]
 
     def verification(self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int) -> Verification | None:
         """To be had before the coordinator is asked whether this partition is in the producer's transaction.
@@ -563,13 +563,13 @@ class PartitionLog:
         upper = self.end_offset if upper_offset is None else upper_offset
         return TimeLookup(self.segments.list, self.start_offset, upper, timestamp)
 
-    def find_by_timestamp(self, timestamp: int | None, upper_offset: int | None = None) -> Found | None:
+    def find_by_timestamp(self, timestamp: int | None, upper_offset: int | None = None) -> TimedOffset | None:
         """The answer of such a look-up, at once. Waits for the disk."""
         lookup = self.time_lookup(timestamp, upper_offset)
         lookup.run()
         return lookup.finish()
 
-    def max_timestamp(self) -> Found | None:
+    def max_timestamp(self) -> TimedOffset | None:
         """The first record with the largest timestamp. Waits for the disk."""
         return self.find_by_timestamp(None)
 

@@ -111,8 +111,8 @@ class _Opener:
             if segment.base_offset in self.rebuild:
                 snapshots.drop_below(segment.next_offset)
         epochs, epochs_known = self._epochs(end)
-        found = snapshots.newest(min(end, self.ends_from))
-        replay_from, producers = found or (segments[0].base_offset, ProducerStates())
+        snapshot = snapshots.newest(min(end, self.ends_from))
+        replay_from, producers = snapshot or (segments[0].base_offset, ProducerStates())
         self._recall(producers, segments, replay_from)
         log = PartitionLog(
             self.files,
@@ -161,8 +161,8 @@ class _Opener:
         producers.recall(walked, self.opening.now_ms)
 
     def _segments(self) -> list[Segment]:
-        found = (read_offset_name(name) for name in self.names)
-        bases = sorted(entry[0] for entry in found if entry and entry[1] == LOG)
+        files = (read_offset_name(name) for name in self.names)
+        bases = sorted(entry[0] for entry in files if entry and entry[1] == LOG)
         if not bases:
             # Better an offset that was never used than one that was used before.
             base = max(self.opening.start_offset, self.opening.recovery_point)

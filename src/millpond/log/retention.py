@@ -35,15 +35,15 @@ def expired_segments(
     Nothing at or above `upper_offset` (what is not committed yet) and nothing that a compaction is reading.
     """
     left_bytes = segments.size_bytes
-    found: list[Segment] = []
+    expired: list[Segment] = []
     for segment in segments:
         if not segment.size or segment.next_offset > upper_offset or segment.base_offset in held:
             break
         left_bytes -= segment.size
         if not (segment.next_offset <= start_offset or _is_past_retention(segment, limits, left_bytes, now_ms)):
             break
-        found.append(segment)
-    return found
+        expired.append(segment)
+    return expired
 
 
 def _is_past_retention(segment: Segment, limits: LogLimits, left_bytes: int, now_ms: int) -> bool:

@@ -76,8 +76,8 @@ class Snapshots:
     def __init__(self, disk: Disk, folder: str, names: list[str]) -> None:
         self._disk = disk
         self._folder = folder
-        found = [read_offset_name(name) for name in names]
-        self.offsets: list[int] = sorted(entry[0] for entry in found if entry and entry[1] == SNAPSHOT)
+        files = [read_offset_name(name) for name in names]
+        self.offsets: list[int] = sorted(entry[0] for entry in files if entry and entry[1] == SNAPSHOT)
 
     def write(self, offset: int, states: ProducerStates) -> None:
         """Note the state before `offset`."""

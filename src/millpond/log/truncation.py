@@ -89,8 +89,8 @@ class Truncation:
 
     def _replayed(self, snapshots: Snapshots, segments: list[Segment]) -> ProducerStates:
         """The producers' states as the newest snapshot and the log after it tell them."""
-        found = snapshots.newest(segments[-1].next_offset)
-        start, states = found or (segments[0].base_offset, ProducerStates())
+        snapshot = snapshots.newest(segments[-1].next_offset)
+        start, states = snapshot or (segments[0].base_offset, ProducerStates())
         for segment in segments:
             if not segment.size or segment.next_offset <= start:
                 continue

@@ -116,8 +116,8 @@ class Image:
         return self.config_of(Resource(ResourceType.TOPIC, name))
 
     def partition(self, topic: str, partition: int) -> Partition | None:
-        found = self.topics.get(topic)
-        return found.partitions[partition] if found and 0 <= partition < len(found.partitions) else None
+        named = self.topics.get(topic)
+        return named.partitions[partition] if named and 0 <= partition < len(named.partitions) else None
 
     def partitions_of(self, node_id: int) -> Iterator[tuple[Topic, int, Partition]]:
         """All partitions of which this node holds a replica."""

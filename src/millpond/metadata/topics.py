@@ -134,11 +134,11 @@ def decide_delete_topics(
     image: Image, layers: NodeLayers, refs: Sequence[TopicRef]
 ) -> Decision[tuple[DeletedTopic, ...]]:
     """One reply for each topic that the request names, be it by name or by id."""
-    found = [_find(image, ref) for ref in refs]
-    times_named = Counter(topic.id for topic in found if isinstance(topic, Topic))
+    topics = [_find(image, ref) for ref in refs]
+    times_named = Counter(topic.id for topic in topics if isinstance(topic, Topic))
     records: list[Record] = []
     replies: dict[TopicRef | UUID, DeletedTopic] = {}
-    for ref, topic in zip(refs, found, strict=True):
+    for ref, topic in zip(refs, topics, strict=True):
         if isinstance(topic, Refused):
             replies[ref] = DeletedTopic(ref.name, ref.topic_id, Verdict.of(topic))
         elif topic.is_internal:

@@ -77,7 +77,7 @@ class _Fetch:
         self._bytes_missing = 0
         self._wait_ms = min(request.max_wait_ms, broker.settings[FETCH_WAIT_MAX_MS])
         self._context = context
-        self._found: list[tuple[Wanted, m.FetchResponse.PartitionData, list[FileRange]]] = []
+        self._reads: list[tuple[Wanted, m.FetchResponse.PartitionData, list[FileRange]]] = []
         self._watched: dict[Partition, _Watched] = {}
         self._reply: Later[m.FetchResponse] = Later(self._unpark)
 
@@ -85,17 +85,17 @@ class _Fetch:
 
     def read(self, at_least_bytes: int) -> bool:
         """Read every partition. False, with nothing kept, when it came to fewer bytes and no error."""
-        found_bytes = 0
+        read_bytes = 0
         failed = False
         for wanted in self._context.wanted:
-            reply, found = self._read_one(wanted, self._bytes_max - found_bytes, first=found_bytes == 0)
-            for part in found:
-                found_bytes += part.length
+            reply, ranges = self._read_one(wanted, self._bytes_max - read_bytes, first=read_bytes == 0)
+            for part in ranges:
+                read_bytes += part.length
             if reply.error_code:
                 failed = True
-            self._found.append((wanted, reply, found))
-        self._bytes_missing = at_least_bytes - found_bytes
-        if found_bytes >= at_least_bytes or failed or not self._context.wanted:
+            self._reads.append((wanted, reply, ranges))
+        self._bytes_missing = at_least_bytes - read_bytes
+        if read_bytes >= at_least_bytes or failed or not self._context.wanted:
             return True
         self._watch()
         self._release()
@@ -109,20 +109,20 @@ class _Fetch:
         if partition is None:
             name, topic_id, _ = wanted.key
             return _failed(index, self._broker.absence(topic_id if self._by_id else name, index)), []
-        found: list[FileRange] = []
+        ranges: list[FileRange] = []
         try:
             partition.check_leader_epoch(wanted.leader_epoch)
             stable_offset = partition.last_stable_offset
-            found, upper_offset = partition.read(
+            ranges, upper_offset = partition.read(
                 wanted.fetch_offset,
                 min(wanted.bytes_max, max(bytes_left, 0)),
                 at_least_one_batch=first,
                 upper_offset=stable_offset if self._committed_only else None,
             )
-            aborted = self._aborted(partition, wanted.fetch_offset, upper_offset) if found else []
+            aborted = self._aborted(partition, wanted.fetch_offset, upper_offset) if ranges else []
         except Refused as refusal:
             # Which transactions were aborted may not be readable though the records are.
-            release_ranges(found)
+            release_ranges(ranges)
             return _failed(index, refusal.code, partition), []
         reply = m.FetchResponse.PartitionData(
             partition_index=index,
@@ -130,9 +130,9 @@ class _Fetch:
             last_stable_offset=stable_offset,
             log_start_offset=partition.log.start_offset,
             aborted_transactions=aborted if self._committed_only else None,
-            records=[*found],
+            records=[*ranges],
         )
-        return reply, found
+        return reply, ranges
 
     def _partition(self, wanted: Wanted) -> Partition | None:
         name, topic_id, index = wanted.key
@@ -151,20 +151,20 @@ class _Fetch:
         ]
 
     def _release(self) -> None:
-        for _, _, found in self._found:
-            release_ranges(found)
-        self._found = []
+        for _, _, ranges in self._reads:
+            release_ranges(ranges)
+        self._reads = []
 
     # Waiting.
 
     def _watch(self) -> None:
         """What was read is too little: wait for more of each partition."""
-        for wanted, _, found in self._found:
+        for wanted, _, ranges in self._reads:
             partition = self._partition(wanted)
             if partition is not None:
                 partition.watchers[self] = None
                 # One batch is read, however small the limit.
-                room = max(wanted.bytes_max, 1) - sum(part.length for part in found)
+                room = max(wanted.bytes_max, 1) - sum(part.length for part in ranges)
                 self._watched[partition] = _Watched(partition, max(room, 0))
 
     def park(self) -> Outcome:
@@ -192,7 +192,7 @@ class _Fetch:
 
     def _is_waiting(self) -> bool:
         """Not once something was found: while a worker warms it, the deadline may pass and partitions may grow."""
-        return not self._reply.ended and not self._found
+        return not self._reply.ended and not self._reads
 
     def _unpark(self) -> None:
         for partition in self._watched:
@@ -219,8 +219,8 @@ class _Fetch:
     def _cold_ranges(self) -> list[FileRange]:
         return [
             part
-            for _, _, found in self._found
-            for part in found
+            for _, _, ranges in self._reads
+            for part in ranges
             if not part.file.is_cached(part.position, part.length)
         ]
 
@@ -246,7 +246,7 @@ class _Fetch:
 
     def _response(self) -> m.FetchResponse:
         topics: dict[tuple[str, object], m.FetchResponse.FetchableTopicResponse] = {}
-        for wanted, reply, _ in self._found:
+        for wanted, reply, _ in self._reads:
             if not self._context.keep_in_reply(wanted, reply):
                 continue
             name, topic_id, _ = wanted.key
@@ -256,7 +256,7 @@ class _Fetch:
                     topic=name, topic_id=topic_id, partitions=[]
                 )
             topic.partitions.append(reply)
-        self._found = []
+        self._reads = []
         return m.FetchResponse(session_id=self._context.session_id, responses=list(topics.values()))
 
 

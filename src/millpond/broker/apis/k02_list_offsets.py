@@ -17,7 +17,7 @@ from millpond.broker.api import Api
 from millpond.broker.call import Call
 from millpond.broker.partitions import Partition
 from millpond.broker.replies import Outcome
-from millpond.log.lookup import TimeLookup
+from millpond.log.lookup import TimedOffset, TimeLookup
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -29,14 +29,7 @@ LEADER_EPOCH_FROM = 4
 LOOKUPS_AGAIN_MAX = 5
 """How often a look-up is made again because compaction exchanged the files under it."""
 
-
-class Found(NamedTuple):
-    timestamp: int
-    offset: int
-    leader_epoch: int
-
-
-NOTHING = Found(-1, -1, -1)
+NOTHING = TimedOffset(-1, -1, -1)
 
 
 class _Search(NamedTuple):
@@ -96,9 +89,9 @@ def _list_one(
         partition.check_leader_epoch(wanted.current_leader_epoch)
         match wanted.timestamp:
             case -1:
-                _fill(result, Found(-1, end, partition.leader_epoch))
+                _fill(result, TimedOffset(-1, end, partition.leader_epoch))
             case -2 | -4:
-                _fill(result, Found(-1, log.start_offset, log.epochs.of(log.start_offset)))
+                _fill(result, TimedOffset(-1, log.start_offset, log.epochs.of(log.start_offset)))
             case -5 | -6:
                 pass
             case asked:
@@ -128,17 +121,17 @@ def _finish(search: _Search, may_repeat: bool) -> _Search | None:
     try:
         if may_repeat and search.lookup.is_stale(log.segments):
             return search._replace(lookup=log.time_lookup(search.timestamp, search.end_offset))
-        found = search.lookup.finish()
+        match = search.lookup.finish()
     except Refused as refusal:
         search.result.error_code = refusal.code
         return None
-    if found is not None and found.offset < search.end_offset:
-        _fill(search.result, Found(*found))
+    if match is not None and match.offset < search.end_offset:
+        _fill(search.result, match)
     return None
 
 
-def _fill(result: m.ListOffsetsResponse.ListOffsetsPartitionResponse, found: Found) -> None:
-    result.timestamp, result.offset, result.leader_epoch = found
+def _fill(result: m.ListOffsetsResponse.ListOffsetsPartitionResponse, match: TimedOffset) -> None:
+    result.timestamp, result.offset, result.leader_epoch = match
 
 
 API = Api(key=2, name="ListOffsets", versions=(1, 11), handle=handle, lists="topics")

@@ -65,12 +65,12 @@ def _result(
 
 
 def _settings(broker: Services, overrides: dict[str, str]) -> list[m.CreateTopicsResponse.CreatableTopicConfigs]:
-    found = [broker.layers.effective_for_topic(setting, overrides) for setting in TOPIC]
+    settings = [broker.layers.effective_for_topic(setting, overrides) for setting in TOPIC]
     return [
         m.CreateTopicsResponse.CreatableTopicConfigs(
             name=each.setting.name, value=each.text, config_source=each.source
         )
-        for each in found
+        for each in settings
     ]
 
 

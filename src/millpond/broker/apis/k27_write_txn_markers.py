@@ -30,7 +30,7 @@ def handle(broker: Services, call: Call, request: m.WriteTxnMarkersRequest) -> O
     codes = [_write(broker, marker, partition) for marker, partition in wanted]
 
     def answer(codes: list[ErrorCode]) -> m.WriteTxnMarkersResponse:
-        found = iter(codes)
+        in_order = iter(codes)
         return m.WriteTxnMarkersResponse(
             markers=[
                 m.WriteTxnMarkersResponse.WritableTxnMarkerResult(
@@ -40,7 +40,7 @@ def handle(broker: Services, call: Call, request: m.WriteTxnMarkersRequest) -> O
                             name=topic.name,
                             partitions=[
                                 m.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(
-                                    partition_index=index, error_code=next(found)
+                                    partition_index=index, error_code=next(in_order)
                                 )
                                 for index in topic.partition_indexes
                             ],

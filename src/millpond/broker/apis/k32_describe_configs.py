@@ -44,12 +44,12 @@ def _describe(
         resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
     )
     try:
-        found = _effective(broker, resource.resource_type, resource.resource_name)
+        settings = _effective(broker, resource.resource_type, resource.resource_name)
     except Refused as refused:
         result.error_code, result.error_message = refused.code, refused.message
         return result
     wanted = None if resource.configuration_keys is None else frozenset(resource.configuration_keys)
-    for each in found:
+    for each in settings:
         if wanted is None or each.effective.setting.name in wanted:
             result.configs.append(_one(each, synonyms, docs))
     return result

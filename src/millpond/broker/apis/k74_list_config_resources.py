@@ -23,18 +23,18 @@ def handle(broker: Services, call: Call, request: m.ListConfigResourcesRequest) 
     wanted = {ResourceType.CLIENT_METRICS} if call.version == 0 else set(request.resource_types) or known
     if not wanted <= known:
         return m.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[])
-    found: list[tuple[str, int]] = []
+    resources: list[tuple[str, int]] = []
     if ResourceType.TOPIC in wanted:
-        found += [(name, ResourceType.TOPIC) for name in broker.image.topics]
-    found += [
+        resources += [(name, ResourceType.TOPIC) for name in broker.image.topics]
+    resources += [
         (str(broker.node_id), kind) for kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) if kind in wanted
     ]
     named = {ResourceType.CLIENT_METRICS, ResourceType.GROUP} & wanted
-    found += [(each.name, each.type) for each in broker.image.configs if each.type in named]
+    resources += [(each.name, each.type) for each in broker.image.configs if each.type in named]
     return m.ListConfigResourcesResponse(
         config_resources=[
             m.ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)
-            for name, kind in found
+            for name, kind in resources
         ]
     )
 

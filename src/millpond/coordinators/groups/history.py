@@ -217,11 +217,11 @@ def _tell_nobody(_: Rebalance) -> None: ...
 
 def owners(assignments: Mapping[str, bytes]) -> dict[TopicPartition, str]:
     """Who reads what. Bytes that are no consumer's assignment say nothing: other kinds of groups have their own."""
-    found: dict[TopicPartition, str] = {}
+    readers: dict[TopicPartition, str] = {}
     for member_id, data in assignments.items():
         for topic, partition in assigned_partitions(data):
-            found[TopicPartition(topic, partition)] = member_id
-    return found
+            readers[TopicPartition(topic, partition)] = member_id
+    return readers
 
 
 def assigned_partitions(data: bytes) -> Iterable[tuple[str, int]]:

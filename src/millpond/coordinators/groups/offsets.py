@@ -85,13 +85,13 @@ class Offsets:
 
     def keys_of_topics(self, topics: frozenset[str]) -> list[OffsetKey]:
         """Every key of these topics, in whichever group."""
-        found: dict[OffsetKey, None] = {}
+        keys: dict[OffsetKey, None] = {}
         for group_id, by_topic in self.by_group.items():
             for topic in by_topic.keys() & topics:
-                found.update((OffsetKey(group_id, topic, partition), None) for partition in by_topic[topic])
+                keys.update((OffsetKey(group_id, topic, partition), None) for partition in by_topic[topic])
         for pending in self.pending.values():
-            found.update((key, None) for key in pending.offsets if key.topic in topics)
-        return sorted(found)
+            keys.update((key, None) for key in pending.offsets if key.topic in topics)
+        return sorted(keys)
 
     # Changing.
 

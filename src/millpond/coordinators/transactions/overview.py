@@ -20,21 +20,23 @@ _REPEATED_GROUP = re.compile(r"\)[*+?{]")
 _REPEAT = re.compile(r"[*+{]")
 
 
-def describe(transactional_id: str, found: Transaction | None) -> m.DescribeTransactionsResponse.TransactionState:
-    if not transactional_id or found is None:
+def describe(
+    transactional_id: str, transaction: Transaction | None
+) -> m.DescribeTransactionsResponse.TransactionState:
+    if not transactional_id or transaction is None:
         error = ErrorCode.INVALID_REQUEST if not transactional_id else ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         return m.DescribeTransactionsResponse.TransactionState(error_code=error, transactional_id=transactional_id)
     return m.DescribeTransactionsResponse.TransactionState(
         error_code=ErrorCode.NONE,
         transactional_id=transactional_id,
-        transaction_state=found.state.label,
-        transaction_timeout_ms=found.timeout_ms,
-        transaction_start_time_ms=found.start_ms,
-        producer_id=found.producer_id,
-        producer_epoch=found.producer_epoch,
+        transaction_state=transaction.state.label,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_start_time_ms=transaction.start_ms,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
         topics=[
             m.DescribeTransactionsResponse.TopicData(topic=topic, partitions=partitions)
-            for topic, partitions in by_topic(found.partitions).items()
+            for topic, partitions in by_topic(transaction.partitions).items()
         ],
     )
 

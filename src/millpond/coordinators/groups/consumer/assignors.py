@@ -48,11 +48,11 @@ def uniform(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> di
 
 
 def _subscribers_by_topic(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> dict[UUID, list[str]]:
-    found: dict[UUID, list[str]] = {topic_id: [] for topic_id in topics}
+    subscribers: dict[UUID, list[str]] = {topic_id: [] for topic_id in topics}
     for member_id, subscriber in members.items():
         for topic_id in subscriber.topics & topics.keys():
-            found[topic_id].append(member_id)
-    return found
+            subscribers[topic_id].append(member_id)
+    return subscribers
 
 
 def _kept(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> tuple[Load, list[TopicIdPartition]]:
@@ -199,14 +199,14 @@ def _last_readers(
 ) -> dict[int, str]:
     """Who had each number, in the first of the topics in which anybody had it."""
     index_of = {topic_id: index for index, topic_id in enumerate(topic_ids)}
-    found: dict[int, tuple[int, str]] = {}
+    readers_by_number: dict[int, tuple[int, str]] = {}
     for member_id in readers:
         for each in members[member_id].target:
             if each.topic_id in index_of:
                 candidate = index_of[each.topic_id], member_id
-                if each.partition not in found or candidate[0] < found[each.partition][0]:
-                    found[each.partition] = candidate
-    return {number: member_id for number, (_, member_id) in found.items()}
+                if each.partition not in readers_by_number or candidate[0] < readers_by_number[each.partition][0]:
+                    readers_by_number[each.partition] = candidate
+    return {number: member_id for number, (_, member_id) in readers_by_number.items()}
 
 
 def _divided(readers: tuple[str, ...], count: int, last_readers: Mapping[int, str]) -> list[str]:

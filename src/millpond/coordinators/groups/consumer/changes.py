@@ -40,8 +40,8 @@ def subscribe(group: ConsumerGroup, draft: Draft, old: Member, metadata: MemberM
 
 
 def turn_epoch(group: ConsumerGroup, draft: Draft) -> None:
-    found = metadata_hash(subscribed_names(draft.state), group.image)
-    draft.set_epoch(draft.state.epoch + 1, found)
+    topics_hash = metadata_hash(subscribed_names(draft.state), group.image)
+    draft.set_epoch(draft.state.epoch + 1, topics_hash)
 
 
 def ensure_target(group: ConsumerGroup, draft: Draft, now_ms: int) -> None:

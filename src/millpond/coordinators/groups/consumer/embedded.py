@@ -26,10 +26,10 @@ def partitions_of(assignment: bytes, image: Image) -> Partitions:
     """What an assignment means for the topics as they are now."""
     if not assignment:
         return frozenset()
-    found = prefix_of(m.ConsumerProtocolAssignment, assignment)
+    decoded = prefix_of(m.ConsumerProtocolAssignment, assignment)
     return frozenset(
         TopicIdPartition(image.topics[each.topic].id, number)
-        for each in found.assigned_partitions
+        for each in decoded.assigned_partitions
         if each.topic in image.topics
         for number in each.partitions
     )

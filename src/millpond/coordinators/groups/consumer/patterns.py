@@ -194,11 +194,11 @@ class _Parser:
         return self.pattern[self.position - 1]
 
     def take_until(self, end: str) -> str:
-        found = self.pattern.find(end, self.position)
-        if found < 0:
+        stop = self.pattern.find(end, self.position)
+        if stop < 0:
             raise BadPattern(f"there is no {end} to what was begun")
-        text = self.pattern[self.position : found]
-        self.position = found + len(end)
+        text = self.pattern[self.position : stop]
+        self.position = stop + len(end)
         return text
 
     # The grammar.
@@ -347,8 +347,8 @@ class _Parser:
     def escaped(self, character: str) -> frozenset[str]:
         """What stands behind a backslash, in brackets or not."""
         if character.lower() in PERL_CLASSES:
-            found = PERL_CLASSES[character.lower()]
-            return NAME_CHARACTERS - found if character.isupper() else found
+            members = PERL_CLASSES[character.lower()]
+            return NAME_CHARACTERS - members if character.isupper() else members
         if character in CONTROL_ESCAPES:
             return frozenset(CONTROL_ESCAPES[character])
         if character == "x":
@@ -363,7 +363,7 @@ class _Parser:
     def bracket(self) -> frozenset[str]:
         """The inside of [...]."""
         negated = self.eat("^")
-        found: set[str] = set()
+        characters: set[str] = set()
         is_first = True
         while is_first or not self.peek("]"):
             is_first = False
@@ -372,18 +372,18 @@ class _Parser:
                 if name.removeprefix("^") not in POSIX_CLASSES:
                     raise BadPattern(f"[:{name}:] is no class of characters")
                 members = POSIX_CLASSES[name.removeprefix("^")]
-                found |= NAME_CHARACTERS - members if name.startswith("^") else members
+                characters |= NAME_CHARACTERS - members if name.startswith("^") else members
                 continue
             low = self.bracket_character()
             if self.peek("-") and not self.peek("-]") and len(low) == 1:
                 self.take()
-                found |= _between(low, self.bracket_character())
+                characters |= _between(low, self.bracket_character())
             else:
-                found |= low
+                characters |= low
         self.take()
         if self.ignore_case:
-            found |= {each.swapcase() for each in found}
-        return NAME_CHARACTERS - found if negated else frozenset(found)
+            characters |= {each.swapcase() for each in characters}
+        return NAME_CHARACTERS - characters if negated else frozenset(characters)
 
     def bracket_character(self) -> frozenset[str]:
         character = self.take()

@@ -54,7 +54,7 @@ class Watch:
 
     def due(self, now_ms: int) -> list[tuple[str, str]]:
         """Kinds and members of all timers that have come due, the earliest first."""
-        found = []
+        timers = []
         while (key := self.timers.pop_due(now_ms)) is not None:
-            found.append((key.kind, key.member_id))
-        return found
+            timers.append((key.kind, key.member_id))
+        return timers
