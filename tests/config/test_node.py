@@ -1,7 +1,16 @@
 import pytest
 
 from millpond.base.settings import SettingError
-from millpond.config.node import COARSE, LISTEN, NODE, NUM_PARTITIONS, host_and_port, node_settings
+from millpond.config.node import (
+    COARSE,
+    LISTEN,
+    NODE,
+    NUM_PARTITIONS,
+    ClusterNode,
+    cluster_nodes,
+    host_and_port,
+    node_settings,
+)
 from millpond.config.topic import TOPIC
 
 
@@ -44,6 +53,38 @@ def test_an_empty_advertised_listener_is_fine_and_a_wrong_one_is_not() -> None:
     assert node_settings({"advertised.listener": ""}).overrides == {"advertised.listener": ""}
     with pytest.raises(SettingError):
         node_settings({"advertised.listener": "nowhere"})
+
+
+def test_a_node_is_alone_unless_it_is_told_of_others() -> None:
+    assert cluster_nodes(node_settings({})) == ()
+
+
+def test_the_nodes_of_a_cluster_come_in_the_order_of_their_ids() -> None:
+    settings = node_settings({"node.id": "2", "cluster.nodes": "3@[::1]:9094, 1@10.0.0.1:9092,2@10.0.0.2:9092"})
+    assert cluster_nodes(settings) == (
+        ClusterNode(1, "10.0.0.1", 9092),
+        ClusterNode(2, "10.0.0.2", 9092),
+        ClusterNode(3, "::1", 9094),
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ("1@a:9092,1@b:9092", "two nodes have the id 1"),
+        ("1@a:9092,2@a:9092", "the nodes 1 and 2 have the same address"),
+        ("a:9092", "not a node of the form id@host:port"),
+        ("x@a:9092", "not a node of the form id@host:port"),
+        ("-1@a:9092", "not a node of the form id@host:port"),
+        ("9999999999@a:9092", "not a node of the form id@host:port"),
+        ("1@a", "host:port"),
+        ("1@a:0", "no port"),
+        ("2@a:9092,3@b:9092", "node.id=1 is not in cluster.nodes"),
+    ],
+)
+def test_clusters_that_cannot_be(nodes: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        node_settings({"cluster.nodes": nodes})
 
 
 def test_settings_from_texts() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from millpond.base.settings import (
     AnySetting,
@@ -47,11 +47,51 @@ def _address_or_nothing(value: Value) -> str | None:
     return _address(value) if value else None
 
 
+class ClusterNode(NamedTuple):
+    """A node of the cluster and where the others reach it."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+def _cluster_node(text: str) -> ClusterNode:
+    node_id, at, address = text.partition("@")
+    if not at or not node_id.isascii() or not node_id.isdigit() or int(node_id) >= 1 << 31:
+        raise SettingError(f"{text!r} is not a node of the form id@host:port")
+    host, port = host_and_port(address)
+    if not port:
+        raise SettingError(f"{text!r} has no port that others could connect to")
+    return ClusterNode(int(node_id), host, port)
+
+
+def _cluster_nodes(value: Value) -> str | None:
+    assert isinstance(value, tuple), value
+    try:
+        nodes = [_cluster_node(text) for text in value]
+    except SettingError as fault:
+        return str(fault)
+    for at, node in enumerate(nodes):
+        for other in nodes[:at]:
+            if node.node_id == other.node_id:
+                return f"two nodes have the id {node.node_id}"
+            if node[1:] == other[1:]:
+                return f"the nodes {other.node_id} and {node.node_id} have the same address"
+    return None
+
+
 NODE_ID = Setting(
     "node.id", 1, "The number of this node, unlike that of any other in the cluster.", at_least(0), bits=32
 )
 CLUSTER_ID = Setting(
     "cluster.id", "", "The name of the cluster that this node founds on its first start; empty draws a random one."
+)
+CLUSTER_NODES = Setting[tuple[str, ...]](
+    "cluster.nodes",
+    (),
+    "All nodes of the cluster, this one among them, as `1@host:port,2@host:port,3@host:port`, the same on each of "
+    "them; empty for a node that is alone.",
+    _cluster_nodes,
 )
 BROKER_RACK = Setting("broker.rack", "", "Where this node stands; replicas of one partition are spread over racks.")
 DATA_FOLDER = Setting("data.folder", "millpond-data", "The folder in which everything that this node knows is kept.")
@@ -325,7 +365,7 @@ def _default_for_topics(setting: AnySetting) -> AnySetting:
 
 
 SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
-    "The node": (NODE_ID, CLUSTER_ID, BROKER_RACK, DATA_FOLDER, LISTEN, ADVERTISED_LISTENER),
+    "The node": (NODE_ID, CLUSTER_ID, CLUSTER_NODES, BROKER_RACK, DATA_FOLDER, LISTEN, ADVERTISED_LISTENER),
     "Topics": (
         AUTO_CREATE_TOPICS_ENABLE,
         DELETE_TOPIC_ENABLE,
@@ -399,4 +439,18 @@ def node_settings(texts: Mapping[str, str]) -> Settings:
             count = Setting(name, 0, "", at_least(-1)).parse(texts[name])
             # -1 is "no limit" in every unit, not a length of time.
             fine[meant] = str(count * unit_ms if count > 0 else count)
-    return Settings.parsed(NODE, fine)
+    settings = Settings.parsed(NODE, fine)
+    cluster_nodes(settings)
+    return settings
+
+
+def cluster_nodes(settings: Settings) -> tuple[ClusterNode, ...]:
+    """All nodes of the cluster in the order of their ids; none for a node that is alone."""
+    nodes = sorted(map(_cluster_node, settings[CLUSTER_NODES]))
+    node_id = settings[NODE_ID]
+    if nodes and all(node.node_id != node_id for node in nodes):
+        raise SettingError(
+            f"node.id={node_id} is not in cluster.nodes={CLUSTER_NODES.show(settings[CLUSTER_NODES])}: "
+            "give this node the number of one of them, or add it there on every node"
+        )
+    return tuple(nodes)
