@@ -49,6 +49,7 @@ CALLED_BY_OTHERS = {
     "prepareForTriggerAvailableNow": SPARK,
     "pytest_addoption": PYTEST,
     "pytest_configure": PYTEST,
+    "records_of": "the quorum, for its snapshots; comes with the next step",
     "reportLatestOffset": SPARK,
     "resume_writing": PROTOCOL,
     "streamReader": SPARK,

@@ -36,6 +36,7 @@ from millpond.metadata.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
+from millpond.metadata.snapshot import records_of
 from millpond.metadata.topics import (
     MorePartitions,
     NewTopic,
@@ -44,6 +45,7 @@ from millpond.metadata.topics import (
     decide_create_topics,
     decide_delete_topics,
 )
+from millpond.wire import messages
 
 A = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
@@ -71,13 +73,23 @@ records = st.one_of(
         st.lists(end_points, max_size=2).map(tuple),
         st.none() | text,
         st.booleans(),
+        st.booleans(),
+        st.lists(ids, max_size=2).map(tuple),
     ),
-    st.builds(BrokerRegistrationChangeRecord, int32, int64, st.sampled_from([-1, 0, 1])),
+    st.builds(BrokerRegistrationChangeRecord, int32, int64, st.sampled_from([-1, 0, 1]), st.sampled_from([-1, 0, 1])),
     st.builds(UnregisterBrokerRecord, int32, int64),
     st.builds(LeadAnewRecord, int32, int64),
     st.builds(TopicRecord, text, ids),
-    st.builds(PartitionRecord, int32, ids, nodes, nodes, nodes, nodes, int32, int32, int32),
-    st.builds(PartitionChangeRecord, int32, ids, maybe_nodes, int32, maybe_nodes, maybe_nodes, maybe_nodes),
+    st.builds(
+        PartitionRecord,
+        *(int32, ids, nodes, nodes, nodes, nodes, int32, int32, int32),
+        *(st.integers(0, 1), maybe_nodes, maybe_nodes),
+    ),
+    st.builds(
+        PartitionChangeRecord,
+        *(int32, ids, maybe_nodes, int32, maybe_nodes, maybe_nodes, maybe_nodes),
+        *(st.integers(-1, 1), maybe_nodes, maybe_nodes),
+    ),
     st.builds(RemoveTopicRecord, ids),
     st.builds(ConfigRecord, st.integers(0, 127), text, text, st.none() | text),
     st.builds(FeatureLevelRecord, text, st.integers(-32768, 32767)),
@@ -89,6 +101,20 @@ records = st.one_of(
 @given(records)
 def test_every_record_survives_the_way_to_bytes_and_back(record) -> None:
     assert decode_record(encode_record(record)) == record
+
+
+def test_records_of_earlier_versions_are_read() -> None:
+    """A folder of a node that knew neither eligible replicas nor log folders."""
+    partition = messages.PartitionRecord(
+        partition_id=1, topic_id=A, replicas=[1], isr=[1], leader=1, leader_epoch=2, partition_epoch=3
+    )
+    assert decode_record(b"\x01\x03\x00" + partition.encode(0)) == PartitionRecord(
+        1, A, (1,), (1,), leader=1, leader_epoch=2, partition_epoch=3
+    )
+    broker = messages.RegisterBrokerRecord(
+        broker_id=1, incarnation_id=A, broker_epoch=4, end_points=[], rack=None, fenced=False
+    )
+    assert decode_record(b"\x01\x00\x01" + broker.encode(1)) == RegisterBrokerRecord(1, A, 4, (), None, fenced=False)
 
 
 @given(records, st.data())
@@ -192,6 +218,10 @@ def test_a_history_read_from_its_bytes_gives_the_same_image(history) -> None:
         for value in log:
             again.replay(decode_record(value))
         assert again == image
+    whole = Image()
+    for record in records_of(image):
+        whole.replay(decode_record(encode_record(record)))
+    assert whole == image
     assert image.partitions_total == sum(len(topic.partitions) for topic in image.topics.values()) <= 12
     assert image.topics_by_id == {topic.id: topic for topic in image.topics.values()}
     assert {resource.name for resource in image.configs if resource.type == 2} <= image.topics.keys()

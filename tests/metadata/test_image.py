@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import get_args
 from uuid import UUID
 
@@ -127,6 +128,30 @@ def test_brokers_come_and_go(broker) -> None:
     assert image.brokers == {}
 
 
+def test_a_broker_is_active_unless_it_is_fenced_or_on_its_way_out(broker) -> None:
+    image = replayed(broker(1, fenced=True))
+    assert not image.is_active(1)
+    assert not image.is_active(2), "nobody knows it"
+    image.replay(BrokerRegistrationChangeRecord(1, 0, fenced=-1))
+    assert image.is_active(1)
+    image.replay(BrokerRegistrationChangeRecord(1, 0, in_controlled_shutdown=1))
+    assert (image.brokers[1].in_shutdown, image.brokers[1].fenced, image.is_active(1)) == (True, False, False)
+    image.replay(replace(broker(1), log_dirs=(B,)))
+    assert (image.brokers[1].in_shutdown, image.brokers[1].directory_id) == (False, B), "another life begins"
+
+
+def test_who_is_eligible_and_whether_the_leader_recovers() -> None:
+    image = replayed(
+        TopicRecord("a", A),
+        PartitionRecord(0, A, (1, 2), (1,), leader=1, eligible_leader_replicas=(2,), leader_recovery_state=1),
+    )
+    assert image.partition("a", 0) == Partition((1, 2), (1,), 1, 0, 0, elr=(2,), is_recovering=True)
+    image.replay(PartitionChangeRecord(0, A, isr=(), eligible_leader_replicas=(), last_known_elr=(1,)))
+    assert image.partition("a", 0) == Partition((1, 2), (), 1, 0, 1, last_known=(1,), is_recovering=True)
+    image.replay(PartitionChangeRecord(0, A, isr=(1,), last_known_elr=(), leader_recovery_state=0))
+    assert image.partition("a", 0) == Partition((1, 2), (1,), 1, 0, 2)
+
+
 def test_features_and_producer_ids() -> None:
     image = replayed(FeatureLevelRecord("f", 2), FeatureLevelRecord("g", 1), FeatureLevelRecord("f", 0))
     assert image.features == {"g": 1}
@@ -148,6 +173,11 @@ def test_which_partitions_a_node_holds() -> None:
     )
     assert [(topic.name, number) for topic, number, _ in image.partitions_of(1)] == [("a", 0)]
     assert [(topic.name, number) for topic, number, _ in image.partitions_of(2)] == [("a", 0), ("a", 1)]
+    image.replay(PartitionChangeRecord(0, A, replicas=(1, 3)))
+    assert [(topic.name, number) for topic, number, _ in image.partitions_of(2)] == [("a", 1)]
+    assert [(topic.name, number) for topic, number, _ in image.partitions_of(3)] == [("a", 0)]
+    image.replay(RemoveTopicRecord(A))
+    assert [list(image.partitions_of(node)) for node in (1, 2, 3)] == [[], [], []]
 
 
 def test_every_kind_of_record_can_be_replayed(broker) -> None:

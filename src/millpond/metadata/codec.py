@@ -12,13 +12,23 @@ from typing import Any, Final, NamedTuple, get_args
 
 from millpond.base.errors import MalformedMessage
 from millpond.base.ports import Buffer
-from millpond.metadata.records import BrokerEndpoint, Record, RegisterBrokerRecord
+from millpond.metadata.records import (
+    BrokerEndpoint,
+    BrokerRegistrationChangeRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    Record,
+    RegisterBrokerRecord,
+)
 from millpond.wire import messages
 
 FRAME_VERSION: Final = 1
 
 WRITTEN_VERSIONS: Final[dict[type, int]] = dict.fromkeys(get_args(Record), 0) | {
-    RegisterBrokerRecord: 1,
+    RegisterBrokerRecord: 3,
+    BrokerRegistrationChangeRecord: 1,
+    PartitionRecord: 2,
+    PartitionChangeRecord: 2,
 }
 """The version in which each kind is written: the first that has all the fields we use. Later ones are read too."""
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, assert_never
 from uuid import UUID
 
 from millpond.base.ids import LeaderEpoch, NodeId
+from millpond.metadata.leadership import Leadership
 from millpond.metadata.records import (
     LEADER_UNCHANGED,
+    RECOVERING,
+    RECOVERY_UNCHANGED,
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -47,18 +50,18 @@ class Resource(NamedTuple):
     name: str
 
 
+NO_DIRECTORY: Final = UUID(int=0)
+"""The data folder of a broker that did not name it."""
+
 ALL_BROKERS: Final = Resource(ResourceType.BROKER, "")
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Leadership):
     """Where a partition lives and who leads it."""
 
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
     leader: NodeId
     leader_epoch: LeaderEpoch
-    partition_epoch: int
     removing_replicas: tuple[int, ...] = ()
     adding_replicas: tuple[int, ...] = ()
 
@@ -85,6 +88,14 @@ class Broker:
     end_points: tuple[BrokerEndpoint, ...]
     rack: str | None
     fenced: bool
+    in_shutdown: bool = False
+    """It asked to leave: it gives its leaderships away and gets no others."""
+    directory_id: UUID = NO_DIRECTORY
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may lead and be in sync."""
+        return not self.fenced and not self.in_shutdown
 
 
 @dataclass(slots=True)
@@ -101,6 +112,8 @@ class Image:
     topics_version: int = field(default=0, compare=False)
     """Grows with every topic that comes or goes."""
     _names_by_sound: dict[str, dict[str, None]] = field(default_factory=dict)
+    _held: dict[int, dict[UUID, set[int]]] = field(default_factory=dict)
+    """The partitions of which each broker holds a replica, by topic."""
 
     # Reading.
 
@@ -120,11 +133,16 @@ class Image:
         return named.partitions[partition] if named and 0 <= partition < len(named.partitions) else None
 
     def partitions_of(self, node_id: int) -> Iterator[tuple[Topic, int, Partition]]:
-        """All partitions of which this node holds a replica."""
-        for topic in self.topics.values():
-            for number, partition in enumerate(topic.partitions):
-                if node_id in partition.replicas:
-                    yield topic, number, partition
+        """All partitions of which this node holds a replica. Costs in proportion to them."""
+        for topic_id, indexes in self._held.get(node_id, {}).items():
+            topic = self.topics_by_id[topic_id]
+            for index in sorted(indexes):
+                yield topic, index, topic.partitions[index]
+
+    def is_active(self, node_id: int) -> bool:
+        """Whether a broker may lead and be in sync: registered, unfenced and not on its way out."""
+        broker = self.brokers.get(node_id)
+        return broker is not None and broker.is_active
 
     def namesakes(self, name: str) -> tuple[str, ...]:
         """Topics whose names differ from `name` at most in '.' against '_'."""
@@ -178,6 +196,8 @@ class Image:
         self.topics_version += 1
         self.configs.pop(Resource(ResourceType.TOPIC, topic.name), None)
         self.partitions_total -= len(topic.partitions)
+        for node_id in {each for partition in topic.partitions for each in partition.replicas}:
+            self._forget_held(node_id, topic.id, range(len(topic.partitions)))
         namesakes = self._names_by_sound[sound_of(topic.name)]
         del namesakes[topic.name]
         if not namesakes:
@@ -195,9 +215,14 @@ class Image:
                 partition_epoch=record.partition_epoch,
                 removing_replicas=record.removing_replicas,
                 adding_replicas=record.adding_replicas,
+                elr=record.eligible_leader_replicas or (),
+                last_known=record.last_known_elr or (),
+                is_recovering=record.leader_recovery_state == RECOVERING,
             )
         )
         self.partitions_total += 1
+        for node_id in record.replicas:
+            self._add_held(node_id, record.topic_id, record.partition_id)
 
     def _change_partition(self, record: PartitionChangeRecord) -> None:
         partitions = self.topics_by_id[record.topic_id].partitions
@@ -211,7 +236,28 @@ class Image:
             partition_epoch=old.partition_epoch + 1,
             removing_replicas=old.removing_replicas if record.removing_replicas is None else record.removing_replicas,
             adding_replicas=old.adding_replicas if record.adding_replicas is None else record.adding_replicas,
+            elr=old.elr if record.eligible_leader_replicas is None else record.eligible_leader_replicas,
+            last_known=old.last_known if record.last_known_elr is None else record.last_known_elr,
+            is_recovering=old.is_recovering
+            if record.leader_recovery_state == RECOVERY_UNCHANGED
+            else record.leader_recovery_state == RECOVERING,
         )
+        if record.replicas is not None:
+            for node_id in set(old.replicas) - set(record.replicas):
+                self._forget_held(node_id, record.topic_id, (record.partition_id,))
+            for node_id in record.replicas:
+                self._add_held(node_id, record.topic_id, record.partition_id)
+
+    def _add_held(self, node_id: int, topic_id: UUID, index: int) -> None:
+        self._held.setdefault(node_id, {}).setdefault(topic_id, set()).add(index)
+
+    def _forget_held(self, node_id: int, topic_id: UUID, indexes: Iterable[int]) -> None:
+        held = self._held[node_id]
+        held[topic_id].difference_update(indexes)
+        if not held[topic_id]:
+            del held[topic_id]
+            if not held:
+                del self._held[node_id]
 
     def _set_config(self, record: ConfigRecord) -> None:
         resource = Resource(record.resource_type, record.resource_name)
@@ -236,12 +282,17 @@ class Image:
             end_points=record.end_points,
             rack=record.rack,
             fenced=record.fenced,
+            in_shutdown=record.in_controlled_shutdown,
+            directory_id=record.log_dirs[0] if record.log_dirs else NO_DIRECTORY,
         )
 
     def _change_broker(self, record: BrokerRegistrationChangeRecord) -> None:
-        if record.fenced:
-            broker = self.brokers[record.broker_id]
-            self.brokers[record.broker_id] = replace(broker, fenced=record.fenced > 0)
+        broker = self.brokers[record.broker_id]
+        self.brokers[record.broker_id] = replace(
+            broker,
+            fenced=record.fenced > 0 if record.fenced else broker.fenced,
+            in_shutdown=record.in_controlled_shutdown > 0 if record.in_controlled_shutdown else broker.in_shutdown,
+        )
 
 
 def sound_of(topic_name: str) -> str:

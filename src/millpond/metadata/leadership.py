@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from millpond.base.errors import ErrorCode
 
@@ -35,6 +35,9 @@ class Leadership:
     """Led by a replica that may lack records: it says when it has put that right."""
 
 
+L = TypeVar("L", bound=Leadership)
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The settings that bear on a change."""
@@ -48,7 +51,7 @@ class Rules:
 
 
 def change(
-    before: Leadership,
+    before: L,
     isr: Collection[int],
     rules: Rules,
     can_lead: CanLead,
@@ -56,7 +59,7 @@ def change(
     unclean: Collection[int] = (),
     prefer_first: bool = False,
     force_epoch: bool = False,
-) -> Leadership:
+) -> L:
     """The leadership with this ISR: eligible replicas follow from it, and a leader where one can be had.
 
     `unclean` names replicas that may have lost acknowledged records: they are neither in sync nor eligible.
@@ -79,12 +82,12 @@ def change(
     return _numbered(before, after)
 
 
-def _numbered(before: Leadership, after: Leadership) -> Leadership:
+def _numbered(before: L, after: L) -> L:
     """Every change has a number of its own."""
     return after if after == before else replace(after, partition_epoch=before.partition_epoch + 1)
 
 
-def _elect(state: Leadership, rules: Rules, can_lead: CanLead, *, prefer_first: bool) -> Leadership:
+def _elect(state: L, rules: Rules, can_lead: CanLead, *, prefer_first: bool) -> L:
     is_settled = state.leader in state.isr and can_lead(state.leader)
     if is_settled and not (prefer_first and can_lead(state.replicas[0]) and state.replicas[0] in state.isr):
         return state
@@ -105,13 +108,11 @@ def _elect(state: Leadership, rules: Rules, can_lead: CanLead, *, prefer_first: 
     return replace(state, leader=NO_LEADER)
 
 
-def _uncleanly(state: Leadership, broker: int) -> Leadership:
+def _uncleanly(state: L, broker: int) -> L:
     return replace(state, leader=broker, isr=(broker,), elr=(), last_known=(), is_recovering=True)
 
 
-def without(
-    before: Leadership, broker: int, rules: Rules, can_lead: CanLead, *, is_unclean: bool = False
-) -> Leadership:
+def without(before: L, broker: int, rules: Rules, can_lead: CanLead, *, is_unclean: bool = False) -> L:
     """A broker was fenced, is going, or (`is_unclean`) came back from a crash and may have lost records.
 
     `can_lead` must say no to it already, unless it is back.
@@ -126,7 +127,7 @@ def without(
     return change(before, isr, rules, can_lead, unclean=unclean, force_epoch=is_unclean and before.leader == broker)
 
 
-def back(before: Leadership, broker: int, rules: Rules, can_lead: CanLead) -> Leadership:
+def back(before: L, broker: int, rules: Rules, can_lead: CanLead) -> L:
     """A broker can lead again: whoever has no leader may get one."""
     if before.leader != NO_LEADER or broker not in before.replicas:
         return before
@@ -146,12 +147,12 @@ class IsrChange:
 
 
 def decide_isr_change(
-    before: Leadership,
+    before: L,
     asked: IsrChange,
     rules: Rules,
     can_lead: CanLead,
     epoch_of: Callable[[int], int],
-) -> Leadership | ErrorCode:
+) -> L | ErrorCode:
     """The new leadership, or why not. The order of the checks tells a stale leader from a stale controller."""
     if epoch_of(asked.broker) != asked.broker_epoch:
         return ErrorCode.STALE_BROKER_EPOCH

@@ -13,6 +13,11 @@ from uuid import UUID
 NO_LEADER: Final = -1
 LEADER_UNCHANGED: Final = -2
 
+RECOVERED: Final = 0
+RECOVERING: Final = 1
+"""The leader was elected although it may lack records, and has not yet said that it put this right."""
+RECOVERY_UNCHANGED: Final = -1
+
 
 class ResourceType(IntEnum):
     """What can have settings, by the numbers of the protocol."""
@@ -42,15 +47,18 @@ class RegisterBrokerRecord:
     end_points: tuple[BrokerEndpoint, ...]
     rack: str | None = None
     fenced: bool = True
+    in_controlled_shutdown: bool = False
+    log_dirs: tuple[UUID, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistrationChangeRecord:
-    """A broker was fenced (1) or unfenced (-1); 0 leaves it as it is."""
+    """A broker was fenced (1) or unfenced (-1), or asks to leave (1); 0 leaves it as it is."""
 
     broker_id: int
     broker_epoch: int
     fenced: int = 0
+    in_controlled_shutdown: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +86,14 @@ class PartitionRecord:
     leader: int = NO_LEADER
     leader_epoch: int = 0
     partition_epoch: int = 0
+    leader_recovery_state: int = RECOVERED
+    eligible_leader_replicas: tuple[int, ...] | None = None
+    last_known_elr: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionChangeRecord:
-    """What changed in a partition; None and LEADER_UNCHANGED leave a part as it is.
+    """What changed in a partition; None, LEADER_UNCHANGED and RECOVERY_UNCHANGED leave a part as it is.
 
     Naming a leader, even the same one, begins a new leader epoch; any change begins a new partition epoch.
     """
@@ -94,6 +105,9 @@ class PartitionChangeRecord:
     replicas: tuple[int, ...] | None = None
     removing_replicas: tuple[int, ...] | None = None
     adding_replicas: tuple[int, ...] | None = None
+    leader_recovery_state: int = RECOVERY_UNCHANGED
+    eligible_leader_replicas: tuple[int, ...] | None = None
+    last_known_elr: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
