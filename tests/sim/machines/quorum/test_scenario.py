@@ -20,6 +20,12 @@ def test_nothing_that_must_never_happen_happens(first: int) -> None:
     assert acknowledged > 20 * PER_TEST, "there must be something to lose"
 
 
+def test_a_seed_that_failed_once() -> None:
+    """A client that happened to write nothing for seconds was taken for a quorum that commits nothing."""
+    outcome = run_seed(100405)
+    assert outcome.violation is None, "\n".join([*outcome.story, str(outcome.violation)])
+
+
 def test_the_same_seed_is_the_same_run() -> None:
     one, other = run_seed(7), run_seed(7)
     assert one == other

@@ -304,12 +304,12 @@ class Scenario(Run):
         self._check_healed()
 
     def _propose_again(self) -> None:
-        """A client writes to whoever says it leads."""
+        """A client writes to whoever says it leads; once all is healed, it does so whenever its turn comes."""
         for host in self.hosts:
             replica = host.replica
             if replica is None or host.paused_until_ms > self.now_ms:
                 continue
-            if replica.is_leader and self.random.random() < 0.7:
+            if replica.is_leader and (self.random.random() < 0.7 or self.now_ms >= self.trouble_ms):
                 self._values += 1
                 host.acknowledging.append((host.log.end_offset, replica.epoch, self._values))
                 host.log.append(replica.epoch, self._values)

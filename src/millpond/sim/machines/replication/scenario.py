@@ -143,6 +143,7 @@ class BrokerHost(Host):
         self.run = run
         self.log = ToyLog(run.read_entries_max)
         self.clean_epoch = -1
+        """What the disk says of the last life that registered: its epoch, unless a power cut came after it."""
         self.checkpoint = 0
         self.is_up = False
         self.epoch = -1
@@ -170,7 +171,6 @@ class BrokerHost(Host):
         self.synced_end = self.log.synced_end
         self.seen_end = self.log.end_offset
         self.register(self.clean_epoch)
-        self.clean_epoch = -1
 
     def stop(self, *, power: bool = False, clean: bool = False) -> None:
         self.checkpoint = (
@@ -181,13 +181,12 @@ class BrokerHost(Host):
         self.leader = self.follower = None
         self.acknowledging.clear()
         self.parked.clear()
+        # A process that was killed loses nothing that it wrote: the kernel has it, and is still the same one.
         if power:
             self.log.cut_power(self.run.random)
-        else:
-            # A process that was killed loses nothing that it wrote: the kernel has it, and is still the same one.
-            self.clean_epoch = self.epoch
-            if clean:
-                self.log.synced(self.log.mark())
+            self.clean_epoch = -1
+        elif clean:
+            self.log.synced(self.log.mark())
 
     @property
     def high_watermark(self) -> int:
@@ -201,8 +200,8 @@ class BrokerHost(Host):
         def at_controller() -> None:
             if self.life != life or self.epoch >= 0:
                 return
-            epoch = self.run.controller.register(self.node_id, clean_epoch)
-            self.epoch = epoch
+            # A life that ends before this leaves the epoch of the one before it: it has lost nothing either.
+            self.epoch = self.clean_epoch = self.run.controller.register(self.node_id, clean_epoch)
             self.may_have_lost = False
             self.beat()
 
