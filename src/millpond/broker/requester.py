@@ -28,6 +28,11 @@ SCRATCH_BYTES = 16 << 10
 class RequestLost(Exception):
     """No answer will come: nobody knows whether the request was served."""
 
+    def __init__(self, message: str, *, is_cut: bool = False) -> None:
+        super().__init__(message)
+        self.is_cut = is_cut
+        """Whether the connection was closed or refused; else the time was up."""
+
 
 @dataclass(slots=True)
 class _InFlight:
@@ -105,6 +110,7 @@ class _Connection:
         self.link = link
         self.in_flight: deque[_InFlight] = deque()
         self._forget = forget
+        self._is_given_up = False
         self._reader = FrameReader(memoryview(bytearray(SCRATCH_BYTES)), FRAME_BYTES_MAX)
 
     def buffer(self) -> memoryview:
@@ -133,17 +139,18 @@ class _Connection:
     def drained(self) -> None: ...
 
     def closed(self) -> None:
-        self._lose_all()
+        self._lose_all(is_cut=not self._is_given_up)
 
     def give_up(self) -> None:
+        self._is_given_up = True
         self.link.abort()
-        self._lose_all()
+        self._lose_all(is_cut=False)
 
-    def _lose_all(self) -> None:
+    def _lose_all(self, *, is_cut: bool) -> None:
         self._forget(self)
         lost, self.in_flight = self.in_flight, deque()
         for asked in lost:
             if asked.timer is not None:
                 asked.timer.cancel()
         for asked in lost:
-            asked.response.fail(RequestLost(f"no answer from {self.link.peer}"))
+            asked.response.fail(RequestLost(f"no answer from {self.link.peer}", is_cut=is_cut))
