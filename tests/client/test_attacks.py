@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -340,6 +341,19 @@ def test_several_processes_may_open_a_new_store_at_once(tmp_path: Path) -> None:
         each.stdin.write(b"\n")
         each.stdin.close()
     assert [each.wait(60) for each in several] == [0] * 5
+
+
+def test_a_store_is_opened_while_another_process_writes_to_its_new_file(tmp_path: Path) -> None:
+    writer = sqlite3.connect(tmp_path / "new.db", isolation_level=None, check_same_thread=False)
+    writer.execute("BEGIN IMMEDIATE")
+    ends = threading.Timer(0.2, writer.rollback)
+    ends.start()
+    store = SqliteIds(tmp_path / "new.db")
+    with store.once("a") as unit:
+        assert unit
+    store.close()
+    ends.join()
+    writer.close()
 
 
 # The cluster

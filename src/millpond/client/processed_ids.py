@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from millpond.client.errors import StoreFailed
 
 BUSY_SECONDS = 30.0
+OPEN_AGAIN_SECONDS = 0.02
 FORGET_BATCH = 1_000
 
 
@@ -53,13 +54,25 @@ class SqliteIds:
         self._connection = sqlite3.connect(
             self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
-        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._begin_write_ahead_log()
         self._connection.execute("PRAGMA synchronous=FULL")
         with self._connection as connection:
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {table} (id TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID"
             )
             connection.execute(f"CREATE INDEX IF NOT EXISTS {table}_at ON {table} (at)")
+
+    def _begin_write_ahead_log(self) -> None:
+        # Once per file, by whoever opens it first. SQLite does not wait for others who try the same at that moment.
+        give_up = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as fault:
+                if fault.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                    raise
+            time.sleep(OPEN_AGAIN_SECONDS)
 
     @contextmanager
     def once(self, record_id: str) -> Iterator[sqlite3.Connection | None]:
