@@ -53,3 +53,17 @@ def test_against_every_record_carrying_its_epoch(steps, asked):
     if written and written[0] <= asked <= written[-1]:
         assert found == max(epoch for epoch in written if epoch <= asked)
         assert end == sum(epoch <= asked for epoch in written)
+
+
+def test_the_log_corrects_what_was_noted_of_a_history_that_lost():
+    epochs = LeaderEpochs([(4, 0), (6, 120)])
+    for epoch, offset in ((4, 90), (5, 95), (5, 110), (5, 120), (7, 130)):
+        epochs.learn(epoch, offset)
+    assert (epochs.entries, epochs.latest) == ([(4, 0), (5, 95), (7, 130)], 7)
+
+
+def test_what_is_noted_of_offsets_whose_batches_are_gone_stays():
+    epochs = LeaderEpochs([(4, 0), (5, 60), (6, 90)])
+    for epoch, offset in ((4, 50), (5, 70), (6, 95)):
+        epochs.learn(epoch, offset)
+    assert epochs.entries == [(4, 0), (5, 60), (6, 90)]

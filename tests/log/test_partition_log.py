@@ -28,7 +28,7 @@ def test_a_batch_gets_the_next_offsets_and_the_leaders_epoch(pond):
     assert (second.first_offset, second.last_offset) == (3, 3)
     header = check_batch(log.read_batches(3, 1000))
     assert (header.base_offset, header.leader_epoch) == (3, 5)
-    assert log.latest_epoch == 5
+    assert log.last_epoch == 5
     assert log.end_offset_for_epoch(4) == (4, 3)
 
 
@@ -269,7 +269,7 @@ def test_a_marker_takes_an_offset_and_makes_stable_what_came_before(pond):
     assert (appended.first_offset, appended.last_offset, appended.duplicate) == (3, 3, False)
     assert log.last_stable_offset == log.end_offset == 4
     assert log.stable_offset(3) == 1, "the marker is not on the followers yet"
-    assert log.latest_epoch == 5
+    assert log.last_epoch == 5
     (record,) = pond.records(log, 3)
     assert (record.key, record.value) == (b"\0\0\0\1", b"\0\0\0\0\0\0")
 

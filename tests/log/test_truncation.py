@@ -13,7 +13,7 @@ def test_the_log_ends_where_it_was_cut(pond):
             log, b"value-%d" % number, epoch=number // 10, producer_id=1, producer_epoch=0, base_sequence=number
         )
     pond.cut(log, 14)
-    assert (log.end_offset, log.latest_epoch) == (14, 1)
+    assert (log.end_offset, log.last_epoch) == (14, 1)
     assert pond.values(log) == {number: b"value-%d" % number for number in range(14)}
     assert log.producers.entries[1].last_sequence == 13
     assert max(log.snapshots.offsets, default=0) <= 14
@@ -82,7 +82,7 @@ def test_a_cut_at_or_behind_the_end_still_forgets_epochs_that_begin_there(pond):
     pond.fill(log, 3)
     log.epochs.assign(4, 3)
     pond.cut(log, 9)
-    assert (log.end_offset, log.latest_epoch) == (3, 0)
+    assert (log.end_offset, log.last_epoch) == (3, 0)
 
 
 def test_a_log_that_is_far_behind_begins_anew_further_on(pond, sim):
@@ -91,7 +91,7 @@ def test_a_log_that_is_far_behind_begins_anew_further_on(pond, sim):
         pond.append(log, b"v", producer_id=1, producer_epoch=0, base_sequence=number)
     pond.cut(log, 1000, is_new_start=True)
     assert (log.start_offset, log.end_offset, log.segments.bases) == (1000, 1000, [1000])
-    assert (log.producers.entries, log.latest_epoch, log.snapshots.offsets) == ({}, -1, [])
+    assert (log.producers.entries, log.last_epoch, log.snapshots.offsets) == ({}, -1, [])
     assert pond.append(log, b"x", epoch=7) == 1000
     pond.sync(log)
     store.abandon()

@@ -118,7 +118,7 @@ class Controller:
         log.limits = METADATA_LIMITS
         self._read(log)
         self._check_identity()
-        self.leader_epoch = LeaderEpoch(log.latest_epoch + 1)
+        self.leader_epoch = LeaderEpoch(log.last_epoch + 1)
         self._begin(decide_found(self.image, self._settings[CLUSTER_ID] or random_cluster_id(self._entropy)))
         end_points = (BrokerEndpoint("PLAINTEXT", *advertised),)
         rack = self._settings[BROKER_RACK] or None

@@ -166,9 +166,9 @@ class Partition:
         """The largest epoch not above `epoch`, and the offset at which it ended; -1 and -1 when unknown."""
         if epoch == self.leader_epoch:
             return epoch, self.log.end_offset
-        if self.log.latest_epoch < epoch < self.leader_epoch:
+        if self.log.last_epoch < epoch < self.leader_epoch:
             # Nothing was written in it, nor since. A reader for whom it is unknown begins anew, maybe at record 0.
-            return max(self.log.latest_epoch, 0), self.log.end_offset
+            return max(self.log.last_epoch, 0), self.log.end_offset
         return self.log.end_offset_for_epoch(epoch)
 
 

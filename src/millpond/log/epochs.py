@@ -31,6 +31,16 @@ class LeaderEpochs:
         self.latest = epoch
         return True
 
+    def learn(self, epoch: int, offset: int) -> None:
+        """A batch of `epoch` stands at `offset`. The log is the truth: what was noted otherwise goes."""
+        if epoch < 0 or (epoch == self.latest and self.entries[-1][1] <= offset):
+            return
+        known = [each for each in self.entries if (each[0] <= epoch) == (each[1] <= offset)]
+        if epoch not in (each[0] for each in known):
+            known.append((epoch, offset))
+        self.entries = sorted(known)
+        self.latest = self.entries[-1][0]
+
     def end_of(self, epoch: int, log_end: int) -> tuple[int, int]:
         """The largest known epoch not above `epoch`, and the offset where it ends; (-1, -1) if it is not ours.
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.base.ids import NO_TOPIC_ID, Offset
+from millpond.base.ids import NO_TOPIC_ID, EpochEnd, Offset
 from millpond.base.ports import FileRange
 from millpond.log import aborted_transactions, retention
 from millpond.log.checkpoints import encode_metadata
@@ -105,7 +105,8 @@ class PartitionLog:
         return sum(segment.size_from(offset) for segment in self.segments.from_offset(offset))
 
     @property
-    def latest_epoch(self) -> int:
+    def last_epoch(self) -> int:
+        """The leader epoch of the last record, or one that has begun since; -1 if none is known."""
         return self.epochs.latest
 
     @property
@@ -129,6 +130,12 @@ class PartitionLog:
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch of this log not above `epoch`, and where it ends; (-1, -1) if there is none."""
         return self.epochs.end_of(epoch, self.end_offset)
+
+    def end_of(self, epoch: int) -> EpochEnd | None:
+        """The same as replicas ask it of each other: an epoch above the last one is answered by the last one."""
+        if self.epochs.latest < 0:
+            return None
+        return EpochEnd(*self.epochs.end_of(min(epoch, self.epochs.latest), self.end_offset))
 
     def set_topic_id(self, topic_id: UUID) -> None:
         """Say whose partition this is; it reaches the disk with the next sync at the latest."""
@@ -262,15 +269,19 @@ class PartitionLog:
         """Write a leader's batches as they are: their offsets and epochs are its own, and must go on from here."""
         self._check_online()
         headers = trusted_headers(batches)
-        expected: int = self.end_offset
+        first_offset = headers[0].base_offset
+        begins_inside = first_offset < self.end_offset < headers[0].next_offset and not self.segments.size_bytes
+        expected, epoch = first_offset if begins_inside else int(self.end_offset), self.epochs.latest
         for header in headers:
-            if header.base_offset < expected:
+            if header.base_offset < expected or header.leader_epoch < epoch:
                 raise Refused(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{self.folder}: a batch at offset {header.base_offset} cannot follow offset {expected - 1}",
+                    f"{self.folder}: a batch at offset {header.base_offset} of leader epoch {header.leader_epoch} "
+                    f"cannot follow offset {expected - 1} of leader epoch {epoch}",
                 )
-            expected = header.next_offset
-        first_offset = headers[0].base_offset
+            expected, epoch = header.next_offset, header.leader_epoch
+        if begins_inside:
+            self._begin_at(first_offset)
         self._write(batches, expected - 1, now_ms, urgent=True)
         position = 0
         for header in headers:
@@ -278,6 +289,22 @@ class PartitionLog:
             self._take_in((header,), header.base_offset, header.leader_epoch, now_ms, view)
             position += header.size
         return Appended(first_offset, expected - 1, -1, self.start_offset, False)
+
+    def _begin_at(self, base_offset: int) -> None:
+        """Let an empty log have a segment that begins below its start: the leader's start lies inside a batch."""
+        empty = self.segments.active
+        empty.close()
+        try:
+            fresh = Segment.create(self.files, self.folder, base_offset)
+            # With both of them there, a start at or after the second would take the first one for deleted.
+            for path in empty.paths():
+                if self.disk.exists(path):
+                    self.disk.remove(path)
+        except OSError as error:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
+        self.durability.forget(empty)
+        self.segments.replace([fresh])
+        self.durability.owe_folder()
 
     def roll(self) -> Segment:
         """Seal the active segment and begin a new one; the new active segment."""
@@ -397,6 +424,9 @@ class PartitionLog:
 
     def sync_target(self) -> SyncTicket:
         """All that must be synced for everything appended so far. The ticket's `run` belongs on a worker thread."""
+        if self._truncation is not None:
+            # Its files are about to go: not finding them would look like a failed sync.
+            raise OSError(f"{self.folder} is being cut back")
         return self.durability.ticket(self.end_offset, self.segments.active)
 
     def synced(self, ticket: SyncTicket) -> None:
@@ -486,7 +516,8 @@ class PartitionLog:
                 offset = min(offset, span.base_offset if span else self.end_offset)
         except OSError as error:
             raise self._unreadable(error) from error
-        self.durability.cut_back(offset)
+        # A crash may find any part of a log that is given up whole, and must not take it for damage.
+        self.durability.cut_back(0 if is_new_start else offset)
         self.compaction.cut_back(offset)
         self._truncation = Truncation(
             self.disk,
@@ -497,13 +528,16 @@ class PartitionLog:
             self.last_append_ms,
             is_new_start,
         )
+        self.durability.away.others += 1
         return self._truncation
 
     def finish_truncation(self, truncation: Truncation, error: OSError | None = None) -> None:
         """The truncation has run: go on where it ends. After an error the log is offline."""
         self._truncation = None
+        self.durability.away.others -= 1
         if error is not None:
             self.fail(error)
+        if error is not None or self.closed:
             return
         assert truncation.result is not None, "it has not run"
         kept, active, self.producers, self.snapshots = truncation.result

@@ -324,7 +324,7 @@ class _Opener:
     ) -> Iterator[tuple[int, BatchHeader]]:
         for position, header in walked:
             if header.base_offset >= epochs_from:
-                log.epochs.assign(header.leader_epoch, header.base_offset)
+                log.epochs.learn(header.leader_epoch, header.base_offset)
             yield position, header
 
     def _seal_ends(self, log: PartitionLog) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from millpond.base.ports import Disk
 from millpond.log.limits import LogLimits
+from millpond.log.names import EPOCHS_FILE
 from millpond.log.open_files import OpenFiles
 from millpond.log.producers import ProducerStates
 from millpond.log.segment import Segment
@@ -49,6 +50,10 @@ class Truncation:
         first = self.segments[0]
         if not below and first.base_offset == self.offset and not self.is_new_start:
             below = 1
+        epochs = f"{self.folder}/{EPOCHS_FILE}"
+        if self.is_new_start and self.disk.exists(epochs):
+            # Nothing else says that they are those of a log that was given up.
+            self.disk.remove(epochs)
         # From the end, so that a crash finds a log without its end, never one without its middle.
         for segment in reversed(self.segments[below:]):
             self._remove(segment)
