@@ -3,7 +3,7 @@ from functools import partial
 
 import pytest
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import Refused
 from millpond.base.later import Later, done
 from millpond.broker.controller import METADATA_PARTITION, CannotStart, Controller
 from millpond.config.effective import NodeLayers
@@ -12,6 +12,7 @@ from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
 from millpond.metadata.decision import Decision
 from millpond.metadata.image import Image
+from millpond.metadata.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
 from millpond.metadata.records import NoOpRecord, Record
 from millpond.metadata.topics import NewTopic, TopicRef, decide_create_topics, decide_delete_topics
 from millpond.sim.world.world import SimWorld
@@ -277,11 +278,15 @@ def test_a_reply_may_submit_again(play: Play) -> None:
 
 
 def test_blocks_of_producer_ids_never_come_twice(play: Play) -> None:
-    firsts = []
+    firsts: list[int] = []
     play.start()
+
+    def allocate(image: Image) -> Decision[ProducerIdBlock]:
+        return decide_allocate_producer_ids(image, play.controller.node_id, play.controller.broker_epoch)
+
     for _ in range(2):
-        play.controller.allocate_producer_ids().then(lambda block: firsts.append(block.first))
-        play.controller.allocate_producer_ids().then(lambda block: firsts.append(block.first))
+        for _ in range(2):
+            play.controller.submit(allocate).then(lambda block: firsts.append(block.first))
         play.settle()
         play.restart()
     assert firsts == [0, 1000, 2000, 3000]
@@ -301,9 +306,6 @@ def test_a_failed_sync_refuses_all_that_wait_and_ends_the_controller(play: Play)
     assert play.topics() == ["a"]
     play.create("d")
     assert play.heard == ["create d: refused KAFKA_STORAGE_ERROR"]
-    blocks = []
-    play.controller.allocate_producer_ids().then(blocks.append)
-    assert [block.verdict.code for block in blocks] == [ErrorCode.KAFKA_STORAGE_ERROR]
 
 
 def test_a_full_disk_refuses_one_decision_and_not_the_next(play: Play) -> None:

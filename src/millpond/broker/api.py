@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from millpond.base.later import Later
 from millpond.broker.call import Call
 from millpond.broker.replies import Outcome, Response
 
@@ -35,6 +36,10 @@ class Api:
     is_advertised: bool = True
     """Whether clients are told of it at all."""
     refuse: Callable[[Services, int, memoryview], Response] | None = None
+    at_controller: bool = False
+    """Only the active controller can answer: any other node asks it for its client."""
+    forward: Callable[[Services, Call, Any], Later[Any]] | None = None
+    """How it asks, where that is more than to send the request on."""
 
     def serves(self, version: int) -> bool:
         return self.versions[0] <= version <= self.versions[1]

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NodeId
-from millpond.base.later import Later
+from millpond.base.later import Later, done, failed
 from millpond.base.ports import Listener, World
 from millpond.base.settings import Settings
 from millpond.broker.api import Api
@@ -21,16 +21,21 @@ from millpond.broker.dispatch import Dispatcher
 from millpond.broker.fetch_sessions import FetchSessions
 from millpond.broker.flusher import Flusher
 from millpond.broker.housekeeping import Housekeeping, Journal
+from millpond.broker.image_watch import ImageWatch
 from millpond.broker.loggers import Loggers
 from millpond.broker.markers import Markers
 from millpond.broker.partitions import Partition, Partitions
-from millpond.broker.producer_ids import ProducerIds
+from millpond.broker.producer_ids import ProducerIds, block_of, no_block
+from millpond.broker.requester import RequestLost
+from millpond.broker.to_controller import ToController
+from millpond.broker.topic_creation import CREATE_MS, VERSION, create_topics, request_for
 from millpond.broker.topics import TopicKeeper
 from millpond.config import node
 from millpond.config.effective import NodeLayers
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
-from millpond.metadata.image import ALL_BROKERS, Image, Resource
+from millpond.metadata.image import ALL_BROKERS, INTERNAL_TOPICS, Image, Resource
+from millpond.metadata.producer_ids import ProducerIdBlock
 from millpond.metadata.records import (
     ConfigRecord,
     PartitionRecord,
@@ -39,7 +44,8 @@ from millpond.metadata.records import (
     ResourceType,
     TopicRecord,
 )
-from millpond.metadata.topics import NewTopic, decide_create_topics
+from millpond.metadata.topics import NewTopic
+from millpond.wire import messages as m
 
 if TYPE_CHECKING:
     from millpond.coordinators.groups.shard import GroupShard
@@ -50,6 +56,8 @@ WILDCARDS = ("0.0.0.0", "::", "")
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPIC_CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20), "compression.type": "producer"}
+
+ALLOCATE_MS = 10_000
 
 DRAIN_MS = 500
 """How long a stopping broker lets answers reach their clients."""
@@ -84,7 +92,9 @@ class Broker:
         self.dispatcher = Dispatcher(self, world.clock)
         self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings)
         self.controller = Controller(world, self.store, settings)
-        self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
+        self.to_controller = ToController(world.clock, self.controller, self.dispatcher.ask, _no_other_node)
+        self.producer_ids = ProducerIds(self._allocate_producer_ids)
+        self._image_watch = ImageWatch(world.clock)
         self.housekeeping = Housekeeping(
             clock=world.clock,
             workers=world.workers,
@@ -192,10 +202,19 @@ class Broker:
 
     def try_create(self, topics: Sequence[NewTopic], *, by_broker: bool = False) -> Later[None]:
         """Bring topics into being; ends when it has been tried, whatever came of it."""
-        created = self.controller.submit(
-            lambda image: decide_create_topics(image, self.layers, topics, self.entropy, by_broker=by_broker)
-        )
+        request = request_for([each for each in topics if by_broker or each.name not in INTERNAL_TOPICS])
+        created = create_topics(self, request, VERSION, CREATE_MS)
         return created.map(lambda _: None).recover(Refused, lambda _: None)
+
+    def once_shown(self, is_shown: Callable[[], bool], within_ms: int) -> Later[None]:
+        """Ends once the image shows it and the logs have followed, or when the time is over."""
+        if is_shown():
+            return done(None)
+        return self._image_watch.until(is_shown, within_ms).chain(lambda _: self._keeper.followed())
+
+    def _allocate_producer_ids(self) -> Later[ProducerIdBlock]:
+        request = m.AllocateProducerIdsRequest(broker_id=self.node_id, broker_epoch=self.controller.broker_epoch)
+        return self.to_controller.ask(request, 0, ALLOCATE_MS).map(block_of).recover(Refused, no_block)
 
     def _on_records(self, records: Sequence[Record]) -> Later[None]:
         if any(isinstance(each, ConfigRecord) and each.resource_type == ResourceType.BROKER for each in records):
@@ -211,6 +230,7 @@ class Broker:
         if changed:
             for home in self.groups.homes():
                 home.run(lambda shard, now_ms: shard.on_topics_changed(changed, now_ms))
+        self._image_watch.on_change()
         return followed
 
     # Coordinators.
@@ -293,3 +313,7 @@ class Broker:
         """Force everything to disk and mark the folder as cleanly left."""
         self.controller.close()
         self.store.close()
+
+
+def _no_other_node(node_id: int, request: m.Message, version: int, timeout_ms: int) -> Later[Any]:
+    return failed(RequestLost(f"there is no way to node {node_id}"))

@@ -27,9 +27,8 @@ from millpond.log.partition_log import PartitionLog
 from millpond.log.store import LogStore
 from millpond.metadata.brokers import decide_begin_leader_epochs, decide_found, decide_register_broker
 from millpond.metadata.codec import decode_record, encode_record
-from millpond.metadata.decision import Decision, Verdict
+from millpond.metadata.decision import Decision
 from millpond.metadata.image import Image
-from millpond.metadata.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
 from millpond.metadata.records import BrokerEndpoint, Record
 from millpond.metadata.topics import METADATA_TOPIC
 from millpond.wire import records as wire_records
@@ -94,6 +93,15 @@ class Controller:
     def committed_offset(self) -> int:
         """Everything below is committed (the high watermark of the metadata)."""
         return self.log.synced_offset
+
+    @property
+    def is_active(self) -> bool:
+        """Whether decisions are made here."""
+        return True
+
+    @property
+    def leader_id(self) -> int:
+        return self.node_id
 
     def is_idle(self) -> bool:
         return not self._parked and not self._is_syncing
@@ -199,11 +207,6 @@ class Controller:
         self._parked.append(_Parked(self.log.end_offset, decision.records, later, decision.reply))
         self._sync()
         return later
-
-    def allocate_producer_ids(self) -> Later[ProducerIdBlock]:
-        """A block of producer ids for this broker; one whose verdict is not OK when none can be had."""
-        block = self.submit(lambda image: decide_allocate_producer_ids(image, self.node_id, self.broker_epoch))
-        return block.recover(Refused, lambda refused: ProducerIdBlock(Verdict.of(refused)))
 
     def close(self) -> None:
         """Decide nothing more. What is under way is still answered if its sync ends before the log is closed."""

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millpond.base.errors import RemoteError
+from millpond.base.errors import Refused, RemoteError
+from millpond.base.later import Later, done
 from millpond.base.ports import Clock
 from millpond.broker.api import Api
 from millpond.broker.apis import APIS
 from millpond.broker.call import Call
-from millpond.broker.replies import Response, encode_reply
+from millpond.broker.replies import Outcome, Response, encode_reply
+from millpond.broker.to_controller import forward_ms
 from millpond.config.node import MAX_REQUEST_ITEMS, MAX_REQUEST_TOPICS
 from millpond.wire import messages
 from millpond.wire.header import NAMES, WITHOUT_SCHEMA, decode_request_header
@@ -19,6 +21,7 @@ from millpond.wire.header import NAMES, WITHOUT_SCHEMA, decode_request_header
 if TYPE_CHECKING:
     from millpond.broker.connection import Connection
     from millpond.broker.services import Services
+    from millpond.wire.messages import Message
 
 
 class UnservedRequest(RemoteError):
@@ -66,8 +69,29 @@ class Dispatcher:
         request, _ = decode(frame, version, header.body_position, self._broker.settings[MAX_REQUEST_ITEMS])
         if api.lists is not None:
             self._check_count(api, request)
-        outcome = api.handle(self._broker, Call(connection, version, header.client_id), request)
+        call = Call(connection, version, header.client_id)
+        if api.at_controller and not self._broker.controller.is_active and not call.is_from_node:
+            outcome: Outcome = self._forward(api, call, request)
+        else:
+            outcome = api.handle(self._broker, call, request)
         connection.reply(outcome, partial(encode_reply, header))
+
+    def ask(self, request: Message, version: int) -> Later[Any]:
+        """What this node asks of itself: the handler answers it as it would answer a client."""
+        assert request.API_KEY is not None
+        return self._ask(self._entries[request.API_KEY].api, Call(None, version, None), request)
+
+    def _ask(self, api: Api, call: Call, request: Message) -> Later[Any]:
+        outcome = api.handle(self._broker, call, request)
+        return outcome if isinstance(outcome, Later) else done(outcome)
+
+    def _forward(self, api: Api, call: Call, request: Message) -> Later[Any]:
+        """The controller answers; where none can be had our own handler does, and says so in the right shape."""
+        if api.forward is None:
+            answered = self._broker.to_controller.ask(request, call.version, forward_ms(request))
+        else:
+            answered = api.forward(self._broker, call, request)
+        return answered.map(done).recover(Refused, lambda _: self._ask(api, call, request)).chain(lambda last: last)
 
     def report(self, connection: Connection, error: RemoteError) -> None:
         """A connection ends by a request that was not answered at once: say so, as its link does of others."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from millpond.base.errors import Refused
+from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
+from millpond.metadata.decision import Verdict
 from millpond.metadata.producer_ids import ProducerIdBlock
+from millpond.wire import messages as m
 
 
 class ProducerIds:
@@ -60,3 +62,12 @@ class ProducerIds:
                 later.finish(self._next - 1)
             else:
                 self._wait(later)
+
+
+def block_of(response: m.AllocateProducerIdsResponse) -> ProducerIdBlock:
+    verdict = Verdict(ErrorCode(response.error_code))
+    return ProducerIdBlock(verdict, response.producer_id_start, response.producer_id_len)
+
+
+def no_block(refused: Refused) -> ProducerIdBlock:
+    return ProducerIdBlock(Verdict.of(refused))

@@ -5,7 +5,7 @@ Handlers know this and not the broker that puts them all together: who changes o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from millpond.broker.markers import Markers
     from millpond.broker.partitions import Partitions
     from millpond.broker.producer_ids import ProducerIds
+    from millpond.broker.to_controller import ToController
     from millpond.config.effective import NodeLayers
     from millpond.coordinators.groups.shard import GroupShard
     from millpond.coordinators.transactions.shard import TransactionShard
@@ -84,6 +85,10 @@ class Services(Protocol):
 
     @property
     def image(self) -> Image: ...
+
+    to_controller: ToController
+
+    def once_shown(self, is_shown: Callable[[], bool], within_ms: int) -> Later[None]: ...
 
     def try_create(self, topics: Sequence[NewTopic], *, by_broker: bool = False) -> Later[None]: ...
 

@@ -214,9 +214,7 @@ def _check_new_name(image: Image, name: str, sounds: dict[str, str], by_broker: 
     if name in image.topics:
         raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
     if name in INTERNAL_TOPICS and not by_broker:
-        raise Refused(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"the brokers themselves make {name}, when it is first needed"
-        )
+        raise internal_topic_refused(name)
     namesake = next(iter(image.namesakes(name)), sounds.get(sound_of(name)))
     if namesake is None and name not in INTERNAL_TOPICS:
         # Whether or not it is there yet: the brokers could not make it beside this one.
@@ -226,6 +224,10 @@ def _check_new_name(image: Image, name: str, sounds: dict[str, str], by_broker: 
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"topic {name!r} differs from topic {namesake!r} only in '.' and '_', which metrics cannot tell apart",
         )
+
+
+def internal_topic_refused(name: str) -> Refused:
+    return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"the brokers themselves make {name}, when it is first needed")
 
 
 Replicas = list[tuple[int, ...]]

@@ -10,12 +10,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
+from millpond.base.later import Later
 from millpond.broker.api import Api
 from millpond.broker.call import Call
 from millpond.broker.replies import Outcome
+from millpond.broker.to_controller import forward_ms
+from millpond.broker.topic_creation import create_topics
 from millpond.config.topic import TOPIC
 from millpond.metadata.decision import Verdict
-from millpond.metadata.topics import CreatedTopic, NewTopic, decide_create_topics
+from millpond.metadata.image import INTERNAL_TOPICS
+from millpond.metadata.topics import CreatedTopic, NewTopic, decide_create_topics, internal_topic_refused
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -26,12 +30,37 @@ def handle(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Outc
     wanted = [_wanted(topic) for topic in request.topics]
     decided = broker.controller.submit(
         lambda image: decide_create_topics(
-            image, broker.layers, wanted, broker.entropy, validate_only=request.validate_only
+            image,
+            broker.layers,
+            wanted,
+            broker.entropy,
+            validate_only=request.validate_only,
+            by_broker=call.is_from_node,
         )
     )
     return decided.map(partial(_answer, broker, wanted)).recover(
         Refused, lambda refused: _refuse_all(wanted, refused)
     )
+
+
+def forward(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Later[m.CreateTopicsResponse]:
+    """Internal topics are refused here: the controller would think that this node itself wants them."""
+    sent = m.CreateTopicsRequest(
+        topics=[each for each in request.topics if each.name not in INTERNAL_TOPICS],
+        timeout_ms=request.timeout_ms,
+        validate_only=request.validate_only,
+    )
+    refusals = [
+        _failed(each.name, Verdict.of(internal_topic_refused(each.name)))
+        for each in request.topics
+        if each.name in INTERNAL_TOPICS
+    ]
+
+    def join(response: m.CreateTopicsResponse) -> m.CreateTopicsResponse:
+        response.topics = [*response.topics, *refusals]
+        return response
+
+    return create_topics(broker, sent, call.version, forward_ms(sent)).map(join)
 
 
 def _wanted(topic: m.CreateTopicsRequest.CreatableTopic) -> NewTopic:
@@ -75,15 +104,21 @@ def _settings(broker: Services, overrides: dict[str, str]) -> list[m.CreateTopic
 
 
 def _refuse_all(wanted: list[NewTopic], refused: Refused) -> m.CreateTopicsResponse:
-    verdict = Verdict.of(refused)
-    return m.CreateTopicsResponse(
-        topics=[
-            m.CreateTopicsResponse.CreatableTopicResult(
-                name=topic.name, error_code=verdict.code, error_message=verdict.message, configs=[]
-            )
-            for topic in wanted
-        ]
+    return m.CreateTopicsResponse(topics=[_failed(topic.name, Verdict.of(refused)) for topic in wanted])
+
+
+def _failed(name: str, verdict: Verdict) -> m.CreateTopicsResponse.CreatableTopicResult:
+    return m.CreateTopicsResponse.CreatableTopicResult(
+        name=name, error_code=verdict.code, error_message=verdict.message, configs=[]
     )
 
 
-API = Api(key=19, name="CreateTopics", versions=(2, 7), handle=handle, lists="topics")
+API = Api(
+    key=19,
+    name="CreateTopics",
+    versions=(2, 7),
+    handle=handle,
+    lists="topics",
+    at_controller=True,
+    forward=forward,
+)

@@ -46,4 +46,4 @@ def _refuse_all(refs: list[TopicRef], refused: Refused) -> m.DeleteTopicsRespons
     return _answer(tuple(DeletedTopic(ref.name, ref.topic_id, Verdict.of(refused)) for ref in refs))
 
 
-API = Api(key=20, name="DeleteTopics", versions=(1, 6), handle=handle, lists="topics")
+API = Api(key=20, name="DeleteTopics", versions=(1, 6), handle=handle, lists="topics", at_controller=True)

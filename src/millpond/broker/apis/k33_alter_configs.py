@@ -34,4 +34,4 @@ def handle(broker: Services, call: Call, request: m.AlterConfigsRequest) -> Outc
     )
 
 
-API = Api(key=33, name="AlterConfigs", versions=(0, 2), handle=handle, lists="resources")
+API = Api(key=33, name="AlterConfigs", versions=(0, 2), handle=handle, lists="resources", at_controller=True)

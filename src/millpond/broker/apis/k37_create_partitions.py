@@ -48,4 +48,4 @@ def _answer(grown: tuple[GrownTopic, ...]) -> m.CreatePartitionsResponse:
     )
 
 
-API = Api(key=37, name="CreatePartitions", versions=(0, 3), handle=handle, lists="topics")
+API = Api(key=37, name="CreatePartitions", versions=(0, 3), handle=handle, lists="topics", at_controller=True)

@@ -1,6 +1,7 @@
 """IncrementalAlterConfigs (44), versions 0-1: set, delete, append to or subtract from single settings.
 
-1 flexible. Levels of loggers are this node's own and last until it ends; all else is committed to the metadata.
+1 flexible. Levels of loggers are this node's own and last until it ends; all else is committed to the metadata, by
+the active controller: a node that is not sends it on.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from millpond.broker.api import Api
 from millpond.broker.call import Call
 from millpond.broker.config_changes import commit_changes
 from millpond.broker.replies import Outcome
+from millpond.broker.to_controller import forward_ms
 from millpond.metadata.configs import ConfigChange, ResourceChanges, ResourceVerdict, decide_incremental_alter
 from millpond.metadata.decision import OK, Verdict
 from millpond.metadata.image import Resource
@@ -23,21 +25,49 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Services, call: Call, request: m.IncrementalAlterConfigsRequest) -> Outcome:
-    wanted = [
-        ResourceChanges(
-            Resource(each.resource_type, each.resource_name),
-            tuple(ConfigChange(one.name, one.config_operation, one.value) for one in each.configs),
-        )
-        for each in request.resources
-    ]
-    loggers = [each for each in wanted if each.resource.type == ResourceType.BROKER_LOGGER]
-    others = [each for each in wanted if each.resource.type != ResourceType.BROKER_LOGGER]
+    loggers = [_wanted(each) for each in request.resources if each.resource_type == ResourceType.BROKER_LOGGER]
+    others = [each for each in request.resources if each.resource_type != ResourceType.BROKER_LOGGER]
+    settled = tuple(_change_loggers(broker, each, request.validate_only) for each in loggers)
+    if broker.controller.is_active or call.is_from_node or not others:
+        return _commit(broker, [_wanted(each) for each in others], request.validate_only, settled)
+    sent = m.IncrementalAlterConfigsRequest(resources=others, validate_only=request.validate_only)
+
+    def join(response: m.IncrementalAlterConfigsResponse) -> m.IncrementalAlterConfigsResponse:
+        response.responses = [*map(_result, settled), *response.responses]
+        return response
+
+    def refuse(refused: Refused) -> m.IncrementalAlterConfigsResponse:
+        verdicts = [ResourceVerdict(_wanted(each).resource, Verdict.of(refused)) for each in others]
+        return m.IncrementalAlterConfigsResponse(responses=[*map(_result, settled), *map(_result, verdicts)])
+
+    return broker.to_controller.ask(sent, call.version, forward_ms(sent)).map(join).recover(Refused, refuse)
+
+
+def _wanted(resource: m.IncrementalAlterConfigsRequest.AlterConfigsResource) -> ResourceChanges:
+    return ResourceChanges(
+        Resource(resource.resource_type, resource.resource_name),
+        tuple(ConfigChange(one.name, one.config_operation, one.value) for one in resource.configs),
+    )
+
+
+def _commit(
+    broker: Services, wanted: list[ResourceChanges], validate_only: bool, settled: tuple[ResourceVerdict, ...]
+) -> Outcome:
     return commit_changes(
         broker,
-        [each.resource for each in others],
-        lambda image: decide_incremental_alter(image, broker.layers, others, validate_only=request.validate_only),
+        [each.resource for each in wanted],
+        lambda image: decide_incremental_alter(image, broker.layers, wanted, validate_only=validate_only),
         m.IncrementalAlterConfigsResponse,
-        tuple(_change_loggers(broker, each, request.validate_only) for each in loggers),
+        settled,
+    )
+
+
+def _result(verdict: ResourceVerdict) -> m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse:
+    return m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+        resource_type=verdict.resource.type,
+        resource_name=verdict.resource.name,
+        error_code=verdict.verdict.code,
+        error_message=verdict.verdict.message,
     )
 
 

@@ -1,0 +1,35 @@
+"""AllocateProducerIds (67), version 0: a broker asks the controller for the next block of producer ids.
+
+Not advertised: it is for brokers alone, and every call uses ids up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import Refused
+from millpond.broker.api import Api
+from millpond.broker.call import Call
+from millpond.broker.replies import Outcome
+from millpond.metadata.decision import Verdict
+from millpond.metadata.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+
+def handle(broker: Services, call: Call, request: m.AllocateProducerIdsRequest) -> Outcome:
+    block = broker.controller.submit(
+        lambda image: decide_allocate_producer_ids(image, request.broker_id, request.broker_epoch)
+    )
+    return block.recover(Refused, lambda refused: ProducerIdBlock(Verdict.of(refused))).map(_answer)
+
+
+def _answer(block: ProducerIdBlock) -> m.AllocateProducerIdsResponse:
+    return m.AllocateProducerIdsResponse(
+        error_code=block.verdict.code, producer_id_start=block.first, producer_id_len=block.count
+    )
+
+
+API = Api(key=67, name="AllocateProducerIds", versions=(0, 0), handle=handle, is_advertised=False, at_controller=True)

@@ -1,0 +1,58 @@
+"""Topics that come into being through this node: for a client that asked for them, or because the node needs them.
+
+The controller decides, wherever it is. Whoever asked this node is answered once this node knows the topics, too: the
+next thing he does is to ask for their leaders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode
+from millpond.base.later import Later
+from millpond.metadata.topics import NewTopic
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+VERSION = 7
+"""Of CreateTopics, when a node asks for topics of its own."""
+
+CREATE_MS = 10_000
+SHOWN_MS = 5_000
+"""How long an answer waits for this node's image; one that is further behind cannot help its clients anyway."""
+
+
+def create_topics(
+    broker: Services, request: m.CreateTopicsRequest, version: int, timeout_ms: int
+) -> Later[m.CreateTopicsResponse]:
+    """The controller's response, once this node's image shows the topics. Refused where there is no controller."""
+
+    def once_shown(response: m.CreateTopicsResponse) -> Later[m.CreateTopicsResponse]:
+        there = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+        names = [each.name for each in response.topics if each.error_code in there and not request.validate_only]
+        shown = broker.once_shown(lambda: all(name in broker.image.topics for name in names), SHOWN_MS)
+        return shown.map(lambda _: response)
+
+    return broker.to_controller.ask(request, version, timeout_ms).chain(once_shown)
+
+
+def request_for(topics: Sequence[NewTopic]) -> m.CreateTopicsRequest:
+    return m.CreateTopicsRequest(
+        topics=[
+            m.CreateTopicsRequest.CreatableTopic(
+                name=topic.name,
+                num_partitions=topic.num_partitions,
+                replication_factor=topic.replication_factor,
+                assignments=[],
+                configs=[
+                    m.CreateTopicsRequest.CreatableTopicConfig(name=name, value=value)
+                    for name, value in topic.configs
+                ],
+            )
+            for topic in topics
+        ],
+        timeout_ms=CREATE_MS,
+    )
