@@ -3,6 +3,7 @@ import pytest
 from millpond.base.settings import SettingError
 from millpond.config.node import (
     COARSE,
+    DEFAULT_REPLICATION_FACTOR,
     LISTEN,
     NODE,
     NUM_PARTITIONS,
@@ -79,12 +80,26 @@ def test_the_nodes_of_a_cluster_come_in_the_order_of_their_ids() -> None:
         ("9999999999@a:9092", "not a node of the form id@host:port"),
         ("1@a", "host:port"),
         ("1@a:0", "no port"),
+        ("1@0.0.0.0:9092", "no address that others could connect to"),
         ("2@a:9092,3@b:9092", "node.id=1 is not in cluster.nodes"),
     ],
 )
 def test_clusters_that_cannot_be(nodes: str, said: str) -> None:
     with pytest.raises(SettingError, match=said):
         node_settings({"cluster.nodes": nodes})
+
+
+@pytest.mark.parametrize(("count", "replicas", "in_sync"), [(1, 1, 1), (2, 2, 1), (3, 3, 2), (5, 3, 2)])
+def test_in_a_cluster_records_survive_a_node_unless_somebody_says_otherwise(
+    count: int, replicas: int, in_sync: int
+) -> None:
+    nodes = ",".join(f"{number}@10.0.0.{number}:9092" for number in range(1, count + 1))
+    settings = node_settings({"cluster.nodes": nodes})
+    assert settings.overrides["default.replication.factor"] == replicas
+    assert settings.overrides["min.insync.replicas"] == in_sync
+    explicit = node_settings({"cluster.nodes": nodes, "default.replication.factor": "1", "min.insync.replicas": "1"})
+    assert explicit[DEFAULT_REPLICATION_FACTOR] == 1
+    assert explicit.overrides["min.insync.replicas"] == 1
 
 
 def test_settings_from_texts() -> None:

@@ -8,8 +8,10 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
-from typing import NoReturn
+from pathlib import Path
+from typing import Final, NoReturn
 
 import click
 
@@ -22,9 +24,17 @@ from millpond.config.node import (
     DATA_FOLDER,
     LISTEN,
     NODE,
+    cluster_nodes,
     host_and_port,
     node_settings,
 )
+
+CLUSTER_FOLDER: Final = "millpond-cluster"
+"""Where the folders of a cluster's nodes are, unless somebody names another."""
+
+
+def node_folder(folder: str, node_id: int) -> str:
+    return str(Path(folder) / f"node-{node_id}")
 
 
 @click.command("up")
@@ -32,7 +42,18 @@ from millpond.config.node import (
 @click.option("--listen", metavar="HOST:PORT", help=f"Where clients connect.  [default: {LISTEN.default}]")
 @click.option("--set", "sets", metavar="NAME=VALUE", multiple=True, help="A node setting; may be repeated.")
 @click.option("--config", "file", metavar="FILE", help="A file of NAME=VALUE lines; --set goes before it.")
-def command(data: str | None, listen: str | None, sets: tuple[str, ...], file: str | None) -> None:
+@click.option("--cluster", metavar="FILE", help="The nodes of a cluster (nodes.toml); --node says which one this is.")
+@click.option("--node", metavar="N", type=click.IntRange(0), help="The number of this node in the cluster's file.")
+@click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input does.")
+def command(
+    data: str | None,
+    listen: str | None,
+    sets: tuple[str, ...],
+    file: str | None,
+    cluster: str | None,
+    node: int | None,
+    with_parent: bool,
+) -> None:
     """Run a node in the foreground, until Ctrl-C or SIGTERM.
 
     No configuration is needed: without options the node listens on 127.0.0.1:9092 and keeps its data in
@@ -44,9 +65,13 @@ def command(data: str | None, listen: str | None, sets: tuple[str, ...], file: s
       millpond up
       millpond up --data /var/lib/millpond --listen 0.0.0.0:9092
       millpond up --set num.partitions=6 --set log.retention.hours=48
+      millpond up --node 2 --cluster nodes.toml
     """
-    settings = _settings(data, listen, sets, file)
+    texts = _texts_in_cluster(cluster, node) | (_read_config(file) if file else {})
+    settings = _settings(texts, data, listen, sets)
     _stop_early_on_signals()
+    if with_parent:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     # Before the loop runs a signal comes as an exception; the logs are closed all the same.
     with contextlib.suppress(KeyboardInterrupt):
         _serve(settings)
@@ -88,12 +113,13 @@ def _announce(broker: object) -> None:
     assert isinstance(broker, Broker)
     host, port = broker.address
     reach, reach_port = broker.advertised()
-    at = _shown("127.0.0.1" if reach in WILDCARDS else reach, reach_port)
+    at = shown_address("127.0.0.1" if reach in WILDCARDS else reach, reach_port)
     option = "" if at == LISTEN.default else f" -b {at}"
+    of_all = f" of {count}" if (count := len(cluster_nodes(broker.settings))) else ""
     rows: list[Row] = [
-        ("listens on", _shown(host, port)),
+        ("listens on", shown_address(host, port)),
         ("data", os.path.abspath(broker.store.folder)),
-        ("cluster", f"{broker.image.cluster_id}, node {broker.node_id}"),
+        ("cluster", f"{broker.image.cluster_id}, node {broker.node_id}{of_all}"),
         ("", ""),
         ("topic", f"millpond topic create orders{option}"),
         ("kcat", f"kcat -b {at} -L"),
@@ -105,29 +131,45 @@ def _announce(broker: object) -> None:
     sys.stdout.flush()
 
 
-def _shown(host: str, port: int) -> str:
+def shown_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 # What was given.
 
 
-def _settings(data: str | None, listen: str | None, sets: tuple[str, ...], file: str | None) -> Settings:
-    texts = _read_config(file) if file else {}
+def _texts_in_cluster(file: str | None, node_id: int | None) -> dict[str, str]:
+    """What a node is told by the file of its cluster; nothing for a node that is alone."""
+    if file is None:
+        if node_id is not None:
+            raise click.UsageError("--node says which node of a cluster this is: name its file with --cluster FILE.")
+        return {}
+    from millpond.cli.cluster.nodes_file import read_nodes
+
+    nodes = read_nodes(file)
+    numbers = ", ".join(map(str, sorted(nodes.nodes)))
+    if node_id is None:
+        raise click.UsageError(f"--cluster {file}: say which of its nodes this is with --node N; it has {numbers}.")
+    if node_id not in nodes.nodes:
+        raise click.UsageError(f"--node {node_id} is not in {file}; it has {numbers}.")
+    return nodes.texts(node_id) | {DATA_FOLDER.name: node_folder(CLUSTER_FOLDER, node_id)}
+
+
+def _settings(texts: dict[str, str], data: str | None, listen: str | None, sets: tuple[str, ...]) -> Settings:
     for text in sets:
-        name, value = _assignment(text, f"--set {text}")
+        name, value = assignment(text, f"--set {text}")
         texts[name] = value
     if data is not None:
         texts[DATA_FOLDER.name] = data
     if listen is not None:
-        texts[LISTEN.name] = _address(listen)
+        texts[LISTEN.name] = address_of(listen)
     try:
         return node_settings(texts)
     except SettingError as fault:
         raise click.UsageError(f"{_sentence(str(fault))}") from None
 
 
-def _address(text: str) -> str:
+def address_of(text: str) -> str:
     """A port alone, or a host alone, is completed from the default address."""
     host, port = host_and_port(LISTEN.default)
     if text.isdigit():
@@ -145,12 +187,12 @@ def _read_config(path: str) -> dict[str, str]:
     for number, line in enumerate(lines, 1):
         line = line.strip()
         if line and not line.startswith("#"):
-            name, value = _assignment(line, f"{path}, line {number}")
+            name, value = assignment(line, f"{path}, line {number}")
             texts[name] = value
     return texts
 
 
-def _assignment(text: str, where: str) -> tuple[str, str]:
+def assignment(text: str, where: str) -> tuple[str, str]:
     """The name and value of one setting; it says where it stands when the name is unknown or the value cannot be."""
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name:
@@ -180,7 +222,7 @@ def _explain(error: OSError, settings: Settings) -> NoReturn:
         raise Failed(f"The data folder {folder} cannot be used ({_cause(error)}): choose another with --data DIR.")
     match error.errno:
         case errno.EADDRINUSE:
-            other = _shown(host, _free_port(host, port))
+            other = shown_address(host, _free_port(host, port))
             raise Failed(
                 f"Port {port} of {host} is taken, perhaps by a node that runs already: "
                 f"stop it, or take another port with `millpond up --listen {other}`."
@@ -209,6 +251,13 @@ def _free_port(host: str, port: int) -> int:
 
 def _cause(error: Exception) -> str:
     return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+
+
+def _end_with_parent() -> None:
+    """Whoever started us holds the other end of standard input and writes nothing: it ends when they do."""
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _stop_early_on_signals() -> None:

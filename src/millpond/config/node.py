@@ -22,9 +22,12 @@ from millpond.base.settings import (
     each_of,
     one_of,
 )
-from millpond.config.topic import DAY_MS, TOPIC
+from millpond.config.topic import DAY_MS, MIN_INSYNC_REPLICAS, TOPIC
 
 MIB: Final = 1024 * 1024
+
+REPLICAS_USUAL: Final = 3
+"""With so many one can fail while another is being restarted, and no record is held by one node alone."""
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -62,6 +65,8 @@ def _cluster_node(text: str) -> ClusterNode:
     host, port = host_and_port(address)
     if not port:
         raise SettingError(f"{text!r} has no port that others could connect to")
+    if host in ("0.0.0.0", "::"):
+        raise SettingError(f"{text!r} is no address that others could connect to")
     return ClusterNode(int(node_id), host, port)
 
 
@@ -115,7 +120,8 @@ NUM_PARTITIONS = Setting(
 DEFAULT_REPLICATION_FACTOR = Setting(
     "default.replication.factor",
     1,
-    "The number of replicas of a topic whose creator names none.",
+    "The number of replicas of a topic whose creator names none; where it is not set, a cluster of three or more "
+    "nodes has three.",
     between(1, 32767),
     bits=32,
 )
@@ -440,8 +446,16 @@ def node_settings(texts: Mapping[str, str]) -> Settings:
             # -1 is "no limit" in every unit, not a length of time.
             fine[meant] = str(count * unit_ms if count > 0 else count)
     settings = Settings.parsed(NODE, fine)
-    cluster_nodes(settings)
-    return settings
+    nodes = cluster_nodes(settings)
+    return Settings(NODE, _of_several(len(nodes)) | settings.overrides) if nodes else settings
+
+
+def _of_several(count: int) -> dict[str, Value]:
+    """What a cluster keeps of a record where nobody says otherwise: it survives the loss of any one node."""
+    return {
+        DEFAULT_REPLICATION_FACTOR.name: min(count, REPLICAS_USUAL),
+        str(MIN_INSYNC_REPLICAS.inherits): 2 if count >= REPLICAS_USUAL else 1,
+    }
 
 
 def cluster_nodes(settings: Settings) -> tuple[ClusterNode, ...]:

@@ -1,0 +1,1 @@
+"""`millpond cluster`: several nodes that act as one."""

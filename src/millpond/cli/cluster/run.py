@@ -1,0 +1,268 @@
+"""`millpond cluster up`: the nodes of a cluster as processes of this machine, watched until they are told to stop."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from millpond import __version__
+from millpond.base.settings import SettingError
+from millpond.cli.cluster.children import Child, Event, stop_all
+from millpond.cli.cluster.nodes_file import NodesFile, read_nodes, write_nodes
+from millpond.cli.cluster.view import Lines, View, live_table, row, warnings
+from millpond.cli.errors import Failed
+from millpond.cli.panel import Row, panel
+from millpond.cli.stop import Stop, noted
+from millpond.cli.up import address_of, assignment, node_folder, shown_address
+from millpond.config.node import host_and_port
+
+if TYPE_CHECKING:
+    from millpond.admin.nodes import ClusterFacts
+
+LOOK_SECONDS: Final = 1.0
+TURN_SECONDS: Final = 0.2
+ANSWER_MS: Final = "2000"
+WAIT_SECONDS: Final = 20.0
+"""Then it is said who is waited for."""
+
+
+def run_cluster(count: int, data: str, listen: str, sets: tuple[str, ...], *, restart: bool) -> None:
+    """Start all nodes and look after them."""
+    settings = dict(assignment(text, f"--set {text}") for text in sets)
+    folder = Path(data)
+    file = NodesFile(dict(enumerate(_addresses(listen, count), 1)), {}, settings)
+    _keep(file, folder)
+    with noted(signal.SIGINT, signal.SIGTERM) as stop, ExitStack() as screen:
+        view: View = screen.enter_context(live_table()) if sys.stdout.isatty() else Lines()
+        _Run(file, folder, view, restart=restart).until(stop)
+    click.echo("Stopped; everything is on disk.")
+
+
+def _addresses(listen: str, count: int) -> list[str]:
+    """Consecutive ports that are free, or free ones anywhere for port 0."""
+    try:
+        host, first = host_and_port(address_of(listen))
+    except SettingError as fault:
+        raise click.UsageError(f"--listen {listen}: {fault}.") from None
+    if host in ("0.0.0.0", "::"):
+        raise click.UsageError(
+            f"--listen {listen}: the nodes must reach each other there; give an address of this machine."
+        )
+    if first + count - 1 > 65535:
+        raise click.UsageError(f"--listen {listen}: there are no {count} ports from {first} on.")
+    addresses = []
+    # All at once, so that no two nodes are given the same one.
+    with ExitStack() as probes:
+        for number in range(count):
+            port = first + number if first else 0
+            probe = probes.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+                # A port on which somebody listens can be bound beside him.
+                probe.listen()
+            except socket.gaierror:
+                raise Failed(f"The host name {host} is unknown: give --listen an address of this machine.") from None
+            except OSError as error:
+                raise Failed(
+                    f"{shown_address(host, port)} cannot be listened on ({(error.strerror or str(error)).lower()}): "
+                    f"a cluster of {count} takes {count} ports from --listen HOST:PORT on; name others."
+                ) from None
+            addresses.append(shown_address(host, probe.getsockname()[1]))
+    return addresses
+
+
+def _keep(file: NodesFile, folder: Path) -> None:
+    """Write down who the nodes are. Those that a folder holds stay as many as they are: each has a vote."""
+    path = folder / "nodes.toml"
+    if path.exists():
+        before = sorted(read_nodes(str(path)).nodes)
+        if before != sorted(file.nodes):
+            raise Failed(
+                f"{folder} holds a cluster of {len(before)} nodes: start it with --nodes {len(before)}, "
+                "or choose another folder with --data DIR."
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_nodes(path, file)
+    except OSError as error:
+        raise Failed(
+            f"The data folder {folder} cannot be used ({(error.strerror or str(error)).lower()}): "
+            "choose another with --data DIR."
+        ) from None
+
+
+class _Run:
+    """The children, what is known of the cluster, and what is shown of both."""
+
+    def __init__(self, file: NodesFile, folder: Path, view: View, *, restart: bool) -> None:
+        self._file = file
+        self._folder = folder
+        self._view = view
+        self._restart = restart
+        self._events: queue.Queue[Event] = queue.Queue()
+        self._children = {
+            number: Child(
+                number,
+                [
+                    "--node",
+                    str(number),
+                    "--cluster",
+                    str(folder / "nodes.toml"),
+                    "--data",
+                    node_folder(str(folder), number),
+                ],
+                self._events,
+            )
+            for number in file.nodes
+        }
+        self._watch = _Watch(",".join(file.nodes.values()), tuple(file.nodes))
+        self._is_announced = False
+
+    def until(self, stop: Stop) -> None:
+        threading.Thread(target=self._watch.run, name="watch", daemon=True).start()
+        began = time.monotonic()
+        try:
+            for child in self._children.values():
+                child.start()
+            while not stop.is_asked:
+                self._turn()
+                if not self._is_announced and time.monotonic() - began > WAIT_SECONDS:
+                    began = time.monotonic()
+                    waited = ", ".join(str(each.node_id) for each in self._children.values() if each.state != "ready")
+                    self._view.say(f"not ready yet: node {waited}")
+        finally:
+            self._watch.stop()
+            self._end()
+
+    def _turn(self) -> None:
+        self._hear()
+        now = time.monotonic()
+        for child in self._children.values():
+            if child.state == "ended" and self._restart and now >= child.starts_again_at:
+                child.start()
+        if not self._is_announced and all(child.state == "ready" for child in self._children.values()):
+            self._is_announced = True
+            self._announce()
+        if self._is_announced:
+            self._show()
+
+    def _hear(self) -> None:
+        deadline = time.monotonic() + TURN_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                event = self._events.get(timeout=left)
+            except queue.Empty:
+                return
+            child = self._children[event.node_id]
+            child.on_event(event)
+            match event.kind:
+                case "says":
+                    self._view.say(f"node {event.node_id}  {_without_time(event.text)}")
+                case "ended":
+                    self._on_end(child, event.text)
+                case "ready":
+                    self._view.say(f"node {event.node_id}  ready")
+
+    def _on_end(self, child: Child, how: str) -> None:
+        if not child.has_been_ready and not self._restart_helps(how):
+            # It has said why, and will say so again however often it is started.
+            raise Failed(f"Node {child.node_id} cannot start: {child.last_words.removeprefix('millpond: ') or how}")
+        after = f"; it starts again in {child.starts_again_at - time.monotonic():.1f} s" if self._restart else ""
+        self._view.say(f"node {child.node_id}  {how}{after}")
+
+    def _restart_helps(self, how: str) -> bool:
+        return self._restart and how not in ("ended with code 1", "ended with code 2")
+
+    def _announce(self) -> None:
+        at = ",".join(self._file.nodes.values())
+        rows: list[Row] = [
+            ("bootstrap", at),
+            ("data", os.path.abspath(self._folder)),
+            ("", ""),
+            ("topic", f"millpond topic create orders -b {self._file.nodes[1]}"),
+            ("kcat", f"kcat -b {at} -L"),
+            ("one node", f"millpond up --node 1 --cluster {self._folder / 'nodes.toml'}"),
+            ("", ""),
+            ("stop", "Ctrl-C" if sys.stdout.isatty() else f"kill {os.getpid()}"),
+        ]
+        click.echo(panel(f"Millpond {__version__}, a cluster of {len(self._children)}", rows))
+        sys.stdout.flush()
+
+    def _show(self) -> None:
+        facts = self._watch.facts
+        if facts is None:
+            return
+        rows = [row(node, self._state(node.node_id)) for node in facts.nodes]
+        self._view.show(rows, [*warnings(facts), *self._watch.trouble])
+        sys.stdout.flush()
+
+    def _state(self, node_id: int) -> str | None:
+        child = self._children.get(node_id)
+        return None if child is None or child.state == "ready" else child.state
+
+    def _end(self) -> None:
+        """Each hands over what it leads, one after the other; being asked once more ends them at once."""
+        facts = self._watch.facts
+        controller = next((node.node_id for node in facts.nodes if node.is_controller), -1) if facts else -1
+        self._view.say("stopping")
+        children = list(self._children.values())
+
+        def at_once(*_: object) -> None:
+            for child in children:
+                child.stop(at_once=True)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, at_once)
+        stop_all(children, last=controller)
+
+
+class _Watch:
+    """Asks the cluster how it is, on a thread of its own: a node that does not answer must not hold up the others."""
+
+    def __init__(self, bootstrap: str, known: tuple[int, ...]) -> None:
+        self.facts: ClusterFacts | None = None
+        self.trouble: tuple[str, ...] = ()
+        self._bootstrap = bootstrap
+        self._known = known
+        self._ended = threading.Event()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def run(self) -> None:
+        from millpond.admin.nodes import describe_nodes
+        from millpond.base.errors import RemoteError
+        from millpond.remote.cluster import Cluster
+        from millpond.remote.errors import ClientError
+
+        settings = {
+            "bootstrap.servers": self._bootstrap,
+            "client.id": "millpond-cluster-up",
+            "request.timeout.ms": ANSWER_MS,
+            "default.api.timeout.ms": ANSWER_MS,
+        }
+        while not self._ended.wait(LOOK_SECONDS):
+            # Anew each time: connections to a node that died or stands still are not waited for twice.
+            with Cluster(settings) as cluster:
+                try:
+                    self.facts = describe_nodes(cluster, self._known)
+                    self.trouble = ()
+                except (ClientError, RemoteError) as fault:
+                    self.trouble = (f"no node says how the cluster is: {fault}",)
+
+
+def _without_time(text: str) -> str:
+    """A node's own line begins with the time, which stands before it already."""
+    clock, gap, rest = text.partition("  ")
+    return rest if gap and len(clock) == 8 and clock[2:3] == clock[5:6] == ":" else text

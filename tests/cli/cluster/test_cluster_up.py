@@ -1,0 +1,164 @@
+"""A cluster on this machine: what is said of it, and why it will not start."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class Running:
+    """`millpond cluster up` with its lines as they come."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._coming: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._hear, daemon=True).start()
+
+    def _hear(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._coming.put(line.decode().rstrip())
+
+    def read_until(self, *wanted: str, seconds: float = 60) -> str:
+        """The next line that has all these words."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                line = self._coming.get(timeout=left)
+            except queue.Empty:
+                break
+            self.lines.append(line)
+            if all(word in line for word in wanted):
+                return line
+        raise AssertionError(f"{wanted} did not come; what came:\n" + "\n".join(self.lines))
+
+
+@pytest.fixture
+def start_cluster(lonely: Any, tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    started: list[Running] = []
+
+    def start(*options: str) -> Running:
+        data = ("--data", str(tmp_path / "c"), "--listen", "127.0.0.1:0")
+        started.append(Running(lonely.start("cluster", "up", *data, *options)))
+        return started[-1]
+
+    yield start
+    for each in started:
+        # It asks its nodes to end, and they end with it in any case.
+        each.process.terminate()
+        try:
+            each.process.wait(40)
+        finally:
+            each.process.kill()
+            each.process.wait()
+            assert each.process.stdout is not None
+            assert each.process.stderr is not None
+            each.process.stdout.close()
+            each.process.stderr.close()
+
+
+def pid_of(data: Path) -> int:
+    """The process that holds the folder."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"up" in words and str(data).encode() in words:
+                return int(entry.name)
+    raise AssertionError(f"nobody runs on {data}")
+
+
+def test_it_says_where_it_is_starts_again_what_dies_and_ends_all(
+    start_cluster: Callable[..., Running], tmp_path: Path
+) -> None:
+    cluster = start_cluster()
+    bootstrap = cluster.read_until("bootstrap").split()[1].split(",")
+    assert len(bootstrap) == 3
+    killed = pid_of(tmp_path / "c" / "node-2")
+    os.kill(killed, signal.SIGKILL)
+    cluster.read_until("node 2", "was ended by SIGKILL", "starts again")
+    cluster.read_until("node 2", "ready")
+    pids = [pid_of(tmp_path / "c" / f"node-{number}") for number in (1, 2, 3)]
+    assert killed not in pids
+    cluster.process.send_signal(signal.SIGTERM)
+    cluster.read_until("Stopped; everything is on disk.")
+    assert cluster.process.wait(30) == 0
+    for number in (1, 2, 3):
+        assert (tmp_path / "c" / f"node-{number}" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_node_that_dies_stays_dead_if_asked(start_cluster: Callable[..., Running], tmp_path: Path) -> None:
+    cluster = start_cluster("--no-restart")
+    cluster.read_until("bootstrap")
+    os.kill(pid_of(tmp_path / "c" / "node-3"), signal.SIGKILL)
+    assert "starts again" not in cluster.read_until("node 3", "was ended by SIGKILL")
+    cluster.read_until("node 3", "ended:")
+
+
+def test_nodes_end_with_whoever_started_them(start_cluster: Callable[..., Running], tmp_path: Path) -> None:
+    cluster = start_cluster()
+    cluster.read_until("bootstrap")
+    pids = [pid_of(tmp_path / "c" / f"node-{number}") for number in (1, 2, 3)]
+    cluster.process.kill()
+    deadline = time.monotonic() + 40
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--listen", "nonsense:port"], 2, "--listen nonsense:port"),
+        (["--listen", "127.0.0.1:65535"], 2, "there are no 3 ports from 65535 on"),
+        (["--listen", "0.0.0.0:9092"], 2, "the nodes must reach each other there"),
+        (["--listen", "192.0.2.1:9092"], 1, "192.0.2.1:9092 cannot be listened on"),
+        (["--nodes", "0"], 2, "--nodes"),
+        (["--set", "nonsense"], 2, "--set nonsense: give it as name=value"),
+        (["--set", "num.partition=3"], 2, "did you mean num.partitions"),
+    ],
+)
+def test_what_cannot_be_is_said_and_changes_nothing(
+    lonely: Any, tmp_path: Path, options: list[str], code: int, said: str
+) -> None:
+    result = lonely("cluster", "up", "--data", str(tmp_path / "c"), *options)
+    assert result.code == code
+    assert said in result.err
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_taken_port_is_told(lonely: Any, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = lonely("cluster", "up", "--nodes", "1", "--listen", f"127.0.0.1:{port}", cwd=tmp_path)
+    assert result.code == 1
+    assert f"127.0.0.1:{port} cannot be listened on (address already in use)" in result.err
+
+
+def test_a_folder_keeps_the_number_of_its_nodes(lonely: Any, tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "nodes.toml").write_text('[nodes]\n1 = "127.0.0.1:9092"\n2 = "127.0.0.1:9093"\n')
+    result = lonely("cluster", "up", "--data", str(tmp_path / "c"), "--listen", "127.0.0.1:0")
+    assert result.code == 1
+    assert "holds a cluster of 2 nodes: start it with --nodes 2" in result.err
+
+
+def test_why_a_node_cannot_start_is_told_and_the_others_end(lonely: Any, tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "node-2").write_text("no folder")
+    result = lonely("cluster", "up", "--data", str(tmp_path / "c"), "--listen", "127.0.0.1:0")
+    assert result.code == 1
+    assert "Node 2 cannot start: The data folder" in result.err
