@@ -7,9 +7,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.support.partitions import ME, partition_context, view
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.base.ids import LeaderEpoch, TopicPartition
+from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
 from millpond.broker.call import Call
 from millpond.broker.coordination import Coordination, Home, Producer, Writing
@@ -92,7 +93,9 @@ class Play:
         self.orders: list[Any] = []
         name = TopicPartition("__notes", 0)
         log = self.store.create(name, UUID(int=7))
-        self.partition = Partition(name, UUID(int=7), log, LeaderEpoch(0), self.world.clock, lambda _: None)
+        context = partition_context(self.world.disk, self.world.clock, flusher=self.flusher)
+        self.partition = Partition(name, UUID(int=7), log, context)
+        self.partition.follow(view(ME, 0, 0))
         self.home = self.load(self.new_home())
 
     def new_home(self) -> Home[Notes]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.partitions import ME, view
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
@@ -146,7 +147,7 @@ def test_a_reader_with_another_view_of_the_leadership_is_told(play: Play) -> Non
     for epoch, told in ((0, [b"a"]), (1, "UNKNOWN_LEADER_EPOCH")):
         play.send(("pond", 0, 0), epoch=epoch)
         assert play.answers() == [{"pond-0": told}]
-    play.pond.leader_epoch = 1
+    play.pond.follow(view(ME, 1, 1))
     play.send(("pond", 0, 0), epoch=0)
     assert play.answers() == [{"pond-0": "FENCED_LEADER_EPOCH"}]
 

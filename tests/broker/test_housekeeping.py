@@ -7,8 +7,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.support.partitions import ME, partition_context, view
 
-from millpond.base.ids import LeaderEpoch, TopicPartition
+from millpond.base.ids import TopicPartition
 from millpond.broker import housekeeping
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.flusher import Flusher
@@ -69,7 +70,9 @@ class Play:
         name = TopicPartition(topic, 0)
         topic_id = UUID(int=len(self.partitions) + 1)
         log = self.store.create(name, topic_id, limits)
-        made = Partition(name, topic_id, log, LeaderEpoch(0), self.world.clock, self.keeping.flush)
+        context = partition_context(self.world.disk, self.world.clock, flush=self.keeping.flush)
+        made = Partition(name, topic_id, log, context)
+        made.follow(view(ME, 0, 0))
         self.partitions.add(made)
         return made
 

@@ -7,14 +7,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.support.partitions import ME, partition_context, view
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.base.ids import LeaderEpoch, TopicPartition
+from millpond.base.ids import TopicPartition
 from millpond.broker.partitions import Partition, Partitions
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.log.limits import LogLimits
-from millpond.log.partition_log import RANGES_MAX
+from millpond.log.partition_log import RANGES_MAX, PartitionLog
 from millpond.log.store import LogStore
 from millpond.sim.world.clock import VirtualClock
 from millpond.sim.world.disk import SimDisk
@@ -52,13 +53,16 @@ class Play:
         self.store = LogStore(self.disk, "/data", limits or LogLimits(), SeededEntropy(1))
         self.store.open(0)
         self.batch = make_batch
-        self.flushed: list[Partition] = []
+        self.flushed: list[PartitionLog] = []
         self.partition = self.make("pond", 0)
 
     def make(self, topic: str, index: int, topic_id: UUID = TOPIC_ID) -> Partition:
         name = TopicPartition(topic, index)
         log = self.store.create(name, topic_id)
-        return Partition(name, topic_id, log, LeaderEpoch(3), VirtualClock(), self.flushed.append)
+        context = partition_context(self.disk, VirtualClock(), flush=self.flushed.append)
+        partition = Partition(name, topic_id, log, context)
+        partition.follow(view(ME, 3, 0))
+        return partition
 
     def append(self, *values: bytes, zstd: bool = True, **fields: Any) -> int:
         return self.partition.append(self.batch(*values, **fields), zstd=zstd).first_offset
@@ -170,7 +174,7 @@ def test_so_many_unsynced_messages_are_flushed(play: Play) -> None:
     play.append(b"a", b"b")
     assert play.flushed == []
     play.append(b"c")
-    assert play.flushed == [play.partition]
+    assert play.flushed == [play.partition.log]
     ticket = play.partition.log.sync_target()
     ticket.run()
     play.partition.log.synced(ticket)
@@ -281,7 +285,7 @@ def test_a_reader_must_know_the_leaders_epoch_or_not_ask(play: Play) -> None:
 def test_the_ends_of_epochs(play: Play) -> None:
     assert play.partition.end_of_epoch(3) == (3, 0), "the leader's own epoch, though nothing was written in it"
     play.append(b"a", b"b")
-    play.partition.leader_epoch = LeaderEpoch(5)
+    play.partition.follow(view(ME, 5, 1))
     # A reader that heard of epoch 4 and got nothing in it must not be sent back to the first record.
     assert play.partition.end_of_epoch(4) == (3, 2)
     play.append(b"c")

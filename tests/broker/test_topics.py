@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.support.partitions import partition_context
 
 from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.base.later import Later
@@ -71,7 +72,7 @@ class Play:
             partitions=self.partitions,
             layers=lambda: NodeLayers(node_settings(self.texts)),
             clock=self.clock,
-            flush=lambda _: None,
+            context=partition_context(self.disk, self.clock, node_id=ME),
             remove_later=self.removals.append,
             journal=lambda event, **facts: self.journal.append(f"{event} {facts}"),
             on_late=lambda: self.late.append(len(self.partitions.of_topic(POND))),

@@ -24,6 +24,7 @@ from millpond.broker.housekeeping import Housekeeping, Journal
 from millpond.broker.image_watch import ImageWatch
 from millpond.broker.loggers import Loggers
 from millpond.broker.markers import Markers
+from millpond.broker.partition_context import PartitionContext
 from millpond.broker.partitions import Partition, Partitions
 from millpond.broker.producer_ids import ProducerIds, block_of, no_block
 from millpond.broker.requester import RequestLost
@@ -113,7 +114,14 @@ class Broker:
             partitions=self.partitions,
             layers=lambda: self.layers,
             clock=world.clock,
-            flush=self.housekeeping.flush,
+            context=PartitionContext(
+                node_id=self.node_id,
+                clock=world.clock,
+                flusher=self.flusher,
+                flush=self.housekeeping.flush,
+                can_join=self._can_join,
+                lag_ms_max=lambda: self.settings[node.REPLICA_LAG_MS_MAX],
+            ),
             remove_later=self.housekeeping.remove_later,
             journal=journal,
             on_late=self._open_coordinations,
@@ -187,7 +195,7 @@ class Broker:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if by_name else ErrorCode.UNKNOWN_TOPIC_ID
         if not 0 <= index < len(known.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if self._keeper.is_to_open(known.id, index):
+        if self.node_id not in known.partitions[index].replicas or self._keeper.is_to_open(known.id, index):
             # Every client asks again then. Not so for LEADER_NOT_AVAILABLE: no fetch may be answered by that.
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.KAFKA_STORAGE_ERROR
@@ -232,6 +240,11 @@ class Broker:
                 home.run(lambda shard, now_ms: shard.on_topics_changed(changed, now_ms))
         self._image_watch.on_change()
         return followed
+
+    def _can_join(self, node_id: int, broker_epoch: int) -> bool:
+        """Whether a follower may be in sync: it is the one that the metadata knows, and stays."""
+        broker = self.image.brokers.get(node_id)
+        return broker is not None and broker.is_active and broker.epoch == broker_epoch
 
     # Coordinators.
 

@@ -25,6 +25,7 @@ from millpond.config.node import (
 )
 from millpond.log.compaction import Cancelled, CompactionPlan
 from millpond.log.limits import FOREVER
+from millpond.log.partition_log import PartitionLog
 from millpond.log.removal import RemovalJob
 from millpond.log.store import LogStore
 
@@ -134,14 +135,14 @@ class Housekeeping:
             if now_ms - since_ms >= partition.log.limits.flush_ms:
                 # What comes from now on has its own time.
                 dirty[partition] = now_ms
-                self.flush(partition)
+                self.flush(partition.log)
 
-    def flush(self, partition: Partition) -> None:
+    def flush(self, log: PartitionLog) -> None:
         """Force a log to disk though nobody waits for it; all of them, if the open files are running out."""
         if self._store.files.is_pressed:
             self._relieve()
         else:
-            self._flusher.force(partition.log)
+            self._flusher.force(log)
 
     def _relieve(self) -> None:
         """A file that was written to stays open until it is synced: sync them all, until there are few."""
@@ -185,7 +186,7 @@ class Housekeeping:
         count = 0
         try:
             log.expire_producers(now_ms)
-            while segments := log.expired_segments(now_ms)[:RETIRED_AT_ONCE]:
+            while segments := log.expired_segments(now_ms, partition.committed_offset)[:RETIRED_AT_ONCE]:
                 job = log.retire(segments)
                 # One job for all of them, because a crash must not find a log without its middle.
                 removal = removal.joined(job) if removal is not None else job

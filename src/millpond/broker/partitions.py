@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import LeaderEpoch, TopicPartition
-from millpond.base.ports import Buffer, Clock
+from millpond.base.later import Later, done, failed
+from millpond.base.ports import Buffer
 from millpond.base.settings import Settings
+from millpond.broker.leader_role import LeaderRole
+from millpond.broker.partition_context import PartitionContext
 from millpond.config import topic as topic_settings
 from millpond.log.limits import FOREVER
 from millpond.log.partition_log import Appended, LogRanges, PartitionLog
 from millpond.log.producers import Verification
 from millpond.metadata.image import INTERNAL_TOPICS
+from millpond.metadata.image import Partition as ImagePartition
+from millpond.metadata.leadership import NO_LEADER
+from millpond.replication.follower import PartitionFollower
+from millpond.replication.leader import PartitionView
 from millpond.wire import batch
 
+T = TypeVar("T")
+
 ZSTD = 4
+
+NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
 
 MARKER_BYTES = batch.HEADER_BYTES + 17
 """How much the end of a transaction adds to a log, or nearly so."""
@@ -36,18 +47,26 @@ class Watcher(Protocol):
 
 
 class Partition:
-    """One partition that this node leads."""
+    """One partition of which this node has a replica: leads it, follows its leader, or waits until there is one."""
 
     __slots__ = (
         "_clock",
-        "_flush",
+        "_context",
+        "_high_watermark",
+        "_min_isr",
         "acknowledges_after_sync",
+        "flush_ack",
         "flush_messages",
+        "follower",
         "is_internal",
+        "is_leader",
         "leader_epoch",
+        "leading",
         "log",
         "name",
+        "replica_watchers",
         "topic_id",
+        "view",
         "watchers",
     )
 
@@ -56,21 +75,86 @@ class Partition:
         name: TopicPartition,
         topic_id: UUID,
         log: PartitionLog,
-        leader_epoch: LeaderEpoch,
-        clock: Clock,
-        flush: Callable[[Partition], None],
+        context: PartitionContext,
+        *,
+        high_watermark: int = 0,
     ) -> None:
         self.name = name
         self.topic_id = topic_id
         self.log = log
-        self.leader_epoch = leader_epoch
-        self.acknowledges_after_sync = True
+        self.view: PartitionView | None = None
+        """What the metadata said last."""
+        self.leader_epoch = NO_LEADER_EPOCH
+        self.is_leader = False
+        self.leading: LeaderRole | None = None
+        """While this node leads it and there are others to have its records."""
+        self.follower: PartitionFollower | None = None
+        """While another node leads it."""
         self.is_internal = name.topic in INTERNAL_TOPICS
         # A dictionary, because a set would wake its members in an order that differs from run to run.
         self.watchers: dict[Watcher, None] = {}
+        """Those who wait for the committed offset to move."""
+        self.replica_watchers: dict[Watcher, None] = {}
+        """Those who wait for the end of the log to move."""
+        self.acknowledges_after_sync = True
         self.flush_messages = FOREVER
-        self._clock = clock
-        self._flush = flush
+        self.flush_ack = "auto"
+        self._min_isr = 1
+        self._high_watermark = high_watermark
+        self._context = context
+        self._clock = context.clock
+
+    # Its role.
+
+    def follow(self, view: PartitionView) -> None:
+        """Take the role that the metadata gives this node. What is older than what is known is no news."""
+        known = self.view
+        if known is None:
+            self.view = view
+            self._take_role(view)
+            return
+        if view.partition_epoch <= known.partition_epoch or view.leader_epoch < known.leader_epoch:
+            return
+        self.view = view
+        if view.leader_epoch > known.leader_epoch or _is_alone(view) != _is_alone(known):
+            self._take_role(view)
+        elif self.leading is not None:
+            self.leading.on_view(view)
+
+    def _take_role(self, view: PartitionView) -> None:
+        log = self.log
+        self._high_watermark = max(min(self.committed_offset, log.end_offset), log.start_offset)
+        lost = self.leading
+        self.leading = self.follower = None
+        self.leader_epoch = LeaderEpoch(view.leader_epoch)
+        self.is_leader = view.leader == self._context.node_id
+        if self.is_leader:
+            if not _is_alone(view):
+                self.leading = LeaderRole(
+                    log,
+                    view,
+                    self._context,
+                    high_watermark=self._high_watermark,
+                    flush_ack=self.flush_ack,
+                    min_isr=self._min_isr,
+                    on_commit=self._on_commit,
+                )
+        elif view.leader != NO_LEADER:
+            self.follower = PartitionFollower(view.leader, view.leader_epoch, log, self._high_watermark)
+        # Last, because whoever hears of it looks at the new role.
+        if lost is not None:
+            lost.end()
+        self.dismiss_watchers()
+
+    def check_leads(self) -> None:
+        """Refuse what only the leader may do."""
+        if not self.is_leader:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this node does not lead {self.name}")
+
+    def check_settled(self) -> None:
+        """Refuse to say where the committed records end while a new leader may know less than others have shown."""
+        if self.leading is not None and not self.leading.is_settled:
+            raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, "the new leader does not know yet how much is committed")
 
     @property
     def committed_offset(self) -> int:
@@ -78,20 +162,57 @@ class Partition:
 
         With one replica all that is written counts as committed (docs/decisions/0002). On the wire: high watermark.
         """
-        return self.log.end_offset
+        if self.leading is not None:
+            return self.leading.high_watermark
+        if self.is_leader:
+            return self.log.end_offset
+        return self._high_watermark if self.follower is None else self.follower.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
         """Below it every transaction is decided."""
         return self.log.stable_offset(self.committed_offset)
 
+    def after_commit(self, end_offset: int, value: T) -> Later[T]:
+        """`value`, once all below `end_offset`, which this node has written as leader, survives what it should.
+
+        Refused with NOT_LEADER_OR_FOLLOWER when the leadership is lost meanwhile, an OSError when the disk fails.
+        """
+        if self.leading is not None:
+            return self.leading.after_commit(end_offset, value)
+        if not self.is_leader:
+            return failed(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has moved; the outcome is open"))
+        if not self.acknowledges_after_sync:
+            return done(value)
+        return self._context.flusher.after_sync(self.log, end_offset, value)
+
+    @property
+    def acknowledges_at_once(self) -> bool:
+        """Whether a write with acks=all waits for nothing."""
+        return not self.acknowledges_after_sync and self.leading is None
+
     def configure(self, settings: Settings) -> None:
         """Obey changed settings from the next request on."""
-        self.acknowledges_after_sync = settings[topic_settings.FLUSH_ACK] != "never"
+        self.flush_ack = settings[topic_settings.FLUSH_ACK]
+        self._min_isr = settings[topic_settings.MIN_INSYNC_REPLICAS]
+        self.acknowledges_after_sync = self.flush_ack != "never"
         self.flush_messages = settings[topic_settings.FLUSH_MESSAGES]
+        if self.leading is not None:
+            self.leading.configure(self.flush_ack, self._min_isr)
 
-    def append(self, records: Buffer | None, *, zstd: bool, verification: Verification | None = None) -> Appended:
+    # Writing.
+
+    def append(
+        self,
+        records: Buffer | None,
+        *,
+        zstd: bool,
+        verification: Verification | None = None,
+        acks_all: bool = False,
+    ) -> Appended:
         """Append a producer's batches and wake whoever waits for them. Refused leaves everything as it was."""
+        if not self.is_leader:
+            self.check_leads()
         if not records:
             raise Refused(ErrorCode.INVALID_RECORD, "the request has no records for this partition")
         assert isinstance(records, memoryview), "a decoded request holds its records as a view"
@@ -100,20 +221,32 @@ class Partition:
         attributes = _attributes(records)
         if attributes & batch.CODEC_MASK == ZSTD and not zstd:
             raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
+        if acks_all and self.leading is not None:
+            self._check_writable()
         appended = self.log.append(
             records, leader_epoch=self.leader_epoch, now_ms=self._clock.wall_ms(), verification=verification
         )
         if not appended.duplicate:
-            self._wake_watchers(len(records))
+            self._on_grown(len(records))
             # Files that wait for a sync stay open: with too many of them nothing else could be opened.
             if self.log.files.is_pressed or self.log.end_offset - self.log.synced_offset >= self.flush_messages:
-                self._flush(self)
+                self._context.flush(self.log)
         return appended
+
+    def _check_writable(self) -> None:
+        if self.leading is not None and not self.leading.is_writable:
+            assert self.view is not None
+            raise Refused(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{len(self.view.isr)} replicas of {self.name} are in sync: min.insync.replicas is {self._min_isr}",
+            )
 
     def append_marker(
         self, producer_id: int, epoch: int, committed: bool, coordinator_epoch: int, transaction_version: int
     ) -> Appended:
         """Write how a producer's transaction ended."""
+        self.check_leads()
+        self._check_writable()
         appended = self.log.append_marker(
             producer_id,
             epoch,
@@ -123,11 +256,13 @@ class Partition:
             leader_epoch=self.leader_epoch,
             transaction_version=transaction_version,
         )
-        self._wake_watchers(MARKER_BYTES)
+        self._on_grown(MARKER_BYTES)
         return appended
 
     def append_own(self, batch: bytes, verification: Verification | None = None) -> Appended:
-        """Append a batch of the broker's own making."""
+        """Append a batch of the broker's own making; it waits for as many replicas as acks=all."""
+        self.check_leads()
+        self._check_writable()
         appended = self.log.append(
             memoryview(bytearray(batch)),
             leader_epoch=self.leader_epoch,
@@ -135,18 +270,39 @@ class Partition:
             from_client=False,
             verification=verification,
         )
-        self._wake_watchers(len(batch))
+        self._on_grown(len(batch))
         return appended
 
-    def _wake_watchers(self, size: int) -> None:
+    # Those who wait for it to grow.
+
+    def _on_grown(self, size: int) -> None:
+        """The end of the log has moved by so many bytes."""
+        leading = self.leading
+        if leading is None:
+            if self.watchers:
+                self._wake(self.watchers, size)
+            return
+        if self.replica_watchers:
+            self._wake(self.replica_watchers, size)
+        leading.on_append()
+
+    def _on_commit(self, before: int) -> None:
+        """The committed offset of a partition with several replicas has moved, from `before`."""
         if self.watchers:
-            for watcher in list(self.watchers):
-                watcher.on_append(self, size)
+            whole = self.log.size_from(before)
+            # Where memory does not tell positions, too many bytes are better than none: readers look for themselves.
+            self._wake(self.watchers, whole - self.log.size_from(self.committed_offset) or whole)
+
+    def _wake(self, watchers: dict[Watcher, None], size: int) -> None:
+        for watcher in list(watchers):
+            watcher.on_append(self, size)
 
     def dismiss_watchers(self) -> None:
         """There is nothing more to wait for."""
-        for watcher in list(self.watchers):
+        for watcher in [*self.watchers, *self.replica_watchers]:
             watcher.answer()
+
+    # Reading.
 
     def read(
         self, offset: int, bytes_max: int, *, at_least_one_batch: bool, upper_offset: int | None = None
@@ -175,6 +331,22 @@ class Partition:
 def _attributes(records: memoryview) -> int:
     """The attributes of the first batch; 0 where there is no whole header, which the log then refuses."""
     return records[22] if len(records) >= batch.HEADER_BYTES else 0
+
+
+def _is_alone(view: PartitionView) -> bool:
+    return len(view.replicas) == 1
+
+
+def view_of(partition: ImagePartition) -> PartitionView:
+    """What replication must know of a partition."""
+    return PartitionView(
+        partition.leader,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        partition.replicas,
+        partition.isr,
+        partition.is_recovering,
+    )
 
 
 class Partitions:

@@ -12,13 +12,14 @@ from functools import partial
 from uuid import UUID
 
 from millpond.base.errors import Refused
-from millpond.base.ids import NO_TOPIC_ID, LeaderEpoch, TopicPartition
+from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.base.later import Later, done
 from millpond.base.ports import Clock
 from millpond.base.settings import Settings
 from millpond.broker.housekeeping import DelayedJob, Journal
 from millpond.broker.limits import log_limits
-from millpond.broker.partitions import Partition, Partitions
+from millpond.broker.partition_context import PartitionContext
+from millpond.broker.partitions import Partition, Partitions, view_of
 from millpond.config.effective import NodeLayers
 from millpond.log.limits import LogLimits
 from millpond.log.partition_log import PartitionLog
@@ -61,7 +62,7 @@ class TopicKeeper:
         partitions: Partitions,
         layers: Callable[[], NodeLayers],
         clock: Clock,
-        flush: Callable[[Partition], None],
+        context: PartitionContext,
         remove_later: Callable[[DelayedJob], None],
         journal: Journal,
         on_late: Callable[[], None],
@@ -72,7 +73,7 @@ class TopicKeeper:
         self._partitions = partitions
         self._layers = layers
         self._clock = clock
-        self._flush = flush
+        self._context = context
         self._remove_later = remove_later
         self._journal = journal
         self._on_late = on_late
@@ -206,9 +207,9 @@ class TopicKeeper:
                 next_ms = min(2 * wait_ms, REOPEN_MS_MAX)
                 self._clock.call_later(wait_ms, lambda: self._reopen(topic.id, index, next_ms))
             return
-        epoch = LeaderEpoch(topic.partitions[index].leader_epoch)
-        partition = Partition(name, topic.id, log, epoch, self._clock, self._flush)
+        partition = Partition(name, topic.id, log, self._context)
         partition.configure(settings)
+        partition.follow(view_of(topic.partitions[index]))
         self._partitions.add(partition)
 
     def _reopen(self, topic_id: UUID, index: int, wait_ms: int) -> None:
@@ -234,7 +235,7 @@ class TopicKeeper:
         partition = self._partitions.by_id(record.topic_id, record.partition_id)
         if partition is not None:
             topic = self._image.topics_by_id[record.topic_id]
-            partition.leader_epoch = topic.partitions[record.partition_id].leader_epoch
+            partition.follow(view_of(topic.partitions[record.partition_id]))
 
     def _delete(self, record: RemoveTopicRecord) -> None:
         name = self._names.pop(record.topic_id, None)

@@ -125,6 +125,15 @@ DEFAULT_REPLICATION_FACTOR = Setting(
     between(1, 32767),
     bits=32,
 )
+REPLICA_LAG_MS_MAX = Setting(
+    "replica.lag.time.max.ms",
+    10_000,
+    "How long a replica may lack what its leader has before it no longer counts as in sync, and acks=all goes on "
+    "without it. A replica whose node is gone leaves sooner, with its node's session.",
+    at_least(100),
+    bits=64,
+    live=True,
+)
 MAX_PARTITIONS_PER_TOPIC = Setting(
     "max.partitions.per.topic",
     10_000,
@@ -377,6 +386,7 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         DELETE_TOPIC_ENABLE,
         NUM_PARTITIONS,
         DEFAULT_REPLICATION_FACTOR,
+        REPLICA_LAG_MS_MAX,
         MAX_PARTITIONS_PER_TOPIC,
         MAX_PARTITIONS,
     ),

@@ -57,6 +57,10 @@ class LeaderEpochs:
             largest = known
         raise AssertionError("an epoch below the latest has a later one")
 
+    def start_of(self, epoch: int, log_end: int) -> int:
+        """Where `epoch` began; the end of the log where nothing is known of it or a later one."""
+        return next((start for known, start in self.entries if known >= epoch), log_end)
+
     def of(self, offset: int) -> int:
         """The epoch in which the record at `offset` was written; -1 if unknown."""
         latest = NO_EPOCH

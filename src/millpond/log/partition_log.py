@@ -137,6 +137,12 @@ class PartitionLog:
             return None
         return EpochEnd(*self.epochs.end_of(min(epoch, self.epochs.latest), self.end_offset))
 
+    def begin_epoch(self, epoch: int) -> int:
+        """A leader epoch begins at the end of the log, though nothing is written in it yet; where it began."""
+        if self.epochs.assign(epoch, self.end_offset):
+            self._owe_epochs()
+        return self.epochs.start_of(epoch, self.end_offset)
+
     def set_topic_id(self, topic_id: UUID) -> None:
         """Say whose partition this is; it reaches the disk with the next sync at the latest."""
         if topic_id == self.topic_id:

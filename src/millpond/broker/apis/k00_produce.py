@@ -27,7 +27,6 @@ from millpond.broker.replies import Encoded, Outcome, Response, encode_reply
 from millpond.broker.transaction_calls import permission_for_batch
 from millpond.config.node import PRODUCE_WAIT_MAX_MS
 from millpond.log.checks import InvalidRecords
-from millpond.log.partition_log import PartitionLog
 from millpond.wire import messages as m
 from millpond.wire.batch import CorruptBatch
 from millpond.wire.kernel import SingleProduce, single_produce, single_produce_reply
@@ -102,7 +101,11 @@ def quick(broker: Services, connection: Connection, header: RequestHeader, frame
     if partition is None:
         return False
     try:
-        appended = partition.append(frame[single.records_begin : single.records_end], zstd=version >= ZSTD_FROM)
+        appended = partition.append(
+            frame[single.records_begin : single.records_end],
+            zstd=version >= ZSTD_FROM,
+            acks_all=single.acks == ACKS_ALL,
+        )
     except (Refused, CorruptBatch):
         # Nothing was written; the general way refuses it again, and says why.
         return False
@@ -115,26 +118,26 @@ def quick(broker: Services, connection: Connection, header: RequestHeader, frame
         appended.append_time_ms,
         appended.start_offset,
     )
-    if single.acks == ACKS_LEADER or not partition.acknowledges_after_sync:
+    if single.acks == ACKS_LEADER or partition.acknowledges_at_once:
         connection.reply_frame(reply)
     else:
-        _reply_after_sync(broker, connection, header, single, partition.log, appended.last_offset + 1, reply)
+        _reply_after_commit(broker, connection, header, single, partition, appended.last_offset + 1, reply)
     return True
 
 
-def _reply_after_sync(
+def _reply_after_commit(
     broker: Services,
     connection: Connection,
     header: RequestHeader,
     single: SingleProduce,
-    log: PartitionLog,
+    partition: Partition,
     end_offset: int,
     reply: bytes,
 ) -> None:
-    later = broker.flusher.after_sync(log, end_offset, reply)
+    later = partition.after_commit(end_offset, reply)
 
     def refuse(failure: Exception) -> list[ReplyPart]:
-        code, message = _not_synced(failure)
+        code, message = _not_committed(failure, partition)
         topic = single.topic
         is_id = header.api_version >= TOPIC_IDS_FROM
         failed = m.ProduceResponse.PartitionProduceResponse(
@@ -160,14 +163,20 @@ def _as_parts(frame: bytes) -> list[ReplyPart]:
 
 
 class _TooLate(Exception):
-    """The disk did not confirm within the time that the client gave."""
+    """The disk or other replicas did not confirm within the time that the client gave."""
 
 
-def _not_synced(failure: Exception) -> tuple[ErrorCode, str]:
+def _not_committed(failure: Exception, partition: Partition) -> tuple[ErrorCode, str]:
     if isinstance(failure, _TooLate):
-        return ErrorCode.REQUEST_TIMED_OUT, "the disk did not confirm in time; the outcome is open"
+        if partition.leading is None:
+            return ErrorCode.REQUEST_TIMED_OUT, "the disk did not confirm in time; the outcome is open"
+        if not partition.leading.is_writable:
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "too few replicas are in sync; the outcome is open"
+        return ErrorCode.REQUEST_TIMED_OUT, "the replicas did not confirm in time; the outcome is open"
     if isinstance(failure, OSError):
         return ErrorCode.KAFKA_STORAGE_ERROR, f"the log could not be forced to disk: {failure}"
+    if isinstance(failure, Refused):
+        return failure.code, str(failure)
     raise failure
 
 
@@ -185,7 +194,7 @@ class _Produce:
         self._broker = broker
         self._acks_all = request.acks == ACKS_ALL
         self._timeout_ms = request.timeout_ms
-        self._syncs: list[tuple[PartitionLog, int, m.ProduceResponse.PartitionProduceResponse]] = []
+        self._uncommitted: list[tuple[Partition, int, m.ProduceResponse.PartitionProduceResponse]] = []
         self._response = m.ProduceResponse(
             responses=[
                 m.ProduceResponse.TopicProduceResponse(
@@ -211,7 +220,9 @@ class _Produce:
         try:
             if isinstance(permit, Refused):
                 raise permit
-            appended = partition.append(data.records, zstd=version >= ZSTD_FROM, verification=permit)
+            appended = partition.append(
+                data.records, zstd=version >= ZSTD_FROM, verification=permit, acks_all=self._acks_all
+            )
         except InvalidRecords as refusal:
             return self._refused(data.index, refusal.code, str(refusal), refusal.records)
         except Refused as refusal:
@@ -224,8 +235,8 @@ class _Produce:
             log_append_time_ms=appended.append_time_ms,
             log_start_offset=appended.start_offset,
         )
-        if self._acks_all and partition.acknowledges_after_sync:
-            self._syncs.append((partition.log, appended.last_offset + 1, reply))
+        if self._acks_all and not partition.acknowledges_at_once:
+            self._uncommitted.append((partition, appended.last_offset + 1, reply))
         return reply
 
     def _refused(
@@ -246,29 +257,29 @@ class _Produce:
 
     def outcome(self) -> Response | Later[Response]:
         """The reply, once every batch that must survive does, or cannot, or the client's time is over."""
-        if not self._syncs:
+        if not self._uncommitted:
             return self._response
-        parts = [self._synced(log, end_offset, reply) for log, end_offset, reply in self._syncs]
+        parts = [self._committed(partition, end_offset, reply) for partition, end_offset, reply in self._uncommitted]
         whole: Later[Response] = gather(parts).map(lambda _: self._response)
 
         def time_out() -> None:
-            for part, (_, _, reply) in zip(parts, self._syncs, strict=True):
+            for part, (partition, _, reply) in zip(parts, self._uncommitted, strict=True):
                 if not part.ended:
-                    _refuse(reply, _TooLate())
+                    _refuse(reply, _TooLate(), partition)
             whole.finish(self._response)
 
         whole.expire_after(self._broker.clock, _patience_ms(self._broker, self._timeout_ms), time_out)
         return whole
 
-    def _synced(
-        self, log: PartitionLog, end_offset: int, reply: m.ProduceResponse.PartitionProduceResponse
+    def _committed(
+        self, partition: Partition, end_offset: int, reply: m.ProduceResponse.PartitionProduceResponse
     ) -> Later[None]:
-        synced = self._broker.flusher.after_sync(log, end_offset, None)
-        return synced.recover(OSError, lambda error: _refuse(reply, error))
+        committed = partition.after_commit(end_offset, None)
+        return committed.recover(Exception, lambda failure: _refuse(reply, failure, partition))
 
 
-def _refuse(reply: m.ProduceResponse.PartitionProduceResponse, failure: Exception) -> None:
-    reply.error_code, reply.error_message = _not_synced(failure)
+def _refuse(reply: m.ProduceResponse.PartitionProduceResponse, failure: Exception, partition: Partition) -> None:
+    reply.error_code, reply.error_message = _not_committed(failure, partition)
     reply.base_offset = reply.log_append_time_ms = reply.log_start_offset = -1
 
 

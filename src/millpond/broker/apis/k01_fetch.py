@@ -112,12 +112,13 @@ class _Fetch:
         ranges: list[FileRange] = []
         try:
             partition.check_leader_epoch(wanted.leader_epoch)
+            partition.check_leads()
             stable_offset = partition.last_stable_offset
             ranges, upper_offset = partition.read(
                 wanted.fetch_offset,
                 min(wanted.bytes_max, max(bytes_left, 0)),
                 at_least_one_batch=first,
-                upper_offset=stable_offset if self._committed_only else None,
+                upper_offset=stable_offset if self._committed_only else partition.committed_offset,
             )
             aborted = self._aborted(partition, wanted.fetch_offset, upper_offset) if ranges else []
         except Refused as refusal:

@@ -4,7 +4,9 @@
 earliest local offset · 9 the latest tiered offset · 10 timeout · 11 the earliest offset not yet uploaded.
 There is no tiered storage: the local start is the start, and nothing is tiered.
 
-A look-up by time may have to read files and unpack a batch: a worker does that for all partitions of the request.
+A new leader that cannot tell yet how far consumers have seen answers OFFSET_NOT_AVAILABLE for the end. Replicas see
+everything. A look-up by time may have to read files and unpack a batch: a worker does that for all partitions of the
+request.
 """
 
 from __future__ import annotations
@@ -44,13 +46,15 @@ class _Search(NamedTuple):
 
 def handle(broker: Services, call: Call, request: m.ListOffsetsRequest) -> Outcome:
     committed_only = request.isolation_level == READ_COMMITTED
+    by_replica = request.replica_id >= 0
     searches: list[_Search] = []
     response = m.ListOffsetsResponse(
         topics=[
             m.ListOffsetsResponse.ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    _list_one(broker, topic.name, wanted, committed_only, searches) for wanted in topic.partitions
+                    _list_one(broker, topic.name, wanted, committed_only, by_replica, searches)
+                    for wanted in topic.partitions
                 ],
             )
             for topic in request.topics
@@ -74,6 +78,7 @@ def _list_one(
     topic: str,
     wanted: m.ListOffsetsRequest.ListOffsetsPartition,
     committed_only: bool,
+    by_replica: bool,
     searches: list[_Search],
 ) -> m.ListOffsetsResponse.ListOffsetsPartitionResponse:
     result = m.ListOffsetsResponse.ListOffsetsPartitionResponse(
@@ -84,9 +89,10 @@ def _list_one(
         result.error_code = broker.absence(topic, wanted.partition_index)
         return result
     log = partition.log
-    end = partition.last_stable_offset if committed_only else partition.committed_offset
     try:
         partition.check_leader_epoch(wanted.current_leader_epoch)
+        partition.check_leads()
+        end = log.end_offset if by_replica else _visible_end(partition, wanted.timestamp, committed_only)
         match wanted.timestamp:
             case -1:
                 _fill(result, TimedOffset(-1, end, partition.leader_epoch))
@@ -100,6 +106,13 @@ def _list_one(
     except Refused as refusal:
         result.error_code = refusal.code
     return result
+
+
+def _visible_end(partition: Partition, timestamp: int, committed_only: bool) -> int:
+    """How far consumers may see."""
+    if timestamp in (LATEST, MAX_TIMESTAMP) or timestamp >= 0:
+        partition.check_settled()
+    return partition.last_stable_offset if committed_only else partition.committed_offset
 
 
 def _run(broker: Services, searches: list[_Search], tries: int) -> Later[None]:

@@ -55,6 +55,7 @@ def _delete_before(
         error = broker.absence(topic, index)
     else:
         try:
+            partition.check_leads()
             if topic in COORDINATOR_TOPICS:
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
             if not partition.log.limits.cleanup_delete:

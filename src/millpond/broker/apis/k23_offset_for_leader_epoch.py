@@ -39,6 +39,7 @@ def _end_of_epoch(
         return reply
     try:
         partition.check_leader_epoch(wanted.current_leader_epoch)
+        partition.check_leads()
     except Refused as refusal:
         reply.error_code = refusal.code
         return reply

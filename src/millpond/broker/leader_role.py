@@ -1,0 +1,199 @@
+"""What a node does for a partition of several replicas while it leads it.
+
+Drives `replication.leader.PartitionLeader`: tells it of appends, syncs, fetches and metadata, and lets go whoever
+waits for the high watermark. A new leader epoch is a new role: nothing of it outlives the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later, done, end_all
+from millpond.replication.leader import IsrRequest, PartitionLeader, PartitionView, Rules
+
+if TYPE_CHECKING:
+    from millpond.broker.partition_context import PartitionContext
+    from millpond.log.partition_log import PartitionLog
+
+T = TypeVar("T")
+
+SYNC_AGAIN_MS = 50
+"""How long to wait before a sync that found no descriptor is tried again."""
+
+SPARE_MAX = 64
+"""So many entries of replies that nobody waits for any more are kept before they are cleared away."""
+
+
+class LeaderRole:
+    """One leader epoch of one partition on this node."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        view: PartitionView,
+        context: PartitionContext,
+        *,
+        high_watermark: int,
+        flush_ack: str,
+        min_isr: int,
+        on_commit: Callable[[int], None],
+    ) -> None:
+        self.log = log
+        self.flush_ack = flush_ack
+        self._context = context
+        self._on_commit = on_commit
+        """Hears, with the offset before it, that the high watermark has moved."""
+        self._parked: dict[int, tuple[Later[Any], object]] = {}
+        self._order: list[tuple[int, int]] = []
+        self._numbers = count()
+        self._is_syncing = False
+        self._is_over = False
+        self._rules = Rules(min_isr, context.lag_ms_max())
+        self._machine = PartitionLeader(
+            me=context.node_id,
+            view=view,
+            own_end=self._own_end(view),
+            high_watermark=high_watermark,
+            rules=self._rules,
+            can_join=context.can_join,
+            elected_ms=context.clock.monotonic_ms(),
+            log_end=log.end_offset,
+            epoch_start=log.begin_epoch(view.leader_epoch),
+        )
+        self._sync()
+
+    # Facts.
+
+    @property
+    def high_watermark(self) -> int:
+        return self._machine.high_watermark
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether acks=all may be promised now."""
+        return self._machine.is_writable
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that earlier leaders may have shown to readers is known to be committed here, too."""
+        return self._machine.high_watermark >= self._machine.epoch_start
+
+    @property
+    def pending(self) -> IsrRequest | None:
+        """The change of the ISR that was asked for, and not heard of yet."""
+        return self._machine.pending
+
+    def _own_end(self, view: PartitionView) -> int:
+        """How much of the own log counts (docs/decisions/0009)."""
+        return self.log.synced_offset if self._counts_synced(view) else self.log.end_offset
+
+    def _counts_synced(self, view: PartitionView) -> bool:
+        return self.flush_ack == "always" or (self.flush_ack == "auto" and len(view.isr) == 1)
+
+    # Events.
+
+    def configure(self, flush_ack: str, min_isr: int) -> None:
+        self.flush_ack = flush_ack
+        self._rules.min_isr = min_isr
+        self.on_append()
+
+    def on_append(self) -> None:
+        """The log has grown, or more of it counts."""
+        before = self._machine.high_watermark
+        if self._machine.on_append(self.log.end_offset, self._own_end(self._machine.view)):
+            self._committed(before)
+        self._sync()
+
+    def on_fetch(self, broker: int, broker_epoch: int, offset: int) -> None:
+        """A follower has everything below `offset`: its fetch was found to be a valid one."""
+        before = self._machine.high_watermark
+        if self._machine.on_fetch(broker, broker_epoch, offset, self._context.clock.monotonic_ms()):
+            self._committed(before)
+
+    def on_view(self, view: PartitionView) -> None:
+        """The metadata has changed within this leader epoch."""
+        before = self._machine.high_watermark
+        # First: what counts of the own log may be less where the ISR has shrunk to this node.
+        self._machine.on_append(self.log.end_offset, self._own_end(view))
+        self._machine.on_view(view)
+        if self._machine.high_watermark > before:
+            self._committed(before)
+        self._sync()
+
+    def isr_request(self) -> IsrRequest | None:
+        """A change of the ISR to ask for now; it counts as under way from here on."""
+        self._rules.lag_ms_max = self._context.lag_ms_max()
+        return self._machine.isr_request(self._context.clock.monotonic_ms())
+
+    def on_isr_response(self, asked: IsrRequest, error: ErrorCode) -> None:
+        before = self._machine.high_watermark
+        if self._machine.on_isr_response(asked, error):
+            self._committed(before)
+
+    def end(self) -> None:
+        """Another leads, or this node in another epoch: what waits here is refused, its outcome is open."""
+        self._is_over = True
+        self._fail_parked(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has moved; the outcome is open"))
+
+    # Waiting.
+
+    def after_commit(self, end_offset: int, value: T) -> Later[T]:
+        """`value`, once everything below `end_offset` is committed."""
+        if self._machine.high_watermark >= end_offset:
+            return done(value)
+        number = next(self._numbers)
+        later: Later[T] = Later(lambda: self._forget(number))
+        self._parked[number] = (later, value)
+        heappush(self._order, (end_offset, number))
+        return later
+
+    def _forget(self, number: int) -> None:
+        self._parked.pop(number, None)
+        if len(self._order) > SPARE_MAX and len(self._order) > 2 * len(self._parked):
+            self._order = [entry for entry in self._order if entry[1] in self._parked]
+            heapify(self._order)
+
+    def _committed(self, before: int) -> None:
+        ready = []
+        while self._order and self._order[0][0] <= self._machine.high_watermark:
+            parked = self._parked.pop(heappop(self._order)[1], None)
+            if parked is not None:
+                ready.append(parked)
+        self._on_commit(before)
+        end_all(ready)
+
+    def _fail_parked(self, failure: Exception) -> None:
+        parked, self._parked, self._order = self._parked, {}, []
+        end_all(parked.values(), failure)
+
+    # The own disk.
+
+    def _sync(self) -> None:
+        """Have synced what counts only then; one sync at a time serves all that was written meanwhile."""
+        if self._is_syncing or self._is_over or not self._counts_synced(self._machine.view):
+            return
+        if self.log.synced_offset >= self.log.end_offset:
+            return
+        self._is_syncing = True
+        synced = self._context.flusher.after_sync(self.log, self.log.end_offset, None)
+        synced.then(self._on_synced, self._on_unsynced)
+
+    def _on_synced(self, _: None) -> None:
+        self._is_syncing = False
+        if not self._is_over:
+            self.on_append()
+
+    def _on_unsynced(self, failure: Exception) -> None:
+        self._is_syncing = False
+        if not isinstance(failure, OSError):
+            raise failure
+        if self._is_over:
+            return
+        self._fail_parked(failure)
+        if self.log.failed is None and not self.log.closed:
+            # Want of descriptors: the log is as sound as before.
+            self._context.clock.call_later(SYNC_AGAIN_MS, self._sync)

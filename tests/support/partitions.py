@@ -1,0 +1,38 @@
+"""What a partition needs around it, for tests that make one by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millpond.base.ports import Clock, Disk
+from millpond.broker.flusher import Flusher
+from millpond.broker.partition_context import PartitionContext
+from millpond.replication.leader import PartitionView
+from millpond.sim.world.workers import SimWorkers
+
+ME = 1
+
+
+def partition_context(
+    disk: Disk,
+    clock: Clock,
+    *,
+    node_id: int = ME,
+    flusher: Flusher | None = None,
+    flush: Callable[[Any], None] = lambda _: None,
+) -> PartitionContext:
+    """A node whose peers are all welcome in the ISR."""
+    return PartitionContext(
+        node_id=node_id,
+        clock=clock,
+        flusher=flusher or Flusher(SimWorkers(clock), disk, "/data"),
+        flush=flush,
+        can_join=lambda *_: True,
+        lag_ms_max=lambda: 10_000,
+    )
+
+
+def view(leader: int, epoch: int, partition_epoch: int, replicas: str = "1", isr: str = "1") -> PartitionView:
+    """Replicas and ISR are written as `123`."""
+    return PartitionView(leader, epoch, partition_epoch, tuple(map(int, replicas)), tuple(map(int, isr)))
