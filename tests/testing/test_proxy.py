@@ -22,6 +22,7 @@ class Echo:
         self.listener = socket.create_server((HOST, 0))
         self.port = self.listener.getsockname()[1]
         self.open: list[socket.socket] = []
+        self.ended = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -38,6 +39,7 @@ class Echo:
             while data := link.recv(1 << 16):
                 link.sendall(data)
             link.shutdown(socket.SHUT_WR)
+            self.ended += 1
         except OSError:
             pass
 
@@ -148,6 +150,40 @@ def test_half_open_says_nothing_more_but_others_do(proxy: Proxy) -> None:
         with connect(proxy) as alive:
             say(alive, b"c")
             assert proxy.half_open_all() == 1
+
+
+@pytest.mark.parametrize("way", ["to_node", "to_client"])
+def test_a_cut_carries_nothing_that_way_and_all_of_it_after_it_is_healed(proxy: Proxy, way: str) -> None:
+    before = connect(proxy)
+    say(before, b"here")
+    proxy.cut(**{way: True})
+    with connect(proxy) as after, before:
+        for link in (before, after):
+            link.sendall(b"lost?")
+            link.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                link.recv(1)
+        proxy.heal()
+        for link in (before, after):
+            link.settimeout(SOME)
+            assert heard(link, 5) == b"lost?"
+            say(link, b"again")
+
+
+def test_a_cut_to_the_client_lets_the_node_hear(proxy: Proxy, echo: Echo) -> None:
+    with connect(proxy) as link:
+        say(link, b"here")
+        proxy.cut(to_client=True)
+        link.sendall(b"bye")
+        link.shutdown(socket.SHUT_WR)
+        # The node hears the end and says its own; only the client does not learn of it.
+        deadline = time.monotonic() + SOME
+        while echo.ended < 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        link.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            link.recv(1)
 
 
 def test_shut_refuses_and_open_listens_on_the_same_port(proxy: Proxy, echo: Echo) -> None:

@@ -8,14 +8,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from millpond.testing.pond import Mode, Pond, TooFew
+    from millpond.testing.clients import TooFew
+    from millpond.testing.cluster import PondNode, Ponds, ponds
+    from millpond.testing.pond import Mode, Pond
 
-__all__ = ["Mode", "Pond", "TooFew"]
+__all__ = ["Mode", "Pond", "PondNode", "Ponds", "TooFew", "ponds"]
+
+_FILES = {
+    "Mode": "pond",
+    "Pond": "pond",
+    "PondNode": "cluster",
+    "Ponds": "cluster",
+    "TooFew": "clients",
+    "ponds": "cluster",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__:
-        from millpond.testing import pond
+    if name in _FILES:
+        from importlib import import_module
 
-        return getattr(pond, name)
+        return getattr(import_module(f"{__name__}.{_FILES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures `millpond`, `millpond_shared` and `make_millpond`. Loaded by its entry point."""
+"""The pytest plugin, loaded by its entry point: fixtures for a broker (`millpond`) and a cluster (`millponds`)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from millpond.testing import Pond
+    from millpond.testing import Pond, PondNode, Ponds
 
 MARKER = 'millpond(mode="thread"|"process", settings={}): how the broker of the fixture `millpond` is started.'
+CLUSTER_MARKER = "millponds(nodes=3, settings={}): how the cluster of the fixture `millponds` is started."
 MODES = ("thread", "process")
 
 
@@ -25,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
+    config.addinivalue_line("markers", CLUSTER_MARKER)
 
 
 def _make(config: pytest.Config, **options: object) -> Pond:
@@ -66,7 +68,20 @@ def millpond_shared(request: pytest.FixtureRequest) -> Iterator[Pond]:
         yield pond
 
 
+@pytest.fixture
+def millponds(request: pytest.FixtureRequest) -> Iterator[Ponds]:
+    """A cluster of three nodes for this test alone. The marker `millponds` says how it is started."""
+    from millpond.testing import Ponds
+
+    marker = request.node.get_closest_marker("millponds")
+    cluster = Ponds(**(marker.kwargs if marker else {}))
+    request.node.stash[_CLUSTER] = list(cluster)
+    with cluster:
+        yield cluster
+
+
 _PONDS = pytest.StashKey[list["Pond"]]()
+_CLUSTER = pytest.StashKey[list["PondNode"]]()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -76,4 +91,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         for pond in item.stash.get(_PONDS, []):
             if pond.journal:
                 report.sections.append((f"millpond {pond.bootstrap}", "\n".join(pond.journal)))
+        for node in item.stash.get(_CLUSTER, []):
+            if node.journal:
+                report.sections.append((f"millpond node {node.node_id}", "\n".join(node.journal)))
     return report

@@ -43,6 +43,11 @@ class ProcessNode:
 
     def start(self) -> int:
         """Start and wait until it serves; the port that it listens on."""
+        self.launch()
+        return self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start it: one of several that wait for each other."""
         assert not self.is_running, "the node runs already"
         self._end(signal.SIGKILL)
         process = subprocess.Popen(
@@ -57,10 +62,15 @@ class ProcessNode:
             stderr=subprocess.PIPE,
         )
         self._process = process
-        assert process.stdout is not None
         assert process.stderr is not None
         self._listening = threading.Thread(target=self._listen, args=(process.stderr,), daemon=True)
         self._listening.start()
+
+    def wait_until_ready(self) -> int:
+        """Until it serves; the port that it listens on."""
+        assert self._process is not None, "the node does not run"
+        process = self._process
+        assert process.stdout is not None
         readable, _, _ = select.select([process.stdout], [], [], START_SECONDS_MAX)
         word, _, port = (process.stdout.readline() if readable else b"").partition(b" ")
         if word != b"ready":

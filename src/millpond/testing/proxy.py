@@ -29,15 +29,17 @@ _RESET: Final = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """All methods may be called from any thread and return when it is done."""
+    """All methods may be called from any thread and return when it is done. Several may share a thread."""
 
-    def __init__(self) -> None:
-        self._thread = LoopThread("millpond-proxy")
+    def __init__(self, thread: LoopThread | None = None) -> None:
+        self._owns_thread = thread is None
+        self._thread = thread or LoopThread("millpond-proxy")
         self._pairs: set[_Pair] = set()
         self._server: asyncio.Server | None = None
         self._target = 0
         self._delay_seconds = 0.0
-        self._reserved: socket.socket | None = _bind_somewhere()
+        self._cut = (False, False)
+        self._reserved: socket.socket | None = bind_somewhere()
         self.port: int = self._reserved.getsockname()[1]
 
     @property
@@ -67,12 +69,24 @@ class Proxy:
         """From now on a round trip takes this much longer; half of it each way."""
         self._thread.call(lambda: self._set_delay(round_trip_ms / 2000))
 
+    def cut(self, *, to_node: bool = False, to_client: bool = False) -> None:
+        """Carry nothing more in these directions, also on new connections; what is said meanwhile comes after `heal`.
+
+        So does a network that loses packets: the connections stay open, and TCP sends again what was lost.
+        """
+        self._thread.call(lambda: self._set_cut(self._cut[0] or to_node, self._cut[1] or to_client))
+
+    def heal(self) -> None:
+        """Take every `cut` back."""
+        self._thread.call(lambda: self._set_cut(False, False))
+
     def count(self) -> int:
         return self._thread.call(lambda: len(self._pairs))
 
     def close(self) -> None:
         self.shut()
-        self._thread.stop()
+        if self._owns_thread:
+            self._thread.stop()
         if self._reserved is not None:
             self._reserved.close()
 
@@ -83,6 +97,7 @@ class Proxy:
 
     def _accept(self) -> _End:
         pair = _Pair(self._thread.loop, self._delay_seconds)
+        pair.set_cut(*self._cut)
         self._pairs.add(pair)
         pair.joining = self._thread.loop.create_task(self._join(pair))
         return pair.client
@@ -115,6 +130,11 @@ class Proxy:
         for pair in self._pairs:
             pair.set_delay(seconds)
 
+    def _set_cut(self, to_node: bool, to_client: bool) -> None:
+        self._cut = (to_node, to_client)
+        for pair in self._pairs:
+            pair.set_cut(to_node, to_client)
+
 
 class _Pair:
     """A client's connection and ours to the node."""
@@ -134,6 +154,10 @@ class _Pair:
             end.delay_seconds = seconds
             if not seconds:
                 end.pass_on_held()
+
+    def set_cut(self, to_node: bool, to_client: bool) -> None:
+        self.client.set_cut(to_node)
+        self.node.set_cut(to_client)
 
     def fall_silent(self) -> bool:
         """Whether it spoke until now."""
@@ -166,6 +190,8 @@ class _End(asyncio.Protocol):
         self._held_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_reset = False
+        self._is_cut = False
+        self._cut_off: list[bytes | None] = []
         self.delay_seconds = 0.0
         self.has_said_all = False
 
@@ -174,8 +200,9 @@ class _End(asyncio.Protocol):
         if self._is_reset:
             self.reset()
             return
-        if self.pair.is_silent:
-            self.hold_reading()
+        if self.pair.is_silent or self._is_cut:
+            # uvloop begins to read after this, whatever is said now.
+            self._loop.call_soon(self._hold_if_told)
         for data in self._early:
             self._transport.write(data)
         self._early.clear()
@@ -209,6 +236,10 @@ class _End(asyncio.Protocol):
     # What is read here and written there.
 
     def _pass_on(self, data: bytes | None) -> None:
+        if self._is_cut:
+            # Reading does not stop at once everywhere.
+            self._cut_off.append(data)
+            return
         if not self.delay_seconds and not self._held:
             self.other.write(data)
             return
@@ -239,7 +270,7 @@ class _End(asyncio.Protocol):
             self._held_bytes -= len(data or b"")
             if not self.pair.is_silent:
                 self.other.write(data)
-        if was_full and self._held_bytes <= HELD_BYTES_MAX and not self.pair.is_silent:
+        if was_full and self._held_bytes <= HELD_BYTES_MAX:
             self.go_on_reading()
 
     def write(self, data: bytes | None) -> None:
@@ -259,11 +290,30 @@ class _End(asyncio.Protocol):
             with contextlib.suppress(OSError, RuntimeError):
                 self._transport.write_eof()
 
+    def _hold_if_told(self) -> None:
+        if self.pair.is_silent or self._is_cut:
+            self.hold_reading()
+
     def hold_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
+    def set_cut(self, is_cut: bool) -> None:
+        """What comes from here does not reach the other end."""
+        was_cut, self._is_cut = self._is_cut, is_cut
+        if is_cut:
+            self.hold_reading()
+        elif was_cut:
+            waiting, self._cut_off = self._cut_off, []
+            for data in waiting:
+                self._pass_on(data)
+            if self._held_bytes <= HELD_BYTES_MAX:
+                self.go_on_reading()
+
     def go_on_reading(self) -> None:
+        """Unless there is another reason to wait."""
+        if self.pair.is_silent or self._is_cut:
+            return
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -284,7 +334,7 @@ class _End(asyncio.Protocol):
             self._transport.abort()
 
 
-def _bind_somewhere() -> socket.socket:
+def bind_somewhere() -> socket.socket:
     for _ in range(200):
         with contextlib.suppress(OSError):
             return _bound(random.choice(PORTS))

@@ -1,0 +1,189 @@
+"""What a test does most with a broker or a cluster: topics, writing, reading, and clients that come back quickly."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message, Producer
+    from confluent_kafka.admin import AdminClient
+
+Value = str | bytes | None
+Entry = Value | tuple[str | bytes | None, Value]
+"""A value, or a key and a value."""
+
+ANSWER_SECONDS: Final = 10.0
+_numbers = count(1)
+
+
+class TooFew(AssertionError):
+    """Fewer records came than the test waited for; `messages` are those that did."""
+
+    def __init__(self, message: str, messages: Sequence[Message]) -> None:
+        super().__init__(message)
+        self.messages = list(messages)
+
+
+class Clients(ABC):
+    """Topics and records of whoever says where clients connect."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, Any] = {}
+
+    @property
+    @abstractmethod
+    def bootstrap(self) -> str:
+        """Where clients connect; stays the same through kills and restarts."""
+
+    def forget_clients(self) -> None:
+        """librdkafka takes a second or two to come back to a broker that was gone; a new client does not."""
+        self._clients.clear()
+
+    def create_topic(self, name: str, partitions: int = 1, *, replicas: int = -1, **settings: object) -> str:
+        """Create a topic; its settings as keywords, `cleanup_policy="compact"`. The name comes back.
+
+        -1 replicas are as many as is usual: one for a broker alone, three in a cluster.
+        """
+        from confluent_kafka.cimpl import NewTopic
+
+        made = self.admin.create_topics([NewTopic(name, partitions, replicas, config=dotted(settings))])
+        made[name].result(ANSWER_SECONDS)
+        return name
+
+    def new_topic(self, partitions: int = 1, prefix: str = "topic", *, replicas: int = -1, **settings: object) -> str:
+        """Create a topic whose name no other test has."""
+        name = f"{prefix}-{next(_numbers)}-{time.time_ns() % 10**9}"
+        return self.create_topic(name, partitions, replicas=replicas, **settings)
+
+    def produce(
+        self, topic: str, *entries: Entry, partition: int = -1, headers: Mapping[str, bytes] | None = None
+    ) -> list[Message]:
+        """Write values, or (key, value) pairs; returns what was written when all of it is acknowledged."""
+        from confluent_kafka import KafkaException
+
+        delivered: list[Message] = []
+        faults: list[Any] = []
+
+        def on_delivery(fault: object, message: Message) -> None:
+            if fault is None:
+                delivered.append(message)
+            else:
+                faults.append(fault)
+
+        producer = self.producer
+        for entry in entries:
+            key, value = entry if isinstance(entry, tuple) else (None, entry)
+            producer.produce(
+                topic, value, key, partition=partition, on_delivery=on_delivery, headers=dict(headers or {}) or None
+            )
+        producer.flush()
+        if faults:
+            raise KafkaException(faults[0])
+        return delivered
+
+    def consume(
+        self, topic: str, n: int = 1, *, group: str | None = None, timeout: float = ANSWER_SECONDS
+    ) -> list[Message]:
+        """The first `n` committed records of a topic, or the next ones that `group` has not read. TooFew if late."""
+        consumer = self.consumer(group or f"pond-{next(_numbers)}")
+        try:
+            if group is None:
+                self._assign_all(consumer, topic)
+            else:
+                consumer.subscribe([topic])
+            found = _read(consumer, topic, n, timeout)
+            if group is not None and found:
+                consumer.commit(asynchronous=False)
+            return found
+        finally:
+            consumer.close()
+
+    def client_settings(self, **more: object) -> dict[str, Any]:
+        """Settings for a confluent-kafka client that finds this broker and loses no time when it comes back."""
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "reconnect.backoff.ms": 10,
+            "reconnect.backoff.max.ms": 100,
+            "log_level": 0,
+            "error_cb": _ignore,
+        } | dotted_values(more)
+
+    def consumer(self, group: str, **settings: object) -> Consumer:
+        """A consumer of a group that reads from the beginning and commits when told to."""
+        from confluent_kafka import Consumer
+
+        defaults = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+        return Consumer(self.client_settings() | defaults | dotted_values(settings))
+
+    @property
+    def producer(self) -> Producer:
+        from confluent_kafka import Producer
+
+        if "producer" not in self._clients:
+            settings = self.client_settings(linger_ms=0, acks="all", message_timeout_ms=int(ANSWER_SECONDS * 1000))
+            self._clients["producer"] = Producer(settings)
+        producer: Producer = self._clients["producer"]
+        return producer
+
+    @property
+    def admin(self) -> AdminClient:
+        from confluent_kafka.admin import AdminClient
+
+        if "admin" not in self._clients:
+            self._clients["admin"] = AdminClient(self.client_settings())
+        admin: AdminClient = self._clients["admin"]
+        return admin
+
+    def _assign_all(self, consumer: Consumer, topic: str) -> None:
+        from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+
+        # Asking for all topics never creates one, as asking for a single one would.
+        topics = consumer.list_topics(timeout=ANSWER_SECONDS).topics
+        partitions = topics[topic].partitions if topic in topics else ()
+        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in partitions])
+
+
+def dotted(settings: Mapping[str, object]) -> dict[str, str]:
+    """Settings by their real names, as text."""
+    return {name: _text(value) for name, value in dotted_values(settings).items()}
+
+
+def dotted_values(settings: Mapping[str, object]) -> dict[str, Any]:
+    return {_dotted(name): value for name, value in settings.items()}
+
+
+def _dotted(name: str) -> str:
+    # Callbacks and the level of the log are the client library's only names with an underscore of their own.
+    return name if name.endswith("_cb") or name == "log_level" else name.replace("_", ".")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _read(consumer: Consumer, topic: str, n: int, timeout: float) -> list[Message]:
+    from confluent_kafka import KafkaException
+
+    found: list[Message] = []
+    deadline = time.monotonic() + timeout
+    while len(found) < n:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TooFew(f"{len(found)} of {n} records came from {topic} within {timeout:g} s", found)
+        message = consumer.poll(left)
+        if message is None:
+            continue
+        fault = message.error()
+        if fault is None:
+            found.append(message)
+        elif not fault.retriable():
+            raise KafkaException(fault)
+    return found
+
+
+def _ignore(_: object) -> None:
+    """What a client library tells of faults that the test made itself is no news."""

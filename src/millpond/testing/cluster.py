@@ -1,0 +1,298 @@
+"""`Ponds`: a cluster for a test, a process for each node, with the faults that it must survive.
+
+Every connection passes a proxy: one for the clients of each node, and one for each node's way to each other node. So
+any way can be cut, in one direction or both, while the others go on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from millpond.testing.clients import ANSWER_SECONDS, Clients, dotted
+from millpond.testing.loop_thread import LoopThread
+from millpond.testing.pond import DEFAULTS, JOURNAL_LINES_MAX
+from millpond.testing.process_node import ProcessNode
+from millpond.testing.proxy import HOST, Proxy, bind_somewhere
+
+if TYPE_CHECKING:
+    from millpond.remote.cluster import Cluster, PartitionInfo
+
+LOOK_SECONDS: Final = 0.05
+HEAL_SECONDS: Final = 30.0
+
+
+class PondNode:
+    """One node of a cluster."""
+
+    def __init__(self, node_id: int, texts: Mapping[str, str], port: int, doors: Iterable[Proxy]) -> None:
+        self.node_id = node_id
+        self.journal: list[str] = []
+        """What it reported, over all its lives."""
+        self.folder = Path(texts["data.folder"])
+        self._port = port
+        self._doors = tuple(doors)
+        self._process = ProcessNode(texts, self._report)
+
+    def __repr__(self) -> str:
+        return f"<PondNode {self.node_id}, {'running' if self.is_running else 'not running'}>"
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.is_running
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def launch(self) -> None:
+        """Start it and do not wait: it is ready when most of the nodes run."""
+        if not self.is_running:
+            self._process.launch()
+            for door in self._doors:
+                door.open(self._port)
+
+    def wait_until_ready(self) -> None:
+        self._process.wait_until_ready()
+
+    def start(self) -> PondNode:
+        """Start it if it does not run; returns when it serves."""
+        if not self.is_running:
+            self.launch()
+            self.wait_until_ready()
+        return self
+
+    def stop(self) -> None:
+        """End it in order: it hands over what it leads."""
+        self._process.stop()
+        self._shut()
+
+    def kill(self) -> None:
+        """End it as SIGKILL would; connections break and new ones are refused until `start` or `restart`."""
+        self._process.kill()
+        self._shut()
+
+    def restart(self) -> PondNode:
+        """Start it again on the same data and address, after an orderly stop if it still runs."""
+        self.stop()
+        return self.start()
+
+    def pause(self) -> ExitStack:
+        """It stands still, as on SIGSTOP, until `resume` or the end of a `with` block around it."""
+        self._process.pause()
+        stack = ExitStack()
+        stack.callback(self.resume)
+        return stack
+
+    def resume(self) -> None:
+        self._process.resume()
+
+    def _shut(self) -> None:
+        for door in self._doors:
+            door.shut()
+
+    def _report(self, event: str, **facts: object) -> None:
+        if len(self.journal) < JOURNAL_LINES_MAX:
+            self.journal.append("  ".join([event, *(f"{name}={value}" for name, value in facts.items())]))
+
+
+class Ponds(Clients):
+    """A real cluster on the loopback, its nodes numbered from 1: `ponds[2].kill()`. Also a context manager.
+
+    Without a `folder` it gets one of its own, which goes with it. Names of settings may be written with underscores.
+    """
+
+    def __init__(
+        self, nodes: int = 3, *, settings: Mapping[str, object] | None = None, folder: Path | str | None = None
+    ) -> None:
+        super().__init__()
+        self._own_folder = None if folder is not None else tempfile.mkdtemp(prefix="millponds-")
+        self.folder = Path(folder if folder is not None else self._own_folder or "")
+        self._thread = LoopThread("millpond-proxies")
+        numbers = range(1, nodes + 1)
+        self._for_clients = {number: Proxy(self._thread) for number in numbers}
+        self._ways = {(a, b): Proxy(self._thread) for a in numbers for b in numbers if a != b}
+        """From one node to another: the connections that the first one opens."""
+        ports = _free_ports(nodes)
+        self._nodes = {}
+        for number, port in zip(numbers, ports, strict=True):
+            known = {b: self._ways[number, b] if b != number else self._for_clients[b] for b in numbers}
+            texts = {
+                **DEFAULTS,
+                # Several, so that not all groups have the same coordinator.
+                "offsets.topic.num.partitions": str(nodes),
+                "transaction.state.log.num.partitions": str(nodes),
+                **dotted(settings or {}),
+                "node.id": str(number),
+                "cluster.nodes": ",".join(f"{b}@{way.bootstrap}" for b, way in known.items()),
+                "data.folder": str(self.folder / f"node-{number}"),
+                "listen": f"{HOST}:{port}",
+                "advertised.listener": self._for_clients[number].bootstrap,
+            }
+            doors = [self._for_clients[number], *(way for (_, b), way in self._ways.items() if b == number)]
+            self._nodes[number] = PondNode(number, texts, port, doors)
+
+    def __enter__(self) -> Ponds:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getitem__(self, node_id: int) -> PondNode:
+        return self._nodes[node_id]
+
+    def __iter__(self) -> Iterator[PondNode]:
+        return iter(self._nodes.values())
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __repr__(self) -> str:
+        return f"<Ponds {self.bootstrap}>"
+
+    # Life.
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(proxy.bootstrap for proxy in self._for_clients.values())
+
+    def start(self) -> Ponds:
+        """Start all nodes that do not run; returns when they serve."""
+        started = [node for node in self if not node.is_running]
+        for node in started:
+            node.launch()
+        for node in started:
+            node.wait_until_ready()
+        self.forget_clients()
+        return self
+
+    def kill_all(self) -> None:
+        for node in self:
+            node.kill()
+
+    def close(self) -> None:
+        """End it for good."""
+        self.forget_clients()
+        self.kill_all()
+        for proxy in (*self._for_clients.values(), *self._ways.values()):
+            proxy.close()
+        self._thread.stop()
+        if self._own_folder is not None:
+            shutil.rmtree(self._own_folder, ignore_errors=True)
+
+    # Faults.
+
+    def cut(
+        self, some: int | Iterable[int], others: int | Iterable[int] | None = None, *, one_way: bool = False
+    ) -> None:
+        """Nothing passes between these nodes and the others, until `heal`. Without `others`, these are all the rest.
+
+        `one_way`: nothing goes from `some` to `others`, and the other direction still works. Clients reach them all.
+        """
+        ones = _numbers_of(some)
+        rest = _numbers_of(others) if others is not None else self._nodes.keys() - ones
+        for a in ones:
+            for b in rest - ones:
+                self._ways[a, b].cut(to_node=True, to_client=not one_way)
+                self._ways[b, a].cut(to_client=True, to_node=not one_way)
+
+    def cut_clients(self, some: int | Iterable[int]) -> None:
+        """Nothing passes between these nodes and clients, until `heal`."""
+        for number in _numbers_of(some):
+            self._for_clients[number].cut(to_node=True, to_client=True)
+
+    def heal(self) -> None:
+        """Take every cut back."""
+        for proxy in (*self._for_clients.values(), *self._ways.values()):
+            proxy.heal()
+
+    # Who leads what.
+
+    @property
+    def controller(self) -> int:
+        """The node that leads the cluster; -1 while there is none."""
+        from millpond.wire import messages as m
+
+        with self._cluster() as cluster:
+            request = m.MetadataRequest(topics=[], allow_auto_topic_creation=False)
+            return cluster.any().ask(request, m.MetadataResponse).controller_id
+
+    def partitions(self, topic: str, *, seen_by: int | None = None) -> Mapping[int, PartitionInfo]:
+        """The partitions: leader, leader epoch, replicas, and those in sync; as one node sees them, or any."""
+        with self._cluster(seen_by) as cluster:
+            return cluster.topics([topic])[topic].partitions
+
+    def leader(self, topic: str, partition: int = 0, *, seen_by: int | None = None) -> PondNode:
+        """The node that leads a partition; waits for there being one."""
+        deadline = time.monotonic() + HEAL_SECONDS
+        while time.monotonic() < deadline:
+            number = self.partitions(topic, seen_by=seen_by)[partition].leader
+            if number in self._nodes:
+                return self._nodes[number]
+            time.sleep(LOOK_SECONDS)
+        raise TimeoutError(f"{topic}-{partition} has no leader")
+
+    def wait_until_in_sync(self, topic: str, seconds: float = HEAL_SECONDS) -> None:
+        """Until every replica of the topic is in sync."""
+        from millpond.remote.errors import ClusterError
+
+        deadline = time.monotonic() + seconds
+        state: object = None
+        while time.monotonic() < deadline:
+            try:
+                partitions = self.partitions(topic)
+            except ClusterError as fault:
+                state = fault
+            else:
+                state = {index: each.in_sync for index, each in partitions.items()}
+                if all(len(each.in_sync) == len(each.replicas) for each in partitions.values()):
+                    return
+            time.sleep(LOOK_SECONDS)
+        raise TimeoutError(f"not every replica of {topic} is in sync: {state}")
+
+    def _cluster(self, seen_by: int | None = None) -> Cluster:
+        from millpond.remote.cluster import Cluster
+
+        answer_ms = str(round(ANSWER_SECONDS * 1000))
+        live = [
+            self._for_clients[node.node_id].bootstrap
+            for node in self
+            if node.is_running and seen_by in (None, node.node_id)
+        ]
+        return Cluster(
+            {
+                "bootstrap.servers": ",".join(live) or self.bootstrap,
+                "request.timeout.ms": "2000",
+                "default.api.timeout.ms": answer_ms,
+            }
+        )
+
+
+def ponds(nodes: int = 3, *, settings: Mapping[str, object] | None = None, folder: Path | str | None = None) -> Ponds:
+    """A cluster for a test: `with ponds(nodes=3) as cluster: …`."""
+    return Ponds(nodes, settings=settings, folder=folder)
+
+
+def _numbers_of(nodes: int | Iterable[int]) -> set[int]:
+    return {nodes} if isinstance(nodes, int) else set(nodes)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Held all at once, so that no two are the same."""
+    held: list[socket.socket] = []
+    try:
+        held.extend(bind_somewhere() for _ in range(count))
+        return [each.getsockname()[1] for each in held]
+    finally:
+        for each in held:
+            each.close()
