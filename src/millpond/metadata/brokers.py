@@ -1,19 +1,30 @@
-"""The cluster is founded, brokers join and come back: deciding what a node's start changes."""
+"""The cluster is founded; brokers join, live, leave and come back.
+
+A broker that is fenced, or on its way out, leads nothing and is in sync with nothing; every life of a broker begins
+fenced. What that means for its partitions is written in slices (see `elections`): a reply whose `is_done` is false
+says that the same has to be decided again.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from millpond.metadata.decision import Decision
-from millpond.metadata.image import ALL_BROKERS, CLUSTER_ID_NAME, Image
+from millpond.base.errors import ErrorCode
+from millpond.config.effective import NodeLayers
+from millpond.metadata.decision import OK, Decision, Verdict
+from millpond.metadata.elections import Slice, come_back, has_left, leave
+from millpond.metadata.image import ALL_BROKERS, CLUSTER_ID_NAME, NO_DIRECTORY, Broker, Image
 from millpond.metadata.records import (
     BrokerEndpoint,
+    BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
     LeadAnewRecord,
     Record,
     RegisterBrokerRecord,
+    UnregisterBrokerRecord,
 )
 
 FEATURES: Final = {"metadata.version": 25, "group.version": 1, "transaction.version": 2}
@@ -49,3 +60,194 @@ def decide_begin_leader_epochs(image: Image, broker_id: int, broker_epoch: int) 
     """
     led = sum(partition.leader == broker_id for _, _, partition in image.partitions_of(broker_id))
     return Decision((LeadAnewRecord(broker_id, broker_epoch),) if led else (), led)
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A broker that has started and wants to be known."""
+
+    broker_id: int
+    incarnation_id: UUID
+    end_points: tuple[BrokerEndpoint, ...]
+    rack: str | None = None
+    directory_id: UUID = NO_DIRECTORY
+    previous_epoch: int = -1
+    """The broker epoch of its last life if that lost nothing; -1 if it may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    verdict: Verdict
+    broker_epoch: int = -1
+    is_done: bool = True
+
+
+def decide_register(
+    image: Image,
+    layers: NodeLayers,
+    wanted: Registration,
+    next_offset: int,
+    *,
+    lives: bool = False,
+    is_alone: bool = False,
+) -> Decision[Registered]:
+    """A broker has started. Its epoch is the offset that the record of its registration gets.
+
+    `next_offset` is that of the decision's first record. `lives` says that another process was heard under this id a
+    moment ago. A broker that is alone has nobody to fence it, and nobody whom it would have to catch up with.
+    """
+    known = image.brokers.get(wanted.broker_id)
+    if known is not None and known.incarnation_id == wanted.incarnation_id:
+        return Decision((), Registered(OK, known.epoch))
+    if known is not None and lives and not known.in_shutdown:
+        verdict = Verdict(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"another process is broker {wanted.broker_id} and was heard a moment ago",
+        )
+        return Decision((), Registered(verdict))
+    is_unclean = known is None or not _is_same(known, wanted)
+    records: list[Record] = []
+    if known is not None and not known.fenced and not is_alone:
+        # First of all: while it counts as alive, leaders would take it back into what it leaves.
+        records.append(BrokerRegistrationChangeRecord(known.id, known.epoch, fenced=1))
+    left = Slice([], is_last=True) if is_alone else leave(image, layers, wanted.broker_id, is_unclean=is_unclean)
+    records += left.records
+    if not left.is_last:
+        return Decision(tuple(records), Registered(OK, is_done=False))
+    begins_anew = is_unclean and _leads_alone(image, wanted.broker_id)
+    broker_epoch = next_offset + len(records) + begins_anew
+    assert known is None or broker_epoch > known.epoch, (known, broker_epoch)
+    if begins_anew:
+        records.append(LeadAnewRecord(wanted.broker_id, broker_epoch))
+    records.append(
+        RegisterBrokerRecord(
+            broker_id=wanted.broker_id,
+            incarnation_id=wanted.incarnation_id,
+            broker_epoch=broker_epoch,
+            end_points=wanted.end_points,
+            rack=wanted.rack,
+            fenced=not is_alone,
+            log_dirs=() if wanted.directory_id == NO_DIRECTORY else (wanted.directory_id,),
+        )
+    )
+    return Decision(tuple(records), Registered(OK, broker_epoch))
+
+
+def _is_same(known: Broker, wanted: Registration) -> bool:
+    """Whether it comes back with all that it had."""
+    same_directory = wanted.directory_id == known.directory_id or NO_DIRECTORY in (
+        wanted.directory_id,
+        known.directory_id,
+    )
+    return known.epoch == wanted.previous_epoch and same_directory
+
+
+def _leads_alone(image: Image, broker_id: int) -> bool:
+    """Whether it leads partitions that nobody else has.
+
+    After a crash, records of theirs that were read but never forced to disk may be gone, and other ones may take
+    their offsets. Only a new leader epoch lets a consumer notice.
+    """
+    return any(
+        partition.leader == broker_id and len(partition.replicas) == 1
+        for _, _, partition in image.partitions_of(broker_id)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A broker says that it lives, how much of the metadata it knows, and what it wants."""
+
+    broker_id: int
+    broker_epoch: int
+    applied_offset: int
+    """The first offset of the metadata that it has not applied yet."""
+    wants_fence: bool = False
+    wants_shutdown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    verdict: Verdict
+    is_caught_up: bool = False
+    is_fenced: bool = True
+    may_shut_down: bool = False
+    is_done: bool = True
+
+
+def decide_heartbeat(image: Image, layers: NodeLayers, beat: Heartbeat) -> Decision[HeartbeatReply]:
+    """A broker that knows of its own registration is let in; one that wants out is helped out."""
+    broker = image.brokers.get(beat.broker_id)
+    if broker is None:
+        verdict = Verdict(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {beat.broker_id} is not registered")
+        return Decision((), HeartbeatReply(verdict))
+    if broker.epoch != beat.broker_epoch:
+        verdict = Verdict(
+            ErrorCode.STALE_BROKER_EPOCH, f"broker {broker.id} is registered with epoch {broker.epoch} now"
+        )
+        return Decision((), HeartbeatReply(verdict))
+    # It need not know everything: with a cluster that never rests it would wait for ever (KAFKA-13955).
+    is_caught_up = beat.applied_offset > broker.epoch
+    if beat.wants_shutdown:
+        if broker.fenced:
+            return Decision((), HeartbeatReply(OK, is_caught_up, is_fenced=True, may_shut_down=True))
+        step = Slice([], is_last=True) if broker.in_shutdown else _inactive(image, layers, broker, is_shutdown=True)
+        is_done = step.is_last and not step.records and has_left(image, broker.id)
+        reply = HeartbeatReply(OK, is_caught_up, is_fenced=False, may_shut_down=is_done, is_done=step.is_last)
+        return Decision(tuple(step.records), reply)
+    if beat.wants_fence and not broker.fenced:
+        step = _inactive(image, layers, broker)
+        return Decision(tuple(step.records), HeartbeatReply(OK, is_caught_up, is_done=step.is_last))
+    if broker.fenced and not beat.wants_fence and is_caught_up:
+        step = _active(image, layers, broker)
+        return Decision(tuple(step.records), HeartbeatReply(OK, is_caught_up, is_fenced=False, is_done=step.is_last))
+    return Decision((), HeartbeatReply(OK, is_caught_up, is_fenced=broker.fenced))
+
+
+def decide_fence(image: Image, layers: NodeLayers, broker_id: int, broker_epoch: int) -> Decision[bool]:
+    """Nothing was heard of a broker for too long. The reply says whether all its partitions know."""
+    broker = image.brokers.get(broker_id)
+    if broker is None or broker.epoch != broker_epoch or broker.fenced:
+        return Decision((), True)
+    step = _inactive(image, layers, broker)
+    return Decision(tuple(step.records), step.is_last)
+
+
+def decide_settle(image: Image, layers: NodeLayers, broker_id: int) -> Decision[bool]:
+    """Go on with what a broker's change of state means for its partitions. The reply says whether this was all."""
+    step = (come_back if image.is_active(broker_id) else leave)(image, layers, broker_id)
+    return Decision(tuple(step.records), step.is_last)
+
+
+def decide_unregister(image: Image, layers: NodeLayers, broker_id: int) -> Decision[Registered]:
+    """A broker that is gone shall be forgotten. Its partitions keep it as a replica: they may be moved."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        verdict = Verdict(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")
+        return Decision((), Registered(verdict))
+    if not broker.fenced:
+        verdict = Verdict(
+            ErrorCode.INVALID_REQUEST, f"broker {broker_id} is alive: stop it, and unregister it some seconds later"
+        )
+        return Decision((), Registered(verdict))
+    # Nobody will know of its last life any more, so what it has must not be trusted when it comes back.
+    left = leave(image, layers, broker_id, is_unclean=True)
+    if not left.is_last:
+        return Decision(tuple(left.records), Registered(OK, is_done=False))
+    gone = UnregisterBrokerRecord(broker_id, broker.epoch)
+    return Decision((*left.records, gone), Registered(OK, broker.epoch))
+
+
+def _inactive(image: Image, layers: NodeLayers, broker: Broker, *, is_shutdown: bool = False) -> Slice:
+    """Fence a broker, or let it go, with the first of its partitions."""
+    record = BrokerRegistrationChangeRecord(
+        broker.id, broker.epoch, fenced=int(not is_shutdown), in_controlled_shutdown=int(is_shutdown)
+    )
+    step = leave(image, layers, broker.id)
+    return Slice([record, *step.records], step.is_last)
+
+
+def _active(image: Image, layers: NodeLayers, broker: Broker) -> Slice:
+    record = BrokerRegistrationChangeRecord(broker.id, broker.epoch, fenced=-1)
+    step = come_back(image, layers, broker.id)
+    return Slice([record, *step.records], step.is_last)

@@ -22,10 +22,17 @@ from millpond.config.effective import NodeLayers
 from millpond.config.group import CONSUMER_HEARTBEAT_INTERVAL_MS, CONSUMER_SESSION_TIMEOUT_MS, GROUP
 from millpond.config.kafka_names import is_kafkas
 from millpond.config.node import NODE
-from millpond.config.topic import CLEANUP_POLICY, MAX_COMPACTION_LAG_MS, MIN_COMPACTION_LAG_MS, TOPIC
+from millpond.config.topic import (
+    CLEANUP_POLICY,
+    MAX_COMPACTION_LAG_MS,
+    MIN_COMPACTION_LAG_MS,
+    MIN_INSYNC_REPLICAS,
+    TOPIC,
+)
 from millpond.metadata.decision import OK, Decision, Verdict
-from millpond.metadata.image import COORDINATOR_TOPICS, Image, Resource
-from millpond.metadata.records import ConfigRecord, ResourceType
+from millpond.metadata.elections import nobody_eligible
+from millpond.metadata.image import COORDINATOR_TOPICS, Image, Resource, Topic
+from millpond.metadata.records import ConfigRecord, Record, ResourceType
 
 REGISTRIES: Mapping[int, Registry] = {
     ResourceType.TOPIC: TOPIC,
@@ -117,19 +124,27 @@ def _decide(
     image: Image, layers: NodeLayers, wishes: Sequence[tuple[Resource, Callable[[], Wish]]], validate_only: bool
 ) -> Decision[tuple[ResourceVerdict, ...]]:
     times_named = Counter(resource for resource, _ in wishes)
-    records: list[ConfigRecord] = []
+    records: list[Record] = []
     verdicts: dict[Resource, Verdict] = {}
     for resource, wish in wishes:
         try:
             if times_named[resource] > 1:
                 raise Refused(ErrorCode.INVALID_REQUEST, "the resource is named more than once in the request")
             _check_resource(image, resource)
-            records += _records(image, layers, resource, wish())
+            changes = _records(image, layers, resource, wish())
+            records += changes
+            if any(each.name == MIN_INSYNC_REPLICAS.name for each in changes):
+                records += nobody_eligible(_topics_under(image, resource))
             verdicts[resource] = OK
         except Refused as refused:
             verdicts[resource] = Verdict.of(refused)
     reply = tuple(ResourceVerdict(resource, verdict) for resource, verdict in verdicts.items())
     return Decision(() if validate_only else tuple(records), reply)
+
+
+def _topics_under(image: Image, resource: Resource) -> Iterable[Topic]:
+    """Those that a setting of this resource may bear on."""
+    return [image.topics[resource.name]] if resource.type == ResourceType.TOPIC else image.topics.values()
 
 
 def _check_resource(image: Image, resource: Resource) -> None:

@@ -98,6 +98,9 @@ def _elect(state: L, rules: Rules, can_lead: CanLead, *, prefer_first: bool) -> 
         for broker in state.replicas:
             if broker in state.elr and can_lead(broker):
                 elr = tuple(each for each in state.elr if each != broker)
+                if rules.effective_min_isr(len(state.replicas)) <= 1:
+                    # It is enough by itself, and will commit what the others do not have.
+                    elr = ()
                 return replace(state, leader=broker, isr=(broker,), elr=elr)
     if not state.isr and not state.elr and len(state.last_known) == 1 and can_lead(state.last_known[0]):
         return _uncleanly(state, state.last_known[0])

@@ -15,8 +15,8 @@ def place(
 ) -> list[tuple[int, ...]]:
     """The replicas of each new partition, the leader first. Raises Refused when there are too few brokers."""
     everyone = list(brokers)
-    active = _ring([broker for broker in everyone if not broker.fenced])
-    fenced = _ring([broker for broker in everyone if broker.fenced])
+    active = _ring([broker for broker in everyone if broker.is_active])
+    inactive = _ring([broker for broker in everyone if not broker.is_active])
     if replication_factor > len(everyone):
         raise Refused(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -31,7 +31,7 @@ def place(
         leader, others = active[step], active[step + 1 :] + active[:step]
         # Each turn of the ring pairs a leader with other followers, so that its load is shared when it fails.
         shift = turn % len(others) if others else 0
-        candidates = others[shift:] + others[:shift] + fenced
+        candidates = others[shift:] + others[:shift] + inactive
         placed.append(_spread(leader, candidates, replication_factor))
     return placed
 

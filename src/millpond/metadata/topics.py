@@ -324,7 +324,7 @@ def _check_replicas(image: Image, replicas: tuple[int, ...], factor: int) -> Non
         fault = f"there is no broker {unknown[0]}"
     elif len(replicas) != factor:
         fault = f"all partitions must have the same number of replicas: {len(replicas)} here, {factor} elsewhere"
-    elif all(image.brokers[node].fenced for node in replicas):
+    elif not any(map(image.is_active, replicas)):
         fault = f"none of the brokers {list(replicas)} is able to lead now"
     if fault:
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
@@ -333,6 +333,6 @@ def _check_replicas(image: Image, replicas: tuple[int, ...], factor: int) -> Non
 def _partition_records(image: Image, topic_id: UUID, first: int, placed: Replicas) -> list[PartitionRecord]:
     records = []
     for number, replicas in enumerate(placed, first):
-        in_sync = tuple(node for node in replicas if not image.brokers[node].fenced)
+        in_sync = tuple(node for node in replicas if image.is_active(node))
         records.append(PartitionRecord(number, topic_id, replicas, in_sync, leader=in_sync[0]))
     return records

@@ -1,0 +1,317 @@
+"""Partitions change hands: what brokers that go, come back or catch up, and people who ask, do to leaders and ISRs.
+
+`leadership` knows what becomes of one partition; here is which partitions, and the records that say so. A decision
+writes a slice at most, so that no batch grows with the cluster: whoever asked for it asks again until it is done.
+Each slice stands for itself, so that another controller can go on after any of them.
+
+A partition with one replica is left alone whatever its broker does: nobody else can lead it, and a node with ten
+thousand of them would write as many records whenever it stops. Whether its leader lives, the broker's own state says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode
+from millpond.config.effective import NodeLayers
+from millpond.config.topic import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE
+from millpond.metadata.decision import OK, Decision, Verdict
+from millpond.metadata.image import Image, Partition, Topic
+from millpond.metadata.leadership import (
+    NO_LEADER,
+    CanLead,
+    IsrChange,
+    Rules,
+    back,
+    change,
+    decide_isr_change,
+    without,
+)
+from millpond.metadata.records import (
+    LEADER_UNCHANGED,
+    RECOVERED,
+    RECOVERING,
+    RECOVERY_UNCHANGED,
+    PartitionChangeRecord,
+    Record,
+)
+
+SLICE: Final = 1000
+"""How many partitions one decision changes at most."""
+
+
+class TopicRules:
+    """The rules of each topic, looked up once for a decision."""
+
+    def __init__(self, image: Image, layers: NodeLayers) -> None:
+        self._image = image
+        self._layers = layers
+        self._by_topic: dict[str, Rules] = {}
+
+    def of(self, topic: str) -> Rules:
+        rules = self._by_topic.get(topic)
+        if rules is None:
+            settings = self._layers.topic_settings(self._image.topic_config(topic))
+            rules = self._by_topic[topic] = Rules(
+                settings[MIN_INSYNC_REPLICAS], settings[UNCLEAN_LEADER_ELECTION_ENABLE]
+            )
+        return rules
+
+
+def change_record(topic_id: UUID, index: int, before: Partition, after: Partition) -> PartitionChangeRecord:
+    """The record that makes `after` of `before`. They differ, and by no more than one step of either epoch."""
+    led_anew = after.leader_epoch != before.leader_epoch
+    assert after.partition_epoch == before.partition_epoch + 1, (before, after)
+    assert after.leader_epoch == before.leader_epoch + led_anew, (before, after)
+    assert led_anew or after.leader == before.leader, (before, after)
+    recovery = RECOVERY_UNCHANGED
+    if after.is_recovering != before.is_recovering:
+        recovery = RECOVERING if after.is_recovering else RECOVERED
+    return PartitionChangeRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        isr=_if_changed(before.isr, after.isr),
+        leader=after.leader if led_anew else LEADER_UNCHANGED,
+        leader_recovery_state=recovery,
+        eligible_leader_replicas=_if_changed(before.elr, after.elr),
+        last_known_elr=_if_changed(before.last_known, after.last_known),
+    )
+
+
+def _if_changed(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
+    return None if after == before else after
+
+
+# Brokers go and come back.
+
+
+class Slice(NamedTuple):
+    """A part of a long change."""
+
+    records: list[Record]
+    is_last: bool
+
+
+def leave(image: Image, layers: NodeLayers, broker_id: int, *, is_unclean: bool = False) -> Slice:
+    """A broker that cannot lead leaves what it leads and is in sync with.
+
+    `is_unclean`: it may have lost records, so that it is not eligible either, and was not while it was away.
+    """
+
+    def can_lead(other: int) -> bool:
+        return other != broker_id and image.is_active(other)
+
+    def after(partition: Partition, rules: Rules) -> Partition:
+        return without(partition, broker_id, rules, can_lead, is_unclean=is_unclean)
+
+    return _slice(image, layers, _held_with_others(image, broker_id), after)
+
+
+def come_back(image: Image, layers: NodeLayers, broker_id: int) -> Slice:
+    """A broker can lead, from now on at the latest: partitions of its own that have no leader may get one."""
+
+    def can_lead(other: int) -> bool:
+        return other == broker_id or image.is_active(other)
+
+    def after(partition: Partition, rules: Rules) -> Partition:
+        return back(partition, broker_id, rules, can_lead)
+
+    return _slice(image, layers, _held_with_others(image, broker_id), after)
+
+
+def has_left(image: Image, broker_id: int) -> bool:
+    """Whether it neither leads nor is in sync with anything that others could lead."""
+    return not any(
+        partition.leader == broker_id or broker_id in partition.isr
+        for _, _, partition in _held_with_others(image, broker_id)
+    )
+
+
+def lead_first(image: Image, layers: NodeLayers, broker_id: int) -> Slice:
+    """Partitions whose first replica this broker is are led by it, where it is in sync."""
+
+    def after(partition: Partition, rules: Rules) -> Partition:
+        return change(partition, partition.isr, rules, image.is_active, prefer_first=True)
+
+    held = (
+        each
+        for each in _held_with_others(image, broker_id)
+        if each[2].replicas[0] == broker_id and each[2].leader != broker_id and broker_id in each[2].isr
+    )
+    return _slice(image, layers, held, after)
+
+
+def _held_with_others(image: Image, broker_id: int) -> Iterator[tuple[Topic, int, Partition]]:
+    return (each for each in image.partitions_of(broker_id) if len(each[2].replicas) > 1)
+
+
+def _slice(
+    image: Image,
+    layers: NodeLayers,
+    partitions: Iterable[tuple[Topic, int, Partition]],
+    after: Callable[[Partition, Rules], Partition],
+) -> Slice:
+    rules = TopicRules(image, layers)
+    records: list[Record] = []
+    for topic, index, before in partitions:
+        changed = after(before, rules.of(topic.name))
+        if changed != before:
+            if len(records) == SLICE:
+                return Slice(records, is_last=False)
+            records.append(change_record(topic.id, index, before, changed))
+    return Slice(records, is_last=True)
+
+
+def nobody_eligible(topics: Iterable[Topic]) -> list[PartitionChangeRecord]:
+    """What a change of `min.insync.replicas` does: who is eligible is so by the old value, and no more.
+
+    Without this a replica that left the ISR stays eligible while the leader, now enough by itself, goes on to commit.
+    Where nobody is in sync nothing is committed either, and those who are eligible are all that is left.
+    """
+    return [
+        PartitionChangeRecord(index, topic.id, eligible_leader_replicas=())
+        for topic in topics
+        for index, partition in enumerate(topic.partitions)
+        if partition.elr and partition.isr
+    ]
+
+
+# Leaders ask for another ISR.
+
+
+@dataclass(frozen=True, slots=True)
+class IsrRequest:
+    """One partition of an AlterPartition, as the leader that asks names it."""
+
+    topic_id: UUID
+    index: int
+    change: IsrChange
+
+
+@dataclass(frozen=True, slots=True)
+class IsrReply:
+    """How one partition fared, and how it stands now."""
+
+    topic_id: UUID
+    index: int
+    code: ErrorCode
+    partition: Partition | None = None
+
+
+def decide_alter_partitions(
+    image: Image, layers: NodeLayers, broker_id: int, broker_epoch: int, asked: Sequence[IsrRequest]
+) -> Decision[tuple[IsrReply, ...] | ErrorCode]:
+    """One reply for each partition; one code for all of them when the broker is not the one that we know."""
+    broker = image.brokers.get(broker_id)
+    if broker is None or broker.epoch != broker_epoch or broker.fenced:
+        # A fenced broker leads nothing, and must hear first that it is fenced.
+        return Decision((), ErrorCode.STALE_BROKER_EPOCH)
+    rules = TopicRules(image, layers)
+    records: list[Record] = []
+    replies = []
+    named: set[tuple[UUID, int]] = set()
+    for each in asked:
+        topic = image.topics_by_id.get(each.topic_id)
+        code = ErrorCode.NONE
+        after: Partition | None = None
+        if topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+        elif not 0 <= each.index < len(topic.partitions):
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif (each.topic_id, each.index) in named:
+            code = ErrorCode.INVALID_REQUEST
+        else:
+            named.add((each.topic_id, each.index))
+            before = topic.partitions[each.index]
+            result = decide_isr_change(
+                before, each.change, rules.of(topic.name), image.is_active, partial(_epoch_of, image)
+            )
+            if isinstance(result, ErrorCode):
+                code = result
+            else:
+                after = result
+                if after != before:
+                    records.append(change_record(topic.id, each.index, before, after))
+        replies.append(IsrReply(each.topic_id, each.index, code, after))
+    return Decision(tuple(records), tuple(replies))
+
+
+def _epoch_of(image: Image, broker_id: int) -> int:
+    broker = image.brokers.get(broker_id)
+    return -2 if broker is None else broker.epoch
+
+
+# People ask for another leader.
+
+
+class ElectionType(IntEnum):
+    """Which leader is asked for, by the numbers of the protocol."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """How the election of one partition fared."""
+
+    topic: str
+    index: int
+    verdict: Verdict
+
+
+def decide_elect_leaders(
+    image: Image, layers: NodeLayers, kind: ElectionType, wanted: Sequence[tuple[str, int]] | None
+) -> Decision[tuple[Elected, ...]]:
+    """One reply for each partition that is named; of all of them (None) for those that change.
+
+    Of all of them a slice changes at most: whoever wants more asks again.
+    """
+    rules = TopicRules(image, layers)
+    records: list[Record] = []
+    replies: dict[tuple[str, int], Elected] = {}
+    for topic_name, index in _everything(image) if wanted is None else wanted:
+        if (topic_name, index) in replies:
+            continue
+        if wanted is None and len(records) == SLICE:
+            break
+        topic, before = image.topics.get(topic_name), image.partition(topic_name, index)
+        if topic is None or before is None:
+            verdict = Verdict(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic_name}-{index}")
+        else:
+            verdict, after = _elected(before, kind, rules.of(topic_name), image.is_active)
+            if after != before:
+                records.append(change_record(topic.id, index, before, after))
+            elif wanted is None:
+                continue
+        replies[topic_name, index] = Elected(topic_name, index, verdict)
+    return Decision(tuple(records), tuple(replies.values()))
+
+
+def _everything(image: Image) -> Iterator[tuple[str, int]]:
+    return ((topic.name, index) for topic in image.topics.values() for index in range(len(topic.partitions)))
+
+
+def _elected(before: Partition, kind: ElectionType, rules: Rules, can_lead: CanLead) -> tuple[Verdict, Partition]:
+    if kind is ElectionType.PREFERRED:
+        first = before.replicas[0]
+        if before.leader == first:
+            return Verdict(ErrorCode.ELECTION_NOT_NEEDED, f"broker {first} leads already"), before
+        if first not in before.isr or not can_lead(first):
+            return Verdict(
+                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {first} is not alive and in sync now"
+            ), before
+        return OK, change(before, before.isr, rules, can_lead, prefer_first=True)
+    if before.leader != NO_LEADER:
+        return Verdict(ErrorCode.ELECTION_NOT_NEEDED, f"broker {before.leader} leads"), before
+    after = change(before, before.isr, Rules(rules.min_isr, may_elect_unclean=True), can_lead)
+    if after.leader == NO_LEADER:
+        return Verdict(
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"none of the brokers {list(before.replicas)} is alive"
+        ), before
+    return OK, after
