@@ -263,3 +263,6 @@ class World:
     sync_workers: Workers
     """For syncs alone: an acknowledgement must not wait behind cold reads, compaction and removal."""
     entropy: Entropy
+    boot_id: str
+    """Another one after every loss of power; the same over the lives of a process. What a process wrote and never
+    synced is still there while it is the same."""

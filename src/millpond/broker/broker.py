@@ -28,6 +28,7 @@ from millpond.broker.partition_context import PartitionContext
 from millpond.broker.partitions import Partition, Partitions
 from millpond.broker.producer_ids import ProducerIds, block_of, no_block
 from millpond.broker.requester import RequestLost
+from millpond.broker.sessions import Sessions
 from millpond.broker.to_controller import ToController
 from millpond.broker.topic_creation import CREATE_MS, VERSION, create_topics, request_for
 from millpond.broker.topics import TopicKeeper
@@ -94,6 +95,13 @@ class Broker:
         self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings)
         self.controller = Controller(world, self.store, settings)
         self.to_controller = ToController(world.clock, self.controller, self.dispatcher.ask, _no_other_node)
+        self.sessions = Sessions(
+            clock=world.clock,
+            controller=self.controller,
+            layers=lambda: self.layers,
+            settings=lambda: self.settings,
+            journal=journal,
+        )
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self._image_watch = ImageWatch(world.clock)
         self.housekeeping = Housekeeping(
@@ -169,6 +177,7 @@ class Broker:
         self._keeper.open_all()
         self._open_coordinations()
         self.controller.on_change(self._on_records)
+        self.sessions.on_role(self.controller.is_active)
         self.housekeeping.start()
 
     def advertised(self) -> tuple[str, int]:
@@ -300,6 +309,7 @@ class Broker:
         self._listener.close()
         self._listener = None
         self.housekeeping.stop()
+        self.sessions.stop()
         self.is_stopping = True
         self._keeper.stop()
         self.groups.stop()

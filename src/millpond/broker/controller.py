@@ -103,6 +103,11 @@ class Controller:
     def leader_id(self) -> int:
         return self.node_id
 
+    @property
+    def next_offset(self) -> int:
+        """The offset that the first record of a decision gets that is made now."""
+        return self.log.end_offset
+
     def is_idle(self) -> bool:
         return not self._parked and not self._is_syncing
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from millpond.broker.markers import Markers
     from millpond.broker.partitions import Partitions
     from millpond.broker.producer_ids import ProducerIds
+    from millpond.broker.sessions import Sessions
     from millpond.broker.to_controller import ToController
     from millpond.config.effective import NodeLayers
     from millpond.coordinators.groups.shard import GroupShard
@@ -87,6 +88,7 @@ class Services(Protocol):
     def image(self) -> Image: ...
 
     to_controller: ToController
+    sessions: Sessions
 
     def once_shown(self, is_shown: Callable[[], bool], within_ms: int) -> Later[None]: ...
 

@@ -52,7 +52,6 @@ WITHOUT_EFFECT: Final = Registry(
         Setting("offsets.topic.replication.factor", 1, _ONE_REPLICA, bits=32),
         Setting("transaction.state.log.replication.factor", 1, _ONE_REPLICA, bits=32),
         Setting("transaction.state.log.min.isr", 1, _ONE_REPLICA, bits=32),
-        Setting("auto.leader.rebalance.enable", False, _ONE_REPLICA),
         Setting("controlled.shutdown.enable", True, _ONE_REPLICA),
         Setting("socket.receive.buffer.bytes", -1, _SYSTEM, bits=32),
         Setting("socket.send.buffer.bytes", -1, _SYSTEM, bits=32),

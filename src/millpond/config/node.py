@@ -110,6 +110,41 @@ ADVERTISED_LISTENER = Setting(
     _address_or_nothing,
 )
 
+BROKER_HEARTBEAT_INTERVAL_MS = Setting(
+    "broker.heartbeat.interval.ms",
+    300,
+    "How often a broker tells the controller that it lives.",
+    at_least(1),
+    bits=32,
+)
+BROKER_SESSION_TIMEOUT_MS = Setting(
+    "broker.session.timeout.ms",
+    1500,
+    "After how long a silence a broker is fenced, so that others lead its partitions. Shorter finds one that stands "
+    "still sooner; longer forgives a slow one.",
+    at_least(1),
+    bits=32,
+)
+CONTROLLED_SHUTDOWN_MS = Setting(
+    "controlled.shutdown.timeout.ms",
+    10_000,
+    "How long a broker that shall stop waits until others lead its partitions.",
+    at_least(0),
+    bits=32,
+)
+AUTO_LEADER_REBALANCE_ENABLE = Setting(
+    "auto.leader.rebalance.enable",
+    True,
+    "Whether a broker that came back leads again the partitions whose first replica it is.",
+)
+LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS = Setting(
+    "leader.imbalance.check.interval.seconds",
+    300,
+    "How often to look for partitions that are not led by their first replica.",
+    at_least(1),
+    bits=32,
+)
+
 AUTO_CREATE_TOPICS_ENABLE = Setting(
     "auto.create.topics.enable", True, "Whether a topic comes into being when a client first asks for it."
 )
@@ -381,6 +416,13 @@ def _default_for_topics(setting: AnySetting) -> AnySetting:
 
 SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
     "The node": (NODE_ID, CLUSTER_ID, CLUSTER_NODES, BROKER_RACK, DATA_FOLDER, LISTEN, ADVERTISED_LISTENER),
+    "The cluster": (
+        BROKER_HEARTBEAT_INTERVAL_MS,
+        BROKER_SESSION_TIMEOUT_MS,
+        CONTROLLED_SHUTDOWN_MS,
+        AUTO_LEADER_REBALANCE_ENABLE,
+        LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS,
+    ),
     "Topics": (
         AUTO_CREATE_TOPICS_ENABLE,
         DELETE_TOPIC_ENABLE,

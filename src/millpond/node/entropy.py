@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import secrets
 import uuid
+from pathlib import Path
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class SystemEntropy:
@@ -12,3 +15,11 @@ class SystemEntropy:
 
     def below(self, bound: int) -> int:
         return secrets.randbelow(bound)
+
+
+def boot_id() -> str:
+    """The kernel's own; where it has none, one that counts as another boot each time."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return str(uuid.uuid4())

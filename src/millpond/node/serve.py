@@ -22,7 +22,7 @@ from millpond.log.open_files import share_for_files
 from millpond.node.bugs import leave, watch_for_bugs
 from millpond.node.clock import LoopClock
 from millpond.node.disk import RealDisk
-from millpond.node.entropy import SystemEntropy
+from millpond.node.entropy import SystemEntropy, boot_id
 from millpond.node.journal import LineJournal
 from millpond.node.link import SocketLink
 from millpond.node.loop_delay import LoopDelay
@@ -65,6 +65,7 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
         workers=workers,
         sync_workers=sync_workers,
         entropy=SystemEntropy(),
+        boot_id=boot_id(),
     )
     broker = Broker(world, settings, journal)
     watch_for_bugs(loop, journal, lambda _: leave(journal))

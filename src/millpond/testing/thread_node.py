@@ -12,7 +12,7 @@ from millpond.config.node import NETWORK_SENDFILE, node_settings
 from millpond.node.bugs import watch_for_bugs
 from millpond.node.clock import LoopClock
 from millpond.node.disk import RealDisk
-from millpond.node.entropy import SystemEntropy
+from millpond.node.entropy import SystemEntropy, boot_id
 from millpond.node.network import Accept, SocketListener, SocketNetwork
 from millpond.node.serve import fault_reporter
 from millpond.node.workers import SYNC_THREADS, ThreadWorkers
@@ -95,7 +95,9 @@ class _Running:
         self.bug: BaseException | None = None
         watch_for_bugs(loop, journal, self._end_by_bug)
         self.network = _Network(loop, on_fault=fault_reporter(journal), sendfile=settings[NETWORK_SENDFILE])
-        world = World(LoopClock(loop), RealDisk(), self.network, self.workers, self.sync_workers, SystemEntropy())
+        world = World(
+            LoopClock(loop), RealDisk(), self.network, self.workers, self.sync_workers, SystemEntropy(), boot_id()
+        )
         self.broker = Broker(world, settings, journal)
 
     def end(self) -> None:

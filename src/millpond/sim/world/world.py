@@ -22,6 +22,8 @@ class SimHost:
     disk: SimDisk
     oscillator: Oscillator = field(default_factory=Oscillator)
     lives: int = 0
+    boots: int = 1
+    """How often the power came back, and the first time."""
     clock: HostClock | None = None
 
 
@@ -58,12 +60,14 @@ class SimWorld:
             # Its jobs overtake each other anyway: nothing waits behind another here.
             sync_workers=workers,
             entropy=SeededEntropy(f"entropy {luck}"),
+            boot_id=f"{name}-{host.boots}",
         )
 
     def crash(self, name: str) -> None:
         """Cut the power: unsynced data is lost in part, peers hear nothing."""
         self._stop(name, silently=True)
         self.hosts[name].disk.crash()
+        self.hosts[name].boots += 1
 
     def kill(self, name: str) -> None:
         """Kill the process only: the disk keeps all that was written, peers see their connections break."""

@@ -1,0 +1,73 @@
+"""ElectLeaders (43), versions 0-2: let the preferred replica lead, or where nobody can, one that may lack records.
+
+1 the kind of election · 2 flexible. No partitions mean all of them, of which those that change are told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later, done
+from millpond.broker.api import Api
+from millpond.broker.call import Call
+from millpond.broker.replies import Outcome
+from millpond.metadata.elections import Elected, ElectionType, decide_elect_leaders
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+Result = m.ElectLeadersResponse.ReplicaElectionResult
+
+
+def handle(broker: Services, call: Call, request: m.ElectLeadersRequest) -> Outcome:
+    try:
+        kind = ElectionType(request.election_type)
+    except ValueError:
+        return m.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST, replica_election_results=[])
+    if request.topic_partitions is None:
+        elected = _elect_all(broker, kind, {})
+    else:
+        wanted = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
+        elected = broker.controller.submit(lambda image: decide_elect_leaders(image, broker.layers, kind, wanted))
+    return elected.map(_answer).recover(
+        Refused, lambda refused: m.ElectLeadersResponse(error_code=refused.code, replica_election_results=[])
+    )
+
+
+def _elect_all(
+    broker: Services, kind: ElectionType, elected: dict[tuple[str, int], Elected]
+) -> Later[tuple[Elected, ...]]:
+    """Slice by slice, until there is nothing left to change."""
+
+    def go_on(more: tuple[Elected, ...]) -> Later[tuple[Elected, ...]]:
+        new = {(each.topic, each.index): each for each in more}
+        if new.keys() <= elected.keys():
+            return done(tuple(elected.values()))
+        return _elect_all(broker, kind, elected | new)
+
+    return broker.controller.submit(lambda image: decide_elect_leaders(image, broker.layers, kind, None)).chain(go_on)
+
+
+def _answer(elected: tuple[Elected, ...]) -> m.ElectLeadersResponse:
+    by_topic: dict[str, list[Elected]] = {}
+    for each in elected:
+        by_topic.setdefault(each.topic, []).append(each)
+    return m.ElectLeadersResponse(
+        replica_election_results=[
+            Result(
+                topic=topic,
+                partition_result=[
+                    m.ElectLeadersResponse.PartitionResult(
+                        partition_id=each.index, error_code=each.verdict.code, error_message=each.verdict.message
+                    )
+                    for each in partitions
+                ],
+            )
+            for topic, partitions in by_topic.items()
+        ]
+    )
+
+
+API = Api(key=43, name="ElectLeaders", versions=(0, 2), handle=handle, lists="topic_partitions", at_controller=True)

@@ -1,0 +1,86 @@
+"""AlterPartition (56), versions 2-3: a leader asks the controller for another ISR.
+
+3 each member comes with the broker epoch that it fetched with. Not advertised: it is for brokers alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.broker.api import Api
+from millpond.broker.call import Call
+from millpond.broker.replies import Outcome
+from millpond.metadata.elections import IsrReply, IsrRequest, decide_alter_partitions
+from millpond.metadata.leadership import IsrChange
+from millpond.metadata.records import RECOVERED, RECOVERING
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+Topic = m.AlterPartitionResponse.TopicData
+WITH_EPOCHS_FROM = 3
+
+
+def handle(broker: Services, call: Call, request: m.AlterPartitionRequest) -> Outcome:
+    asked = [
+        IsrRequest(topic.topic_id, each.partition_index, _change(call, request, each))
+        for topic in request.topics
+        for each in topic.partitions
+    ]
+    decided = broker.controller.submit(
+        lambda image: decide_alter_partitions(image, broker.layers, request.broker_id, request.broker_epoch, asked)
+    )
+    return decided.map(_answer).recover(
+        Refused, lambda refused: m.AlterPartitionResponse(error_code=refused.code, topics=[])
+    )
+
+
+def _change(
+    call: Call, request: m.AlterPartitionRequest, partition: m.AlterPartitionRequest.PartitionData
+) -> IsrChange:
+    if call.version >= WITH_EPOCHS_FROM:
+        isr = tuple((each.broker_id, each.broker_epoch) for each in partition.new_isr_with_epochs)
+    else:
+        isr = tuple((each, -1) for each in partition.new_isr)
+    return IsrChange(
+        request.broker_id,
+        request.broker_epoch,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        isr,
+        is_recovering=partition.leader_recovery_state == RECOVERING,
+    )
+
+
+def _answer(replies: tuple[IsrReply, ...] | ErrorCode) -> m.AlterPartitionResponse:
+    if isinstance(replies, ErrorCode):
+        return m.AlterPartitionResponse(error_code=replies, topics=[])
+    topics: dict[object, m.AlterPartitionResponse.TopicData] = {}
+    for reply in replies:
+        topic = topics.setdefault(reply.topic_id, Topic(topic_id=reply.topic_id, partitions=[]))
+        topic.partitions.append(_partition(reply))
+    return m.AlterPartitionResponse(topics=list(topics.values()))
+
+
+def _partition(reply: IsrReply) -> m.AlterPartitionResponse.PartitionData:
+    data = m.AlterPartitionResponse.PartitionData(partition_index=reply.index, error_code=reply.code, isr=[])
+    if reply.partition is not None:
+        data.leader_id = reply.partition.leader
+        data.leader_epoch = reply.partition.leader_epoch
+        data.isr = list(reply.partition.isr)
+        data.leader_recovery_state = RECOVERING if reply.partition.is_recovering else RECOVERED
+        data.partition_epoch = reply.partition.partition_epoch
+    return data
+
+
+API = Api(
+    key=56,
+    name="AlterPartition",
+    versions=(2, 3),
+    handle=handle,
+    lists="topics",
+    is_advertised=False,
+    at_controller=True,
+)

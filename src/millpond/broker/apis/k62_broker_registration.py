@@ -1,0 +1,44 @@
+"""BrokerRegistration (62), versions 0-4: a broker that has started makes itself known to the controller.
+
+2 folders · 3 the epoch of its last life, if that lost nothing · 4 features from 0 on.
+Not advertised: it is for brokers alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.broker.api import Api
+from millpond.broker.call import Call
+from millpond.broker.replies import Outcome
+from millpond.metadata.brokers import Registered, Registration
+from millpond.metadata.decision import Verdict
+from millpond.metadata.image import NO_DIRECTORY
+from millpond.metadata.records import BrokerEndpoint
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+
+def handle(broker: Services, call: Call, request: m.BrokerRegistrationRequest) -> Outcome:
+    if broker.controller.is_active and request.cluster_id not in ("", broker.image.cluster_id):
+        return m.BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
+    wanted = Registration(
+        broker_id=request.broker_id,
+        incarnation_id=request.incarnation_id,
+        end_points=tuple(
+            BrokerEndpoint(each.name, each.host, each.port, each.security_protocol) for each in request.listeners
+        ),
+        rack=request.rack or None,
+        directory_id=request.log_dirs[0] if request.log_dirs else NO_DIRECTORY,
+        previous_epoch=request.previous_broker_epoch,
+    )
+    registered = broker.sessions.register(wanted)
+    return registered.recover(Refused, lambda refused: Registered(Verdict.of(refused))).map(
+        lambda reply: m.BrokerRegistrationResponse(error_code=reply.verdict.code, broker_epoch=reply.broker_epoch)
+    )
+
+
+API = Api(key=62, name="BrokerRegistration", versions=(0, 4), handle=handle, is_advertised=False, at_controller=True)

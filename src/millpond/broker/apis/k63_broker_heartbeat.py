@@ -1,0 +1,44 @@
+"""BrokerHeartbeat (63), versions 0-1: a broker says that it lives, and hears whether it is let in or may leave.
+
+1 folders that are offline, which are not looked at: a node has one. Not advertised: it is for brokers alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import Refused
+from millpond.broker.api import Api
+from millpond.broker.call import Call
+from millpond.broker.replies import Outcome
+from millpond.metadata.brokers import Heartbeat, HeartbeatReply
+from millpond.metadata.decision import Verdict
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+
+def handle(broker: Services, call: Call, request: m.BrokerHeartbeatRequest) -> Outcome:
+    beat = Heartbeat(
+        broker_id=request.broker_id,
+        broker_epoch=request.broker_epoch,
+        # On the wire it is the last offset that is known, not the first that is not.
+        applied_offset=request.current_metadata_offset + 1,
+        wants_fence=request.want_fence,
+        wants_shutdown=request.want_shut_down,
+    )
+    replied = broker.sessions.heartbeat(beat)
+    return replied.recover(Refused, lambda refused: HeartbeatReply(Verdict.of(refused))).map(_answer)
+
+
+def _answer(reply: HeartbeatReply) -> m.BrokerHeartbeatResponse:
+    return m.BrokerHeartbeatResponse(
+        error_code=reply.verdict.code,
+        is_caught_up=reply.is_caught_up,
+        is_fenced=reply.is_fenced,
+        should_shut_down=reply.may_shut_down,
+    )
+
+
+API = Api(key=63, name="BrokerHeartbeat", versions=(0, 1), handle=handle, is_advertised=False, at_controller=True)

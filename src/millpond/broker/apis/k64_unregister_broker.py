@@ -1,0 +1,37 @@
+"""UnregisterBroker (64), version 0: forget a broker that is gone for good."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import Refused
+from millpond.base.later import Later, done
+from millpond.broker.api import Api
+from millpond.broker.call import Call
+from millpond.broker.replies import Outcome
+from millpond.metadata.brokers import Registered, decide_unregister
+from millpond.metadata.decision import Verdict
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+
+def handle(broker: Services, call: Call, request: m.UnregisterBrokerRequest) -> Outcome:
+    return (
+        _unregister(broker, request.broker_id)
+        .recover(Refused, lambda refused: Registered(Verdict.of(refused)))
+        .map(
+            lambda reply: m.UnregisterBrokerResponse(
+                error_code=reply.verdict.code, error_message=reply.verdict.message
+            )
+        )
+    )
+
+
+def _unregister(broker: Services, broker_id: int) -> Later[Registered]:
+    decided = broker.controller.submit(lambda image: decide_unregister(image, broker.layers, broker_id))
+    return decided.chain(lambda reply: done(reply) if reply.is_done else _unregister(broker, broker_id))
+
+
+API = Api(key=64, name="UnregisterBroker", versions=(0, 0), handle=handle, at_controller=True)

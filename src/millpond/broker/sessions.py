@@ -1,0 +1,240 @@
+"""Who lives, as the active controller sees it: brokers say so again and again, and one that falls silent is fenced.
+
+Only an active controller judges. One that has just become it gives everybody a new session, and one whose own loop
+stood still gives everybody the time that it slept. It never fences its own node: it lives, or nobody would judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later, done
+from millpond.config.node import (
+    AUTO_LEADER_REBALANCE_ENABLE,
+    BROKER_SESSION_TIMEOUT_MS,
+    LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS,
+)
+from millpond.metadata.brokers import (
+    Heartbeat,
+    HeartbeatReply,
+    Registered,
+    Registration,
+    decide_fence,
+    decide_heartbeat,
+    decide_register,
+    decide_settle,
+)
+from millpond.metadata.decision import Decision
+from millpond.metadata.elections import lead_first
+
+if TYPE_CHECKING:
+    from millpond.base.ports import Clock, Timer
+    from millpond.base.settings import Settings
+    from millpond.broker.controller import Controller
+    from millpond.broker.housekeeping import Journal
+    from millpond.config.effective import NodeLayers
+    from millpond.metadata.image import Image
+
+LOOKS_PER_SESSION: Final = 10
+"""How often in the time of one session it is looked for brokers that are silent."""
+
+LATE_MS: Final = 50
+"""Who looks this much too late stood still, and may not have heard what was said meanwhile."""
+
+
+class Sessions:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        controller: Controller,
+        layers: Callable[[], NodeLayers],
+        settings: Callable[[], Settings],
+        journal: Journal,
+    ) -> None:
+        self._clock = clock
+        self._controller = controller
+        self._layers = layers
+        self._settings = settings
+        self._journal = journal
+        self._heard_ms: dict[int, int] = {}
+        """When each broker was last heard, by this controller in this term."""
+        self._settling: set[int] = set()
+        self._is_active = False
+        self._timer: Timer | None = None
+        self._rebalance_timer: Timer | None = None
+
+    # The term of a controller.
+
+    def on_role(self, is_active: bool) -> None:
+        """This node has become the active controller, or is it no more."""
+        self.stop()
+        if not is_active:
+            return
+        now_ms = self._clock.monotonic_ms()
+        image = self._controller.image
+        self._heard_ms = {broker.id: now_ms for broker in image.brokers.values() if not broker.fenced}
+        # The one before may have stopped in the middle of it.
+        for broker_id in image.brokers:
+            self._settle(broker_id)
+        self._is_active = True
+        self._watch()
+        self._rebalance_later()
+
+    def stop(self) -> None:
+        for timer in (self._timer, self._rebalance_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._rebalance_timer = None
+        self._is_active = False
+        self._heard_ms = {}
+        self._settling = set()
+
+    # What brokers say.
+
+    def register(self, wanted: Registration) -> Later[Registered]:
+        """A broker has started. Refused when this is not the active controller."""
+        lives = self.lives(wanted.broker_id)
+
+        def decide(image: Image) -> Decision[Registered]:
+            return decide_register(image, self._layers(), wanted, self._controller.next_offset, lives=lives)
+
+        def go_on(reply: Registered) -> Later[Registered]:
+            if not reply.is_done:
+                return self._controller.submit(decide).chain(go_on)
+            if reply.verdict.ok:
+                self._hear(wanted.broker_id)
+            return done(reply)
+
+        return self._controller.submit(decide).chain(go_on)
+
+    def heartbeat(self, beat: Heartbeat) -> Later[HeartbeatReply]:
+        """A broker lives. Refused when this is not the active controller."""
+        decided: list[HeartbeatReply] = []
+
+        def decide(image: Image) -> Decision[HeartbeatReply]:
+            decision = decide_heartbeat(image, self._layers(), beat)
+            decided.append(decision.reply)
+            if decision.reply.verdict.ok:
+                self._tell(image, beat, decision.reply)
+            return decision
+
+        answered = self._controller.submit(decide)
+        if decided and decided[0].verdict.ok:
+            # Heard is heard, whenever what follows from it is committed.
+            self._hear(beat.broker_id)
+            if not decided[0].is_done:
+                self._settle(beat.broker_id)
+        return answered
+
+    def lives(self, broker_id: int) -> bool:
+        """Whether it was heard within the time of a session."""
+        heard_ms = self._heard_ms.get(broker_id)
+        return heard_ms is not None and self._clock.monotonic_ms() - heard_ms < self._session_ms
+
+    def _hear(self, broker_id: int) -> None:
+        if self._is_active:
+            self._heard_ms[broker_id] = self._clock.monotonic_ms()
+            self._watch()
+
+    def _tell(self, image: Image, beat: Heartbeat, reply: HeartbeatReply) -> None:
+        broker = image.brokers[beat.broker_id]
+        if broker.fenced != reply.is_fenced:
+            self._journal("broker is fenced" if reply.is_fenced else "broker is unfenced", broker=beat.broker_id)
+        if beat.wants_shutdown and not broker.in_shutdown and not broker.fenced:
+            self._journal("broker hands over and leaves", broker=beat.broker_id)
+
+    # Silence.
+
+    @property
+    def _session_ms(self) -> int:
+        return self._settings()[BROKER_SESSION_TIMEOUT_MS]
+
+    def _watch(self) -> None:
+        """A node that is alone has nobody to look for."""
+        if self._timer is None and self._heard_ms.keys() - {self._controller.node_id}:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        delay_ms = max(self._session_ms // LOOKS_PER_SESSION, 1)
+        due_ms = self._clock.monotonic_ms() + delay_ms
+        self._timer = self._clock.call_later(delay_ms, partial(self._look, due_ms))
+
+    def _look(self, due_ms: int) -> None:
+        now_ms = self._clock.monotonic_ms()
+        late_ms = now_ms - due_ms
+        if late_ms > LATE_MS:
+            self._heard_ms = {broker_id: heard_ms + late_ms for broker_id, heard_ms in self._heard_ms.items()}
+        silent = [
+            broker
+            for broker in self._controller.image.brokers.values()
+            if not broker.fenced and broker.id != self._controller.node_id and not self.lives(broker.id)
+        ]
+        self._look_later()
+        for broker in silent:
+            self._fence(broker.id, broker.epoch, f"not heard for {self._session_ms} ms")
+
+    def _fence(self, broker_id: int, broker_epoch: int, why: str) -> None:
+        self._journal("broker is fenced", broker=broker_id, reason=why)
+        fenced = self._controller.submit(lambda image: decide_fence(image, self._layers(), broker_id, broker_epoch))
+        fenced.then(lambda is_done: None if is_done else self._settle(broker_id), _unless_deposed)
+
+    # What has many parts.
+
+    def _settle(self, broker_id: int) -> None:
+        """Slice by slice, until all partitions know what has become of the broker."""
+        if broker_id in self._settling:
+            return
+        self._settling.add(broker_id)
+        settling = self._settling
+
+        def step() -> None:
+            # One of an earlier term has been forgotten.
+            if settling is not self._settling:
+                return
+            slices: list[Decision[bool]] = []
+
+            def decide(image: Image) -> Decision[bool]:
+                slices.append(decide_settle(image, self._layers(), broker_id))
+                return slices[0]
+
+            self._controller.submit(decide).then(lambda _: None, _unless_deposed)
+            if slices and not slices[0].reply:
+                # The loop has others to serve between two slices; the commit of the first is not waited for.
+                self._clock.call_soon(step)
+            else:
+                settling.discard(broker_id)
+
+        step()
+
+    # Preferred leaders.
+
+    def _rebalance_later(self) -> None:
+        delay_ms = 1000 * self._settings()[LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS]
+        self._rebalance_timer = self._clock.call_later(delay_ms, self._rebalance)
+
+    def _rebalance(self) -> None:
+        """Brokers that came back and caught up lead again what they are the first replica of, a slice at a time."""
+        self._rebalance_later()
+        if not self._settings()[AUTO_LEADER_REBALANCE_ENABLE]:
+            return
+        for broker_id in list(self._controller.image.brokers):
+            if self._controller.image.is_active(broker_id):
+                self._controller.submit(partial(self._decide_rebalance, broker_id)).then(
+                    lambda _: None, _unless_deposed
+                )
+
+    def _decide_rebalance(self, broker_id: int, image: Image) -> Decision[None]:
+        if not image.is_active(broker_id):
+            return Decision((), None)
+        return Decision(tuple(lead_first(image, self._layers(), broker_id).records), None)
+
+
+def _unless_deposed(failure: Exception) -> None:
+    """Another controller goes on, or the disk of this one has failed, which it tells by itself."""
+    if not isinstance(failure, Refused):
+        raise failure
+    assert failure.code in (ErrorCode.NOT_CONTROLLER, ErrorCode.KAFKA_STORAGE_ERROR), failure
