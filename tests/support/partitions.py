@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from millpond.base.ports import Clock, Disk
 from millpond.broker.flusher import Flusher
@@ -21,6 +22,7 @@ def partition_context(
     node_id: int = ME,
     flusher: Flusher | None = None,
     flush: Callable[[Any], None] = lambda _: None,
+    on_isr_change: Callable[[UUID, int], None] = lambda *_: None,
 ) -> PartitionContext:
     """A node whose peers are all welcome in the ISR."""
     return PartitionContext(
@@ -29,7 +31,9 @@ def partition_context(
         flusher=flusher or Flusher(SimWorkers(clock), disk, "/data"),
         flush=flush,
         can_join=lambda *_: True,
+        broker_epoch_of=lambda _: 1,
         lag_ms_max=lambda: 10_000,
+        on_isr_change=on_isr_change,
     )
 
 

@@ -22,6 +22,7 @@ from millpond.broker.fetch_sessions import FetchSessions
 from millpond.broker.flusher import Flusher
 from millpond.broker.housekeeping import Housekeeping, Journal
 from millpond.broker.image_watch import ImageWatch
+from millpond.broker.isr import IsrKeeper
 from millpond.broker.loggers import Loggers
 from millpond.broker.markers import Markers
 from millpond.broker.partition_context import PartitionContext
@@ -115,6 +116,15 @@ class Broker:
             sweep=self.connections.drop_idle,
             journal=journal,
         )
+        self.isr_keeper = IsrKeeper(
+            node_id=self.node_id,
+            clock=world.clock,
+            partitions=self.partitions,
+            lag_ms_max=lambda: self.settings[node.REPLICA_LAG_MS_MAX],
+            broker_epoch_of=self._broker_epoch_of,
+            ask_controller=self.to_controller.ask,
+            journal=journal,
+        )
         self._keeper = TopicKeeper(
             node_id=self.node_id,
             image=self.image,
@@ -128,7 +138,9 @@ class Broker:
                 flusher=self.flusher,
                 flush=self.housekeeping.flush,
                 can_join=self._can_join,
+                broker_epoch_of=self._broker_epoch_of,
                 lag_ms_max=lambda: self.settings[node.REPLICA_LAG_MS_MAX],
+                on_isr_change=self.isr_keeper.look_soon,
             ),
             remove_later=self.housekeeping.remove_later,
             journal=journal,
@@ -179,6 +191,7 @@ class Broker:
         self.controller.on_change(self._on_records)
         self.sessions.on_role(self.controller.is_active)
         self.housekeeping.start()
+        self.isr_keeper.start()
 
     def advertised(self) -> tuple[str, int]:
         """Where clients are told to connect, as far as that is the same for all of them."""
@@ -250,6 +263,10 @@ class Broker:
         self._image_watch.on_change()
         return followed
 
+    def _broker_epoch_of(self, node_id: int) -> int:
+        broker = self.image.brokers.get(node_id)
+        return -1 if broker is None else broker.epoch
+
     def _can_join(self, node_id: int, broker_epoch: int) -> bool:
         """Whether a follower may be in sync: it is the one that the metadata knows, and stays."""
         broker = self.image.brokers.get(node_id)
@@ -310,6 +327,7 @@ class Broker:
         self._listener = None
         self.housekeeping.stop()
         self.sessions.stop()
+        self.isr_keeper.stop()
         self.is_stopping = True
         self._keeper.stop()
         self.groups.stop()

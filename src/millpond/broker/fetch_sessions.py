@@ -33,6 +33,10 @@ class Wanted:
     fetch_offset: int
     bytes_max: int
     leader_epoch: int
+    last_epoch: int = -1
+    """The epoch of a follower's last record."""
+    start_offset: int = -1
+    """Where a follower's log begins."""
     told_high_watermark: int = -1
     told_start_offset: int = -1
     told_error: int = 0
@@ -43,6 +47,8 @@ class Wanted:
         self.fetch_offset = other.fetch_offset
         self.bytes_max = other.bytes_max
         self.leader_epoch = other.leader_epoch
+        self.last_epoch = other.last_epoch
+        self.start_offset = other.start_offset
 
 
 @dataclass(slots=True)
@@ -73,6 +79,7 @@ class FetchContext:
             wanted.is_new
             or has_records
             or reply.error_code != ErrorCode.NONE
+            or reply.diverging_epoch.epoch >= 0
             or wanted.told_error != reply.error_code
             or wanted.told_high_watermark != reply.high_watermark
             or wanted.told_start_offset != reply.log_start_offset
@@ -169,6 +176,11 @@ def _wishes(request: m.FetchRequest) -> list[Wanted]:
         for partition in topic.partitions:
             key = (topic.topic, topic.topic_id, partition.partition)
             wishes[key] = Wanted(
-                key, partition.fetch_offset, partition.partition_max_bytes, partition.current_leader_epoch
+                key,
+                partition.fetch_offset,
+                partition.partition_max_bytes,
+                partition.current_leader_epoch,
+                partition.last_fetched_epoch,
+                partition.log_start_offset,
             )
     return list(wishes.values())

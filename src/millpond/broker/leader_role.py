@@ -12,10 +12,14 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import EpochEnd
 from millpond.base.later import Later, done, end_all
+from millpond.log.epochs import NO_EPOCH
 from millpond.replication.leader import IsrRequest, PartitionLeader, PartitionView, Rules
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from millpond.broker.partition_context import PartitionContext
     from millpond.log.partition_log import PartitionLog
 
@@ -33,6 +37,7 @@ class LeaderRole:
 
     def __init__(
         self,
+        partition: tuple[UUID, int],
         log: PartitionLog,
         view: PartitionView,
         context: PartitionContext,
@@ -43,6 +48,7 @@ class LeaderRole:
         on_commit: Callable[[int], None],
     ) -> None:
         self.log = log
+        self._partition = partition
         self.flush_ack = flush_ack
         self._context = context
         self._on_commit = on_commit
@@ -50,6 +56,9 @@ class LeaderRole:
         self._parked: dict[int, tuple[Later[Any], object]] = {}
         self._order: list[tuple[int, int]] = []
         self._numbers = count()
+        self._starts: dict[int, int] = {}
+        """Where the logs of the followers begin."""
+        self._start_waits: dict[Later[None], int] = {}
         self._is_syncing = False
         self._is_over = False
         self._rules = Rules(min_isr, context.lag_ms_max())
@@ -65,8 +74,14 @@ class LeaderRole:
             epoch_start=log.begin_epoch(view.leader_epoch),
         )
         self._sync()
+        if view.is_recovering:
+            context.on_isr_change(*partition)
 
     # Facts.
+
+    @property
+    def view(self) -> PartitionView:
+        return self._machine.view
 
     @property
     def high_watermark(self) -> int:
@@ -108,11 +123,36 @@ class LeaderRole:
             self._committed(before)
         self._sync()
 
-    def on_fetch(self, broker: int, broker_epoch: int, offset: int) -> None:
-        """A follower has everything below `offset`: its fetch was found to be a valid one."""
+    def check_replica(self, broker: int, broker_epoch: int) -> None:
+        """Refuse who is no replica of this partition, or an earlier life of one."""
+        if broker not in self._machine.followers:
+            # Perhaps it knows more than we do.
+            raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"node {broker} has no replica as far as this node knows")
+        if broker_epoch < 0 or broker_epoch < self._context.broker_epoch_of(broker):
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {broker} has been started anew since")
+
+    def divergence(self, offset: int, last_epoch: int) -> EpochEnd | None:
+        """Where a follower's log parts from ours, if it does: it ends at `offset`, with a record of `last_epoch`."""
+        end_offset: int = self.log.end_offset
+        if offset >= self.log.start_offset and last_epoch >= 0:
+            end = EpochEnd(*self.log.end_offset_for_epoch(last_epoch))
+            if 0 <= end.end_offset < offset or NO_EPOCH < end.epoch < last_epoch:
+                return end
+            end_offset = min(end_offset, end.end_offset)
+        if not self.log.start_offset <= offset <= end_offset:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside of the leader's log")
+        return None
+
+    def on_fetch(self, broker: int, broker_epoch: int, offset: int, start_offset: int) -> None:
+        """A follower has everything from `start_offset` to `offset`: its fetch was found to be a valid one."""
         before = self._machine.high_watermark
         if self._machine.on_fetch(broker, broker_epoch, offset, self._context.clock.monotonic_ms()):
             self._committed(before)
+        self._starts[broker] = start_offset
+        if self._start_waits:
+            self._look_at_starts()
+        if broker not in self._machine.view.isr and self._machine.pending is None:
+            self._context.on_isr_change(*self._partition)
 
     def on_view(self, view: PartitionView) -> None:
         """The metadata has changed within this leader epoch."""
@@ -137,7 +177,9 @@ class LeaderRole:
     def end(self) -> None:
         """Another leads, or this node in another epoch: what waits here is refused, its outcome is open."""
         self._is_over = True
-        self._fail_parked(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has moved; the outcome is open"))
+        moved = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has moved; the outcome is open")
+        self._fail_parked(moved)
+        end_all([(later, None) for later in self._start_waits], moved)
 
     # Waiting.
 
@@ -150,6 +192,26 @@ class LeaderRole:
         self._parked[number] = (later, value)
         heappush(self._order, (end_offset, number))
         return later
+
+    def after_start(self, offset: int) -> Later[None]:
+        """Ends once the logs of all followers that are there begin at `offset` or later."""
+        later: Later[None] = Later(lambda: self._forget_start(later))
+        self._start_waits[later] = offset
+        self._look_at_starts()
+        return later
+
+    def _forget_start(self, later: Later[None]) -> None:
+        self._start_waits.pop(later, None)
+
+    def _look_at_starts(self) -> None:
+        lowest = min(
+            (self._starts.get(each, -1) for each in self._machine.followers if self._is_there(each)), default=None
+        )
+        ended = [later for later, offset in self._start_waits.items() if lowest is None or lowest >= offset]
+        end_all([(later, None) for later in ended])
+
+    def _is_there(self, broker: int) -> bool:
+        return self._context.can_join(broker, self._context.broker_epoch_of(broker))
 
     def _forget(self, number: int) -> None:
         self._parked.pop(number, None)

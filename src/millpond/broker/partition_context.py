@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from uuid import UUID
 
 from millpond.base.ports import Clock
 from millpond.broker.flusher import Flusher
@@ -19,5 +20,9 @@ class PartitionContext:
     flush: Callable[[PartitionLog], None]
     """Force a log to disk though nobody waits for it."""
     can_join: CanJoin
+    broker_epoch_of: Callable[[int], int]
+    """As the metadata knows it; -1 for a node that it does not know."""
     lag_ms_max: Callable[[], int]
     """How long a follower may be behind before it leaves the ISR."""
+    on_isr_change: Callable[[UUID, int], None]
+    """Topic id and index of a partition that this node leads: there may be another ISR to ask for."""

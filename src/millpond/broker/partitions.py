@@ -131,6 +131,7 @@ class Partition:
         if self.is_leader:
             if not _is_alone(view):
                 self.leading = LeaderRole(
+                    (self.topic_id, self.name.partition),
                     log,
                     view,
                     self._context,
@@ -272,6 +273,16 @@ class Partition:
         )
         self._on_grown(len(batch))
         return appended
+
+    def delete_before(self, offset: int) -> Later[None]:
+        """Move the start of the log forward; ends once the followers that are there have done so, too."""
+        self.log.delete_before(offset)
+        if self.leading is None:
+            return done(None)
+        # Their next question tells that they have followed.
+        for watcher in list(self.replica_watchers):
+            watcher.answer()
+        return self.leading.after_start(self.log.start_offset)
 
     # Those who wait for it to grow.
 

@@ -22,6 +22,7 @@ from millpond.base.later import Later, done, gather
 from millpond.base.ports import ReplyPart
 from millpond.broker.api import Api
 from millpond.broker.call import Call
+from millpond.broker.current_leader import MOVED, current_leader, endpoints
 from millpond.broker.partitions import Partition
 from millpond.broker.replies import Encoded, Outcome, Response, encode_reply
 from millpond.broker.transaction_calls import permission_for_batch
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 ZSTD_FROM = 7
+CURRENT_LEADER_FROM = 10
 TOPIC_IDS_FROM = 13
 
 
@@ -50,7 +52,7 @@ def handle(broker: Services, call: Call, request: m.ProduceRequest) -> Outcome:
             # Nobody would hear of a refusal, and the rest of the transaction would be committed without this batch.
             return _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "a transaction must be acknowledged")
         return _after_leave(broker, call, request, request.transactional_id)
-    return _finish(_Produce(broker, request, call.version, {}), request)
+    return _finish(_Produce(broker, call, request, {}), request)
 
 
 def _finish(produce: _Produce, request: m.ProduceRequest) -> Outcome:
@@ -85,7 +87,7 @@ def _after_leave(broker: Services, call: Call, request: m.ProduceRequest, transa
                 data.records = memoryview(bytearray(data.records or b""))
 
     def append(answers: list[Verification | Refused | None]) -> Later[Response]:
-        outcome = _Produce(broker, request, call.version, dict(zip(asked, answers, strict=True))).outcome()
+        outcome = _Produce(broker, call, request, dict(zip(asked, answers, strict=True))).outcome()
         return outcome if isinstance(outcome, Later) else done(outcome)
 
     return gather(permits).chain(append)
@@ -152,6 +154,7 @@ def _reply_after_commit(
                 )
             ]
         )
+        _name_leaders(broker, connection, header.api_version, response)
         return encode_reply(header, response)
 
     later.expire_after(broker.clock, _patience_ms(broker, single.timeout_ms), lambda: later.fail(_TooLate()))
@@ -187,7 +190,9 @@ def _patience_ms(broker: Services, timeout_ms: int) -> int:
 class _Produce:
     """One request: every batch is appended at once, the reply waits for those that must survive."""
 
-    def __init__(self, broker: Services, request: m.ProduceRequest, version: int, permits: Permits) -> None:
+    def __init__(self, broker: Services, call: Call, request: m.ProduceRequest, permits: Permits) -> None:
+        version = call.version
+        self._call = call
         self._permits = permits
         self._repeated = _named_twice(request)
         self.refusals: list[str] = []
@@ -258,18 +263,22 @@ class _Produce:
     def outcome(self) -> Response | Later[Response]:
         """The reply, once every batch that must survive does, or cannot, or the client's time is over."""
         if not self._uncommitted:
-            return self._response
+            return self._completed()
         parts = [self._committed(partition, end_offset, reply) for partition, end_offset, reply in self._uncommitted]
-        whole: Later[Response] = gather(parts).map(lambda _: self._response)
+        whole: Later[Response] = gather(parts).map(lambda _: self._completed())
 
         def time_out() -> None:
             for part, (partition, _, reply) in zip(parts, self._uncommitted, strict=True):
                 if not part.ended:
                     _refuse(reply, _TooLate(), partition)
-            whole.finish(self._response)
+            whole.finish(self._completed())
 
         whole.expire_after(self._broker.clock, _patience_ms(self._broker, self._timeout_ms), time_out)
         return whole
+
+    def _completed(self) -> Response:
+        _name_leaders(self._broker, self._call.connection, self._call.version, self._response)
+        return self._response
 
     def _committed(
         self, partition: Partition, end_offset: int, reply: m.ProduceResponse.PartitionProduceResponse
@@ -281,6 +290,28 @@ class _Produce:
 def _refuse(reply: m.ProduceResponse.PartitionProduceResponse, failure: Exception, partition: Partition) -> None:
     reply.error_code, reply.error_message = _not_committed(failure, partition)
     reply.base_offset = reply.log_append_time_ms = reply.log_start_offset = -1
+
+
+def _name_leaders(broker: Services, connection: Connection, version: int, response: m.ProduceResponse) -> None:
+    """Tell the client whom to ask instead, where another node leads."""
+    if version < CURRENT_LEADER_FROM:
+        return
+    leaders: set[int] = set()
+    for topic in response.responses:
+        for partition in topic.partition_responses:
+            if partition.error_code not in MOVED:
+                continue
+            by_id = version >= TOPIC_IDS_FROM
+            leader = current_leader(broker, topic.topic_id if by_id else topic.name, partition.index)
+            if leader is not None:
+                leaders.add(leader.node_id)
+                partition.current_leader = m.ProduceResponse.LeaderIdAndEpoch(
+                    leader_id=leader.node_id, leader_epoch=leader.leader_epoch
+                )
+    response.node_endpoints = [
+        m.ProduceResponse.NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
+        for node_id, host, port, rack in endpoints(broker, connection, leaders)
+    ]
 
 
 _TWICE = "the partition is named more than once in the request: send its batches one after another"

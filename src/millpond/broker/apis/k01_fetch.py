@@ -2,7 +2,8 @@
 
 4 isolation level · 5 log start offset · 7 fetch sessions · 9 leader epoch check · 10 zstd · 11 rack · 12 flexible,
 diverging epoch · 13 topic ids · 15 replica state · 16 node endpoints · 17 directory id · 18 high watermark.
-Requests of followers (a replica id) are refused: one node has none.
+A follower (a replica id) reads up to the end of the log, and what it asks for tells how far it has come; everybody
+else reads what is committed. Followers must name their broker epoch (version 15).
 
 Records leave as file ranges, straight from the page cache; a range that is not in memory is first read by a worker,
 so that no other client waits for the disk.
@@ -10,15 +11,17 @@ so that no other client waits for the disk.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import EpochEnd
 from millpond.base.later import Later
 from millpond.base.ports import FileRange
 from millpond.broker.api import Api
 from millpond.broker.call import Call
+from millpond.broker.current_leader import MOVED, current_leader, endpoints
 from millpond.broker.fetch_sessions import FetchContext, Wanted
-from millpond.broker.partitions import Partition
+from millpond.broker.partitions import Partition, Watcher
 from millpond.broker.replies import Outcome, release_ranges
 from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
 from millpond.wire import messages as m
@@ -28,6 +31,14 @@ if TYPE_CHECKING:
 
 READ_COMMITTED = 1
 WARM_STEP_BYTES = 1 << 20
+CURRENT_LEADER_FROM, REPLICA_STATE_FROM, NODE_ENDPOINTS_FROM = 12, 15, 16
+
+
+class _Replica(NamedTuple):
+    """The follower that asks."""
+
+    node_id: int
+    broker_epoch: int
 
 
 def handle(broker: Services, call: Call, request: m.FetchRequest) -> Outcome:
@@ -69,6 +80,13 @@ class _Fetch:
 
     def __init__(self, broker: Services, call: Call, request: m.FetchRequest, context: FetchContext) -> None:
         self._broker = broker
+        self._connection = call.connection
+        self._replica = _replica(call, request)
+        self._is_first_read = True
+        self._is_called = False
+        self._leaders: set[int] = set()
+        """Nodes that the client should ask instead."""
+        self._version = call.version
         self._by_id = call.version >= 13
         self._committed_only = request.isolation_level == READ_COMMITTED
         self._bytes_max = min(request.max_bytes, broker.settings[FETCH_MAX_BYTES])
@@ -91,9 +109,10 @@ class _Fetch:
             reply, ranges = self._read_one(wanted, self._bytes_max - read_bytes, first=read_bytes == 0)
             for part in ranges:
                 read_bytes += part.length
-            if reply.error_code:
+            if reply.error_code or reply.diverging_epoch.epoch >= 0:
                 failed = True
             self._reads.append((wanted, reply, ranges))
+        self._is_first_read = False
         self._bytes_missing = at_least_bytes - read_bytes
         if read_bytes >= at_least_bytes or failed or not self._context.wanted:
             return True
@@ -108,7 +127,9 @@ class _Fetch:
         partition = self._partition(wanted)
         if partition is None:
             name, topic_id, _ = wanted.key
-            return _failed(index, self._broker.absence(topic_id if self._by_id else name, index)), []
+            return self._failed(wanted, self._broker.absence(topic_id if self._by_id else name, index)), []
+        if self._replica is not None:
+            return self._read_for_replica(self._replica, partition, wanted, bytes_left, first=first)
         ranges: list[FileRange] = []
         try:
             partition.check_leader_epoch(wanted.leader_epoch)
@@ -124,7 +145,7 @@ class _Fetch:
         except Refused as refusal:
             # Which transactions were aborted may not be readable though the records are.
             release_ranges(ranges)
-            return _failed(index, refusal.code, partition), []
+            return self._failed(wanted, refusal.code, partition), []
         reply = m.FetchResponse.PartitionData(
             partition_index=index,
             high_watermark=partition.committed_offset,
@@ -134,6 +155,68 @@ class _Fetch:
             records=[*ranges],
         )
         return reply, ranges
+
+    def _read_for_replica(
+        self, replica: _Replica, partition: Partition, wanted: Wanted, bytes_left: int, *, first: bool
+    ) -> tuple[m.FetchResponse.PartitionData, list[FileRange]]:
+        """All that there is, committed or not; what the follower has counts if its log is the beginning of ours."""
+        offset = wanted.fetch_offset
+        ranges: list[FileRange] = []
+        try:
+            partition.check_leader_epoch(wanted.leader_epoch)
+            partition.check_leads()
+            diverging = self._take_progress(replica, partition, wanted)
+            if diverging is None:
+                bytes_max = min(wanted.bytes_max, max(bytes_left, 0))
+                ranges, _ = partition.read(offset, bytes_max, at_least_one_batch=first)
+        except Refused as refusal:
+            return self._failed(wanted, refusal.code, partition), []
+        reply = m.FetchResponse.PartitionData(
+            partition_index=wanted.key[2],
+            high_watermark=partition.committed_offset,
+            log_start_offset=partition.log.start_offset,
+            aborted_transactions=None,
+            records=[*ranges],
+        )
+        if diverging is not None:
+            reply.diverging_epoch = m.FetchResponse.EpochEndOffset(
+                epoch=diverging.epoch, end_offset=diverging.end_offset
+            )
+        return reply, ranges
+
+    def _take_progress(self, replica: _Replica, partition: Partition, wanted: Wanted) -> EpochEnd | None:
+        if partition.leading is None:
+            raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{partition.name} has no other replica")
+        leading, offset = partition.leading, wanted.fetch_offset
+        leading.check_replica(*replica)
+        diverging = leading.divergence(offset, wanted.last_epoch)
+        # A request that waited is read again, and says no more than the first time.
+        if diverging is None and self._is_first_read:
+            leading.on_fetch(*replica, offset, wanted.start_offset)
+        return diverging
+
+    def _failed(
+        self, wanted: Wanted, code: ErrorCode, partition: Partition | None = None
+    ) -> m.FetchResponse.PartitionData:
+        name, topic_id, index = wanted.key
+        reply = m.FetchResponse.PartitionData(
+            partition_index=index,
+            error_code=code,
+            high_watermark=-1 if partition is None else partition.committed_offset,
+            last_stable_offset=-1,
+            log_start_offset=-1 if partition is None else partition.log.start_offset,
+            records=b"",
+        )
+        if code not in MOVED or self._version < CURRENT_LEADER_FROM:
+            return reply
+        leader = current_leader(self._broker, topic_id if self._by_id else name, index)
+        if leader is not None:
+            if self._version >= NODE_ENDPOINTS_FROM:
+                self._leaders.add(leader.node_id)
+            reply.current_leader = m.FetchResponse.LeaderIdAndEpoch(
+                leader_id=leader.node_id, leader_epoch=leader.leader_epoch
+            )
+        return reply
 
     def _partition(self, wanted: Wanted) -> Partition | None:
         name, topic_id, index = wanted.key
@@ -163,7 +246,7 @@ class _Fetch:
         for wanted, _, ranges in self._reads:
             partition = self._partition(wanted)
             if partition is not None:
-                partition.watchers[self] = None
+                self._watchers_of(partition)[self] = None
                 # One batch is read, however small the limit.
                 room = max(wanted.bytes_max, 1) - sum(part.length for part in ranges)
                 self._watched[partition] = _Watched(partition, max(room, 0))
@@ -175,6 +258,12 @@ class _Fetch:
     def on_append(self, partition: Partition, size: int) -> None:
         """A partition that we watch has grown: read once enough of it may be there."""
         if not self._is_waiting():
+            return
+        if self._replica is not None:
+            # What else is written in this turn goes with it.
+            if not self._is_called:
+                self._is_called = True
+                self._broker.clock.call_soon(self.answer)
             return
         watched = self._watched[partition]
         if self._committed_only:
@@ -197,8 +286,11 @@ class _Fetch:
 
     def _unpark(self) -> None:
         for partition in self._watched:
-            partition.watchers.pop(self, None)
+            self._watchers_of(partition).pop(self, None)
         self._watched = {}
+
+    def _watchers_of(self, partition: Partition) -> dict[Watcher, None]:
+        return partition.watchers if self._replica is None else partition.replica_watchers
 
     # Answering.
 
@@ -258,18 +350,21 @@ class _Fetch:
                 )
             topic.partitions.append(reply)
         self._reads = []
-        return m.FetchResponse(session_id=self._context.session_id, responses=list(topics.values()))
+        return m.FetchResponse(
+            session_id=self._context.session_id,
+            responses=list(topics.values()),
+            node_endpoints=[
+                m.FetchResponse.NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
+                for node_id, host, port, rack in endpoints(self._broker, self._connection, self._leaders)
+            ],
+        )
 
 
-def _failed(index: int, code: ErrorCode, partition: Partition | None = None) -> m.FetchResponse.PartitionData:
-    return m.FetchResponse.PartitionData(
-        partition_index=index,
-        error_code=code,
-        high_watermark=-1 if partition is None else partition.committed_offset,
-        last_stable_offset=-1,
-        log_start_offset=-1 if partition is None else partition.log.start_offset,
-        records=b"",
-    )
+def _replica(call: Call, request: m.FetchRequest) -> _Replica | None:
+    if call.version >= REPLICA_STATE_FROM:
+        state = request.replica_state
+        return _Replica(state.replica_id, state.replica_epoch) if state.replica_id >= 0 else None
+    return _Replica(request.replica_id, -1) if request.replica_id >= 0 else None
 
 
 API = Api(key=1, name="Fetch", versions=(4, 18), handle=handle, lists="topics")

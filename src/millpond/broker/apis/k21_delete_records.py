@@ -1,6 +1,6 @@
 """DeleteRecords (21), versions 0-2: move the start of partitions forward, giving up what lies before it.
 
-2 flexible. The offset -1 means all that there is.
+2 flexible. The offset -1 means all that is committed. Answered once the replicas that are there have followed.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later, gather
 from millpond.broker.api import Api
 from millpond.broker.call import Call
 from millpond.broker.replies import Outcome
+from millpond.config.node import PRODUCE_WAIT_MAX_MS
 from millpond.metadata.image import COORDINATOR_TOPICS
 from millpond.wire import messages as m
 
@@ -20,56 +22,71 @@ if TYPE_CHECKING:
 TO_THE_END = -1
 
 
+Result = m.DeleteRecordsResponse.DeleteRecordsPartitionResult
+
+
 def handle(broker: Services, call: Call, request: m.DeleteRecordsRequest) -> Outcome:
+    moved: list[tuple[Result, Later[None]]] = []
     response = m.DeleteRecordsResponse(
         topics=[
             m.DeleteRecordsResponse.DeleteRecordsTopicResult(
                 name=topic.name,
                 partitions=[
-                    _delete_before(broker, topic.name, wanted.partition_index, wanted.offset)
+                    _delete_before(broker, topic.name, wanted.partition_index, wanted.offset, moved)
                     for wanted in topic.partitions
                 ],
             )
             for topic in request.topics
         ]
     )
-    moved = [result for topic in response.topics for result in topic.partitions if not result.error_code]
     if not moved:
         return response
 
-    def fail(_: OSError) -> m.DeleteRecordsResponse:
-        for result in moved:
-            result.low_watermark, result.error_code = -1, ErrorCode.KAFKA_STORAGE_ERROR
-        return response
+    def fail(_: OSError) -> None:
+        for result, _followed in moved:
+            _refuse(result, ErrorCode.KAFKA_STORAGE_ERROR)
 
     # Also where retention had moved the start already: that alone is not on disk yet.
-    return broker.checkpoints.write().map(lambda _: response).recover(OSError, fail)
+    written = broker.checkpoints.write().recover(OSError, fail)
+    whole = gather([written, *(followed for _, followed in moved)]).map(lambda _: response)
+
+    def time_out() -> None:
+        for result, followed in moved:
+            if not followed.ended:
+                _refuse(result, ErrorCode.REQUEST_TIMED_OUT)
+        whole.finish(response)
+
+    whole.expire_after(broker.clock, min(max(request.timeout_ms, 0), broker.settings[PRODUCE_WAIT_MAX_MS]), time_out)
+    return whole
 
 
 def _delete_before(
-    broker: Services, topic: str, index: int, offset: int
-) -> m.DeleteRecordsResponse.DeleteRecordsPartitionResult:
+    broker: Services, topic: str, index: int, offset: int, moved: list[tuple[Result, Later[None]]]
+) -> Result:
+    result = Result(partition_index=index, low_watermark=-1)
     partition = broker.partitions.get(topic, index)
-    low_watermark, error = -1, ErrorCode.NONE
     if partition is None:
-        error = broker.absence(topic, index)
-    else:
-        try:
-            partition.check_leads()
-            if topic in COORDINATOR_TOPICS:
-                raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
-            if not partition.log.limits.cleanup_delete:
-                raise Refused(ErrorCode.POLICY_VIOLATION)
-            before = partition.committed_offset if offset == TO_THE_END else offset
-            if not 0 <= before <= partition.committed_offset:
-                raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
-            partition.log.delete_before(before)
-            low_watermark = partition.log.start_offset
-        except Refused as refusal:
-            error = refusal.code
-    return m.DeleteRecordsResponse.DeleteRecordsPartitionResult(
-        partition_index=index, low_watermark=low_watermark, error_code=error
-    )
+        result.error_code = broker.absence(topic, index)
+        return result
+    try:
+        partition.check_leads()
+        if topic in COORDINATOR_TOPICS:
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if not partition.log.limits.cleanup_delete:
+            raise Refused(ErrorCode.POLICY_VIOLATION)
+        before = partition.committed_offset if offset == TO_THE_END else offset
+        if not 0 <= before <= partition.committed_offset:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
+        followed = partition.delete_before(before)
+        result.low_watermark = partition.log.start_offset
+        moved.append((result, followed.recover(Refused, lambda refused: _refuse(result, refused.code))))
+    except Refused as refusal:
+        result.error_code = refusal.code
+    return result
+
+
+def _refuse(result: Result, code: ErrorCode) -> None:
+    result.low_watermark, result.error_code = -1, code
 
 
 API = Api(key=21, name="DeleteRecords", versions=(0, 2), handle=handle, lists="topics")

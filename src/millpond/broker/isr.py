@@ -1,0 +1,180 @@
+"""Who is in sync: asks the controller for the in-sync replicas that the leaders of this node want.
+
+A replica that has caught up joins at once. Whether one has fallen behind is looked at every half of
+`replica.lag.time.max.ms`. What is asked for in one turn of the loop goes as one AlterPartition; of each partition
+there is one request under way, and it is made again until the metadata or the controller settles it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.base.ports import Clock, Timer
+    from millpond.broker.housekeeping import Journal
+    from millpond.broker.leader_role import LeaderRole
+    from millpond.broker.partitions import Partition, Partitions
+    from millpond.replication.leader import IsrRequest
+    from millpond.wire.messages import Message
+
+VERSION: Final = 3
+RECOVERED: Final = 0
+
+ASK_MS: Final = 5_000
+"""How long the controller is looked for."""
+
+AGAIN_MS: Final = 500
+"""How long to wait for the metadata before the same is asked again."""
+
+LATE_MS: Final = 50
+"""A look that comes later than this met a loop that stood still: requests may lie unread that say who keeps up."""
+
+SECOND_LOOK_MS: Final = 250
+LOOKS_AT_ONCE: Final = 200
+"""How many partitions are looked at in one turn of the loop."""
+
+AskController = Callable[["Message", int, int], Later[Any]]
+
+
+class _Asked(NamedTuple):
+    partition: Partition
+    leading: LeaderRole
+    request: IsrRequest
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has settled it yet."""
+        return self.partition.leading is self.leading and self.leading.pending is self.request
+
+
+class IsrKeeper:
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        clock: Clock,
+        partitions: Partitions,
+        lag_ms_max: Callable[[], int],
+        broker_epoch_of: Callable[[int], int],
+        ask_controller: AskController,
+        journal: Journal,
+    ) -> None:
+        self._node_id = node_id
+        self._clock = clock
+        self._partitions = partitions
+        self._lag_ms_max = lag_ms_max
+        self._broker_epoch_of = broker_epoch_of
+        self._ask_controller = ask_controller
+        self._journal = journal
+        self._to_look: dict[tuple[UUID, int], None] = {}
+        self._timer: Timer | None = None
+        self._is_running = False
+
+    def start(self) -> None:
+        self._is_running = True
+        self._look_later()
+
+    def stop(self) -> None:
+        self._is_running = False
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # Looking.
+
+    def look_soon(self, topic_id: UUID, index: int) -> None:
+        """A replica of the partition may have caught up."""
+        if not self._to_look:
+            self._clock.call_soon(self._look_at_named)
+        self._to_look[topic_id, index] = None
+
+    def _look_at_named(self) -> None:
+        named, self._to_look = self._to_look, {}
+        partitions = [self._partitions.by_id(*each) for each in named]
+        self._look_at([each for each in partitions if each is not None])
+
+    def _look_later(self) -> None:
+        wait_ms = max(self._lag_ms_max() // 2, 1)
+        due_ms = self._clock.monotonic_ms() + wait_ms
+        self._timer = self._clock.call_later(wait_ms, lambda: self._look(due_ms))
+
+    def _look(self, due_ms: int) -> None:
+        if self._clock.monotonic_ms() - due_ms > LATE_MS:
+            self._timer = self._clock.call_later(SECOND_LOOK_MS, self._look_at_all)
+        else:
+            self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        self._go_on(iter([each for each in self._partitions if each.leading is not None]))
+        self._look_later()
+
+    def _go_on(self, partitions: Iterator[Partition]) -> None:
+        some = [each for each, _ in zip(partitions, range(LOOKS_AT_ONCE), strict=False)]
+        self._look_at(some)
+        if some and self._is_running:
+            self._clock.call_soon(lambda: self._go_on(partitions))
+
+    def _look_at(self, partitions: Sequence[Partition]) -> None:
+        wanted: list[_Asked] = []
+        for partition in partitions:
+            leading = partition.leading
+            request = leading.isr_request() if leading is not None and self._is_running else None
+            if leading is not None and request is not None:
+                wanted.append(_Asked(partition, leading, request))
+                isr = [*leading.view.isr]
+                self._journal("in-sync replicas", partition=partition.name.folder, isr=isr, wanted=[*request.members])
+        self._ask(wanted)
+
+    # Asking.
+
+    def _ask(self, wanted: Sequence[_Asked]) -> None:
+        if not wanted or not self._is_running:
+            return
+        topics: dict[UUID, m.AlterPartitionRequest.TopicData] = {}
+        for partition, _, request in wanted:
+            topic = topics.setdefault(
+                partition.topic_id, m.AlterPartitionRequest.TopicData(topic_id=partition.topic_id, partitions=[])
+            )
+            topic.partitions.append(
+                m.AlterPartitionRequest.PartitionData(
+                    partition_index=partition.name.partition,
+                    leader_epoch=request.leader_epoch,
+                    partition_epoch=request.partition_epoch,
+                    new_isr_with_epochs=[
+                        m.AlterPartitionRequest.BrokerState(broker_id=broker, broker_epoch=epoch)
+                        for broker, epoch in request.isr
+                    ],
+                    leader_recovery_state=RECOVERED,
+                )
+            )
+        body = m.AlterPartitionRequest(
+            broker_id=self._node_id,
+            broker_epoch=self._broker_epoch_of(self._node_id),
+            topics=list(topics.values()),
+        )
+        answer = self._ask_controller(body, VERSION, ASK_MS).recover(Refused, _as_response)
+        answer.then(lambda response: self._take(wanted, response))
+
+    def _take(self, wanted: Sequence[_Asked], response: m.AlterPartitionResponse) -> None:
+        errors = {
+            (topic.topic_id, partition.partition_index): ErrorCode(partition.error_code)
+            for topic in response.topics
+            for partition in topic.partitions
+        }
+        for each in wanted:
+            name = (each.partition.topic_id, each.partition.name.partition)
+            error = errors.get(name, ErrorCode(response.error_code))
+            if each.is_open and error is not ErrorCode.NONE:
+                each.leading.on_isr_response(each.request, error)
+        if any(each.is_open for each in wanted):
+            # Agreed, and the metadata is on its way; or nobody knows whether it was carried out.
+            self._clock.call_later(AGAIN_MS, lambda: self._ask([each for each in wanted if each.is_open]))
+
+
+def _as_response(refused: Refused) -> m.AlterPartitionResponse:
+    return m.AlterPartitionResponse(error_code=refused.code, topics=[])
