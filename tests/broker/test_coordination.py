@@ -16,6 +16,8 @@ from millpond.broker.call import Call
 from millpond.broker.coordination import Coordination, Home, Producer, Writing
 from millpond.broker.flusher import Flusher
 from millpond.broker.partitions import Partition
+from millpond.config.effective import NodeLayers
+from millpond.config.node import node_settings
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
@@ -99,7 +101,11 @@ class Play:
         self.home = self.load(self.new_home())
 
     def new_home(self) -> Home[Notes]:
-        return Home(Notes, self.partition, self.world.clock, self.flusher, self.orders.append)
+        return Home(Notes, self.partition, self.world.clock, self.orders.append)
+
+    def leads(self, topic: str, index: int) -> bool:
+        """What the metadata says."""
+        return index != 0 or self.partition.is_leader
 
     def journal(self, event: str, **facts: object) -> None:
         self.heard.append(f"journal: {event}")
@@ -204,7 +210,7 @@ def test_a_stopped_home_is_not_woken(play: Play) -> None:
 
 
 def coordination(play: Play) -> Coordination[Notes]:
-    return Coordination("__notes", lambda _partition: play.home, play.world.clock, play.journal)
+    return Coordination("__notes", lambda _partition: play.home, play.world.clock, play.journal, play.leads)
 
 
 def test_names_find_their_home_once_the_topic_is_there(play: Play) -> None:
@@ -212,7 +218,7 @@ def test_names_find_their_home_once_the_topic_is_there(play: Play) -> None:
     with pytest.raises(Refused) as refused:
         notes.home_of("a")
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    notes.open([play.partition], 1)
+    notes.follow([play.partition], 1)
     assert notes.is_open
     assert notes.home_of("a") is play.home
     assert list(notes.homes()) == [play.home]
@@ -220,7 +226,7 @@ def test_names_find_their_home_once_the_topic_is_there(play: Play) -> None:
 
 def test_a_closed_home_is_not_at_home(play: Play) -> None:
     notes = coordination(play)
-    notes.open([play.partition], 1)
+    notes.follow([play.partition], 1)
     notes.stop()
     with pytest.raises(Refused):
         notes.home_of("a")
@@ -229,7 +235,7 @@ def test_a_closed_home_is_not_at_home(play: Play) -> None:
 
 def test_an_offline_partition_does_not_change_where_others_belong(play: Play) -> None:
     notes = coordination(play)
-    notes.open([play.partition], 50)
+    notes.follow([play.partition], 50)
     assert {notes.partition_of(f"group {number}") for number in range(500)} > {7, 30, 49}
     strangers = [f"group {number}" for number in range(500) if notes.partition_of(f"group {number}")]
     with pytest.raises(Refused) as refused:
@@ -261,7 +267,9 @@ def test_a_question_reaches_the_shard_with_who_asks(play: Play) -> None:
 
 
 def test_without_a_home_a_question_is_refused(play: Play) -> None:
-    nowhere: Coordination[Notes] = Coordination("__notes", lambda _: play.home, play.world.clock, play.journal)
+    nowhere: Coordination[Notes] = Coordination(
+        "__notes", lambda _: play.home, play.world.clock, play.journal, play.leads
+    )
     refusals: list[Exception] = []
     nowhere.ask(call(), "g", m.HeartbeatRequest(group_id="g")).then(pytest.fail, refusals.append)
     assert [refused.code for refused in refusals] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]  # type: ignore[attr-defined]
@@ -275,8 +283,8 @@ def write(play: Play, notes: Coordination[Notes], name: str) -> None:
 
 
 def test_a_moment_of_a_full_disk_is_over_when_there_is_room_again(play: Play) -> None:
-    notes = Coordination("__notes", lambda _: play.new_home(), play.world.clock, play.journal)
-    notes.open([play.partition], 1)
+    notes = Coordination("__notes", lambda _: play.new_home(), play.world.clock, play.journal, play.leads)
+    notes.follow([play.partition], 1)
     write(play, notes, "before")
     play.settle()
     play.sim.hosts["host"].disk.fill()
@@ -298,8 +306,8 @@ def test_a_large_log_is_loaded_in_slices_and_nobody_is_served_meanwhile(play: Pl
     for number in range(1000):
         play.home.run(lambda shard, _, number=number: shard.put(f"{number}", "x" * 1000, Later()))  # type: ignore[misc]
     play.settle()
-    notes = Coordination("__notes", lambda _: play.new_home(), play.world.clock, play.journal)
-    notes.open([play.partition], 1)
+    notes = Coordination("__notes", lambda _: play.new_home(), play.world.clock, play.journal, play.leads)
+    notes.follow([play.partition], 1)
     seen = []
     while notes.is_loading:
         home = notes.home_at(0)
@@ -315,8 +323,8 @@ def test_a_large_log_is_loaded_in_slices_and_nobody_is_served_meanwhile(play: Pl
 
 
 def test_what_is_to_be_told_everywhere_is_told_once_a_home_is_loaded(play: Play) -> None:
-    notes = Coordination("__notes", lambda _: play.new_home(), play.world.clock, play.journal)
-    notes.open([play.partition], 1)
+    notes = Coordination("__notes", lambda _: play.new_home(), play.world.clock, play.journal, play.leads)
+    notes.follow([play.partition], 1)
     home = notes.home_of("g")
     home.resign(Refused(ErrorCode.KAFKA_STORAGE_ERROR, "no room"))
     notes.run_everywhere(lambda shard, _: shard.put("news", "1", play.listener("news")))
@@ -326,8 +334,8 @@ def test_what_is_to_be_told_everywhere_is_told_once_a_home_is_loaded(play: Play)
 
 
 def test_a_request_without_an_answer_is_told_to_people(play: Play) -> None:
-    notes = Coordination("__notes", lambda _: play.new_home(), play.world.clock, play.journal)
-    notes.open([play.partition], 1)
+    notes = Coordination("__notes", lambda _: play.new_home(), play.world.clock, play.journal, play.leads)
+    notes.follow([play.partition], 1)
     home = notes.home_of("g")
     home.shard.step = lambda *_: Effects()  # type: ignore[method-assign]
     first = home.ask(call(), m.HeartbeatRequest(group_id="g"))
@@ -339,3 +347,135 @@ def test_a_request_without_an_answer_is_told_to_people(play: Play) -> None:
     assert play.heard == []
     play.sim.run_for(2_000)
     assert play.heard == ["journal: a request to a coordinator has no answer"]
+
+
+# Following the leadership of the partition.
+
+OTHER = 2
+
+
+@pytest.fixture
+def led(play: Play) -> Play:
+    """The partition has a second replica, whose fetches commit what this node writes."""
+    play.partition.follow(view(ME, 1, 1, "12", "12"))
+    return play
+
+
+def notes_of(play: Play) -> Coordination[Notes]:
+    notes = Coordination("__notes", lambda _: play.new_home(), play.world.clock, play.journal, play.leads)
+    notes.follow([play.partition], 1)
+    return notes
+
+
+def fetch_all(play: Play) -> None:
+    """The other replica has everything."""
+    assert play.partition.leading is not None
+    play.partition.leading.on_fetch(OTHER, 1, play.partition.log.end_offset)
+
+
+def test_replies_and_orders_leave_once_every_replica_in_sync_has_what_they_stand_on(led: Play) -> None:
+    home = notes_of(led).home_of("g")
+    home.run(lambda shard, _: shard.put("a", "1", led.listener("one"), order="ring the bell"))
+    home.run(lambda shard, _: shard.ask("a", led.listener("reader")))
+    led.settle()
+    assert (led.heard, led.orders) == ([], [])
+    fetch_all(led)
+    assert (led.heard, led.orders) == (["one: wrote a", "reader: 1"], ["ring the bell"])
+
+
+def test_what_a_new_leader_read_above_the_committed_offset_is_told_once_it_is_committed(led: Play) -> None:
+    notes_of(led).home_of("g").run(lambda shard, _: shard.put("a", "1", Later()))
+    led.partition.follow(view(ME, 2, 2, "12", "12"))
+    home = notes_of(led).home_of("g")
+    assert home.shard.notes == {b"a": b"1"}, "it decides on all that is in its log"
+    home.run(lambda shard, _: shard.ask("a", led.listener("reader")))
+    led.settle()
+    assert led.heard == []
+    fetch_all(led)
+    assert led.heard == ["reader: 1"]
+
+
+def test_whoever_waits_when_the_leadership_moves_looks_for_the_new_coordinator(led: Play) -> None:
+    notes = notes_of(led)
+    home = notes.home_of("g")
+    home.run(lambda shard, _: shard.put("a", "1", led.listener("writer"), order="never"))
+    home.shard.parked.append(led.listener("member"))
+    led.partition.follow(view(OTHER, 2, 2, "12", "12"))
+    assert led.heard == ["writer: NOT_COORDINATOR", "member: sent away with NOT_COORDINATOR"]
+    with pytest.raises(Refused) as refused:
+        notes.home_of("g")
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR
+    notes.follow([led.partition], 1)
+    assert (notes.home_at(0), led.orders) == (None, [])
+    led.sim.run_for(30_000)
+    assert notes.home_at(0) is None, "nothing brings back what another node serves"
+
+
+def test_a_home_that_was_not_told_yet_writes_nothing_under_the_next_epoch(led: Play) -> None:
+    notes = notes_of(led)
+    home = notes.home_of("g")
+    led.partition.follow(view(OTHER, 2, 2, "12", "12"))
+    led.partition.follow(view(ME, 3, 3, "12", "12"))
+    assert not home.is_active
+    assert list(notes.homes()) == []
+    with pytest.raises(Refused) as refused:
+        notes.home_of("g")
+    assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    notes.follow([led.partition], 1)
+    fresh = notes.home_of("g")
+    assert fresh is not home
+    assert (home.leader_epoch, fresh.leader_epoch) == (1, 3)
+
+
+def test_an_older_or_repeated_word_of_the_leadership_changes_nothing(led: Play) -> None:
+    notes = notes_of(led)
+    home = notes.home_of("g")
+    led.partition.follow(view(OTHER, 0, 0, "12", "12"))
+    led.partition.follow(view(ME, 1, 2, "12", "1"))
+    for _ in range(2):
+        notes.follow([led.partition], 1)
+    assert notes.home_of("g") is home, "a change of the ISR is none of the leadership"
+
+
+def test_a_home_that_fails_to_unload_serves_no_more_all_the_same(led: Play) -> None:
+    """KAFKA-20115: the old shard stayed, and answered for a partition that another node led."""
+    notes = notes_of(led)
+    home = notes.home_of("g")
+    home.run(lambda shard, _: shard.put("a", "1", led.listener("writer")))
+
+    def unload(code: ErrorCode) -> Effects:
+        raise RuntimeError("a bug")
+
+    home.shard.unload = unload  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="a bug"):
+        led.partition.follow(view(OTHER, 2, 2, "12", "12"))
+    notes.follow([led.partition], 1)
+    assert led.heard == ["writer: NOT_COORDINATOR"]
+    assert (notes.home_at(0), home.is_active) == (None, False)
+
+
+def test_a_partition_that_is_gone_takes_its_home_with_it(led: Play) -> None:
+    """KAFKA-20115, too: giving a home up needs nothing of the partition, which may not be there any more."""
+    notes = notes_of(led)
+    home = notes.home_of("g")
+    home.shard.parked.append(led.listener("member"))
+    led.partition.log.close()
+    notes.follow([], 1)
+    assert led.heard == ["member: sent away with NOT_COORDINATOR"]
+    assert notes.home_at(0) is None
+
+
+def test_too_few_replicas_send_clients_away_and_the_home_comes_back_soon(led: Play) -> None:
+    layers = NodeLayers(node_settings({}))
+    led.partition.configure(layers.topic_settings({"min.insync.replicas": "2"}))
+    notes = notes_of(led)
+    led.partition.follow(view(ME, 1, 2, "12", "1"))
+    for _ in range(6):
+        notes.home_of("g").run(lambda shard, _: shard.put("a", "1", led.listener("writer")))
+        led.sim.run_for(1_100)
+    assert led.heard[0] == "writer: COORDINATOR_NOT_AVAILABLE"
+    led.partition.follow(view(ME, 1, 3, "12", "12"))
+    notes.home_of("g").run(lambda shard, _: shard.put("b", "2", led.listener("later")))
+    fetch_all(led)
+    assert led.heard[-1] == "later: wrote b"
+    assert notes.home_of("g").shard.notes == {b"b": b"2"}

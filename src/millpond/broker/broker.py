@@ -8,10 +8,11 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NodeId
-from millpond.base.later import Later, done, failed
+from millpond.base.later import Later, done
 from millpond.base.ports import Listener, World
 from millpond.base.settings import Settings
 from millpond.broker.api import Api
+from millpond.broker.call import NODE_CLIENT_ID
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.connection import Connection
 from millpond.broker.connections import Connections
@@ -27,8 +28,9 @@ from millpond.broker.loggers import Loggers
 from millpond.broker.markers import Markers
 from millpond.broker.partition_context import PartitionContext
 from millpond.broker.partitions import Partition, Partitions
+from millpond.broker.peers import Peers, node_addresses
+from millpond.broker.permissions import Permissions
 from millpond.broker.producer_ids import ProducerIds, block_of, no_block
-from millpond.broker.requester import RequestLost
 from millpond.broker.sessions import Sessions
 from millpond.broker.to_controller import ToController
 from millpond.broker.topic_creation import CREATE_MS, VERSION, create_topics, request_for
@@ -41,6 +43,8 @@ from millpond.metadata.image import ALL_BROKERS, INTERNAL_TOPICS, Image, Resourc
 from millpond.metadata.producer_ids import ProducerIdBlock
 from millpond.metadata.records import (
     ConfigRecord,
+    LeadAnewRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     Record,
     RemoveTopicRecord,
@@ -59,6 +63,10 @@ WILDCARDS = ("0.0.0.0", "::", "")
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPIC_CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20), "compression.type": "producer"}
+
+INTERNAL_REPLICAS_MAX = 3
+MIN_IN_SYNC_OF_COORDINATORS = 2
+"""Where there are more replicas than that: what a coordinator has answered must survive the loss of one."""
 
 ALLOCATE_MS = 10_000
 
@@ -95,7 +103,7 @@ class Broker:
         self.dispatcher = Dispatcher(self, world.clock)
         self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings)
         self.controller = Controller(world, self.store, settings)
-        self.to_controller = ToController(world.clock, self.controller, self.dispatcher.ask, _no_other_node)
+        self.to_controller = ToController(world.clock, self.controller, self.dispatcher.ask, self._new_peers().ask)
         self.sessions = Sessions(
             clock=world.clock,
             controller=self.controller,
@@ -146,11 +154,17 @@ class Broker:
             journal=journal,
             on_late=self._open_coordinations,
         )
-        self.groups: Coordination[GroupShard] = Coordination(OFFSETS_TOPIC, self._group_home, world.clock, journal)
-        self.transactions: Coordination[TransactionShard] = Coordination(
-            TRANSACTIONS_TOPIC, self._transaction_home, world.clock, journal
+        self.groups: Coordination[GroupShard] = Coordination(
+            OFFSETS_TOPIC, self._group_home, world.clock, journal, self._leads
         )
+        self.transactions: Coordination[TransactionShard] = Coordination(
+            TRANSACTIONS_TOPIC, self._transaction_home, world.clock, journal, self._leads
+        )
+        # What waits for a commit elsewhere has a connection of its own: it must not hold up what is answered at once.
+        self.marker_peers = self._new_peers()
         self.markers = Markers(self)
+        self.permission_peers = self._new_peers()
+        self.permissions = Permissions(self)
         self.is_stopping = False
         self._listener: Listener | None = None
         self._address: tuple[str, int] | None = None
@@ -261,11 +275,19 @@ class Broker:
             for home in self.groups.homes():
                 home.run(lambda shard, now_ms: shard.on_topics_changed(changed, now_ms))
         self._image_watch.on_change()
+        if any(isinstance(each, PartitionRecord | PartitionChangeRecord | LeadAnewRecord) for each in records):
+            return followed.map(lambda _: self._on_leaders_changed())
         return followed
 
     def _broker_epoch_of(self, node_id: int) -> int:
         broker = self.image.brokers.get(node_id)
         return -1 if broker is None else broker.epoch
+
+    def _on_leaders_changed(self) -> None:
+        """Leaders have changed, here or elsewhere, and the logs have followed."""
+        if not self.is_stopping:
+            self._open_coordinations()
+            self.markers.on_leaders_changed()
 
     def _can_join(self, node_id: int, broker_epoch: int) -> bool:
         """Whether a follower may be in sync: it is the one that the metadata knows, and stays."""
@@ -273,6 +295,13 @@ class Broker:
         return broker is not None and broker.is_active and broker.epoch == broker_epoch
 
     # Coordinators.
+
+    def _new_peers(self) -> Peers:
+        return Peers(self.world, f"{NODE_CLIENT_ID}{self.node_id}", node_addresses(self._static, self.image))
+
+    def _leads(self, topic: str, index: int) -> bool:
+        known = self.image.partition(topic, index)
+        return known is not None and known.leader == self.node_id
 
     def _group_home(self, partition: Partition) -> Home[GroupShard]:
         from millpond.broker.groups import group_home
@@ -290,12 +319,15 @@ class Broker:
             topic = self.image.topics.get(coordination.topic)
             # All of its partitions or none: a key whose own has yet to be made would be turned away.
             if topic is not None and not self._keeper.is_to_open(topic.id):
-                coordination.open(self.partitions.of_topic(topic.id), len(topic.partitions))
+                coordination.follow(self.partitions.of_topic(topic.id), len(topic.partitions))
 
     def open_coordination(self, coordination: Coordination[Any]) -> Later[None]:
         """Bring the coordinator's topic into being; ends when it has been tried."""
         is_groups = coordination.topic == OFFSETS_TOPIC
         count = self.settings[node.OFFSETS_TOPIC_PARTITIONS if is_groups else node.TRANSACTION_TOPIC_PARTITIONS]
+        configs = dict(INTERNAL_TOPIC_CONFIG)
+        if self._internal_replicas() > MIN_IN_SYNC_OF_COORDINATORS:
+            configs["min.insync.replicas"] = str(MIN_IN_SYNC_OF_COORDINATORS)
         opened: Later[None] = Later()
 
         def tried(_: None) -> None:
@@ -303,14 +335,19 @@ class Broker:
             self._open_coordinations()
             opened.finish(None)
 
-        self.create_topic(coordination.topic, count, INTERNAL_TOPIC_CONFIG).then(tried)
+        self.create_topic(coordination.topic, count, configs).then(tried)
         return opened
 
     def create_topic(self, name: str, count: int, configs: Mapping[str, str]) -> Later[None]:
         """Bring a topic of the broker's own into being; ends when it has been tried."""
-        tried = self.try_create([NewTopic(name, count, configs=tuple(configs.items()))], by_broker=True)
+        wanted = NewTopic(name, count, self._internal_replicas(), configs=tuple(configs.items()))
+        tried = self.try_create([wanted], by_broker=True)
         # Somebody else may have been first with it and its partitions not be there yet.
         return tried.chain(lambda _: self._keeper.followed())
+
+    def _internal_replicas(self) -> int:
+        """How many replicas the brokers' own topics have: by the nodes that should be, not by those that are."""
+        return min(INTERNAL_REPLICAS_MAX, max(1, len(node.cluster_nodes(self._static))))
 
     def _read_broker_settings(self) -> None:
         own = self.image.config_of(Resource(ResourceType.BROKER, str(self.node_id)))
@@ -354,7 +391,3 @@ class Broker:
         """Force everything to disk and mark the folder as cleanly left."""
         self.controller.close()
         self.store.close()
-
-
-def _no_other_node(node_id: int, request: m.Message, version: int, timeout_ms: int) -> Later[Any]:
-    return failed(RequestLost(f"there is no way to node {node_id}"))

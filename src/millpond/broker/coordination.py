@@ -3,7 +3,11 @@
 Each partition of the internal topic is the home of one shard. A step's records are appended as one batch and replayed
 at once; its replies and orders leave, in order, when the batch is committed. A home that cannot write resigns:
 whoever waits is sent away, what is in memory is forgotten, and after a while it is loaded again from the log, bit by
-bit, so that nobody else has to wait for it. A coordinator that moves from node to node goes the same way.
+bit, so that nobody else has to wait for it.
+
+A home belongs to one leader epoch of its partition. When the leadership moves, or begins anew on the same node, it
+resigns for good, and the new leader loads one of its own, up to the end of its log: what it read there and is not
+committed yet is part of its state, but no reply tells of it before it is committed.
 """
 
 from __future__ import annotations
@@ -11,13 +15,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.base.later import Later, end_all, failed
+from millpond.base.later import Later, end_all, failed, run_all
 from millpond.base.ports import Clock, Timer
 from millpond.broker.call import Call
-from millpond.broker.flusher import Flusher
 from millpond.broker.housekeeping import Journal
 from millpond.broker.partitions import Partition
 from millpond.coordinators.runtime import CoordinatorTime, TransactionalShard, partition_for, replay_batches
@@ -42,6 +46,14 @@ PARKED_FOR_LONG = frozenset({JoinGroupRequest.API_KEY, SyncGroupRequest.API_KEY}
 LOAD_AGAIN_MS = 250
 LOAD_AGAIN_MS_MAX = 10_000
 """How long a home that could not write waits before it is loaded again; longer each time it fails."""
+TOO_FEW_AGAIN_MS_MAX = 1_000
+"""The same where only too few replicas are in sync: they come back by themselves, mostly soon."""
+
+
+BEYOND_THE_PRODUCER = frozenset(
+    {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS}
+)
+"""Refusals of a write that say nothing of the one for whom it is made."""
 
 
 class Producer(NamedTuple):
@@ -81,11 +93,12 @@ class Home(Generic[S]):
         make_shard: Callable[[], S],
         partition: Partition,
         clock: Clock,
-        flusher: Flusher,
         carry_out: Callable[[Any], None],
         after_step: Callable[[S], None] | None = None,
     ) -> None:
         self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        """In which this node leads the partition. In another one, this home has nothing more to say."""
         self.on_resigned: Callable[[Refused], None] = _nobody_cares
         """Hears that the home has resigned, and why."""
         self.on_overdue: Callable[[str, str], None] = _nobody_cares
@@ -96,7 +109,6 @@ class Home(Generic[S]):
         self._is_watching = False
         self._make_shard = make_shard
         self._clock = clock
-        self._flusher = flusher
         self._carry_out = carry_out
         self._after_step = after_step
         self._uncommitted: deque[tuple[int, Effects]] = deque()
@@ -107,7 +119,12 @@ class Home(Generic[S]):
 
     @property
     def is_active(self) -> bool:
-        return self.state is HomeState.ACTIVE
+        return self.state is HomeState.ACTIVE and self.is_current
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this node still leads the partition in the epoch that the home was made for."""
+        return self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
 
     @property
     def is_lost(self) -> bool:
@@ -126,6 +143,9 @@ class Home(Generic[S]):
     def load_some(self, bytes_max: int = LOAD_BYTES) -> int:
         """Replay the next part of the log; gives its size, 0 when that was all and requests are taken."""
         assert self.state is HomeState.LOADING
+        if not self.is_current:
+            self.resign(_moved(self.partition))
+            return 0
         try:
             data = self.partition.log.read_batches(self._next_offset, bytes_max)
         except Refused as refused:
@@ -150,10 +170,10 @@ class Home(Generic[S]):
         self.stop()
         self.failures += 1
         uncommitted, self._uncommitted = self._uncommitted, deque()
-        for _, effects in uncommitted:
-            _send_away(effects, refused)
-        end_all(self.shard.unload(ErrorCode.COORDINATOR_NOT_AVAILABLE).replies)
-        self.on_resigned(refused)
+        steps: list[Callable[[], None]] = [partial(_send_away, effects, refused) for _, effects in uncommitted]
+        steps.append(lambda: end_all(self.shard.unload(error_for_clients(refused)).replies))
+        steps.append(lambda: self.on_resigned(refused))
+        run_all(steps)
 
     def stop(self) -> None:
         self.state = HomeState.OFFLINE
@@ -181,7 +201,7 @@ class Home(Generic[S]):
                 self._append(effects.records, writing)
             except Refused as refused:
                 # A producer whose transaction has ended meanwhile is turned away; the log is as sound as before.
-                if writing is not None and refused.code is not ErrorCode.KAFKA_STORAGE_ERROR:
+                if writing is not None and refused.code not in BEYOND_THE_PRODUCER:
                     end_all(effects.replies, refused)
                 else:
                     _send_away(effects, refused)
@@ -229,6 +249,8 @@ class Home(Generic[S]):
                 self.on_overdue(oldest.request, oldest.client_id)
 
     def _append(self, records: list[CoordinatorRecord], writing: Writing | None) -> None:
+        if not self.is_current:
+            raise _moved(self.partition)
         stamp_ms = self._clock.wall_ms()
         written = [Record(index, stamp_ms, record.key, record.value) for index, record in enumerate(records)]
         if writing is None:
@@ -264,15 +286,15 @@ class Home(Generic[S]):
             return
         end_offset = self.partition.log.end_offset
         self._uncommitted.append((end_offset, effects))
-        if self.partition.acknowledges_after_sync:
-            self._flusher.after_sync(self.partition.log, end_offset, end_offset).then(self._answer, self._on_unsynced)
-        else:
-            self._answer(end_offset)
+        self.partition.after_commit(end_offset, end_offset).then(self._answer, self._on_uncommitted)
 
-    def _on_unsynced(self, error: Exception) -> None:
-        if not isinstance(error, OSError):
-            raise error
-        self.resign(Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log could not be forced to disk: {error}"))
+    def _on_uncommitted(self, failure: Exception) -> None:
+        if isinstance(failure, Refused):
+            self.resign(failure)
+        elif isinstance(failure, OSError):
+            self.resign(Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log could not be forced to disk: {failure}"))
+        else:
+            raise failure
 
     def _answer(self, committed_offset: int) -> None:
         while self._uncommitted and self._uncommitted[0][0] <= committed_offset:
@@ -302,16 +324,30 @@ class Home(Generic[S]):
             self.run(lambda shard, now_ms: shard.on_time(now_ms))
 
 
-def _send_away(effects: Effects, refused: Refused) -> None:
+def error_for_clients(refused: Refused) -> ErrorCode:
     """To ask again: clients look for their coordinator anew, where the code of a disk would end some of them."""
-    end_all(effects.replies, Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(refused)))
+    if refused.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR):
+        return ErrorCode.NOT_COORDINATOR
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def _send_away(effects: Effects, refused: Refused) -> None:
+    end_all(effects.replies, Refused(error_for_clients(refused), str(refused)))
+
+
+def _moved(partition: Partition) -> Refused:
+    return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leadership of {partition.name.folder} has moved")
 
 
 def _nobody_cares(*_: object) -> None: ...
 
 
+def _serves(home: Home[Any], led: dict[int, Partition]) -> bool:
+    return led.get(home.partition.name.partition) is home.partition and home.is_current
+
+
 class Coordination(Generic[S]):
-    """All homes of one coordinator."""
+    """All homes of one coordinator on this node."""
 
     def __init__(
         self,
@@ -319,8 +355,10 @@ class Coordination(Generic[S]):
         make_home: Callable[[Partition], Home[S]],
         clock: Clock,
         journal: Journal,
+        leads: Callable[[str, int], bool],
     ) -> None:
         self.topic = topic
+        self._leads = leads
         self._make_home = make_home
         self._clock = clock
         self._journal = journal
@@ -338,18 +376,18 @@ class Coordination(Generic[S]):
         """Whether some home is being loaded, or soon will be."""
         return any(not home.is_active and not home.is_lost for home in self._homes.values())
 
-    def open(self, partitions: list[Partition], count: int) -> None:
-        """The internal topic is there: load the shard of every partition that has none yet.
+    def follow(self, partitions: list[Partition], count: int) -> None:
+        """The internal topic is there, and these of its `count` partitions have a replica here.
 
-        Some of its `count` partitions may be offline. Which one is a key's own does not depend on that.
+        Load the shard of every one that this node leads, and give up those that it leads no more, or in another
+        epoch. Which partition is a key's own does not depend on that.
         """
         self._count = count
-        fresh = []
-        for partition in partitions:
-            index = partition.name.partition
-            known = self._homes.get(index)
-            if known is None or known.partition is not partition:
-                fresh.append(self._add(index, partition))
+        led = {partition.name.partition: partition for partition in partitions if partition.is_leader}
+        # Out of the table first: whatever happens while it ends, an old home is not asked again.
+        gone = [self._homes.pop(index) for index, home in list(self._homes.items()) if not _serves(home, led)]
+        run_all(partial(home.resign, _moved(home.partition)) for home in gone)
+        fresh = [self._add(index, partition) for index, partition in led.items() if index not in self._homes]
         # The small ones first: they need not wait for a large one.
         self._to_load.extend(sorted(fresh, key=lambda home: home.partition.log.end_offset))
         left_bytes = LOAD_AT_ONCE_BYTES
@@ -392,10 +430,15 @@ class Coordination(Generic[S]):
             self._go_on_loading()
 
     def _on_resigned(self, home: Home[S], refused: Refused) -> None:
+        if not home.is_current or self._homes.get(home.partition.name.partition) is not home:
+            # Whoever leads the partition now loads a home of its own.
+            return
         if home.is_lost:
             self._journal("a coordinator is offline", partition=home.partition.name.folder, reason=str(refused))
             return
-        wait_ms = min(LOAD_AGAIN_MS << min(home.failures - 1, 10), LOAD_AGAIN_MS_MAX)
+        too_few = refused.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        wait_ms_max = TOO_FEW_AGAIN_MS_MAX if too_few else LOAD_AGAIN_MS_MAX
+        wait_ms = min(LOAD_AGAIN_MS << min(home.failures - 1, 10), wait_ms_max)
         self._journal(
             "a coordinator starts anew from its log",
             partition=home.partition.name.folder,
@@ -405,12 +448,16 @@ class Coordination(Generic[S]):
         self._clock.call_later(wait_ms, lambda: self._load_again(home))
 
     def _load_again(self, home: Home[S]) -> None:
-        if self._homes.get(home.partition.name.partition) is home:
+        if self._homes.get(home.partition.name.partition) is home and home.is_current:
             home.begin_load()
             self._to_load.append(home)
             self._go_on_loading()
 
     # Asking.
+
+    def leads(self, key: str) -> bool:
+        """Whether this node coordinates the group or transactional id, as far as the metadata says."""
+        return self._count > 0 and self._leads(self.topic, self.partition_of(key))
 
     def partition_of(self, key: str) -> int:
         return partition_for(key, self._count)
@@ -419,10 +466,13 @@ class Coordination(Generic[S]):
         """The home of a group or transactional id. Refused while there is none that serves."""
         if not self._count:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet")
-        home = self._homes.get(self.partition_of(key))
+        index = self.partition_of(key)
+        home = self._homes.get(index)
+        if not self._leads(self.topic, index):
+            raise Refused(ErrorCode.NOT_COORDINATOR, f"another node leads that partition of {self.topic}")
         if home is None or home.state is HomeState.OFFLINE:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"a partition of {self.topic} is offline")
-        if home.state is HomeState.LOADING:
+        if not home.is_active:
             raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"a partition of {self.topic} is being loaded")
         return home
 

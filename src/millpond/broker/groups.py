@@ -37,7 +37,7 @@ def group_home(broker: Services, partition: Partition) -> Home[GroupShard]:
     def make_shard() -> GroupShard:
         return GroupShard(broker.image, group_settings(broker.settings), broker.entropy)
 
-    return Home(make_shard, partition, broker.clock, broker.flusher, _no_orders, partial(keep_history, broker))
+    return Home(make_shard, partition, broker.clock, _no_orders, partial(keep_history, broker))
 
 
 def keep_history(broker: Services, shard: GroupShard) -> None:

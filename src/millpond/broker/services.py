@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from millpond.broker.loggers import Loggers
     from millpond.broker.markers import Markers
     from millpond.broker.partitions import Partitions
+    from millpond.broker.permissions import Permissions
     from millpond.broker.producer_ids import ProducerIds
     from millpond.broker.sessions import Sessions
     from millpond.broker.to_controller import ToController
@@ -114,5 +115,6 @@ class Services(Protocol):
     groups: Coordination[GroupShard]
     transactions: Coordination[TransactionShard]
     markers: Markers
+    permissions: Permissions
 
     def open_coordination(self, coordination: Coordination[Any]) -> Later[None]: ...

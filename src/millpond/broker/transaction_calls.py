@@ -7,6 +7,7 @@ written. Whoever asks then waits here for a moment, instead of being sent away t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
@@ -117,6 +118,9 @@ def permission_to_write(
     if verification is None:
         return done(None)
     topic, index = partition.name
+    if broker.transactions.is_open and not broker.transactions.leads(transactional_id):
+        asked = broker.permissions.ask(transactional_id, producer, partition.name, implicit=implicit)
+        return asked.map(partial(_permitted, verification))
 
     def ask() -> Later[ErrorCode]:
         try:
@@ -135,12 +139,13 @@ def permission_to_write(
         )
         return added.map(_partition_error)
 
-    def decide(code: ErrorCode) -> Verification:
-        if code:
-            raise Refused(code)
-        return verification
+    return past_the_last_end(broker, transactional_id, ask, int).map(partial(_permitted, verification))
 
-    return past_the_last_end(broker, transactional_id, ask, int).map(decide)
+
+def _permitted(verification: Verification, code: ErrorCode) -> Verification:
+    if code:
+        raise Refused(code)
+    return verification
 
 
 def _partition_error(response: Any) -> ErrorCode:

@@ -1,14 +1,13 @@
 """FindCoordinator (10), versions 0-6: who coordinates a group or a transaction.
 
 1 key type · 3 flexible · 4 several keys at once · 5 transactions v2 · 6 share groups. The internal topic of the
-coordinator comes into being when it is first asked for.
+coordinator comes into being when it is first asked for. It is where its partition is led, as the image says.
 Gap: share groups are answered with COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millpond.base.errors import ErrorCode
 from millpond.broker.api import Api
@@ -17,6 +16,7 @@ from millpond.broker.replies import Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
+    from millpond.broker.coordination import Coordination
     from millpond.broker.services import Services
 
 GROUP, TRANSACTION = 0, 1
@@ -26,34 +26,64 @@ MANY_KEYS_FROM = 4
 def handle(broker: Services, call: Call, request: m.FindCoordinatorRequest) -> Outcome:
     keys = request.coordinator_keys if call.version >= MANY_KEYS_FROM else [request.key]
     if request.key_type not in (GROUP, TRANSACTION):
-        return _answer(broker, call, keys, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    coordination = broker.groups if request.key_type == GROUP else broker.transactions
-    answer = partial(_answer, broker, call, keys)
+        return _answer(call, keys, [_NO_TOPIC for _ in keys])
+    coordination: Coordination[Any] = broker.groups if request.key_type == GROUP else broker.transactions
     if coordination.is_open:
-        return answer(ErrorCode.NONE)
+        return _answer(call, keys, _find(broker, call, coordination, keys))
     return broker.open_coordination(coordination).map(
-        lambda _: answer(ErrorCode.NONE if coordination.is_open else ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        lambda _: _answer(call, keys, _find(broker, call, coordination, keys))
     )
 
 
-def _answer(broker: Services, call: Call, keys: list[str], code: ErrorCode) -> m.FindCoordinatorResponse:
-    node_id, host, port = -1, "", -1
+class _Coordinator(NamedTuple):
+    """Where the coordinator of one key is, or why there is none."""
+
+    code: ErrorCode
+    message: str
+    node_id: int = -1
+    host: str = ""
+    port: int = -1
+
+
+_NO_TOPIC = _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's internal topic could not be created")
+_NO_LEADER = _Coordinator(
+    ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's partition has no leader at the moment"
+)
+
+
+def _find(broker: Services, call: Call, coordination: Coordination[Any], keys: list[str]) -> list[_Coordinator]:
+    if not coordination.is_open:
+        return [_NO_TOPIC for _ in keys]
+    nodes = {node_id: (host, port) for node_id, host, port, _ in broker.addresses_for(call.connection)}
     # Kafka says NONE to those who ask for one key, and nothing to those who ask for several.
     message = "NONE" if call.version < MANY_KEYS_FROM else ""
-    if code:
-        message = "the coordinator's internal topic could not be created"
-    if not code:
-        node_id, host, port, _ = broker.addresses_for(call.connection)[0]
+    coordinators = []
+    for key in keys:
+        partition = broker.image.partition(coordination.topic, coordination.partition_of(key))
+        if partition is None or partition.leader not in nodes:
+            coordinators.append(_NO_LEADER)
+        else:
+            coordinators.append(_Coordinator(ErrorCode.NONE, message, partition.leader, *nodes[partition.leader]))
+    return coordinators
+
+
+def _answer(call: Call, keys: list[str], coordinators: list[_Coordinator]) -> m.FindCoordinatorResponse:
     if call.version < MANY_KEYS_FROM:
+        (only,) = coordinators
         return m.FindCoordinatorResponse(
-            error_code=code, error_message=message, node_id=node_id, host=host, port=port
+            error_code=only.code, error_message=only.message, node_id=only.node_id, host=only.host, port=only.port
         )
     return m.FindCoordinatorResponse(
         coordinators=[
             m.FindCoordinatorResponse.Coordinator(
-                key=key, node_id=node_id, host=host, port=port, error_code=code, error_message=message
+                key=key,
+                node_id=each.node_id,
+                host=each.host,
+                port=each.port,
+                error_code=each.code,
+                error_message=each.message,
             )
-            for key in keys
+            for key, each in zip(keys, coordinators, strict=True)
         ]
     )
 
