@@ -1,7 +1,7 @@
-"""All campaigns, one after the other: real kills under load and under transactions, churned groups, then
-many simulated runs.
+"""All campaigns, one after the other: real kills under load and under transactions, faults on a cluster, churned
+groups, then many simulated runs.
 
-python tests/campaigns/chaos.py --loops 200 --records 100000 --minutes 6 --seeds 1000
+python tests/campaigns/chaos.py --loops 200 --records 100000 --faults 200 --minutes 6 --seeds 1000
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Kill real nodes under load, churn groups, then simulate.")
     parser.add_argument("--loops", default="200", help="how often a real node is killed")
     parser.add_argument("--records", default="100000", help="how many are copied exactly once")
+    parser.add_argument("--faults", default="200", help="how many are done to a real cluster")
     parser.add_argument("--minutes", default="6", help="how long groups are churned")
     parser.add_argument("--seeds", default="1000", help="how many runs are simulated")
     wanted = parser.parse_args()
@@ -30,6 +31,7 @@ def main() -> int:
         ["exactly_once.py", "--records", wanted.records],
         ["spark_exactly_once.py"],
         ["spark_kills.py"],
+        ["cluster.py", "--faults", wanted.faults],
         ["churn.py", "--minutes", wanted.minutes, "--node-kills"],
         ["simulate.py", "--seeds", wanted.seeds],
         ["simulate_coordination.py", "--seeds", wanted.seeds, "--jobs", "2"],

@@ -1,0 +1,56 @@
+"""The checker of clusters finds what it is there for."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.cluster_check import Ack, Findings, Written, check_commits, check_copy, check_reads, check_topic
+
+A, B, C = Written(1, 0), Written(1, 1), Written(1, 2)
+GOOD = {0: [(0, A), (1, B), (3, C)]}
+ACKS = [Ack(0, 0, A), Ack(0, 1, B), Ack(0, 3, C)]
+
+
+def test_what_is_right_is_found_right() -> None:
+    findings = Findings()
+    check_topic(ACKS, GOOD, findings)
+    check_reads("g", ACKS, [(0, 0), (0, 1), (0, 1), (0, 3)], findings)
+    check_commits("g", [(0, 1), (1, 5), (0, 1), (0, 3)], findings)
+    check_copy(3, [[(0, 0), (0, 2)], [(1, 1)]], -1, findings)
+    assert not findings, findings
+    assert Written.parsed(bytes(B)) == B
+
+
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        ({0: [(0, A), (1, B)]}, "lost"),
+        ({0: [(0, A), (1, B), (2, C)]}, "moved"),
+        ({0: [(0, A), (1, B), (3, C), (4, B)]}, "duplicated"),
+        ({0: [(0, A), (1, C), (3, B)]}, "reordered"),
+    ],
+)
+def test_a_topic_that_is_not_what_was_acknowledged(log: dict[int, list[tuple[int, Written]]], kind: str) -> None:
+    findings = Findings()
+    check_topic(ACKS, log, findings)
+    assert findings.counts[kind] == 1
+
+
+def test_what_was_never_acknowledged_may_be_there_or_not() -> None:
+    findings = Findings()
+    check_topic(ACKS[:1], GOOD, findings)
+    check_topic(ACKS[:1], {0: GOOD[0][:1]}, findings)
+    assert not findings
+
+
+def test_what_a_group_was_not_given_and_what_it_forgot() -> None:
+    findings = Findings()
+    check_reads("g", ACKS, [(0, 0), (0, 3)], findings)
+    check_commits("g", [(0, 5), (1, 2), (0, 4), (0, 5)], findings)
+    assert findings.counts == {"skipped": 1, "offset moved back": 1}
+
+
+def test_a_copy_that_is_wrong() -> None:
+    findings = Findings()
+    check_copy(4, [[(0, 2), (0, 0), (0, -1)], [(1, 1), (1, 1)]], -1, findings)
+    assert findings.counts == {"lost": 1, "duplicated": 1, "aborted but read": 1, "reordered": 1}

@@ -1,0 +1,179 @@
+"""One campaign on a real cluster: clients work, faults come, and in the end every promise is checked."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from millpond.testing import Ponds
+from support.cluster_check import Findings, check_commits, check_copy, check_reads, check_topic
+from support.cluster_faults import FAULTS
+from support.cluster_load import CommitWatch, Reader, Writer, all_acks, commit_beginning, read_topic
+from support.exactly_once import GROUP, INPUT, NO_NUMBER, OUTPUT, PARTITIONS, Crew, Watcher, write_input
+from support.exactly_once import Plan as CopyPlan
+
+TOPIC: Final = "numbers"
+TOPIC_PARTITIONS: Final = 6
+WRITERS: Final = 2
+GROUPS: Final = {"classic-group": "cooperative-sticky", "consumer-group": "consumer"}
+READERS_EACH: Final = 2
+AGAIN_SECONDS_MAX: Final = 60.0
+END_SECONDS_MAX: Final = 120.0
+
+SETTINGS: Final = {
+    "group.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.heartbeat.interval.ms": "500",
+    "replica.lag.time.max.ms": "2000",
+}
+
+
+@dataclass
+class Outcome:
+    findings: Findings = field(default_factory=Findings)
+    faults: Counter[str] = field(default_factory=Counter)
+    silences: dict[str, list[float]] = field(default_factory=dict)
+    """By kind of fault: from its beginning until writes went on after its end, in seconds."""
+    acked: int = 0
+    unknown: int = 0
+    """Writes of which the producer could not say how they ended."""
+    unknown_reasons: Counter[str] = field(default_factory=Counter)
+    read: int = 0
+    copied: int = 0
+    seconds: float = 0.0
+
+
+def run(
+    cluster: Ponds,
+    faults: Sequence[str],
+    seed: int,
+    copies: int = 0,
+    progress: Callable[[int, str, float, Outcome], None] | None = None,
+) -> Outcome:
+    """Faults one after the other on a cluster that runs; each is over, and writes go on, before the next comes."""
+    return _Campaign(cluster, random.Random(seed), copies).run(faults, progress)
+
+
+class _Campaign:
+    def __init__(self, cluster: Ponds, dice: random.Random, copies: int) -> None:
+        self.cluster = cluster
+        self.outcome = Outcome()
+        self._dice = dice
+        self._copies = copies
+        cluster.create_topic(TOPIC, TOPIC_PARTITIONS)
+        self._watcher: Watcher | None = None
+        self._crew: Crew | None = None
+        if copies:
+            cluster.create_topic(INPUT, PARTITIONS)
+            cluster.create_topic(OUTPUT, PARTITIONS)
+            write_input(cluster.bootstrap, copies)
+            self._watcher = Watcher(cluster.bootstrap)
+            copy_plan = CopyPlan(copies, 0, 0, workers=2, protocol="cooperative-sticky")
+            self._crew = Crew(cluster, copy_plan, Path(cluster.folder) / "workers.txt")
+        for group in GROUPS:
+            commit_beginning(cluster.bootstrap, TOPIC, group, TOPIC_PARTITIONS)
+        self._writers = [Writer(cluster.bootstrap, TOPIC, TOPIC_PARTITIONS, number) for number in range(WRITERS)]
+        self._readers = {
+            group: [
+                Reader(cluster.bootstrap, TOPIC, group, protocol, self.outcome.findings) for _ in range(READERS_EACH)
+            ]
+            for group, protocol in GROUPS.items()
+        }
+        self._watches = {group: CommitWatch(cluster.bootstrap, TOPIC, group, TOPIC_PARTITIONS) for group in GROUPS}
+
+    def run(self, faults: Sequence[str], progress: Callable[[int, str, float, Outcome], None] | None) -> Outcome:
+        began = time.monotonic()
+        readers = [reader for each in self._readers.values() for reader in each]
+        for thread in (*self._writers, *readers, *self._watches.values()):
+            thread.start()
+        try:
+            self._wait_for_writes()
+            for number, name in enumerate(faults, 1):
+                at = time.monotonic()
+                FAULTS[name](self.cluster, self._dice, TOPIC)
+                self._wait_for_writes()
+                seconds = time.monotonic() - at
+                self.outcome.faults[name] += 1
+                self.outcome.silences.setdefault(name, []).append(seconds)
+                self.outcome.acked = sum(len(writer.acks) for writer in self._writers)
+                if progress is not None:
+                    progress(number, name, seconds, self.outcome)
+                time.sleep(self._dice.uniform(0.0, 1.0))
+            self.cluster.heal()
+            self.cluster.start()
+            self.cluster.wait_until_in_sync(TOPIC)
+            for writer in self._writers:
+                writer.stop()
+            self._judge()
+        finally:
+            for thread in (*self._writers, *readers, *self._watches.values()):
+                thread.stop()
+            if self._crew is not None:
+                self._crew.stop()
+            if self._watcher is not None:
+                self._watcher.stop()
+        self.outcome.seconds = time.monotonic() - began
+        return self.outcome
+
+    def _wait_for_writes(self) -> None:
+        """Until every producer has had something acknowledged that it began after now."""
+        counts = [len(writer.acks) for writer in self._writers]
+        # What was under way already must not count: every partition has had its turn after so many.
+        wanted = [count + 2 * TOPIC_PARTITIONS for count in counts]
+        deadline = time.monotonic() + AGAIN_SECONDS_MAX
+        while any(len(writer.acks) < least for writer, least in zip(self._writers, wanted, strict=True)):
+            if self._crew is not None:
+                self._crew.replace_ended()
+            stopped = [writer.failures[-1] for writer in self._writers if not writer.is_alive()]
+            assert not stopped, f"a producer may not go on: {stopped}"
+            assert time.monotonic() < deadline, f"writes do not go on\n{self.story()}"
+            time.sleep(0.005)
+
+    def _judge(self) -> None:
+        outcome, findings = self.outcome, self.outcome.findings
+        acks = all_acks(self._writers)
+        outcome.acked = len(acks)
+        outcome.unknown = sum(len(writer.failures) for writer in self._writers)
+        outcome.unknown_reasons = Counter(reason for writer in self._writers for reason in writer.failures)
+        log = read_topic(self.cluster.bootstrap, TOPIC, TOPIC_PARTITIONS)
+        check_topic(acks, log, findings)
+        ends = {(index, records[-1][0]) for index, records in log.items() if records}
+        self._until(lambda: all(ends <= self._read_by(group) for group in GROUPS), "the groups read to the end")
+        for group in GROUPS:
+            read = self._read_by(group)
+            outcome.read += len(read)
+            check_reads(group, acks, read, findings)
+            check_commits(group, self._watches[group].commits, findings)
+        if self._watcher is not None and self._crew is not None:
+            watcher, crew = self._watcher, self._crew
+
+            def is_copied() -> bool:
+                crew.replace_ended()
+                return watcher.count >= self._copies
+
+            self._until(is_copied, f"the copy of {GROUP} is whole")
+            # Time enough for what must not come: a record a second time.
+            time.sleep(0.5)
+            outcome.copied = watcher.count
+            check_copy(self._copies, watcher.seen, NO_NUMBER, findings)
+
+    def _read_by(self, group: str) -> set[tuple[int, int]]:
+        return {each for reader in self._readers[group] for each in list(reader.read)}
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + END_SECONDS_MAX
+        while not condition():
+            if time.monotonic() > deadline:
+                # What is missing is judged by the checker.
+                print(f"it did not come true that {what}", flush=True)
+                return
+            time.sleep(0.05)
+
+    def story(self) -> str:
+        lines = [f"node {node.node_id}: {line}" for node in self.cluster for line in node.journal[-15:]]
+        return "\n".join(lines)

@@ -1,0 +1,248 @@
+"""Clients of a cluster under faults: idempotent producers, groups of both protocols, and a look at their commits."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from support.cluster_check import Ack, Findings, Log, Written
+
+COMMON: Final[dict[str, Any]] = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "retry.backoff.ms": 20,
+    "retry.backoff.max.ms": 200,
+    # A node that stands still must not hold up what was sent to it for the minute that is usual.
+    "socket.timeout.ms": 4000,
+    "topic.metadata.refresh.fast.interval.ms": 50,
+    "log_level": 0,
+    "error_cb": lambda _: None,
+}
+ROUND_SECONDS: Final = 0.01
+MESSAGE_SECONDS_MAX: Final = 120
+COMMIT_SECONDS: Final = 0.3
+READ_SECONDS_MAX: Final = 60.0
+
+
+class Writer(threading.Thread):
+    """Writes numbers to all partitions in turn, at an even pace, and remembers what was acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, name: int, per_round: int = 2) -> None:
+        super().__init__(name=f"writer-{name}", daemon=True)
+        self.acks: list[Ack] = []
+        self.failures: list[str] = []
+        self.acked_at = time.monotonic()
+        self.longest_silence = 0.0
+        self._topic = topic
+        self._partitions = partitions
+        self._number = name
+        self._per_round = per_round
+        self._over = threading.Event()
+        self._producer = Producer(
+            COMMON
+            | {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 2,
+                "request.timeout.ms": 4000,
+                "message.timeout.ms": MESSAGE_SECONDS_MAX * 1000,
+            }
+        )
+
+    def run(self) -> None:
+        number = 0
+        while not self._over.is_set():
+            for _ in range(self._per_round):
+                record = Written(self._number, number)
+                try:
+                    self._producer.produce(
+                        self._topic, bytes(record), partition=number % self._partitions, on_delivery=self._on_delivery
+                    )
+                except BufferError:
+                    break
+                except KafkaException as fault:
+                    # A producer that may not go on tells so at every turn.
+                    self.failures.append(str(fault))
+                    return
+                number += 1
+            self._producer.poll(ROUND_SECONDS)
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        now = time.monotonic()
+        if error is not None:
+            # The outcome is unknown: it may be there or not.
+            self.failures.append(str(error))
+            return
+        self.longest_silence = max(self.longest_silence, now - self.acked_at)
+        self.acked_at = now
+        value, partition, offset = message.value(), message.partition(), message.offset()
+        assert value is not None
+        assert partition is not None
+        assert offset is not None
+        self.acks.append(Ack(partition, offset, Written.parsed(value)))
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+        self._producer.flush(MESSAGE_SECONDS_MAX)
+
+
+class Reader(threading.Thread):
+    """A member of a group: reads, and commits what it has read."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str, protocol: str, findings: Findings) -> None:
+        super().__init__(name=f"reader-{group}", daemon=True)
+        self.read: list[tuple[int, int]] = []
+        """Partition and offset of each record, in the order in which they came."""
+        self._findings = findings
+        self._group = group
+        self._over = threading.Event()
+        self._consumer = Consumer(
+            COMMON
+            | grouping(protocol)
+            | {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "enable.auto.commit": False,
+                # Whoever reads from where nothing is must hear of it: the group has committed a beginning.
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 100,
+                "fetch.error.backoff.ms": 20,
+            }
+        )
+        self._consumer.subscribe([topic])
+
+    def run(self) -> None:
+        committed_at = time.monotonic()
+        while not self._over.is_set():
+            for message in self._consumer.consume(500, timeout=0.1):
+                self._take(message)
+            if time.monotonic() - committed_at > COMMIT_SECONDS:
+                committed_at = time.monotonic()
+                self._commit()
+        self._commit()
+        self._consumer.close()
+
+    def _take(self, message: Message) -> None:
+        error = message.error()
+        if error is None:
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            self.read.append((partition, offset))
+        elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            self._findings.add("told it is gone", f"{self._group}: {error}")
+
+    def _commit(self) -> None:
+        try:
+            self._consumer.commit(asynchronous=False)
+        except KafkaException:
+            # Nothing new, no coordinator for a moment, or no longer a member: the records are read again.
+            return
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+
+def grouping(protocol: str) -> dict[str, Any]:
+    if protocol == "consumer":
+        return {"group.protocol": "consumer"}
+    return {
+        "partition.assignment.strategy": protocol,
+        "session.timeout.ms": 6000,
+        "heartbeat.interval.ms": 500,
+    }
+
+
+def commit_beginning(bootstrap: str, topic: str, group: str, partitions: int) -> None:
+    consumer = Consumer(COMMON | {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+    try:
+        offsets = [TopicPartition(topic, index, 0) for index in range(partitions)]
+        patiently(lambda: consumer.commit(offsets=offsets, asynchronous=False))
+    finally:
+        consumer.close()
+
+
+class CommitWatch(threading.Thread):
+    """Asks again and again what a group has committed."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str, partitions: int) -> None:
+        super().__init__(name=f"watch-{group}", daemon=True)
+        self.commits: list[tuple[int, int]] = []
+        self._over = threading.Event()
+        self._wanted = [TopicPartition(topic, index) for index in range(partitions)]
+        self._consumer = Consumer(COMMON | {"bootstrap.servers": bootstrap, "group.id": group})
+
+    def run(self) -> None:
+        while not self._over.wait(COMMIT_SECONDS):
+            try:
+                committed = self._consumer.committed(self._wanted, timeout=2.0)
+            except KafkaException:
+                continue
+            # An answer for a partition that could not be had is no offset.
+            self.commits += [(each.partition, each.offset) for each in committed if each.error is None]
+        self._consumer.close()
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+
+def patiently(do: Any, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            do()
+            return
+        except KafkaException as fault:
+            if time.monotonic() > deadline:
+                raise TimeoutError(str(fault)) from fault
+            time.sleep(0.1)
+
+
+def read_topic(bootstrap: str, topic: str, partitions: int) -> Log:
+    """Everything that a topic has."""
+    consumer = Consumer(
+        COMMON
+        | {
+            "bootstrap.servers": bootstrap,
+            "group.id": "judge",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+        }
+    )
+    log: dict[int, list[tuple[int, Written]]] = {index: [] for index in range(partitions)}
+    ended: set[int] = set()
+    deadline = time.monotonic() + READ_SECONDS_MAX
+    try:
+        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(partitions)])
+        while len(ended) < partitions:
+            assert time.monotonic() < deadline, f"the topic cannot be read to its end; ended are {ended}"
+            for message in consumer.consume(1000, timeout=0.5):
+                _sort(message, log, ended)
+    finally:
+        consumer.close()
+    return log
+
+
+def _sort(message: Message, log: dict[int, list[tuple[int, Written]]], ended: set[int]) -> None:
+    error, partition = message.error(), message.partition()
+    assert partition is not None
+    if error is None:
+        value, offset = message.value(), message.offset()
+        assert value is not None
+        assert offset is not None
+        log[partition].append((offset, Written.parsed(value)))
+    elif error.code() == KafkaError._PARTITION_EOF:
+        ended.add(partition)
+
+
+def all_acks(writers: Iterable[Writer]) -> list[Ack]:
+    return [ack for writer in writers for ack in writer.acks]
