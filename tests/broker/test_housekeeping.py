@@ -55,6 +55,7 @@ class Play:
             flusher=Flusher(self.world.workers, self.world.disk, self.store.folder),
             checkpoints=CheckpointWriter(self.store, self.world.workers),
             sweep=self._sweep,
+            note_high_watermarks=lambda: None,
             journal=self._write,
         )
         self.keeping.start()

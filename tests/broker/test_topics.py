@@ -11,7 +11,7 @@ from tests.support.partitions import partition_context
 
 from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.base.later import Later
-from millpond.broker.partitions import Partitions
+from millpond.broker.partitions import Partition, Partitions
 from millpond.broker.topics import AT_ONCE, LEAVING_MS, REOPEN_MS, TURN_MS, TopicKeeper
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
@@ -47,6 +47,24 @@ def created(name: str, topic_id: UUID, replicas: list[int]) -> list[Record]:
     ]
 
 
+class Fetchers:
+    """Notes who follows whom."""
+
+    def __init__(self) -> None:
+        self.leaders: dict[str, tuple[int, int]] = {}
+        self.cutting: set[str] = set()
+
+    def follow(self, partition: Partition) -> None:
+        assert partition.follower is not None
+        self.leaders[partition.name.folder] = partition.follower.leader, partition.follower.leader_epoch
+
+    def forget(self, partition: Partition) -> None:
+        self.leaders.pop(partition.name.folder, None)
+
+    def is_cutting(self, partition: Partition) -> bool:
+        return partition.name.folder in self.cutting
+
+
 class Play:
     def __init__(self, make_batch: Callable[..., memoryview]) -> None:
         self.disk = SimDisk()
@@ -56,6 +74,8 @@ class Play:
         self.journal: list[str] = []
         self.removals: list[Any] = []
         self.late: list[int] = []
+        self.fetchers = Fetchers()
+        self.noted: dict[tuple[UUID, int], int] = {}
         self.batch = make_batch
         self.boot()
 
@@ -73,6 +93,8 @@ class Play:
             layers=lambda: NodeLayers(node_settings(self.texts)),
             clock=self.clock,
             context=partition_context(self.disk, self.clock, node_id=ME),
+            fetchers=self.fetchers,
+            high_watermark=lambda topic_id, index: self.noted.get((topic_id, index), 0),
             remove_later=self.removals.append,
             journal=lambda event, **facts: self.journal.append(f"{event} {facts}"),
             on_late=lambda: self.late.append(len(self.partitions.of_topic(POND))),
@@ -461,3 +483,98 @@ def test_damage_is_told_and_left_to_a_person(play: Play) -> None:
     assert play.open_names() == []
     assert "cannot be opened" in play.journal[0]
     assert play.clock.pending() == 0
+
+
+# Roles.
+
+
+def replicated(leader: int, epoch: int = 3, isr: tuple[int, ...] = (ME, OTHER)) -> list[Record]:
+    return [
+        TopicRecord("pond", POND),
+        PartitionRecord(0, POND, (ME, OTHER), isr, leader=leader, leader_epoch=epoch, partition_epoch=1),
+    ]
+
+
+def test_a_replica_follows_its_leader_and_leads_when_it_is_told(play: Play) -> None:
+    play.commit(*replicated(OTHER))
+    partition = play.partitions.get("pond", 0)
+    assert partition is not None
+    assert (partition.is_leader, play.fetchers.leaders) == (False, {"pond-0": (OTHER, 3)})
+    play.commit(PartitionChangeRecord(0, POND, isr=(OTHER,)))
+    assert play.fetchers.leaders == {"pond-0": (OTHER, 3)}, "who is in sync changes nothing for a follower"
+    play.commit(PartitionChangeRecord(0, POND, isr=(ME,), leader=ME))
+    assert (partition.is_leader, partition.leader_epoch, play.fetchers.leaders) == (True, 4, {})
+    play.commit(PartitionChangeRecord(0, POND, leader=OTHER))
+    assert (partition.is_leader, play.fetchers.leaders) == (False, {"pond-0": (OTHER, 5)})
+    play.commit(PartitionChangeRecord(0, POND, leader=-1))
+    assert (partition.is_leader, play.fetchers.leaders) == (False, {})
+
+
+def test_a_log_that_is_being_cut_takes_its_role_when_that_is_over(play: Play) -> None:
+    play.commit(*replicated(OTHER))
+    partition = play.partitions.get("pond", 0)
+    assert partition is not None
+    play.fetchers.cutting.add("pond-0")
+    play.commit(PartitionChangeRecord(0, POND, leader=ME))
+    assert not partition.is_leader
+    play.fetchers.cutting.clear()
+    play.keeper.give_role(partition)
+    assert (partition.is_leader, partition.leader_epoch) == (True, 4)
+
+
+def test_what_is_deleted_or_moved_away_is_followed_no_more(play: Play) -> None:
+    play.commit(*replicated(OTHER))
+    play.commit(PartitionChangeRecord(0, POND, replicas=(OTHER,), isr=(OTHER,)))
+    assert (play.fetchers.leaders, play.open_names(), len(play.removals)) == ({}, [], 1)
+    play.commit(PartitionChangeRecord(0, POND, replicas=(OTHER, ME)))
+    assert play.open_names() == ["pond-0"]
+    play.commit(RemoveTopicRecord(POND))
+    assert (play.fetchers.leaders, play.open_names()) == ({}, [])
+
+
+def test_a_replica_begins_where_it_was_committed_before(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME]))
+    for _ in range(5):
+        play.append("pond")
+    play.image = Image()
+    play.boot()
+    play.noted[POND, 0] = 3
+    play.commit(*replicated(OTHER))
+    partition = play.partitions.get("pond", 0)
+    assert partition is not None
+    assert (partition.committed_offset, partition.log.end_offset) == (3, 5)
+
+
+def test_an_image_that_has_caught_up_by_a_leap_decides_what_stays(play: Play) -> None:
+    play.commit(*created("weir", WEIR, [ME]), *created("pond", POND, [ME]))
+    play.image.replay(RemoveTopicRecord(WEIR))
+    play.image.replay(PartitionChangeRecord(0, POND, leader=ME))
+    play.keeper.open_all(at_once=False)
+    assert play.open_names() == ["pond-0"]
+    assert play.partitions.by_id(POND, 0).leader_epoch == 1  # type: ignore[union-attr]
+    assert any("set aside" in line for line in play.journal)
+
+
+def test_a_damaged_replica_begins_anew_once_nobody_counts_on_it(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME]))
+    play.append("pond")
+    play.image = Image()
+    log = play.store.get(TopicPartition("pond", 0))
+    assert log is not None
+    ticket = log.sync_target()
+    ticket.run()
+    log.synced(ticket)
+    play.store.checkpoint()
+    file = play.disk.open("/data/pond-0/00000000000000000000.log")
+    file.truncate(20)
+    file.close()
+    play.boot()
+    assert TopicPartition("pond", 0) in play.store.damaged
+    play.commit(*replicated(OTHER))
+    assert play.open_names() == [], "it is in sync, as others believe"
+    play.commit(PartitionChangeRecord(0, POND, isr=(OTHER,)))
+    assert (play.open_names(), play.fetchers.leaders) == (["pond-0"], {"pond-0": (OTHER, 3)})
+    partition = play.partitions.get("pond", 0)
+    assert partition is not None
+    assert partition.log.end_offset == 0
+    assert any("begins anew" in line for line in play.journal)

@@ -99,6 +99,26 @@ def test_a_log_that_was_deleted_meanwhile_stays_as_it_is(pond):
     removal.run()
 
 
+def test_epochs_without_a_record_can_be_forgotten_without_a_worker(pond):
+    _, log = pond.open()
+    pond.fill(log, 3)
+    pond.sync(log)
+    log.epochs.assign(4, 3)
+    log.forget_epochs_at_end()
+    assert (log.last_epoch, log.dirty) == (0, True)
+
+
+def test_a_cut_that_is_given_up_leaves_the_log_as_it_was(pond):
+    _, log = pond.open()
+    pond.fill(log, 30)
+    pond.sync(log)
+    log.give_up_truncation(log.begin_truncation(5))
+    assert (log.end_offset, log.synced_offset, bool(log.durability.away)) == (30, 5, False)
+    pond.append(log, b"x")
+    pond.sync(log)
+    assert (log.synced_offset, len(pond.values(log))) == (31, 31)
+
+
 def life(pond, *, is_new_start):
     """Another history won: this replica is cut back, or begins anew, and follows the winner."""
     store, log = pond.open()

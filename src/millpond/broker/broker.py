@@ -21,6 +21,7 @@ from millpond.broker.coordination import Coordination, Home
 from millpond.broker.dispatch import Dispatcher
 from millpond.broker.fetch_sessions import FetchSessions
 from millpond.broker.flusher import Flusher
+from millpond.broker.high_watermarks import HighWatermarks
 from millpond.broker.housekeeping import Housekeeping, Journal
 from millpond.broker.image_watch import ImageWatch
 from millpond.broker.isr import IsrKeeper
@@ -31,6 +32,7 @@ from millpond.broker.partitions import Partition, Partitions
 from millpond.broker.peers import Peers, node_addresses
 from millpond.broker.permissions import Permissions
 from millpond.broker.producer_ids import ProducerIds, block_of, no_block
+from millpond.broker.replica_fetchers import FetcherServices, ReplicaFetchers
 from millpond.broker.sessions import Sessions
 from millpond.broker.to_controller import ToController
 from millpond.broker.topic_creation import CREATE_MS, VERSION, create_topics, request_for
@@ -113,6 +115,9 @@ class Broker:
         )
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self._image_watch = ImageWatch(world.clock)
+        self.high_watermarks = HighWatermarks(
+            world.disk, settings[node.DATA_FOLDER], world.workers, self.partitions, journal
+        )
         self.housekeeping = Housekeeping(
             clock=world.clock,
             workers=world.workers,
@@ -122,6 +127,7 @@ class Broker:
             flusher=self.flusher,
             checkpoints=self.checkpoints,
             sweep=self.connections.drop_idle,
+            note_high_watermarks=self.high_watermarks.write,
             journal=journal,
         )
         self.isr_keeper = IsrKeeper(
@@ -132,6 +138,19 @@ class Broker:
             broker_epoch_of=self._broker_epoch_of,
             ask_controller=self.to_controller.ask,
             journal=journal,
+        )
+        self.fetchers = ReplicaFetchers(
+            FetcherServices(
+                world=world,
+                node_id=self.node_id,
+                broker_epoch=lambda: self.controller.broker_epoch,
+                peers=Peers(world, f"millpond-node-{self.node_id}", node_addresses(settings, self.image)),
+                store=self.store,
+                flusher=self.flusher,
+                checkpoints=self.checkpoints,
+                journal=journal,
+                on_cut=self._give_role,
+            )
         )
         self._keeper = TopicKeeper(
             node_id=self.node_id,
@@ -150,6 +169,8 @@ class Broker:
                 lag_ms_max=lambda: self.settings[node.REPLICA_LAG_MS_MAX],
                 on_isr_change=self.isr_keeper.look_soon,
             ),
+            fetchers=self.fetchers,
+            high_watermark=self.high_watermarks.of,
             remove_later=self.housekeeping.remove_later,
             journal=journal,
             on_late=self._open_coordinations,
@@ -194,6 +215,7 @@ class Broker:
             self.journal("partition cannot be opened", partition=name.folder, reason=reason)
         for note in report.notes:
             self.journal("recovery", note=note)
+        self.high_watermarks.load()
         host, port = node.host_and_port(self._static[node.LISTEN])
         self._listener = self.world.network.listen(host, port, self.connections.accept)
         # Kept beyond the listener's life: whoever is still answered while the broker drains may ask for it.
@@ -289,6 +311,10 @@ class Broker:
             self._open_coordinations()
             self.markers.on_leaders_changed()
 
+    def _give_role(self, partition: Partition) -> None:
+        self._keeper.give_role(partition)
+        self._on_leaders_changed()
+
     def _can_join(self, node_id: int, broker_epoch: int) -> bool:
         """Whether a follower may be in sync: it is the one that the metadata knows, and stays."""
         broker = self.image.brokers.get(node_id)
@@ -367,6 +393,7 @@ class Broker:
         self.isr_keeper.stop()
         self.is_stopping = True
         self._keeper.stop()
+        self.fetchers.stop()
         self.groups.stop()
         self.transactions.stop()
         for partition in self.partitions:
@@ -378,7 +405,9 @@ class Broker:
             waited_ms = self.clock.monotonic_ms() - began_ms
             if (self.connections.count_waiting() and waited_ms < DRAIN_MS) or (
                 waited_ms < DRAIN_SYNCS_MS
-                and not all(part.is_idle() for part in (self.flusher, self.controller, self.checkpoints))
+                and not all(
+                    part.is_idle() for part in (self.flusher, self.controller, self.checkpoints, self.fetchers)
+                )
             ):
                 self.clock.call_later(DRAIN_STEP_MS, step)
             else:
@@ -390,4 +419,5 @@ class Broker:
     def close(self) -> None:
         """Force everything to disk and mark the folder as cleanly left."""
         self.controller.close()
+        self.high_watermarks.close()
         self.store.close()

@@ -22,6 +22,7 @@ from millpond.config.node import (
     CLEANER_ENABLE,
     FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS,
     RETENTION_CHECK_INTERVAL_MS,
+    cluster_nodes,
 )
 from millpond.log.compaction import Cancelled, CompactionPlan
 from millpond.log.limits import FOREVER
@@ -34,6 +35,9 @@ RELIEF_MS = 5
 
 SWEEP_MS = 1000
 """How often the cheap things are looked at: idle connections, logs that are to be flushed by age."""
+
+HIGH_WATERMARKS_MS = 5_000
+"""How often it is written down up to where replicated partitions are committed."""
 
 LOOKS_AT_ONCE = 200
 """How many partitions are looked at in one turn of the loop: there may be ten thousand."""
@@ -77,6 +81,7 @@ class Housekeeping:
         flusher: Flusher,
         checkpoints: CheckpointWriter,
         sweep: Callable[[], None],
+        note_high_watermarks: Callable[[], None],
         journal: Journal,
     ) -> None:
         self._clock = clock
@@ -87,6 +92,7 @@ class Housekeeping:
         self._flusher = flusher
         self._checkpoints = checkpoints
         self._sweep_connections = sweep
+        self._note_high_watermarks = note_high_watermarks
         self._journal = journal
         self._timers: dict[str, Timer] = {}
         self._compacting = False
@@ -101,6 +107,8 @@ class Housekeeping:
         self._every("sweep", lambda: SWEEP_MS, self._sweep)
         self._every("retention", self._interval(RETENTION_CHECK_INTERVAL_MS), self.retain)
         self._every("checkpoint", self._interval(FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS), self.checkpoint)
+        if cluster_nodes(self._settings()):
+            self._every("high watermarks", lambda: HIGH_WATERMARKS_MS, self._note_high_watermarks)
         self._every("compaction", self._interval(CLEANER_BACKOFF_MS), self.compact)
 
     def stop(self) -> None:

@@ -147,6 +147,11 @@ class Partition:
             lost.end()
         self.dismiss_watchers()
 
+    @property
+    def is_replicated(self) -> bool:
+        """Whether there are other replicas."""
+        return self.view is not None and not _is_alone(self.view)
+
     def check_leads(self) -> None:
         """Refuse what only the leader may do."""
         if not self.is_leader:
@@ -283,6 +288,13 @@ class Partition:
         for watcher in list(self.replica_watchers):
             watcher.answer()
         return self.leading.after_start(self.log.start_offset)
+
+    def append_fetched(self, batches: memoryview) -> None:
+        """Append what the leader sent, as it is. Refused leaves everything as it was."""
+        log = self.log
+        log.append_follower(batches, now_ms=self._clock.wall_ms())
+        if log.files.is_pressed or log.end_offset - log.synced_offset >= self.flush_messages:
+            self._context.flush(log)
 
     # Those who wait for it to grow.
 

@@ -111,16 +111,18 @@ class _Connection:
         self.in_flight: deque[_InFlight] = deque()
         self._forget = forget
         self._is_given_up = False
-        self._reader = FrameReader(memoryview(bytearray(SCRATCH_BYTES)), FRAME_BYTES_MAX)
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._reader = FrameReader(self._scratch, FRAME_BYTES_MAX)
 
     def buffer(self) -> memoryview:
         return self._reader.buffer()
 
     def received(self, count: int) -> None:
         for frame in self._reader.advance(count):
-            self._take(bytes(frame))
+            # A frame in the scratch lives no longer than this call; a large one has a buffer of its own.
+            self._take(memoryview(bytes(frame)) if frame.obj is self._scratch.obj else frame)
 
-    def _take(self, frame: bytes) -> None:
+    def _take(self, frame: memoryview) -> None:
         if not self.in_flight:
             raise MalformedMessage("a response that nobody asked for")
         asked = self.in_flight[0]

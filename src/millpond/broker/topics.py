@@ -1,4 +1,5 @@
-"""Keeps the logs on disk in step with the metadata: what is committed there is opened, grown and deleted here.
+"""Keeps the replicas of this node in step with the metadata: what is committed there is opened, gets its role, grows
+and is deleted here.
 
 Folders are made and renamed one partition at a time, in the order of the records and a few in each turn of the loop,
 so that a topic of a thousand partitions keeps nobody else waiting.
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 from uuid import UUID
 
 from millpond.base.errors import Refused
@@ -25,8 +27,10 @@ from millpond.log.limits import LogLimits
 from millpond.log.partition_log import PartitionLog
 from millpond.log.store import LogStore
 from millpond.metadata.image import Image, Topic
+from millpond.metadata.leadership import NO_LEADER
 from millpond.metadata.records import (
     ConfigRecord,
+    LeadAnewRecord,
     PartitionChangeRecord,
     PartitionRecord,
     Record,
@@ -50,6 +54,18 @@ TURN_MS = 2
 """A turn that has taken this long ends sooner: while the disk is busy a single folder may take as long as ten."""
 
 
+class Fetchers(Protocol):
+    """Those who keep replicas in step with their leaders."""
+
+    def follow(self, partition: Partition) -> None: ...
+
+    def forget(self, partition: Partition) -> None: ...
+
+    def is_cutting(self, partition: Partition) -> bool:
+        """Whether the partition can take no other role now."""
+        ...
+
+
 class TopicKeeper:
     """Follows the committed records. A partition whose log cannot be opened is reported and stays without leader."""
 
@@ -63,6 +79,8 @@ class TopicKeeper:
         layers: Callable[[], NodeLayers],
         clock: Clock,
         context: PartitionContext,
+        fetchers: Fetchers,
+        high_watermark: Callable[[UUID, int], int],
         remove_later: Callable[[DelayedJob], None],
         journal: Journal,
         on_late: Callable[[], None],
@@ -74,6 +92,8 @@ class TopicKeeper:
         self._layers = layers
         self._clock = clock
         self._context = context
+        self._fetchers = fetchers
+        self._high_watermark = high_watermark
         self._remove_later = remove_later
         self._journal = journal
         self._on_late = on_late
@@ -86,21 +106,34 @@ class TopicKeeper:
         """Whether the steps go on in a turn to come, or are under way."""
         self._is_stopping = False
 
-    def open_all(self) -> None:
-        """At start: open a log for every partition of the metadata; what has none there is set aside.
+    def open_all(self, *, at_once: bool = True) -> None:
+        """Open a log for every replica that the metadata gives this node; what has none there is set aside.
 
         So are records in a folder that does not say whose it is: they were never forced to disk, since the first
-        sync writes the owner down, and may be those of a deleted topic whose removal a power cut undid.
+        sync writes the owner down, and may be those of a deleted topic whose removal a power cut undid. The image has
+        to be caught up: one that lags knows nothing of topics which exist.
         """
         wanted: dict[TopicPartition, Topic] = {}
         for topic, index, _ in self._image.partitions_of(self._node_id):
             wanted[TopicPartition(topic.name, index)] = topic
+        for partition in self._partitions:
+            topic_here = wanted.get(partition.name)
+            if topic_here is None or topic_here.id != partition.topic_id:
+                self._discard(partition)
         for name, log in list(self._store.logs.items()):
             owner = wanted.get(name)
             if name.topic != METADATA_TOPIC and (owner is None or _is_foreign(log, owner)):
                 self._set_aside(name)
         for name, topic in wanted.items():
-            self._open(topic, name.partition)
+            there = self._partitions.by_id(topic.id, name.partition)
+            if there is not None:
+                self.give_role(there)
+            elif at_once:
+                self._open(topic, name.partition)
+            else:
+                self._open_in_turn(topic, name.partition)
+        if self._steps and not self._has_turn:
+            self._take_turn()
 
     def on_records(self, records: Sequence[Record]) -> Later[None]:
         """The controller has committed and replayed these; ends when the logs have followed, or could not.
@@ -116,7 +149,9 @@ class TopicKeeper:
                     if self._node_id in record.replicas and record.topic_id in self._image.topics_by_id:
                         self._open_in_turn(self._image.topics_by_id[record.topic_id], record.partition_id)
                 case PartitionChangeRecord():
-                    self._follow_leader(record)
+                    self._follow_change(record)
+                case LeadAnewRecord() if record.broker_id == self._node_id:
+                    self._steps.extend(partial(self.give_role, each) for each in self._partitions if each.is_leader)
                 case RemoveTopicRecord():
                     self._delete(record)
                 case ConfigRecord():
@@ -194,6 +229,8 @@ class TopicKeeper:
             self._clock.call_later(LEAVING_MS, lambda: self._reopen(topic.id, index, wait_ms))
             return
         try:
+            if self._is_to_begin_anew(topic, index):
+                self._set_aside(name, "a damaged replica was set aside and begins anew from its leader")
             log = self._store.get(name)
             if log is None:
                 log = self._store.create(name, topic.id, limits)
@@ -207,10 +244,11 @@ class TopicKeeper:
                 next_ms = min(2 * wait_ms, REOPEN_MS_MAX)
                 self._clock.call_later(wait_ms, lambda: self._reopen(topic.id, index, next_ms))
             return
-        partition = Partition(name, topic.id, log, self._context)
+        noted = self._high_watermark(topic.id, index)
+        partition = Partition(name, topic.id, log, self._context, high_watermark=noted)
         partition.configure(settings)
-        partition.follow(view_of(topic.partitions[index]))
         self._partitions.add(partition)
+        self.give_role(partition)
 
     def _reopen(self, topic_id: UUID, index: int, wait_ms: int) -> None:
         topic = self._image.topics_by_id.get(topic_id)
@@ -228,20 +266,58 @@ class TopicKeeper:
             self._journal("partition is open now", partition=name.folder)
             self._on_late()
 
-    def _set_aside(self, name: TopicPartition) -> None:
-        self._journal("a folder belongs to no topic and was set aside", folder=self._store.set_aside(name))
+    def _set_aside(self, name: TopicPartition, event: str = "a folder belongs to no topic and was set aside") -> None:
+        self._journal(event, folder=self._store.set_aside(name))
 
-    def _follow_leader(self, record: PartitionChangeRecord) -> None:
-        partition = self._partitions.by_id(record.topic_id, record.partition_id)
-        if partition is not None:
-            topic = self._image.topics_by_id[record.topic_id]
-            partition.follow(view_of(topic.partitions[record.partition_id]))
+    def _follow_change(self, record: PartitionChangeRecord) -> None:
+        topic = self._image.topics_by_id.get(record.topic_id)
+        if topic is None:
+            # Deleted by a later record of the same decision.
+            return
+        index = record.partition_id
+        partition = self._partitions.by_id(topic.id, index)
+        is_ours = self._node_id in topic.partitions[index].replicas
+        if partition is not None and is_ours:
+            self.give_role(partition)
+        elif partition is not None:
+            self._discard(partition)
+            self._steps.append(partial(self._take_away, partition.name))
+        elif is_ours and (record.replicas is not None or self._is_to_begin_anew(topic, index)):
+            self._open_in_turn(topic, index)
+
+    def give_role(self, partition: Partition) -> None:
+        """Let the partition lead, follow or wait, as the metadata says now."""
+        topic = self._image.topics_by_id.get(partition.topic_id)
+        if topic is None or self._partitions.by_id(topic.id, partition.name.partition) is not partition:
+            return
+        if self._fetchers.is_cutting(partition):
+            # A leader must know where its log ends: this is called again when the cut is over.
+            return
+        before = partition.follower
+        partition.follow(view_of(topic.partitions[partition.name.partition]))
+        if partition.follower is None:
+            self._fetchers.forget(partition)
+        elif partition.follower is not before:
+            self._fetchers.follow(partition)
+
+    def _is_to_begin_anew(self, topic: Topic, index: int) -> bool:
+        """Whether a damaged replica is one that nobody counts on, and can be had from its leader."""
+        known = topic.partitions[index]
+        return (
+            TopicPartition(topic.name, index) in self._store.damaged
+            and known.leader not in (NO_LEADER, self._node_id)
+            and self._node_id not in (*known.isr, *known.elr, *known.last_known)
+        )
+
+    def _discard(self, partition: Partition) -> None:
+        self._fetchers.forget(partition)
+        self._partitions.discard(partition)
 
     def _delete(self, record: RemoveTopicRecord) -> None:
         name = self._names.pop(record.topic_id, None)
         doomed = [failed for failed in self._store.failed if failed.topic == name]
         for partition in self._partitions.of_topic(record.topic_id):
-            self._partitions.discard(partition)
+            self._discard(partition)
             doomed.append(partition.name)
         self._steps.extend(partial(self._take_away, each) for each in doomed)
 

@@ -505,6 +505,15 @@ class PartitionLog:
             self.disk, self.folder, tuple(paths), self.limits.file_delete_delay_ms, self.durability.away
         )
 
+    def forget_epochs_at_end(self) -> None:
+        """Forget leader epochs that began at the end of the log and wrote nothing: the leader knows nothing of them.
+
+        All that a truncation to the end, or behind it, has to do.
+        """
+        self._check_online()
+        if self.epochs.cut_end(self.end_offset):
+            self._owe_epochs()
+
     def begin_truncation(self, offset: int, *, is_new_start: bool = False) -> Truncation:
         """Forget every batch that ends after `offset`, as a follower must that has what its leader has not.
 
@@ -558,6 +567,12 @@ class PartitionLog:
         if self.epochs.cut_end(0 if truncation.is_new_start else self.end_offset):
             self._owe_epochs()
         self.durability.owe_folder()
+
+    def give_up_truncation(self, truncation: Truncation) -> None:
+        """It will not be run: the log stays as it is."""
+        assert self._truncation is truncation, "another one is under way"
+        self._truncation = None
+        self.durability.away.others -= 1
 
     # Compaction
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 from millpond.base.errors import Refused, RemoteError
 from millpond.base.ports import File
@@ -11,6 +12,9 @@ from millpond.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, check_batch, r
 SCAN_BYTES = 1 << 20
 PROBE_BYTES = 1 << 13
 """Enough for what lies between two index entries, mostly."""
+
+
+Batches = TypeVar("Batches", bytes, memoryview)
 
 
 class Damaged(OSError):
@@ -84,7 +88,7 @@ def _batches_with_data(
         position += header.size
 
 
-def whole_batches(data: bytes) -> bytes:
+def whole_batches(data: Batches) -> Batches:
     """The data without the batch that is cut at its end."""
     whole = 0
     while whole + HEADER_BYTES <= len(data):

@@ -300,6 +300,12 @@ class LogStore:
         )
         return self._checkpoint_away
 
+    def notes_no_more_than(self, tp: TopicPartition, offset: int) -> bool:
+        """Whether no checkpoint, also none that is being written, says that more of the log is safe than this."""
+        away = self._checkpoint_away.offsets if self._checkpoint_away is not None else {}
+        files = (self._written[RECOVERY_FILE], away.get(RECOVERY_FILE, {}))
+        return all(noted.get(tp, 0) <= offset and _UNCERTAIN not in noted for noted in files)
+
     @property
     def is_checkpoint_away(self) -> bool:
         return self._checkpoint_away is not None

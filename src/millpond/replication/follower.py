@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import EpochEnd
+from millpond.base.ports import Buffer
 
 
 class ReplicaLog(Protocol):
@@ -44,12 +45,12 @@ class Fetched:
     end_offset: int = -1
     """Where the leader's log ends, known only with OFFSET_OUT_OF_RANGE."""
     diverging: EpochEnd | None = None
-    records: bytes | None = None
+    records: Buffer | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    records: bytes
+    records: Buffer
 
 
 @dataclass(frozen=True, slots=True)

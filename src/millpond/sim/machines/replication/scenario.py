@@ -362,7 +362,7 @@ class BrokerHost(Host):
         for effect in follower.on_response(asked, fetched):
             match effect:
                 case Append(records):
-                    self.log.append_fetched(records)
+                    self.log.append_fetched(bytes(records))
                 case Truncate(offset):
                     self.log.truncate_to(offset)
                     self.seen_end = min(self.seen_end, offset)

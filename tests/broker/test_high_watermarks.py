@@ -1,0 +1,66 @@
+"""How far partitions were committed, written down and read again."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from tests.support.partitions import partition_context, view
+
+from millpond.base.ids import TopicPartition
+from millpond.broker.high_watermarks import FILE, HighWatermarks
+from millpond.broker.partitions import Partition, Partitions
+from millpond.log.limits import LogLimits
+from millpond.log.store import LogStore
+from millpond.sim.world.world import SimWorld
+
+POND, WEIR = UUID(int=7), UUID(int=8)
+
+
+def test_what_is_committed_is_known_after_a_start() -> None:
+    sim = SimWorld(1)
+    world = sim.start("node")
+    store = LogStore(world.disk, "/data", LogLimits(), world.entropy)
+    store.open(0)
+    partitions = Partitions()
+    journal: list[str] = []
+
+    def noted() -> HighWatermarks:
+        made = HighWatermarks(
+            world.disk, "/data", world.workers, partitions, lambda event, **_: journal.append(event)
+        )
+        made.load()
+        return made
+
+    def add(name: str, topic_id: UUID, replicas: str, high_watermark: int) -> Partition:
+        log = store.create(TopicPartition(name, 0), topic_id)
+        partition = Partition(
+            TopicPartition(name, 0),
+            topic_id,
+            log,
+            partition_context(world.disk, world.clock, node_id=1),
+        )
+        partition.follow(view(2 if len(replicas) > 1 else 1, 1, 1, replicas, replicas))
+        if partition.follower is not None:
+            partition.follower.high_watermark = high_watermark
+        partitions.add(partition)
+        return partition
+
+    first = noted()
+    first.write()
+    assert not world.disk.exists(f"/data/{FILE}"), "nothing is replicated"
+    pond = add("pond", POND, "12", 40)
+    add("weir", WEIR, "1", 0)
+    first.write()
+    assert sim.run_until(lambda: world.disk.exists(f"/data/{FILE}"))
+    assert (noted().of(POND, 0), noted().of(POND, 1), noted().of(WEIR, 0)) == (40, 0, 0)
+    sim.run_for(100)
+    operations = sim.hosts["node"].disk.operations
+    first.write()
+    sim.run_for(100)
+    assert sim.hosts["node"].disk.operations == operations, "nothing has changed"
+    assert pond.follower is not None
+    pond.follower.high_watermark = 50
+    first.close()
+    assert noted().of(POND, 0) == 50
+    world.disk.replace(f"/data/{FILE}", b"nonsense")
+    assert (noted().of(POND, 0), journal) == (0, ["recovery"])

@@ -1,0 +1,382 @@
+"""A node follows a leader that the test plays by hand: what it asks, what it makes of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.support.partitions import partition_context, view
+
+from millpond.base.errors import ErrorCode
+from millpond.base.ids import TopicPartition
+from millpond.base.ports import Link
+from millpond.broker.checkpoint_writer import CheckpointWriter
+from millpond.broker.flusher import Flusher
+from millpond.broker.partitions import Partition
+from millpond.broker.peers import Peers
+from millpond.broker.replica_fetchers import FetcherServices, ReplicaFetchers
+from millpond.log.limits import LogLimits
+from millpond.log.store import LogStore
+from millpond.sim.world.world import SimWorld
+from millpond.wire import messages as m
+from millpond.wire.batch import patch_offset_and_epoch
+from millpond.wire.frames import FrameReader
+from millpond.wire.header import decode_request_header, response_header
+
+ME, LEADER, PORT = 1, 2, 9092
+LENGTH = Struct(">i")
+Reply = m.FetchResponse.PartitionData
+
+
+class LeaderByHand:
+    """One connection's requests, in order; the test answers them."""
+
+    def __init__(self, world: Any) -> None:
+        self.asked: list[Any] = []
+        self.links: list[Link] = []
+        self._headers: list[tuple[int, int, int, Link]] = []
+        world.network.listen("leader", PORT, self.accept)
+
+    def accept(self, link: Link) -> Any:
+        self.links.append(link)
+        return _Ear(self, link)
+
+    def hear(self, link: Link, frame: bytes) -> None:
+        header = decode_request_header(frame)
+        kind = m.FetchRequest if header.api_key == 1 else m.OffsetForLeaderEpochRequest
+        request, end = kind.decode(frame, header.api_version, header.body_position)
+        assert end == len(frame)
+        self.asked.append(request)
+        self._headers.append((header.api_key, header.api_version, header.correlation_id, link))
+
+    def answer(self, response: Any) -> None:
+        """The oldest request that has none yet."""
+        api_key, version, correlation_id, link = self._headers.pop(0)
+        self.asked.pop(0)
+        frame = response_header(api_key, version, correlation_id) + response.encode(version)
+        link.send([LENGTH.pack(len(frame)), frame])
+
+
+class _Ear:
+    def __init__(self, leader: LeaderByHand, link: Link) -> None:
+        self._leader, self._link = leader, link
+        self._reader = FrameReader(memoryview(bytearray(1 << 16)), 1 << 20)
+
+    def buffer(self) -> memoryview:
+        return self._reader.buffer()
+
+    def received(self, count: int) -> None:
+        for frame in self._reader.advance(count):
+            self._leader.hear(self._link, bytes(frame))
+
+    def drained(self) -> None: ...
+
+    def closed(self) -> None: ...
+
+
+class Desk:
+    def __init__(self, make_batch: Callable[..., memoryview]) -> None:
+        self.batch = make_batch
+        self.sim = SimWorld(5)
+        self.leader = LeaderByHand(self.sim.start("leader"))
+        self.world = self.sim.start("me")
+        self.store = LogStore(self.world.disk, "/data", LogLimits(segment_bytes=2000), self.world.entropy)
+        self.store.open(0)
+        self.flusher = Flusher(self.world.sync_workers, self.world.disk, "/data")
+        self.journal: list[str] = []
+        self.services = FetcherServices(
+            world=self.world,
+            node_id=ME,
+            broker_epoch=lambda: 77,
+            peers=Peers(self.world, "me", lambda _: ("leader", PORT)),
+            store=self.store,
+            flusher=self.flusher,
+            checkpoints=CheckpointWriter(self.store, self.world.sync_workers),
+            journal=lambda event, **_: self.journal.append(event),
+        )
+        self.fetchers = ReplicaFetchers(self.services)
+
+    def partition(self, index: int = 0, *, epoch: int = 3, follows: bool = True) -> Partition:
+        name = TopicPartition("pond", index)
+        log = self.store.create(name, UUID(int=7))
+        made = Partition(
+            name,
+            UUID(int=7),
+            log,
+            partition_context(self.world.disk, self.world.clock, node_id=ME, flusher=self.flusher),
+        )
+        if follows:
+            self.follow(made, epoch)
+        return made
+
+    def follow(self, partition: Partition, epoch: int) -> None:
+        partition.follow(view(LEADER, epoch, epoch, "12", "12"))
+        self.fetchers.follow(partition)
+
+    def records(self, offset: int, *values: bytes, epoch: int = 3) -> bytes:
+        made = self.batch(*values)
+        patch_offset_and_epoch(made, 0, offset, epoch)
+        return bytes(made)
+
+    def next(self, *, within_ms: int = 2_000, count: int = 1) -> Any:
+        """The oldest request without an answer."""
+        assert self.sim.run_until(lambda: len(self.leader.asked) >= count, within_ms=within_ms), "nothing was asked"
+        return self.leader.asked[0]
+
+    def answer(self, *replies: Reply, session: int = 9, error: int = 0) -> None:
+        self.next()
+        topics = [m.FetchResponse.FetchableTopicResponse(topic_id=UUID(int=7), partitions=list(replies))]
+        self.leader.answer(m.FetchResponse(error_code=error, session_id=session, responses=topics if replies else []))
+
+    def silence(self, for_ms: int = 300) -> None:
+        before = len(self.leader.asked)
+        self.sim.run_for(for_ms)
+        assert len(self.leader.asked) == before
+
+
+def reply(index: int = 0, records: bytes = b"", *, high_watermark: int = 0, start: int = 0, error: int = 0) -> Reply:
+    return Reply(
+        partition_index=index,
+        error_code=error,
+        high_watermark=high_watermark,
+        log_start_offset=start,
+        records=records,
+    )
+
+
+def diverging(epoch: int, end_offset: int, index: int = 0) -> Reply:
+    made = reply(index, high_watermark=90)
+    made.diverging_epoch = m.FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return made
+
+
+def wishes(request: m.FetchRequest) -> dict[int, tuple[int, int, int]]:
+    """Leader epoch, offset and last epoch by partition."""
+    return {
+        each.partition: (each.current_leader_epoch, each.fetch_offset, each.last_fetched_epoch)
+        for topic in request.topics
+        for each in topic.partitions
+    }
+
+
+def forgotten(request: m.FetchRequest) -> list[int]:
+    return [index for topic in request.forgotten_topics_data for index in topic.partitions]
+
+
+@pytest.fixture
+def desk(make_batch: Callable[..., memoryview]) -> Desk:
+    return Desk(make_batch)
+
+
+def test_records_are_taken_over_as_they_are_and_the_next_fetch_says_so(desk: Desk) -> None:
+    partition = desk.partition()
+    first = desk.next()
+    assert wishes(first) == {0: (3, 0, -1)}
+    assert (first.replica_state.replica_id, first.replica_state.replica_epoch) == (ME, 77)
+    assert (first.session_id, first.session_epoch, first.min_bytes) == (0, 0, 1)
+    sent = desk.records(0, b"a", b"b") + desk.records(2, b"c")
+    desk.answer(reply(records=sent + desk.records(3, b"cut")[:40], high_watermark=2))
+    second = desk.next()
+    assert (second.session_id, second.session_epoch, wishes(second)) == (9, 1, {0: (3, 3, 3)})
+    assert partition.log.read_batches(0, 1 << 20) == sent
+    assert (partition.committed_offset, partition.log.end_offset) == (2, 3)
+
+
+def test_only_partitions_with_news_are_named(desk: Desk) -> None:
+    for index in range(5):
+        desk.partition(index)
+    assert len(wishes(desk.next())) == 5
+    desk.answer(*(reply(index) for index in range(5)))
+    assert wishes(desk.next()) == {}
+    desk.answer()
+    assert wishes(desk.next()) == {}
+    desk.answer(reply(3, desk.records(0, b"x")), reply(4, high_watermark=0))
+    request = desk.next()
+    assert (wishes(request), forgotten(request), request.session_epoch) == ({3: (3, 1, 3)}, [], 3)
+
+
+def test_a_lost_session_begins_anew_with_everybody(desk: Desk) -> None:
+    for index in range(3):
+        desk.partition(index)
+    desk.answer(reply(0, desk.records(0, b"x")))
+    desk.answer(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    request = desk.next()
+    assert (request.session_id, request.session_epoch) == (0, 0)
+    assert wishes(request) == {0: (3, 1, 3), 1: (3, 0, -1), 2: (3, 0, -1)}
+
+
+def test_a_leader_without_room_for_sessions_is_told_everything_each_time(desk: Desk) -> None:
+    desk.partition(0)
+    desk.partition(1)
+    for _ in range(3):
+        request = desk.next()
+        assert (len(wishes(request)), request.session_id, request.session_epoch) == (2, 0, 0)
+        desk.answer(reply(0), reply(1), session=0)
+
+
+def test_a_connection_that_breaks_is_made_anew_after_a_while(desk: Desk) -> None:
+    desk.partition()
+    desk.answer(reply(0))
+    desk.next()
+    desk.leader.links[0].abort()
+    desk.leader.asked.clear()
+    desk.leader._headers.clear()
+    request = desk.next()
+    assert (wishes(request), request.session_epoch, len(desk.leader.links)) == ({0: (3, 0, -1)}, 0, 2)
+
+
+def test_whoever_joins_does_not_wait_for_the_fetch_that_waits(desk: Desk) -> None:
+    desk.partition(0)
+    desk.answer(reply(0))
+    desk.next()
+    late = desk.partition(1)
+    assert wishes(desk.next(count=2)) == {}
+    assert (wishes(desk.leader.asked[1]), desk.leader.asked[1].session_epoch) == ({1: (3, 0, -1)}, 2)
+    desk.answer()
+    desk.answer(reply(1, desk.records(0, b"x")))
+    assert wishes(desk.next()) == {1: (3, 1, 3)}
+    assert late.log.end_offset == 1
+
+
+def test_an_answer_to_an_older_question_changes_nothing(desk: Desk) -> None:
+    desk.partition(0)
+    one = desk.partition(1)
+    desk.answer(reply(0), reply(1))
+    desk.next()
+    desk.follow(one, 4)
+    desk.next(count=2)
+    desk.answer(reply(1, desk.records(0, b"old")))
+    desk.sim.run_for(20)
+    assert one.log.end_offset == 0
+    desk.answer(reply(1, desk.records(0, b"new", epoch=4), high_watermark=1))
+    assert wishes(desk.next()) == {1: (4, 1, 4)}
+    assert one.committed_offset == 1
+
+
+def test_a_partition_that_fails_is_set_apart_and_the_others_go_on(desk: Desk) -> None:
+    desk.partition(0)
+    desk.partition(1)
+    desk.answer(reply(0), reply(1, error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    request = desk.next()
+    assert (wishes(request), forgotten(request)) == ({}, [1])
+    desk.answer(reply(0, desk.records(0, b"x")))
+    assert wishes(desk.next()) == {0: (3, 1, 3)}
+    assert wishes(desk.next(count=2)) == {0: (3, 1, 3)}, "it comes back behind the fetch that waits"
+    assert wishes(desk.leader.asked[1]) == {1: (3, 0, -1)}
+
+
+def test_a_batch_that_was_damaged_on_its_way_is_asked_for_again(desk: Desk) -> None:
+    partition = desk.partition()
+    damaged = bytearray(desk.records(0, b"hello"))
+    damaged[-3] ^= 1
+    desk.answer(reply(0, bytes(damaged), high_watermark=1))
+    assert wishes(desk.next()) == {0: (3, 0, -1)}
+    assert partition.log.end_offset == partition.committed_offset == 0
+    desk.answer(reply(0, desk.records(0, b"hello"), high_watermark=1))
+    desk.next()
+    assert (partition.log.end_offset, partition.committed_offset, desk.journal) == (1, 1, ["replica does not follow"])
+
+
+def lead_and_lose(desk: Desk, partition: Partition) -> None:
+    """This node led in epoch 3 and wrote what nobody took over."""
+    partition.follow(view(ME, 2, 2, "12", "12"))
+    for number in range(20):
+        partition.log.append(
+            desk.batch(b"v%d" % number), leader_epoch=2 if number < 10 else 3, now_ms=0, from_client=False
+        )
+
+
+def test_what_the_leader_does_not_have_is_cut_off_on_a_worker(desk: Desk) -> None:
+    partition = desk.partition(follows=False)
+    other = desk.partition(1)
+    lead_and_lose(desk, partition)
+    desk.follow(partition, 5)
+    assert wishes(desk.next())[0] == (5, 20, 3)
+    desk.answer(diverging(2, 12), reply(1))
+    assert desk.sim.run_until(lambda: desk.fetchers.is_cutting(partition))
+    assert sorted(forgotten(desk.next())) == [0]
+    desk.answer(reply(1, desk.records(0, b"x")))
+    assert desk.sim.run_until(lambda: desk.fetchers.is_idle() and other.log.end_offset == 1)
+    assert (partition.log.end_offset, partition.log.last_epoch, other.log.end_offset) == (10, 2, 1)
+    assert desk.sim.run_until(lambda: any(0 in wishes(each) for each in desk.leader.asked))
+    assert [wishes(each)[0] for each in desk.leader.asked if 0 in wishes(each)] == [(5, 10, 2)]
+    assert desk.journal == ["replica is cut back"]
+
+
+def test_epochs_that_wrote_nothing_are_forgotten_without_a_worker(desk: Desk) -> None:
+    partition = desk.partition(follows=False)
+    partition.log.append(desk.batch(b"v"), leader_epoch=2, now_ms=0, from_client=False)
+    partition.log.epochs.assign(3, 1)
+    desk.follow(partition, 5)
+    assert wishes(desk.next()) == {0: (5, 1, 3)}
+    desk.answer(diverging(2, 1))
+    assert wishes(desk.next()) == {0: (5, 1, 2)}
+    assert desk.journal == []
+
+
+def test_who_is_before_the_leaders_start_begins_anew_there(desk: Desk) -> None:
+    partition = desk.partition(follows=False)
+    lead_and_lose(desk, partition)
+    desk.follow(partition, 5)
+    desk.answer(reply(0, error=ErrorCode.OFFSET_OUT_OF_RANGE, start=105))
+    asked = desk.next()
+    assert isinstance(asked, m.OffsetForLeaderEpochRequest)
+    (wanted,) = asked.topics[0].partitions
+    assert (asked.topics[0].topic, wanted.current_leader_epoch, wanted.leader_epoch) == ("pond", 5, 5)
+    told = m.OffsetForLeaderEpochResponse.EpochEndOffset(partition=0, leader_epoch=5, end_offset=140)
+    desk.leader.answer(
+        m.OffsetForLeaderEpochResponse(
+            topics=[m.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic="pond", partitions=[told])]
+        )
+    )
+    assert wishes(desk.next()) == {0: (5, 105, -1)}
+    assert (partition.log.start_offset, partition.log.end_offset, partition.committed_offset) == (105, 105, 105)
+    batch = desk.records(100, *(b"v%d" % number for number in range(10)), epoch=4)
+    desk.answer(reply(0, batch, high_watermark=110, start=105))
+    assert wishes(desk.next()) == {0: (5, 110, 4)}
+    assert (partition.log.start_offset, partition.committed_offset) == (105, 110)
+
+
+def test_the_start_of_the_log_follows_the_leaders(desk: Desk) -> None:
+    partition = desk.partition()
+    desk.answer(reply(0, desk.records(0, b"a") + desk.records(1, b"b"), high_watermark=2, start=1))
+    assert desk.next().topics[0].partitions[0].log_start_offset == 1
+    assert (partition.log.start_offset, partition.committed_offset) == (1, 2)
+
+
+def test_where_records_must_be_synced_the_next_fetch_waits_for_the_disk(desk: Desk) -> None:
+    partition = desk.partition()
+    partition.flush_ack = "always"
+    desk.answer(reply(0, desk.records(0, b"a")))
+    assert desk.sim.run_until(lambda: partition.log.end_offset == 1)
+    desk.next()
+    assert partition.log.synced_offset == 1
+
+
+def test_what_is_forgotten_is_not_asked_for_any_more(desk: Desk) -> None:
+    desk.partition(0)
+    gone = desk.partition(1)
+    desk.answer(reply(0), reply(1))
+    desk.next()
+    desk.fetchers.forget(gone)
+    desk.answer()
+    assert forgotten(desk.next()) == [1]
+    desk.answer(reply(1, desk.records(0, b"late")))
+    desk.next()
+    assert gone.log.end_offset == 0
+
+
+def test_who_follows_nobody_asks_nothing(desk: Desk) -> None:
+    partition = desk.partition()
+    desk.answer(reply(0))
+    desk.next()
+    desk.fetchers.forget(partition)
+    desk.answer()
+    desk.sim.run_for(50)
+    desk.silence(2_000)
+    desk.follow(partition, 4)
+    request = desk.next()
+    assert (wishes(request), forgotten(request)) == ({0: (4, 0, -1)}, [])
