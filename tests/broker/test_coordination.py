@@ -370,7 +370,7 @@ def notes_of(play: Play) -> Coordination[Notes]:
 def fetch_all(play: Play) -> None:
     """The other replica has everything."""
     assert play.partition.leading is not None
-    play.partition.leading.on_fetch(OTHER, 1, play.partition.log.end_offset)
+    play.partition.leading.on_fetch(OTHER, 1, play.partition.log.end_offset, 0)
 
 
 def test_replies_and_orders_leave_once_every_replica_in_sync_has_what_they_stand_on(led: Play) -> None:

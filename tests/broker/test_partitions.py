@@ -344,3 +344,21 @@ def test_the_table_may_change_while_somebody_walks_over_it(play: Play) -> None:
     for each in partitions:
         partitions.discard(each)
     assert len(partitions) == 0
+
+
+# Permissions.
+
+
+def test_a_permission_dies_with_the_leadership_that_asked_for_it(play: Play) -> None:
+    """KAFKA-14884: the transaction may have ended under another leader; written now, the batch would hang."""
+    partition = play.partition
+    permission = partition.log.producers.verification(7, 0, 0, 0)
+    partition.follow(view(2, 4, 1, "12", "12"))
+    partition.follow(view(ME, 5, 2, "12", "1"))
+    records = play.batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    with pytest.raises(Refused) as refused:
+        partition.append(records, zstd=True, verification=permission)
+    assert refused.value.code.name == "INVALID_TXN_STATE"
+    asked_anew = partition.log.producers.verification(7, 0, 0, 0)
+    assert asked_anew is not permission
+    assert partition.append(records, zstd=True, verification=asked_anew).first_offset == 0

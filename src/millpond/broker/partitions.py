@@ -126,6 +126,8 @@ class Partition:
         self._high_watermark = max(min(self.committed_offset, log.end_offset), log.start_offset)
         lost = self.leading
         self.leading = self.follower = None
+        # What a coordinator permitted was for the leader of then: transactions may have ended since.
+        log.producers.void_verifications()
         self.leader_epoch = LeaderEpoch(view.leader_epoch)
         self.is_leader = view.leader == self._context.node_id
         if self.is_leader:

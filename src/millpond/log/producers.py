@@ -230,6 +230,10 @@ class ProducerStates:
             known.lowest_sequence = min(known.lowest_sequence, sequence)
         return known
 
+    def void_verifications(self) -> None:
+        """Every permission must be asked for anew."""
+        self._verifications.clear()
+
     def note(self, header: BatchHeader, first_offset: int, now_ms: int, marker: Marker | None = None) -> Ended | None:
         """Take in one batch that now stands in the log at `first_offset`; the transaction that it ends, if any."""
         producer_id = header.producer_id
