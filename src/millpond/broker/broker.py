@@ -234,16 +234,28 @@ class Broker:
         configured = self._static[node.ADVERTISED_LISTENER]
         return node.host_and_port(configured) if configured else self.address
 
-    def addresses_for(self, connection: Connection) -> list[tuple[int, str, int, str | None]]:
-        """Id, host, port and rack of every broker, as this client can reach it.
+    def addresses_for(
+        self, connection: Connection, *, with_fenced: bool = False
+    ) -> list[tuple[int, str, int, str | None]]:
+        """Id, host, port and rack of every broker that lives, as this client can reach it.
 
         A node that listens on every address tells each client the one that it came in by.
         """
-        host, port = self.advertised()
-        if host in WILDCARDS:
-            host = connection.link.local_host
-        rack = self._static[node.BROKER_RACK] or None
-        return [(self.node_id, host, port, rack)]
+        addresses = []
+        for broker in list(self.image.brokers.values()):
+            if (broker.fenced and not with_fenced) or not broker.end_points:
+                continue
+            host, port = broker.end_points[0].host, broker.end_points[0].port
+            if broker.id == self.node_id and host in WILDCARDS:
+                host = connection.link.local_host
+            addresses.append((int(broker.id), host, port, broker.rack))
+        return addresses
+
+    @property
+    def controller_id(self) -> int:
+        """Whom clients are told to ask for what a controller decides; any broker sends it on to the one that is."""
+        leader = self.image.brokers.get(self.controller.leader_id)
+        return self.node_id if leader is None or leader.fenced else leader.id
 
     def absence(self, topic: str | UUID, index: int) -> ErrorCode:
         """Why a partition is not open here: it does not exist, is not made yet, or is offline until repaired."""
@@ -257,12 +269,6 @@ class Broker:
             # Every client asks again then. Not so for LEADER_NOT_AVAILABLE: no fetch may be answered by that.
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.KAFKA_STORAGE_ERROR
-
-    def partition_error(self, topic: str, index: int) -> ErrorCode:
-        """A partition whose log is not open has no leader until it is made, or the node is repaired."""
-        if self.partitions.get(topic, index) is None:
-            return ErrorCode.LEADER_NOT_AVAILABLE
-        return ErrorCode.NONE
 
     # While running.
 

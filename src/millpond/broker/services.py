@@ -70,7 +70,12 @@ class Services(Protocol):
 
     def advertised(self) -> tuple[str, int]: ...
 
-    def addresses_for(self, connection: Connection) -> list[tuple[int, str, int, str | None]]: ...
+    def addresses_for(
+        self, connection: Connection, *, with_fenced: bool = False
+    ) -> list[tuple[int, str, int, str | None]]: ...
+
+    @property
+    def controller_id(self) -> int: ...
 
     # The world.
 
@@ -105,8 +110,6 @@ class Services(Protocol):
     checkpoints: CheckpointWriter
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
-
-    def partition_error(self, topic: str, index: int) -> ErrorCode: ...
 
     def absence(self, topic: str | UUID, index: int) -> ErrorCode: ...
 

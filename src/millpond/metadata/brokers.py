@@ -191,9 +191,12 @@ def decide_heartbeat(image: Image, layers: NodeLayers, beat: Heartbeat) -> Decis
     if beat.wants_shutdown:
         if broker.fenced:
             return Decision((), HeartbeatReply(OK, is_caught_up, is_fenced=True, may_shut_down=True))
-        step = Slice([], is_last=True) if broker.in_shutdown else _inactive(image, layers, broker, is_shutdown=True)
-        is_done = step.is_last and not step.records and has_left(image, broker.id)
-        reply = HeartbeatReply(OK, is_caught_up, is_fenced=False, may_shut_down=is_done, is_done=step.is_last)
+        if broker.in_shutdown:
+            may_go = has_left(image, broker.id)
+            return Decision((), HeartbeatReply(OK, is_caught_up, is_fenced=False, may_shut_down=may_go))
+        step = _inactive(image, layers, broker, is_shutdown=True)
+        # It hears so once that is committed.
+        reply = HeartbeatReply(OK, is_caught_up, False, may_shut_down=step.is_last, is_done=step.is_last)
         return Decision(tuple(step.records), reply)
     if beat.wants_fence and not broker.fenced:
         step = _inactive(image, layers, broker)

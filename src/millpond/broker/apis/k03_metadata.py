@@ -15,9 +15,10 @@ from millpond.base.later import Later
 from millpond.broker.api import Api
 from millpond.broker.authorised_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
 from millpond.broker.call import Call
+from millpond.broker.partition_states import PartitionStates
 from millpond.broker.replies import Encoded, Outcome
 from millpond.config.node import AUTO_CREATE_TOPICS_ENABLE
-from millpond.metadata.image import Topic
+from millpond.metadata.image import Partition, Topic
 from millpond.metadata.topics import NewTopic
 from millpond.wire import messages as m
 
@@ -48,7 +49,8 @@ def _describe_all(broker: Services, call: Call, request: m.MetadataRequest) -> L
     topics = list(broker.image.topics.values())
 
     def describe() -> Encoded:
-        response = _describe(broker, call, request, [_topic(broker, topic) for topic in topics])
+        states = PartitionStates(broker)
+        response = _describe(broker, call, request, [_topic(states, topic) for topic in topics])
         return Encoded(response.encode(call.version))
 
     return broker.workers.run(describe)
@@ -68,7 +70,8 @@ def _to_create(broker: Services, call: Call, request: m.MetadataRequest) -> list
 
 
 def _topics(broker: Services, call: Call, request: m.MetadataRequest) -> Topics:
-    topics = [_named(broker, wanted) for wanted in request.topics or ()]
+    states = PartitionStates(broker)
+    topics = [_named(broker, states, wanted) for wanted in request.topics or ()]
     if call.version < BY_ID_FROM:
         # Two versions let clients leave out a name that the answer has to have.
         for topic in topics:
@@ -80,7 +83,8 @@ def _describe(broker: Services, call: Call, request: m.MetadataRequest, topics: 
     """The response; without `topics` it has all of them."""
     image = broker.image
     if topics is None:
-        topics = [_topic(broker, topic) for topic in image.topics.values()]
+        states = PartitionStates(broker)
+        topics = [_topic(states, topic) for topic in image.topics.values()]
     if request.include_topic_authorized_operations:
         for topic in topics:
             if not topic.error_code:
@@ -92,25 +96,25 @@ def _describe(broker: Services, call: Call, request: m.MetadataRequest, topics: 
     return m.MetadataResponse(
         brokers=brokers,
         cluster_id=image.cluster_id,
-        controller_id=broker.node_id,
+        controller_id=broker.controller_id,
         topics=topics,
         cluster_authorized_operations=ON_CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED_FOR,
     )
 
 
 def _named(
-    broker: Services, wanted: m.MetadataRequest.MetadataRequestTopic
+    broker: Services, states: PartitionStates, wanted: m.MetadataRequest.MetadataRequestTopic
 ) -> m.MetadataResponse.MetadataResponseTopic:
     by_id = wanted.topic_id != NO_TOPIC_ID
     if by_id and wanted.name is not None:
         return _failed(wanted, ErrorCode.INVALID_REQUEST)
     if by_id:
         topic = broker.image.topics_by_id.get(wanted.topic_id)
-        return _failed(wanted, ErrorCode.UNKNOWN_TOPIC_ID) if topic is None else _topic(broker, topic)
+        return _failed(wanted, ErrorCode.UNKNOWN_TOPIC_ID) if topic is None else _topic(states, topic)
     if wanted.name is None or topic_name_fault(wanted.name):
         return _failed(wanted, ErrorCode.INVALID_TOPIC_EXCEPTION)
     topic = broker.image.topics.get(wanted.name)
-    return _failed(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topic is None else _topic(broker, topic)
+    return _failed(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topic is None else _topic(states, topic)
 
 
 def _failed(
@@ -124,23 +128,27 @@ def _failed(
     )
 
 
-def _topic(broker: Services, topic: Topic) -> m.MetadataResponse.MetadataResponseTopic:
+def _topic(states: PartitionStates, topic: Topic) -> m.MetadataResponse.MetadataResponseTopic:
     return m.MetadataResponse.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
-        partitions=[
-            m.MetadataResponse.MetadataResponsePartition(
-                error_code=broker.partition_error(topic.name, index),
-                partition_index=index,
-                leader_id=partition.leader,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=list(partition.replicas),
-                isr_nodes=list(partition.isr),
-                offline_replicas=[],
-            )
-            for index, partition in enumerate(topic.partitions)
-        ],
+        partitions=[_partition(states, topic, index, each) for index, each in enumerate(topic.partitions)],
+    )
+
+
+def _partition(
+    states: PartitionStates, topic: Topic, index: int, partition: Partition
+) -> m.MetadataResponse.MetadataResponsePartition:
+    state = states.of(topic, index, partition)
+    return m.MetadataResponse.MetadataResponsePartition(
+        error_code=state.error,
+        partition_index=index,
+        leader_id=state.leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        offline_replicas=state.offline_replicas,
     )
 
 

@@ -29,7 +29,9 @@ def handle(broker: Services, call: Call, request: m.DescribeLogDirsRequest) -> O
             name=name,
             partitions=[
                 m.DescribeLogDirsResponse.DescribeLogDirsPartition(
-                    partition_index=partition.name.partition, partition_size=partition.log.size_bytes, offset_lag=0
+                    partition_index=partition.name.partition,
+                    partition_size=partition.log.size_bytes,
+                    offset_lag=max(partition.committed_offset - partition.log.end_offset, 0),
                 )
                 for partition in partitions
             ],

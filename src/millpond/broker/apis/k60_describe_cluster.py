@@ -31,10 +31,14 @@ def handle(broker: Services, call: Call, request: m.DescribeClusterRequest) -> O
         )
     return m.DescribeClusterResponse(
         cluster_id=broker.image.cluster_id or "",
-        controller_id=broker.node_id,
+        controller_id=broker.controller_id,
         brokers=[
-            m.DescribeClusterResponse.DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack)
-            for node_id, host, port, rack in broker.addresses_for(call.connection)
+            m.DescribeClusterResponse.DescribeClusterBroker(
+                broker_id=node_id, host=host, port=port, rack=rack, is_fenced=broker.image.brokers[node_id].fenced
+            )
+            for node_id, host, port, rack in broker.addresses_for(
+                call.connection, with_fenced=request.include_fenced_brokers
+            )
         ],
         cluster_authorized_operations=ON_CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED_FOR,
     )

@@ -1,7 +1,6 @@
 """DescribeTopicPartitions (75), version 0: topics by name, page by page, so that huge topics fit.
 
-No names mean all topics. A cursor must name one of the topics that are asked for. Gap: eligible leader replicas are
-always empty.
+No names mean all topics. A cursor must name one of the topics that are asked for.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from millpond.base.ids import topic_name_fault
 from millpond.broker.api import Api
 from millpond.broker.authorised_operations import ON_TOPIC
 from millpond.broker.call import Call
+from millpond.broker.partition_states import PartitionStates
 from millpond.broker.replies import Outcome
 from millpond.config.node import MAX_REQUEST_PARTITION_SIZE_LIMIT
-from millpond.metadata.image import Topic
+from millpond.metadata.image import Partition, Topic
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def handle(broker: Services, call: Call, request: m.DescribeTopicPartitionsReque
         if names and names[0] == start:
             first_index = request.cursor.partition_index
     response = m.DescribeTopicPartitionsResponse(topics=[])
+    states = PartitionStates(broker)
     for name in names:
         topic = broker.image.topics.get(name)
         if topic is None:
@@ -46,7 +47,7 @@ def handle(broker: Services, call: Call, request: m.DescribeTopicPartitionsReque
             break
         else:
             page = topic.partitions[first_index : first_index + left]
-            response.topics.append(_topic(broker, topic, first_index, len(page)))
+            response.topics.append(_topic(states, topic, first_index, len(page)))
             left -= len(page)
             if first_index + len(page) < len(topic.partitions):
                 response.next_cursor = _cursor(name, first_index + len(page))
@@ -66,27 +67,33 @@ def _failed(name: str, code: ErrorCode) -> m.DescribeTopicPartitionsResponse.Des
 
 
 def _topic(
-    broker: Services, topic: Topic, first: int, count: int
+    states: PartitionStates, topic: Topic, first: int, count: int
 ) -> m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
     return m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
         partitions=[
-            m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
-                error_code=broker.partition_error(topic.name, index),
-                partition_index=index,
-                leader_id=topic.partitions[index].leader,
-                leader_epoch=topic.partitions[index].leader_epoch,
-                replica_nodes=list(topic.partitions[index].replicas),
-                isr_nodes=list(topic.partitions[index].isr),
-                eligible_leader_replicas=[],
-                last_known_elr=[],
-                offline_replicas=[],
-            )
-            for index in range(first, first + count)
+            _partition(states, topic, index, topic.partitions[index]) for index in range(first, first + count)
         ],
         topic_authorized_operations=ON_TOPIC,
+    )
+
+
+def _partition(
+    states: PartitionStates, topic: Topic, index: int, partition: Partition
+) -> m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition:
+    state = states.of(topic, index, partition)
+    return m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
+        error_code=state.error,
+        partition_index=index,
+        leader_id=state.leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        eligible_leader_replicas=list(partition.elr),
+        last_known_elr=list(partition.last_known),
+        offline_replicas=state.offline_replicas,
     )
 
 

@@ -1,0 +1,312 @@
+"""The active controller, and brokers that only talk to it: they register, live, leave and die."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.metadata import elections
+from millpond.wire import messages as m
+
+SESSION_MS = 1000
+TEXTS = {"broker.session.timeout.ms": str(SESSION_MS)}
+
+
+class OtherBroker:
+    """A broker that only talks to the controller."""
+
+    def __init__(self, desk: Any, node_id: int) -> None:
+        self.desk = desk
+        self.caller = desk.connect()
+        self.node_id = node_id
+        self.lives = 0
+        self.epoch = -1
+        self.is_beating = False
+
+    def register(self, previous: int = -1, incarnation: int | None = None) -> ErrorCode:
+        self.lives += 1
+        response = self.caller.ask(
+            m.BrokerRegistrationRequest(
+                broker_id=self.node_id,
+                cluster_id=self.desk.broker.image.cluster_id,
+                incarnation_id=UUID(int=incarnation or 1000 * self.node_id + self.lives),
+                listeners=[
+                    m.BrokerRegistrationRequest.Listener(
+                        name="PLAINTEXT", host="10.0.0.2", port=9000 + self.node_id, security_protocol=0
+                    )
+                ],
+                features=[],
+                rack=None,
+                log_dirs=[UUID(int=self.node_id)],
+                previous_broker_epoch=previous,
+            ),
+            4,
+        )
+        if response.error_code == ErrorCode.NONE:
+            self.epoch = response.broker_epoch
+        return ErrorCode(response.error_code)
+
+    def beat(self, *, wants_shutdown: bool = False, epoch: int | None = None) -> Any:
+        return self.caller.ask(
+            m.BrokerHeartbeatRequest(
+                broker_id=self.node_id,
+                broker_epoch=self.epoch if epoch is None else epoch,
+                current_metadata_offset=self.desk.broker.controller.committed_offset - 1,
+                want_fence=False,
+                want_shut_down=wants_shutdown,
+            ),
+            1,
+        )
+
+    def alter(self, topic: Any, isr: dict[int, int]) -> Any:
+        partition = topic.partitions[0]
+        data = m.AlterPartitionRequest.PartitionData(
+            partition_index=0,
+            leader_epoch=partition.leader_epoch,
+            new_isr_with_epochs=[
+                m.AlterPartitionRequest.BrokerState(broker_id=node_id, broker_epoch=epoch)
+                for node_id, epoch in isr.items()
+            ],
+            leader_recovery_state=0,
+            partition_epoch=partition.partition_epoch,
+        )
+        return self.caller.ask(
+            m.AlterPartitionRequest(
+                broker_id=self.node_id,
+                broker_epoch=self.epoch,
+                topics=[m.AlterPartitionRequest.TopicData(topic_id=topic.id, partitions=[data])],
+            ),
+            3,
+        )
+
+
+class Cluster:
+    def __init__(self, desk: Any) -> None:
+        self.desk = desk
+        self.image = desk.broker.image
+        self.two, self.three = OtherBroker(desk, 2), OtherBroker(desk, 3)
+        for other in (self.two, self.three):
+            assert other.register() is ErrorCode.NONE
+            assert not other.beat().is_fenced
+        self.client = desk.connect()
+
+    def live(self, *others: OtherBroker, for_ms: int) -> None:
+        """Time passes, and these say that they live."""
+        for _ in range(for_ms // 100):
+            self.desk.run(100)
+            for other in others:
+                other.beat()
+
+    def create(self, partitions: int = 1) -> Any:
+        wanted = m.CreateTopicsRequest.CreatableTopic(
+            name="t",
+            num_partitions=-1,
+            replication_factor=-1,
+            assignments=[
+                m.CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=[2, 3, 1])
+                for index in range(partitions)
+            ],
+            configs=[m.CreateTopicsRequest.CreatableTopicConfig(name="min.insync.replicas", value="2")],
+        )
+        (reply,) = self.client.ask(m.CreateTopicsRequest(topics=[wanted], timeout_ms=1000), 7).topics
+        assert reply.error_code == ErrorCode.NONE, reply.error_message
+        return self.image.topics["t"]
+
+    def metadata(self) -> Any:
+        return self.client.ask(m.MetadataRequest(topics=None), 12)
+
+
+@pytest.fixture
+def cluster(make_desk) -> Cluster:
+    return Cluster(make_desk(TEXTS))
+
+
+def test_brokers_register_are_let_in_and_are_told_of(cluster: Cluster) -> None:
+    assert {node_id: cluster.image.is_active(node_id) for node_id in (1, 2, 3)} == {1: True, 2: True, 3: True}
+    assert len({broker.epoch for broker in cluster.image.brokers.values()}) == 3
+    metadata = cluster.metadata()
+    assert [(each.node_id, each.port) for each in metadata.brokers] == [(1, 9092), (2, 9002), (3, 9003)]
+    described = cluster.client.ask(m.DescribeClusterRequest(), 1)
+    assert [each.broker_id for each in described.brokers] == [1, 2, 3]
+    assert described.controller_id == metadata.controller_id == 1
+
+
+def test_a_silent_broker_is_fenced_and_others_lead_its_partitions(cluster: Cluster) -> None:
+    topic = cluster.create()
+    assert (topic.partitions[0].leader, topic.partitions[0].isr) == (2, (2, 3, 1))
+    cluster.live(cluster.three, for_ms=SESSION_MS - 200)
+    assert cluster.image.is_active(2)
+    cluster.live(cluster.three, for_ms=500)
+    assert not cluster.image.is_active(2)
+    assert (topic.partitions[0].leader, topic.partitions[0].isr) == (3, (3, 1))
+    (shown,) = cluster.metadata().topics
+    assert (shown.partitions[0].leader_id, shown.partitions[0].offline_replicas) == (3, [2])
+    assert [each.node_id for each in cluster.metadata().brokers] == [1, 3]
+    all_of_them = cluster.client.ask(m.DescribeClusterRequest(include_fenced_brokers=True), 2).brokers
+    assert [(each.broker_id, each.is_fenced) for each in all_of_them] == [(1, False), (2, True), (3, False)]
+    assert not cluster.two.beat().is_fenced, "it is heard again"
+    assert topic.partitions[0].isr == (3, 1), "but has yet to catch up"
+    told = [line for line in cluster.desk.node.journal_lines if "fenced" in line]
+    assert any("not heard for 1000 ms" in line for line in told), told
+
+
+def test_a_loop_that_stood_still_fences_nobody_whom_it_could_not_hear(cluster: Cluster) -> None:
+    cluster.live(cluster.two, cluster.three, for_ms=200)
+    cluster.desk.sim.pause("node")
+    cluster.desk.run(5 * SESSION_MS)
+    cluster.desk.sim.resume("node")
+    cluster.desk.run(200)
+    assert cluster.image.is_active(2)
+    cluster.live(cluster.two, for_ms=2 * SESSION_MS)
+    assert (cluster.image.is_active(2), cluster.image.is_active(3)) == (True, False)
+
+
+def test_a_controller_never_fences_its_own_node(cluster: Cluster) -> None:
+    cluster.desk.run(3 * SESSION_MS)
+    assert [broker.id for broker in cluster.image.brokers.values() if not broker.fenced] == [1]
+
+
+def test_another_process_under_the_same_id_waits_until_the_first_is_silent(cluster: Cluster) -> None:
+    epoch = cluster.two.epoch
+    twin = OtherBroker(cluster.desk, 2)
+    twin.lives = 50
+    assert twin.register() is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    cluster.live(cluster.three, for_ms=SESSION_MS + 300)
+    assert twin.register() is ErrorCode.NONE
+    assert twin.epoch > epoch
+    assert cluster.two.beat().error_code == ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_an_answer_that_was_lost_is_given_again(cluster: Cluster) -> None:
+    four = OtherBroker(cluster.desk, 4)
+    assert four.register(incarnation=44) is ErrorCode.NONE
+    epoch = four.epoch
+    assert four.register(incarnation=44) is ErrorCode.NONE
+    assert four.epoch == epoch
+
+
+def test_a_broker_of_another_cluster_is_turned_away(cluster: Cluster) -> None:
+    request = m.BrokerRegistrationRequest(
+        broker_id=5,
+        cluster_id="another",
+        incarnation_id=UUID(int=5),
+        listeners=[],
+        features=[],
+        rack=None,
+        log_dirs=[],
+    )
+    assert cluster.client.ask(request, 4).error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert 5 not in cluster.image.brokers
+
+
+def test_a_broker_that_leaves_has_handed_over_when_it_may_go(cluster: Cluster) -> None:
+    topic = cluster.create()
+    reply = cluster.two.beat(wants_shutdown=True)
+    assert reply.should_shut_down
+    assert (topic.partitions[0].leader, topic.partitions[0].isr) == (3, (3, 1))
+    asked = cluster.three.alter(topic, {1: -1, 2: cluster.two.epoch, 3: cluster.three.epoch})
+    assert asked.topics[0].partitions[0].error_code == ErrorCode.INELIGIBLE_REPLICA
+    assert OtherBroker(cluster.desk, 2).register(cluster.two.epoch, incarnation=99) is ErrorCode.NONE
+
+
+def test_leaders_change_their_isr(cluster: Cluster) -> None:
+    topic = cluster.create()
+    shrunk = cluster.two.alter(topic, {2: cluster.two.epoch, 3: cluster.three.epoch}).topics[0].partitions[0]
+    assert (shrunk.error_code, shrunk.isr, shrunk.partition_epoch) == (ErrorCode.NONE, [2, 3], 1)
+    assert topic.partitions[0].isr == (2, 3)
+    stale = cluster.two.alter(topic, {2: cluster.two.epoch, 3: cluster.three.epoch - 1}).topics[0].partitions[0]
+    assert stale.error_code == ErrorCode.INELIGIBLE_REPLICA
+    cluster.two.epoch -= 1
+    assert cluster.two.alter(topic, {2: cluster.two.epoch}).error_code == ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_a_dead_brokers_many_partitions_move_slice_by_slice(cluster: Cluster, monkeypatch) -> None:
+    monkeypatch.setattr(elections, "SLICE", 4)
+    topic = cluster.create(partitions=11)
+    cluster.live(cluster.three, for_ms=SESSION_MS + 300)
+    assert {(partition.leader, partition.isr) for partition in topic.partitions} == {(3, (3, 1))}
+    cluster.live(cluster.two, cluster.three, for_ms=200)
+    assert cluster.image.is_active(2)
+
+
+def test_a_new_controller_goes_on_where_the_one_before_stopped_and_gives_everybody_time(
+    cluster: Cluster, monkeypatch
+) -> None:
+    monkeypatch.setattr(elections, "SLICE", 4)
+    topic = cluster.create(partitions=11)
+    sessions = cluster.desk.broker.sessions
+    submit = cluster.desk.broker.controller.submit
+    # It stops in the middle: the first slice is written and no other.
+    cluster.live(cluster.three, for_ms=SESSION_MS - 300)
+    monkeypatch.setattr(sessions, "_settle", lambda _: None)
+    cluster.live(cluster.three, for_ms=600)
+    assert sum(partition.leader == 2 for partition in topic.partitions) == 7
+    monkeypatch.undo()
+    assert cluster.desk.broker.controller.submit == submit
+    sessions.on_role(False)
+    sessions.on_role(True)
+    cluster.desk.run(SESSION_MS // 2)
+    assert {(partition.leader, partition.isr) for partition in topic.partitions} == {(3, (3, 1))}
+    assert cluster.image.is_active(3)
+
+
+def test_the_first_replica_leads_again_by_itself_and_on_demand(make_desk) -> None:
+    cluster = Cluster(make_desk(TEXTS | {"leader.imbalance.check.interval.seconds": "2"}))
+    topic = cluster.create()
+    cluster.live(cluster.three, for_ms=SESSION_MS + 300)
+    assert topic.partitions[0].leader == 3
+
+    def catch_up() -> None:
+        cluster.two.beat()
+        epochs = {broker.id: broker.epoch for broker in cluster.image.brokers.values()}
+        assert cluster.three.alter(topic, epochs).error_code == ErrorCode.NONE
+        assert topic.partitions[0].isr == (2, 3, 1)
+
+    catch_up()
+    assert topic.partitions[0].leader == 3
+    cluster.live(cluster.two, cluster.three, for_ms=2500)
+    assert topic.partitions[0].leader == 2, "by itself"
+    cluster.live(cluster.three, for_ms=SESSION_MS + 300)
+    catch_up()
+    wanted = m.ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0, 1])
+    request = m.ElectLeadersRequest(election_type=0, topic_partitions=[wanted])
+    (result,) = cluster.client.ask(request, 2).replica_election_results
+    assert [each.error_code for each in result.partition_result] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert topic.partitions[0].leader == 2
+    of_all = cluster.client.ask(m.ElectLeadersRequest(election_type=0, topic_partitions=None), 2)
+    assert (of_all.error_code, of_all.replica_election_results) == (ErrorCode.NONE, [])
+    assert cluster.client.ask(m.ElectLeadersRequest(election_type=7, topic_partitions=None), 2).error_code
+
+
+def test_only_a_broker_that_is_gone_can_be_unregistered(cluster: Cluster) -> None:
+    refused = cluster.client.ask(m.UnregisterBrokerRequest(broker_id=2), 0)
+    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    assert "stop it" in refused.error_message
+    cluster.live(cluster.three, for_ms=SESSION_MS + 300)
+    assert cluster.client.ask(m.UnregisterBrokerRequest(broker_id=2), 0).error_code == ErrorCode.NONE
+    assert 2 not in cluster.image.brokers
+    assert cluster.two.beat().error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_a_partition_without_a_live_leader_says_so(cluster: Cluster) -> None:
+    topic = cluster.create()
+    cluster.desk.run(2 * SESSION_MS)
+    partition = (
+        cluster.client.ask(
+            m.DescribeTopicPartitionsRequest(
+                topics=[m.DescribeTopicPartitionsRequest.TopicRequest(name="t")], response_partition_limit=10
+            ),
+            0,
+        )
+        .topics[0]
+        .partitions[0]
+    )
+    assert topic.partitions[0].leader == 1
+    assert (partition.leader_id, partition.isr_nodes, partition.offline_replicas) == (1, [1], [2, 3])
+    assert partition.eligible_leader_replicas == [3]
