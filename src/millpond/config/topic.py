@@ -52,8 +52,8 @@ FILE_DELETE_DELAY_MS = Setting(
 FLUSH_ACK = Setting(
     "flush.ack",
     "auto",
-    "Whether a write with acks=all is forced to disk before it is acknowledged: 'auto' does so while there is only "
-    "one replica, 'always' does so in any case, 'never' leaves it to the operating system.",
+    "Whether a write with acks=all is forced to disk before it is acknowledged: 'auto' does so while only one "
+    "replica is in sync, 'always' does so on every replica, 'never' leaves it to the operating system.",
     check=one_of("auto", "always", "never"),
     inherits="flush.ack",
     live=True,
