@@ -15,7 +15,16 @@ from bench.measure import Plan
 from bench.profiling import Profiler
 from bench.rebalance import MEMBERS, PARTITIONS
 from bench.rows import ROWS, Line, Row
-from bench.table import as_data, is_rebalance, is_stall, rebalance_table_of, stall_table_of, table_of
+from bench.table import (
+    as_data,
+    is_outage,
+    is_rebalance,
+    is_stall,
+    outage_table_of,
+    rebalance_table_of,
+    stall_table_of,
+    table_of,
+)
 
 WIDTH_MIN = 205
 """The table is one line a row, also where the output is narrow or not a terminal."""
@@ -65,7 +74,8 @@ def run_rows(rows: list[Row], plan: Plan, console: Console) -> tuple[list[Line],
 def print_tables(lines: list[Line], title: str, console: Console) -> None:
     rebalances = [line for line in lines if is_rebalance(line)]
     stalls = [line for line in lines if is_stall(line)]
-    others = [line for line in lines if not (is_rebalance(line) or is_stall(line))]
+    outages = [line for line in lines if is_outage(line)]
+    others = [line for line in lines if not (is_rebalance(line) or is_stall(line) or is_outage(line))]
     if others:
         console.print(table_of(others, title))
     if rebalances:
@@ -73,6 +83,9 @@ def print_tables(lines: list[Line], title: str, console: Console) -> None:
             f"one of {MEMBERS} consumers of {PARTITIONS} partitions is restarted, a heartbeat every {HEARTBEAT_MS} ms"
         )
         console.print(rebalance_table_of(rebalances, what if others else f"{what}\n{title}"))
+    if outages:
+        what = "how long writes stand still (the longest time between two acknowledgements of a partition)"
+        console.print(outage_table_of(outages, what if others else f"{what}\n{title}"))
     if stalls:
         what = "how long the loop stands still"
         console.print(stall_table_of(stalls, what if others else f"{what}\n{title}"))

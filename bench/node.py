@@ -70,10 +70,11 @@ def command(folder: str, port: int, settings: Mapping[str, str]) -> list[str]:
 class Node:
     """Starts on entering, is stopped and wiped on leaving."""
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None, port: int = 0) -> None:
         self.settings = dict(settings or {})
         self._root = tempfile.mkdtemp(prefix="millpond-bench-")
-        self.port = 0
+        self._own_port = port
+        self.port = port
         self.ready = Ready(0.0, 0.0)
         self._process: subprocess.Popen[bytes] | None = None
         self._facts: psutil.Process | None = None
@@ -104,7 +105,7 @@ class Node:
 
     def start(self) -> Ready:
         """Start and wait for the first answer."""
-        self.port = free_port()
+        self.port = self._own_port or free_port()
         with open(self.log_path, "ab") as log:
             began = time.perf_counter()
             self._process = subprocess.Popen(
@@ -172,10 +173,21 @@ class Node:
             process.kill()
             process.wait()
 
-    def remove(self) -> None:
-        """End it without ceremony: nobody needs its data any more."""
+    def kill(self) -> None:
+        """End it as a crash would."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait()
+
+    def pause(self) -> None:
+        """Let it stand still, until `resume`."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def remove(self) -> None:
+        """End it without ceremony: nobody needs its data any more."""
+        self.kill()
         shutil.rmtree(self._root, ignore_errors=True)

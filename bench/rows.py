@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from bench import raw
+from bench.cluster import Nodes
+from bench.failover import measure_outages
 from bench.floor import Floor
 from bench.librdkafka import NoLibrary, library_path
 from bench.load_raw import Measured
@@ -283,6 +285,60 @@ def loop(plan: Plan) -> list[Line]:
     return [Line(each.title, {"longest_ms": each.longest_ms}, note=each.note) for each in measure_stalls(plan)]
 
 
+# Three replicas.
+
+
+def _replicated(load: str, value_bytes: int, title: str) -> Callable[[Plan], list[Line]]:
+    """All nodes on this machine: they share its cores with the client."""
+
+    def run(plan: Plan) -> list[Line]:
+        try:
+            library_path()
+        except NoLibrary as reason:
+            return [Line(title, {}, note=f"left out: {reason}")]
+        with Nodes(3) as nodes:
+            nodes.create_topic("bulk")
+            leader = nodes.leader("bulk")
+            followers = [node for number, node in nodes.nodes.items() if number != leader]
+            before = sum(node.cpu_seconds() for node in followers)
+            with client(
+                load, nodes[leader], topic="bulk", acks=-1, value_bytes=value_bytes, bytes_max=plan.bytes_max
+            ) as started:
+                slices = [one_slice(nodes[leader], started, plan.slice_seconds) for _ in range(plan.slices)]
+            spent = sum(node.cpu_seconds() for node in followers) - before
+        written = sum(each["bytes"] for each in slices)
+        figures = {**median_of(slices), "follower_cpu_s_per_gb": spent / len(followers) / (written / 1e9)}
+        note = f"CPU is the leader's; a follower: {figures['follower_cpu_s_per_gb']:.2g} s/GB"
+        return [Line(f"{title}, acks=all, 3 replicas", figures, note=note)]
+
+    return run
+
+
+def latency_replicated(plan: Plan) -> list[Line]:
+    with Nodes(3) as nodes:
+        nodes.create_topic("steady")
+        leader = nodes[nodes.leader("steady")]
+        figures = measure(leader, plan, "Latency", topic="steady", acks=raw.ACKS_ALL)
+    answered = {name.removeprefix("answer_"): figures[name] for name in figures if name.startswith("answer_")}
+    return [
+        Line("end to end at 1,000/s, acks=all, 3 replicas", figures),
+        Line("until acknowledged at 1,000/s, acks=all, 3 replicas", answered),
+    ]
+
+
+def failover(plan: Plan) -> list[Line]:
+    """How long writes stand still; of all trials, the median and the 99th of a hundred."""
+    lines = []
+    for scenario, outages in measure_outages(plan):
+        figures: Measured = {}
+        for what in ("moved", "others"):
+            values = sorted(getattr(outage, f"{what}_ms") for outage in outages)
+            figures[f"{what}_p50_ms"] = statistics.median(values)
+            figures[f"{what}_p99_ms"] = values[min(len(values) - 1, int(len(values) * 0.99))]
+        lines.append(Line(scenario.title, figures, note=f"{len(outages)} trials"))
+    return lines
+
+
 ROWS: tuple[Row, ...] = (
     Row("floor", floor),
     Row("one", _one_message(raw.ACKS_LEADER)),
@@ -303,6 +359,10 @@ ROWS: tuple[Row, ...] = (
     Row("start", start),
     Row("start-many", many_partitions),
     Row("idle", idle_connections),
+    Row("replicated", _replicated("ProduceLibrdkafka", SMALL_BYTES, "produce 100 B, librdkafka")),
+    Row("replicated-1k", _replicated("ProduceLibrdkafka", LARGE_BYTES, "produce 1 KiB, librdkafka")),
+    Row("latency-replicated", latency_replicated),
+    Row("failover", failover),
     Row("rebalance", rebalance),
     Row("loop", loop),
     Row("spark", spark),

@@ -130,6 +130,23 @@ def stall_table_of(lines: list[Line], title: str) -> Table:
     return table
 
 
+def is_outage(line: Line) -> bool:
+    return "moved_p50_ms" in line.figures
+
+
+def outage_table_of(lines: list[Line], title: str) -> Table:
+    """How long a partition takes no writes."""
+    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("what happens to one node of three", no_wrap=True)
+    for heading in ("its partitions\np50, ms", "\np99, ms", "the others\np50, ms", "\np99, ms"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("note", no_wrap=True)
+    for line in lines:
+        names = ("moved_p50_ms", "moved_p99_ms", "others_p50_ms", "others_p99_ms")
+        table.add_row(line.title, *(_whole(line.figures[name]) for name in names), line.note)
+    return table
+
+
 def _whole(value: float | None, times: float = 1) -> str:
     return "" if value is None else f"{value * times:,.0f}"
 

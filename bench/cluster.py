@@ -1,0 +1,97 @@
+"""Several nodes that form a cluster, each a process with a folder and a port of its own and nothing in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+
+from bench import raw
+from bench.node import HOST, Node, free_port
+from millpond.wire import messages as m
+
+READY_SECONDS_MAX = 60.0
+
+
+class Nodes:
+    """Starts on entering, is wiped on leaving; nodes are numbered from 1."""
+
+    def __init__(self, count: int = 3, settings: Mapping[str, str] | None = None) -> None:
+        ports: set[int] = set()
+        while len(ports) < count:
+            ports.add(free_port())
+        known = dict(enumerate(sorted(ports), 1))
+        nodes = ",".join(f"{number}@{HOST}:{port}" for number, port in known.items())
+        own = {"cluster.nodes": nodes, **(settings or {})}
+        self.nodes = {number: Node({**own, "node.id": str(number)}, port) for number, port in known.items()}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Nodes:
+        try:
+            for node in self.nodes.values():
+                self._stack.enter_context(node)
+            self.wait_until(lambda seen: len(seen.brokers) == len(self.nodes) and seen.controller_id > 0)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def __getitem__(self, number: int) -> Node:
+        return self.nodes[number]
+
+    def create_topic(self, topic: str, partitions: int = 1) -> None:
+        """With a replica on every node, as is usual; the answer comes when all of them are in sync."""
+        kind = m.CreateTopicsRequest
+        creatable = kind.CreatableTopic(
+            name=topic, num_partitions=partitions, replication_factor=-1, assignments=[], configs=[]
+        )
+        with self.nodes[1].connect() as client:
+            reply = client.call(kind(topics=[creatable], timeout_ms=30_000), 7)
+        assert isinstance(reply, m.CreateTopicsResponse)
+        if reply.topics[0].error_code:
+            raise RuntimeError(f"the topic was not created: {reply.topics[0].error_message}")
+        self.wait_until_in_sync(topic)
+
+    def wait_until_in_sync(self, topic: str) -> None:
+        self.wait_until(lambda seen: len(seen.brokers) == len(self.nodes) and is_in_sync(seen, topic))
+
+    def wait_until(self, condition: Callable[[m.MetadataResponse], bool], among: Iterable[int] | None = None) -> None:
+        """Until it holds in what every node sees."""
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        for number in among or self.nodes:
+            seen: m.MetadataResponse | None = None
+            while True:
+                try:
+                    seen = self.seen_by(number)
+                    if condition(seen):
+                        break
+                except OSError:
+                    pass
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"the cluster did not come to rest; node {number} sees {seen}")
+                time.sleep(0.01)
+
+    def seen_by(self, number: int, timeout_seconds: float = 5.0) -> m.MetadataResponse:
+        """The brokers and topics as one node knows them."""
+        with raw.RawClient(HOST, self.nodes[number].port, timeout_seconds) as client:
+            reply = client.call(m.MetadataRequest(topics=None, allow_auto_topic_creation=False), raw.METADATA_VERSION)
+        assert isinstance(reply, m.MetadataResponse)
+        return reply
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        seen = self.seen_by(1)
+        return next(each.leader_id for each in partitions_of(seen, topic) if each.partition_index == partition)
+
+
+def partitions_of(seen: m.MetadataResponse, topic: str) -> list[m.MetadataResponse.MetadataResponsePartition]:
+    return [each for found in seen.topics if found.name == topic for each in found.partitions]
+
+
+def is_in_sync(seen: m.MetadataResponse, topic: str) -> bool:
+    found = partitions_of(seen, topic)
+    return bool(found) and all(
+        each.leader_id > 0 and len(each.isr_nodes) == len(each.replica_nodes) for each in found
+    )
