@@ -58,6 +58,8 @@ class FetchSession:
     epoch: int = 1
     last_used_ms: int = 0
     wanted: dict[Key, Wanted] = field(default_factory=dict)
+    answer_waiting: Callable[[], None] | None = None
+    """Answers the request of this session that waits for records, if there is one."""
 
 
 @dataclass(slots=True)
@@ -140,6 +142,9 @@ class FetchSessions:
     def _go_on(
         self, session: FetchSession, request: m.FetchRequest, wishes: list[Wanted], now_ms: int
     ) -> FetchContext:
+        if session.answer_waiting is not None:
+            # Who has more to say does not wait: and the earlier question is answered as it was put.
+            session.answer_waiting()
         for wish in wishes:
             known = session.wanted.get(wish.key)
             if known is None:

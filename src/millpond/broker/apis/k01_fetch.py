@@ -252,6 +252,8 @@ class _Fetch:
                 self._watched[partition] = _Watched(partition, max(room, 0))
 
     def park(self) -> Outcome:
+        if self._context.session is not None:
+            self._context.session.answer_waiting = self.answer
         self._reply.expire_after(self._broker.clock, self._wait_ms, self.answer)
         return self._reply
 
@@ -288,6 +290,9 @@ class _Fetch:
         for partition in self._watched:
             self._watchers_of(partition).pop(self, None)
         self._watched = {}
+        session = self._context.session
+        if session is not None and session.answer_waiting == self.answer:
+            session.answer_waiting = None
 
     def _watchers_of(self, partition: Partition) -> dict[Watcher, None]:
         return partition.watchers if self._replica is None else partition.replica_watchers
