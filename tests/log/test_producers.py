@@ -206,6 +206,18 @@ def test_markers_of_zombies_are_refused():
     states.check_marker(1, 4, 8, 0)
 
 
+def test_a_marker_that_comes_again_after_its_transaction_has_ended_does_no_harm():
+    """KAFKA-19999: refused, a coordinator that had not heard of its success would send it for ever."""
+    log = Log()
+    log.send(0, epoch=3, transactional=True)
+    end(log, epoch=4, coordinator_epoch=8)
+    for coordinator_epoch in (8, 9):
+        log.states.check_marker(1, 4, coordinator_epoch, 2)
+        end(log, epoch=4, coordinator_epoch=coordinator_epoch)
+    assert log.states.first_open_transaction() is None
+    log.send(0, epoch=4, transactional=True)
+
+
 def test_a_coordinator_that_writes_for_a_producer_needs_its_epoch_and_its_transaction():
     log = Log()
     log.send(0, epoch=3, transactional=True)

@@ -24,6 +24,9 @@ AGAIN_MS = 50
 
 NO_NODE = -1
 
+SHOWN_MS = 5_000
+"""How long an answer waits for this node's own image; one that is further behind cannot help its clients anyway."""
+
 FORWARD_MS_MIN = 1_000
 FORWARD_MS_MAX = 30_000
 """How long a client waits whose request is sent on, whatever it has asked for."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later
+from millpond.broker.to_controller import SHOWN_MS
 from millpond.metadata.topics import NewTopic
 from millpond.wire import messages as m
 
@@ -21,8 +22,6 @@ VERSION = 7
 """Of CreateTopics, when a node asks for topics of its own."""
 
 CREATE_MS = 10_000
-SHOWN_MS = 5_000
-"""How long an answer waits for this node's image; one that is further behind cannot help its clients anyway."""
 
 
 def create_topics(

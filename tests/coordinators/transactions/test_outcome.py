@@ -107,6 +107,21 @@ def test_a_late_end_does_not_decide_the_next_transaction(stage: Any) -> None:
     assert stage.state() == "Ongoing"
 
 
+def test_nor_does_it_at_the_next_coordinator(stage: Any) -> None:
+    """Jepsen on Bufstream: an EndTxn that was sent again ended the transaction that had begun meanwhile."""
+    stage.init()
+    stage.add(1000, 0, 1, version=5)
+    stage.end(1000, 0, version=5)
+    stage.reload()
+    stage.markers()
+    stage.add(1000, 1, 2, version=5)
+    stage.reload()
+    for committed in (True, False):
+        assert stage.end(1000, 0, committed=committed, version=5)[0] == E.PRODUCER_FENCED
+    assert stage.state() == "Ongoing"
+    assert stage.end(1000, 1, committed=False, version=5)[0] == E.NONE, "its own end decides it"
+
+
 def test_what_never_began_can_be_aborted_but_not_committed(stage: Any) -> None:
     stage.init()
     assert stage.end(1000, 0, version=5)[0] == E.INVALID_TXN_STATE

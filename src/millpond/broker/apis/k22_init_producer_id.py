@@ -26,8 +26,14 @@ def handle(broker: Services, call: Call, request: m.InitProducerIdRequest) -> Ou
     # Without a transactional id nobody can be fenced: a fresh id is always a right answer, as it is in Kafka.
     fresh = broker.producer_ids.next()
     return fresh.map(lambda producer_id: _answer(ErrorCode.NONE, producer_id, epoch=0)).recover(
-        Refused, lambda _: _answer(ErrorCode.KAFKA_STORAGE_ERROR)
+        Refused, lambda refused: _answer(_without_id(refused))
     )
+
+
+def _without_id(refused: Refused) -> ErrorCode:
+    """Without a controller there is no id at hand; this code has every client ask again, as Kafka does."""
+    is_storage = refused.code is ErrorCode.KAFKA_STORAGE_ERROR
+    return refused.code if is_storage else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def _transactional(broker: Services, call: Call, request: m.InitProducerIdRequest, transactional_id: str) -> Outcome:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
+from millpond.base.later import Later
 from millpond.broker.api import Api
 from millpond.broker.call import Call
 from millpond.broker.replies import Outcome
+from millpond.broker.to_controller import SHOWN_MS, forward_ms
 from millpond.metadata.decision import Verdict
 from millpond.metadata.topics import GrownTopic, MorePartitions, decide_create_partitions
 from millpond.wire import messages as m
@@ -31,6 +33,22 @@ def handle(broker: Services, call: Call, request: m.CreatePartitionsRequest) -> 
     )
 
 
+def forward(broker: Services, call: Call, request: m.CreatePartitionsRequest) -> Later[m.CreatePartitionsResponse]:
+    """The client is answered once this node knows of the partitions, too."""
+    counts = {topic.name: topic.count for topic in request.topics}
+
+    def once_grown(response: m.CreatePartitionsResponse) -> Later[m.CreatePartitionsResponse]:
+        grown = [each.name for each in response.results if not each.error_code and not request.validate_only]
+
+        def is_shown() -> bool:
+            topics = broker.image.topics
+            return all(name not in topics or len(topics[name].partitions) >= counts[name] for name in grown)
+
+        return broker.once_shown(is_shown, SHOWN_MS).map(lambda _: response)
+
+    return broker.to_controller.ask(request, call.version, forward_ms(request)).chain(once_grown)
+
+
 def _wanted(topic: m.CreatePartitionsRequest.CreatePartitionsTopic) -> MorePartitions:
     if topic.assignments is None:
         return MorePartitions(topic.name, topic.count)
@@ -48,4 +66,12 @@ def _answer(grown: tuple[GrownTopic, ...]) -> m.CreatePartitionsResponse:
     )
 
 
-API = Api(key=37, name="CreatePartitions", versions=(0, 3), handle=handle, lists="topics", at_controller=True)
+API = Api(
+    key=37,
+    name="CreatePartitions",
+    versions=(0, 3),
+    handle=handle,
+    lists="topics",
+    at_controller=True,
+    forward=forward,
+)

@@ -1,0 +1,259 @@
+"""Markers reach every partition of a transaction, wherever it is led; nobody is told so before it is true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import TopicPartition
+from millpond.base.later import Later
+from millpond.broker.markers import ASK_MS, TRY_AGAIN_MS, Markers
+from millpond.broker.requester import RequestLost
+from millpond.coordinators.transactions.shard import WriteMarkers
+from millpond.metadata.image import Image
+from millpond.metadata.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from millpond.sim.world.world import SimWorld
+from millpond.wire import messages as m
+
+ME, B, C = 1, 2, 3
+POND, STATE = UUID(int=10), UUID(int=11)
+EPOCH = 4
+
+
+class Peers:
+    """The other nodes: each request waits here until the test answers it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, list[tuple[str, int]], Later[Any]]] = []
+
+    def ask(self, node_id: int, request: m.WriteTxnMarkersRequest, version: int, timeout_ms: int) -> Later[Any]:
+        (marker,) = request.markers
+        assert (version, timeout_ms, marker.coordinator_epoch, marker.transaction_version) == (2, ASK_MS, EPOCH, 2)
+        names = [(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
+        later: Later[Any] = Later()
+        self.asked.append((node_id, names, later))
+        return later
+
+    def answer(self, node_id: int, **codes: ErrorCode) -> None:
+        """Answer what this node was asked last; without codes, all is written."""
+        at = [asked_id for asked_id, _, _ in self.asked].index(node_id)
+        _, names, later = self.asked.pop(at)
+        result = m.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
+        topics = [
+            m.WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(
+                name=name, partitions=[result(partition_index=i, error_code=codes.get(f"p{i}", ErrorCode.NONE))]
+            )
+            for name, i in names
+        ]
+        marker = m.WriteTxnMarkersResponse.WritableTxnMarkerResult(producer_id=7, topics=topics)
+        later.finish(m.WriteTxnMarkersResponse(markers=[marker]))
+
+    def lose(self) -> None:
+        asked, self.asked = self.asked, []
+        for _, _, later in asked:
+            later.fail(RequestLost("cut"))
+
+    def seen(self) -> list[tuple[int, list[int]]]:
+        return [(node_id, [index for _, index in names]) for node_id, names, _ in self.asked]
+
+
+class Own:
+    """A partition that this node leads; a marker in it is committed when the test says so."""
+
+    def __init__(self) -> None:
+        self.name = TopicPartition("pond", 0)
+        self.written: list[bool] = []
+        self.commits: list[Later[Any]] = []
+        self.refusal: Refused | None = None
+
+    def append_marker(self, producer_id: int, epoch: int, committed: bool, *_: int) -> Any:
+        if self.refusal is not None:
+            raise self.refusal
+        self.written.append(committed)
+        return SimpleNamespace(first_offset=5, last_offset=5)
+
+    def after_commit(self, end_offset: int, value: Any) -> Later[Any]:
+        assert end_offset == 6
+        self.commits.append(Later())
+        return self.commits[-1]
+
+
+class Play:
+    """This node coordinates; `leaders` says who leads which partition of the topic."""
+
+    def __init__(self, leaders: list[int]) -> None:
+        self.sim = SimWorld(1)
+        self.clock = self.sim.start("node").clock
+        self.node_id = ME
+        self.image = Image()
+        self.is_stopping = False
+        for topic, topic_id, nodes, epoch in (
+            ("pond", POND, leaders, 0),
+            ("__transaction_state", STATE, [ME], EPOCH),
+        ):
+            self.image.replay(TopicRecord(topic, topic_id))
+            for index, leader in enumerate(nodes):
+                replicas = (leader, *({ME, B, C} - {leader}))
+                self.image.replay(
+                    PartitionRecord(index, topic_id, replicas, replicas, leader=leader, leader_epoch=epoch)
+                )
+        self.own = Own()
+        self.own_is_open = True
+        self.marker_peers = Peers()
+        self.partitions = SimpleNamespace(by_id=lambda *_: self.own if self.own_is_open else None)
+        self.groups = SimpleNamespace(topic="__consumer_offsets")
+        self.completed: list[str] = []
+        shard = SimpleNamespace(coordinator_epoch=EPOCH, markers_written=lambda name, *_: self.completed.append(name))
+        home = SimpleNamespace(shard=shard, run=lambda decide: decide(shard, 0))
+        self.transactions = SimpleNamespace(
+            topic="__transaction_state", partition_of=lambda _: 0, home_of=lambda _: home
+        )
+        self.markers = Markers(self)  # type: ignore[arg-type]
+        self.order = WriteMarkers(
+            "tx", 7, 1, True, EPOCH, tuple(TopicPartition("pond", i) for i in range(len(leaders))), 2
+        )
+
+    def begin(self) -> Peers:
+        self.markers.carry_out(self.order)
+        return self.marker_peers
+
+    def lead(self, topic_id: UUID, index: int, leader: int) -> None:
+        self.image.replay(PartitionChangeRecord(index, topic_id, leader=leader))
+        self.markers.on_leaders_changed()
+
+    def ends(self, step: Callable[[], None]) -> bool:
+        """Whether this step, and not one before, completes the transaction."""
+        assert self.completed == []
+        assert self.markers.under_way("tx")
+        step()
+        return self.completed == ["tx"] and not self.markers.under_way("tx")
+
+
+def test_each_leader_is_asked_once_for_all_its_partitions() -> None:
+    play = Play([ME, B, C, B])
+    peers = play.begin()
+    assert peers.seen() == [(B, [1, 3]), (C, [2])]
+    assert play.own.written == [True]
+    peers.answer(C)
+    peers.answer(B)
+    assert play.ends(lambda: play.own.commits[0].finish(None))
+
+
+def test_a_marker_counts_when_it_is_committed_and_the_last_one_ends_the_transaction_once() -> None:
+    """KAFKA-17507 and 17877: the reply came before all markers were committed, or one was counted twice."""
+    play = Play([ME, B])
+    peers = play.begin()
+    play.own.commits[0].finish(None)
+    play.sim.run_for(5_000)
+    assert play.completed == [], "what another node has not said is not done"
+    assert play.ends(lambda: peers.answer(B))
+    play.sim.run_for(60_000)
+    assert (play.completed, peers.asked, play.own.written) == (["tx"], [], [True])
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_ENOUGH_REPLICAS]
+)
+def test_what_may_pass_is_asked_again_and_only_where_it_is_left(code: ErrorCode) -> None:
+    play = Play([B, B, C])
+    peers = play.begin()
+    peers.answer(C)
+    peers.answer(B, p1=code)
+    assert peers.asked == []
+    play.sim.run_for(TRY_AGAIN_MS)
+    assert peers.seen() == [(B, [1])]
+    assert play.ends(lambda: peers.answer(B))
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
+def test_a_marker_that_was_overtaken_is_done(code: ErrorCode) -> None:
+    play = Play([B])
+    peers = play.begin()
+    assert play.ends(lambda: peers.answer(B, p0=code))
+
+
+def test_a_lost_answer_is_no_answer() -> None:
+    play = Play([B])
+    peers = play.begin()
+    peers.lose()
+    play.sim.run_for(TRY_AGAIN_MS)
+    assert peers.seen() == [(B, [0])]
+
+
+def test_a_new_leader_is_asked_at_once_and_the_old_one_is_not_heard_any_more() -> None:
+    play = Play([B, B])
+    peers = play.begin()
+    (_, _, silent) = peers.asked.pop()
+    play.lead(POND, 0, C)
+    assert peers.seen() == [(C, [0])]
+    peers.answer(C)
+    late = m.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(partition_index=0, error_code=ErrorCode.NONE)
+    topic = m.WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(name="pond", partitions=[late])
+    marker = m.WriteTxnMarkersResponse.WritableTxnMarkerResult(producer_id=7, topics=[topic])
+    silent.finish(m.WriteTxnMarkersResponse(markers=[marker]))
+    assert play.completed == [], "partition 1 has said nothing"
+    play.sim.run_for(TRY_AGAIN_MS)
+    assert peers.seen() == [(B, [1])]
+    assert play.ends(lambda: peers.answer(B))
+
+
+def test_a_partition_without_leader_waits_for_one() -> None:
+    play = Play([B])
+    play.image.replay(PartitionChangeRecord(0, POND, leader=-1))
+    peers = play.begin()
+    play.sim.run_for(60_000)
+    assert (peers.asked, play.completed) == ([], [])
+    play.lead(POND, 0, C)
+    assert play.ends(lambda: peers.answer(C))
+
+
+def test_a_partition_that_is_not_open_here_is_not_gone() -> None:
+    play = Play([ME])
+    play.own_is_open = False
+    play.begin()
+    play.sim.run_for(60_000)
+    assert play.completed == []
+    play.own_is_open = True
+    play.sim.run_for(20_000)
+    assert play.ends(lambda: play.own.commits[0].finish(None))
+
+
+def test_a_deleted_topic_needs_no_marker() -> None:
+    play = Play([B])
+    peers = play.begin()
+    peers.lose()
+    play.image.replay(RemoveTopicRecord(POND))
+    assert play.ends(lambda: play.sim.run_for(TRY_AGAIN_MS))
+
+
+def test_the_same_order_again_changes_nothing_and_another_one_replaces_it() -> None:
+    play = Play([B])
+    peers = play.begin()
+    play.begin()
+    assert peers.seen() == [(B, [0])]
+    (_, _, first) = peers.asked.pop()
+    play.order = WriteMarkers("tx", 7, 3, False, EPOCH, play.order.partitions, 2)
+    play.begin()
+    first.fail(RequestLost("cut"))
+    play.sim.run_for(TRY_AGAIN_MS * 4)
+    assert peers.seen() == [(B, [0])], "the order before is not tried again"
+    assert play.ends(lambda: peers.answer(B))
+
+
+def test_who_coordinates_no_more_gives_the_order_up_and_says_nothing_of_it() -> None:
+    """The next coordinator finds the decision in its log, and orders the markers under its own epoch."""
+    play = Play([B])
+    peers = play.begin()
+    heard: list[object] = []
+    play.markers.written("tx", 10_000).then(heard.append)
+    peers.lose()
+    play.lead(STATE, 0, C)
+    play.sim.run_for(60_000)
+    assert (peers.asked, play.completed) == ([], [])
+    assert not play.markers.under_way("tx")
+    assert heard == [None], "whoever waits asks again, and hears who coordinates now"
