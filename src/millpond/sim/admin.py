@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.client import SimClient
+from millpond.sim.client import Client
 from millpond.sim.records.history import History, TopicFacts, TopicIdPartition
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
@@ -26,12 +26,14 @@ class SimAdmin:
     A lost reply leaves both outcomes possible; the next describing of the topic tells which one it was.
     """
 
-    def __init__(self, client: SimClient, clock: VirtualClock, history: History) -> None:
+    def __init__(self, client: Client, clock: VirtualClock, history: History) -> None:
         self._client = client
         self._clock = clock
         self._history = history
 
-    def create(self, name: str, partitions: int, configs: Mapping[str, str], then: Then) -> None:
+    def create(
+        self, name: str, partitions: int, configs: Mapping[str, str], then: Then, *, replication_factor: int = 1
+    ) -> None:
         """Try until the topic is there."""
         facts = self._history.topics.setdefault(name, TopicFacts())
         request = m.CreateTopicsRequest(
@@ -39,7 +41,7 @@ class SimAdmin:
                 m.CreateTopicsRequest.CreatableTopic(
                     name=name,
                     num_partitions=partitions,
-                    replication_factor=1,
+                    replication_factor=replication_factor,
                     assignments=[],
                     configs=[
                         m.CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from millpond.broker.requester import Requester, RequestLost
 from millpond.sim.world.network import SimNetwork
@@ -11,6 +11,16 @@ from millpond.wire.messages import Message
 
 OnReply = Callable[[Any], None]
 """Gets the response, or None when it is lost: then nobody knows whether the request was served."""
+
+
+class Client(Protocol):
+    """Whoever takes requests, of one node or of many."""
+
+    name: str
+
+    def send(self, request: Message, version: int, on_reply: OnReply, *, is_answered: bool = True) -> None: ...
+
+    def disconnect(self) -> None: ...
 
 
 class SimClient:

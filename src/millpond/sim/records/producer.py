@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import Random
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.client import SimClient
+from millpond.sim.client import Client
 from millpond.sim.records.history import Content, History, Promise, SentBatch, Status, TopicIdPartition
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
@@ -24,8 +24,15 @@ RETRY_LATER = (
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
 )
-LEAVES_IT_OPEN = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT)
+LEAVES_IT_OPEN = (
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+)
 """Errors after which the bytes may have been kept all the same."""
 
 
@@ -45,7 +52,7 @@ class SimProducer:
 
     def __init__(
         self,
-        client: SimClient,
+        client: Client,
         clock: VirtualClock,
         history: History,
         random: Random,

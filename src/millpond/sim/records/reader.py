@@ -200,20 +200,29 @@ class SimReader:
         return True
 
     def _take_records(self, view: PartitionView, part: m.FetchResponse.PartitionData) -> None:
-        assert isinstance(part.records, memoryview), "a decoded reply holds its records as a view"
-        data = bytes(part.records)
-        asked = view.position
-        for at, header in walk(data):
-            check_batch(data, at, compacted=True)
-            if header.next_offset <= view.position:
-                self._history.violations.append(
-                    f"{self.name}: {view.partition} gave the batch {header.base_offset} to {header.last_offset} when "
-                    f"{asked} was asked for and {view.position} was due"
-                )
-            records = [record for record in decode_batch(data, at) if record.offset >= view.position]
-            self._history.see(view.partition, records, self._clock.now_ms)
-            self.records_read += len(records)
-            if view.records is not None and view.batches is not None:
-                view.records.update({record.offset: record for record in records})
-                view.batches.append(header)
-            view.position = max(view.position, header.next_offset)
+        self.records_read += take_records(self._history, self.name, view, part, self._clock.now_ms)
+
+
+def take_records(
+    history: History, reader: str, view: PartitionView, part: m.FetchResponse.PartitionData, now_ms: int
+) -> int:
+    """Check what a reader got, move its view on, and tell the history; how many records were new."""
+    assert isinstance(part.records, memoryview), "a decoded reply holds its records as a view"
+    data = bytes(part.records)
+    asked = view.position
+    count = 0
+    for at, header in walk(data):
+        check_batch(data, at, compacted=True)
+        if header.next_offset <= view.position:
+            history.violations.append(
+                f"{reader}: {view.partition} gave the batch {header.base_offset} to {header.last_offset} when "
+                f"{asked} was asked for and {view.position} was due"
+            )
+        records = [record for record in decode_batch(data, at) if record.offset >= view.position]
+        history.see(view.partition, records, now_ms)
+        count += len(records)
+        if view.records is not None and view.batches is not None:
+            view.records.update({record.offset: record for record in records})
+            view.batches.append(header)
+        view.position = max(view.position, header.next_offset)
+    return count

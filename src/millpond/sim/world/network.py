@@ -178,6 +178,14 @@ class SimNetwork:
         for link in self._links:
             link.retry_held()
 
+    def mend(self, source: str, target: str) -> None:
+        """Open this one way again, as `heal` does for all."""
+        self._cuts.pop((source, target), None)
+        self._paths.pop((source, target), None)
+        for link in self._links:
+            if (link.host, link.peer_host) == (source, target):
+                link.retry_held()
+
     def reset(self, link: SimLink) -> None:
         """Break one connection at both ends; what was under way is lost."""
         other = link.other

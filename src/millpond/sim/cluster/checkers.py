@@ -1,0 +1,252 @@
+"""What must never happen in a cluster: looked at from inside while it runs, and once more when all is healed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from millpond.broker.partitions import Partition
+from millpond.metadata.image import Image
+from millpond.metadata.snapshot import records_of
+from millpond.sim.cluster.cluster import SimCluster
+from millpond.wire.batch import walk
+
+READ_BYTES = 1 << 20
+
+TWO_CONTROLLERS = "two leaders of the quorum in one epoch"
+METADATA_DIFFERS = "committed metadata differs"
+TWO_LEADERS = "two leaders of a partition in one leader epoch"
+SAME_NAME_OTHER_BATCH = "one offset in one leader epoch is two batches"
+VISIBLE_CHANGED = "a committed batch changed"
+TRUSTED_LACKS_RECORDS = "a replica that may lead lacks committed records"
+STRANGER_TRUSTED = "a broker that cannot lead does"
+HIGH_WATERMARK_FELL = "the high watermark of a leader fell"
+NOT_HEALED = "healed, and yet not well"
+
+Replica = tuple[int, UUID, int]
+"""A node, and a partition by topic id and index."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What identifies a batch beyond its offset and epoch."""
+
+    crc: int
+    next_offset: int
+
+
+@dataclass(slots=True)
+class _Facts:
+    """What all replicas of one partition have shown so far."""
+
+    batches: dict[tuple[int, int], _Batch] = field(default_factory=dict)
+    """By base offset and leader epoch."""
+    leaders: dict[int, int] = field(default_factory=dict)
+    """By leader epoch."""
+    visible: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Base offset to leader epoch and CRC of what a leader has called committed."""
+    visible_end: int = 0
+
+
+@dataclass(slots=True)
+class _Seen:
+    """How far one replica was looked at, in which life of its node."""
+
+    life: int
+    end: int = 0
+    batches: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """Base offset to leader epoch, CRC and next offset of what is in this log."""
+    leader_epoch: int = -1
+    high_watermark: int = -1
+
+
+class Inspector:
+    """Looks into every node that runs. What it finds goes to the history of the run."""
+
+    def __init__(self, cluster: SimCluster, may_have_lost: Callable[[int], bool]) -> None:
+        self.cluster = cluster
+        self.looks = 0
+        self._may_have_lost = may_have_lost
+        self._controllers: dict[int, int] = {}
+        self._images: dict[int, tuple[str, int]] = {}
+        self._facts: dict[tuple[UUID, int], _Facts] = {}
+        self._seen: dict[Replica, _Seen] = {}
+        self._blamed: dict[str, None] = {}
+
+    def look(self) -> None:
+        self.looks += 1
+        for finding in self._findings():
+            self._blame(finding)
+
+    def _blame(self, finding: str) -> None:
+        if finding not in self._blamed:
+            self._blamed[finding] = None
+            self.cluster.note(f"!!! {finding}")
+            self.cluster.history.violations.append(finding)
+
+    def _findings(self) -> Iterator[str]:
+        for node_id, node in self.cluster.nodes.items():
+            if not node.is_up:
+                continue
+            yield from self._look_at_controller(node_id)
+            for partition in node.broker.partitions:
+                yield from self._look_at_partition(node_id, node.lives, partition)
+        yield from self._look_at_trust()
+
+    # The metadata
+
+    def _look_at_controller(self, node_id: int) -> Iterator[str]:
+        controller = self.cluster.nodes[node_id].broker.controller
+        if controller.is_active:
+            known = self._controllers.setdefault(controller.leader_epoch, node_id)
+            if known != node_id:
+                yield f"{TWO_CONTROLLERS}: {known} and {node_id} in {controller.leader_epoch}"
+        offset = controller.committed_offset
+        if offset is None or offset < 0 or (offset in self._images and self._images[offset][1] == node_id):
+            return
+        digest = _digest(controller.image)
+        told, teller = self._images.setdefault(offset, (digest, node_id))
+        if told != digest:
+            yield f"{METADATA_DIFFERS}: at {offset} nodes {teller} and {node_id} know different things"
+
+    # Logs
+
+    def _look_at_partition(self, node_id: int, life: int, partition: Partition) -> Iterator[str]:
+        name, key = partition.name.folder, (partition.topic_id, partition.name.partition)
+        facts = self._facts.setdefault(key, _Facts())
+        seen = self._seen.get((node_id, *key))
+        if seen is None or seen.life != life:
+            seen = self._seen[(node_id, *key)] = _Seen(life)
+        if partition.log.failed is not None:
+            return
+        yield from self._look_at_batches(node_id, name, partition, facts, seen)
+        if partition.is_leader:
+            leader = facts.leaders.setdefault(partition.leader_epoch, node_id)
+            if leader != node_id:
+                yield f"{TWO_LEADERS}: {name}, {leader} and {node_id} in {partition.leader_epoch}"
+            if seen.leader_epoch == partition.leader_epoch and partition.committed_offset < seen.high_watermark:
+                yield (
+                    f"{HIGH_WATERMARK_FELL}: {name} at node {node_id} from {seen.high_watermark} "
+                    f"to {partition.committed_offset}"
+                )
+            seen.leader_epoch, seen.high_watermark = partition.leader_epoch, partition.committed_offset
+            yield from self._look_at_visible(node_id, name, partition, facts, seen)
+
+    def _look_at_batches(
+        self, node_id: int, name: str, partition: Partition, facts: _Facts, seen: _Seen
+    ) -> Iterator[str]:
+        log = partition.log
+        if log.end_offset < seen.end:
+            self._forget(seen, log.end_offset)
+        last = max((base for base in seen.batches), default=-1)
+        # The last batch is looked at again: it may have been cut off and another one put there.
+        offset = max(last, int(log.start_offset))
+        while offset < log.end_offset:
+            data = log.read_batches(offset, READ_BYTES)
+            if not data:
+                break
+            for _, header in walk(data):
+                offset = header.next_offset
+                epoch, batch = header.leader_epoch, _Batch(header.crc, header.next_offset)
+                known = facts.batches.setdefault((header.base_offset, epoch), batch)
+                if known.crc != batch.crc:
+                    yield f"{SAME_NAME_OTHER_BATCH}: {name} at {header.base_offset} in {epoch}, node {node_id}"
+                before = seen.batches.get(header.base_offset)
+                if before is not None and before[:2] != (epoch, header.crc):
+                    # Everything was exchanged between two looks: begin at the start.
+                    seen.batches.clear()
+                    seen.end = 0
+                    return
+                seen.batches[header.base_offset] = epoch, header.crc, header.next_offset
+        seen.end = offset
+
+    @staticmethod
+    def _forget(seen: _Seen, end: int) -> None:
+        for base in [each for each, batch in seen.batches.items() if batch[2] > end]:
+            del seen.batches[base]
+        seen.end = end
+
+    def _look_at_visible(
+        self, node_id: int, name: str, partition: Partition, facts: _Facts, seen: _Seen
+    ) -> Iterator[str]:
+        committed = partition.committed_offset
+        for base, (epoch, crc, next_offset) in seen.batches.items():
+            if next_offset > committed:
+                continue
+            known = facts.visible.setdefault(base, (epoch, crc))
+            if known != (epoch, crc):
+                yield f"{VISIBLE_CHANGED}: {name} at {base} was of epoch {known[0]}, at node {node_id} of {epoch}"
+            facts.visible_end = max(facts.visible_end, next_offset)
+        if partition.log.end_offset < facts.visible_end:
+            yield (
+                f"{TRUSTED_LACKS_RECORDS}: {name} is led by node {node_id} with {partition.log.end_offset} of "
+                f"{facts.visible_end} committed records"
+            )
+
+    # Trust
+
+    def _look_at_trust(self) -> Iterator[str]:
+        """Whoever the active controller calls in sync or eligible has all that anybody may have seen."""
+        image = self.cluster.image
+        if image is None:
+            return
+        for topic in image.topics.values():
+            for index, partition in enumerate(topic.partitions):
+                facts = self._facts.get((topic.id, index))
+                if partition.leader in image.brokers and partition.leader not in partition.isr:
+                    yield f"{STRANGER_TRUSTED}: {topic.name}-{index}: {partition.leader} leads {partition.isr}"
+                if facts is None:
+                    continue
+                for node_id in (*partition.isr, *partition.elr):
+                    node = self.cluster.nodes[node_id]
+                    if not node.is_up or self._may_have_lost(node_id):
+                        continue
+                    replica = node.broker.partitions.by_id(topic.id, index)
+                    if replica is None or replica.log.failed is not None:
+                        continue
+                    if replica.log.end_offset < facts.visible_end and not partition.is_recovering:
+                        yield (
+                            f"{TRUSTED_LACKS_RECORDS}: {topic.name}-{index} at node {node_id} ends at "
+                            f"{replica.log.end_offset} of {facts.visible_end}"
+                        )
+
+    # The end
+
+    def look_at_healed(self) -> Iterator[str]:
+        """What must be so some time after everything was healed; empty when it is."""
+        image = self.cluster.image
+        if image is None:
+            yield f"{NOT_HEALED}: there is no active controller"
+            return
+        digest = _digest(image)
+        for node_id, node in self.cluster.nodes.items():
+            if not node.is_up:
+                yield f"{NOT_HEALED}: node {node_id} is down"
+            elif not image.is_active(node_id):
+                yield f"{NOT_HEALED}: node {node_id} is fenced"
+            elif _digest(node.broker.image) != digest:
+                yield f"{NOT_HEALED}: node {node_id} does not know what the controller knows"
+        for topic in image.topics.values():
+            for index, partition in enumerate(topic.partitions):
+                if partition.leader not in self.cluster.nodes:
+                    yield f"{NOT_HEALED}: {topic.name}-{index} has no leader: {partition}"
+                elif set(partition.isr) != set(partition.replicas):
+                    yield f"{NOT_HEALED}: {topic.name}-{index} has {partition.isr} of {partition.replicas} in sync"
+                else:
+                    yield from self._look_at_replicas(topic.id, topic.name, index, partition.replicas)
+
+    def _look_at_replicas(self, topic_id: UUID, name: str, index: int, replicas: tuple[int, ...]) -> Iterator[str]:
+        """All replicas have the same bytes."""
+        ends = {}
+        for node_id in replicas:
+            node = self.cluster.nodes[node_id]
+            partition = node.broker.partitions.by_id(topic_id, index) if node.is_up else None
+            ends[node_id] = None if partition is None else (partition.log.end_offset, partition.committed_offset)
+        if len(set(ends.values())) != 1 or None in ends.values():
+            yield f"{NOT_HEALED}: {name}-{index} ends differently: {ends} (end, committed by node)"
+
+
+def _digest(image: Image) -> str:
+    return hashlib.sha256("\n".join(sorted(map(repr, records_of(image)))).encode()).hexdigest()

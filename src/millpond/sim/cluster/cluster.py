@@ -1,0 +1,123 @@
+"""Several whole nodes in one simulated world, each looked after by a supervisor that starts it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from random import Random
+
+from millpond.metadata.image import Image
+from millpond.sim.node import PORT, SimNode
+from millpond.sim.records.history import History
+from millpond.sim.world.world import SimWorld
+
+WATCH_MS = 20
+RESTART_MS_MAX = 1_500
+
+
+class SimCluster:
+    """Nodes with the ids 1 to `count`, on the hosts node1 to nodeN."""
+
+    def __init__(self, sim: SimWorld, count: int, history: History, texts: Mapping[str, str] | None = None) -> None:
+        self.sim = sim
+        self.history = history
+        self.starts_refused = 0
+        names = {node_id: f"node{node_id}" for node_id in range(1, count + 1)}
+        members = ",".join(f"{node_id}@{name}:{PORT}" for node_id, name in names.items())
+        self.nodes = {
+            node_id: SimNode(
+                sim,
+                name,
+                {"node.id": str(node_id), **({"cluster.nodes": members} if count > 1 else {}), **(texts or {})},
+            )
+            for node_id, name in names.items()
+        }
+        self._random = Random(f"supervisor {sim.seed}")
+        self._start_at_ms = dict.fromkeys(self.nodes, 0)
+        self._paused: dict[int, int] = {}
+        """Nodes that stand still, with the life in which they do."""
+
+    # Who is there
+
+    def running(self) -> Iterator[tuple[int, SimNode]]:
+        """Nodes that are up and not paused."""
+        for node_id, node in self.nodes.items():
+            if node.is_up and not self.is_paused(node_id):
+                yield node_id, node
+
+    def is_paused(self, node_id: int) -> bool:
+        return self._paused.get(node_id) == self.nodes[node_id].lives
+
+    @property
+    def controller_id(self) -> int | None:
+        """The active controller; of several that think so, the one with the latest epoch."""
+        active = [
+            (node.broker.controller.leader_epoch, node_id)
+            for node_id, node in self.nodes.items()
+            if node.is_up and node.broker.controller.is_active
+        ]
+        return max(active)[1] if active else None
+
+    @property
+    def image(self) -> Image | None:
+        """What the active controller knows to be committed."""
+        controller_id = self.controller_id
+        return None if controller_id is None else self.nodes[controller_id].broker.image
+
+    # Life
+
+    def watch(self) -> None:
+        """Start what is down and due, every few milliseconds."""
+        for node_id, node in self.nodes.items():
+            if not node.is_up and self.sim.clock.now_ms >= self._start_at_ms[node_id]:
+                self.start(node_id)
+        self.sim.clock.call_later(WATCH_MS, self.watch)
+
+    def start(self, node_id: int) -> bool:
+        node = self.nodes[node_id]
+        if node.is_up:
+            return True
+        started = node.start()
+        self.note(f"node {node_id} starts, life {node.lives}" if started else f"node {node_id} cannot start")
+        if not started:
+            self.starts_refused += 1
+            self.rest(node_id)
+        return started
+
+    def rest(self, node_id: int, at_least_ms: int = 0) -> None:
+        """It is down now, and stays so for a moment."""
+        self._start_at_ms[node_id] = self.sim.clock.now_ms + at_least_ms + self._random.randint(0, RESTART_MS_MAX)
+
+    def start_now(self) -> None:
+        """Whoever is down need not wait any longer."""
+        self._start_at_ms = dict.fromkeys(self.nodes, 0)
+
+    def crash(self, node_id: int, rest_ms: int = 0) -> None:
+        self.note(f"node {node_id} loses its power")
+        self.nodes[node_id].crash()
+        self.rest(node_id, rest_ms)
+
+    def kill(self, node_id: int, rest_ms: int = 0) -> None:
+        self.note(f"node {node_id} is killed")
+        self.nodes[node_id].kill()
+        self.rest(node_id, rest_ms)
+
+    def stop(self, node_id: int, rest_ms: int = 0) -> None:
+        """In order; the supervisor waits that much longer than the end takes."""
+        self.note(f"node {node_id} is asked to stop")
+        self.nodes[node_id].stop()
+        self.rest(node_id, rest_ms)
+
+    def pause(self, node_id: int) -> None:
+        self.note(f"node {node_id} stands still")
+        self._paused[node_id] = self.nodes[node_id].lives
+        self.sim.pause(self.nodes[node_id].name)
+
+    def resume(self, node_id: int) -> None:
+        if self.is_paused(node_id):
+            del self._paused[node_id]
+            if self.nodes[node_id].is_up:
+                self.note(f"node {node_id} goes on")
+                self.sim.resume(self.nodes[node_id].name)
+
+    def note(self, line: str) -> None:
+        self.history.note(self.sim.clock.now_ms, line)

@@ -1,0 +1,127 @@
+"""A reader of a cluster: it follows each partition from leader to leader, and nothing it has seen may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millpond.base.errors import ErrorCode
+from millpond.sim.cluster.client import WRONG_NODE, ClusterClient
+from millpond.sim.records.history import History, TopicIdPartition
+from millpond.sim.records.reader import PartitionView, take_records
+from millpond.sim.script import Ask, Player, Rest, Script
+from millpond.sim.world.clock import VirtualClock
+from millpond.wire import messages as m
+
+RETRY_MS = 100
+WAIT_MS = 300
+MAX_BYTES = 1 << 16
+RETRY_LATER = (*WRONG_NODE, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
+
+
+class ClusterReader:
+    """Reads partitions from their start, each on its own. With `keep` it holds on to all it reads."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        clock: VirtualClock,
+        history: History,
+        *,
+        version: int = 12,
+        keep: bool = False,
+    ) -> None:
+        self.client = client
+        self.name = client.name
+        self.version = version
+        self.views: dict[TopicIdPartition, PartitionView] = {}
+        self.records_read = 0
+        self._keep = keep
+        self._clock = clock
+        self._history = history
+        self._closed = False
+
+    def follow(self, partitions: Iterable[TopicIdPartition]) -> None:
+        for partition in partitions:
+            view = self.views[partition] = PartitionView(partition)
+            if self._keep:
+                view.records, view.batches = {}, []
+            self.client.expect(partition.topic, partition.topic_id)
+            Player(self._clock, self._read(view)).start()
+
+    def close(self) -> None:
+        self._closed = True
+        self.client.disconnect()
+
+    def is_at_end(self) -> bool:
+        return all(view.position >= view.high_watermark >= 0 for view in self.views.values())
+
+    def _read(self, view: PartitionView) -> Script[None]:
+        topic, _, index = view.partition
+        led_by: tuple[int, int] | None = None
+        while not self._closed:
+            leader = self.client.leader_of(topic, index)
+            if leader is None:
+                yield Rest(RETRY_MS)
+                continue
+            node_id, epoch = leader
+            if leader != led_by:
+                # A new leader may learn late what an earlier one had called committed.
+                led_by, view.high_watermark = leader, -1
+            reply = yield Ask(self.client.nodes[node_id], self._request(view, epoch), self.version)
+            if not self._take(view, reply, node_id):
+                yield Rest(RETRY_MS)
+
+    def _request(self, view: PartitionView, epoch: int) -> m.FetchRequest:
+        topic, topic_id, index = view.partition
+        return m.FetchRequest(
+            max_wait_ms=WAIT_MS,
+            min_bytes=1,
+            max_bytes=MAX_BYTES,
+            session_id=0,
+            session_epoch=-1,
+            topics=[
+                m.FetchRequest.FetchTopic(
+                    topic=topic,
+                    topic_id=topic_id,
+                    partitions=[
+                        m.FetchRequest.FetchPartition(
+                            partition=index,
+                            current_leader_epoch=epoch,
+                            fetch_offset=view.position,
+                            partition_max_bytes=MAX_BYTES,
+                        )
+                    ],
+                )
+            ],
+            forgotten_topics_data=[],
+        )
+
+    def _take(self, view: PartitionView, reply: m.FetchResponse | None, node_id: int) -> bool:
+        """False when it is better to wait a moment."""
+        if self._closed:
+            return False
+        topic, _, index = view.partition
+        part = reply.responses[0].partitions[0] if reply is not None and reply.responses else None
+        error = ErrorCode.REQUEST_TIMED_OUT if reply is None else reply.error_code
+        if part is not None:
+            error = part.error_code or error
+        if error or part is None:
+            view.high_watermark = -1
+            self.client.forget_leader(topic, index, node_id)
+            if error not in RETRY_LATER:
+                self._blame(view, f"a fetch from {view.position} on was answered {ErrorCode(error).name}")
+            return False
+        if part.high_watermark < view.high_watermark:
+            self._blame(
+                view, f"the high watermark fell from {view.high_watermark} to {part.high_watermark} at one leader"
+            )
+        view.high_watermark = part.high_watermark
+        self.records_read += take_records(self._history, self.name, view, part, self._clock.now_ms)
+        if part.records and view.position > part.high_watermark:
+            self._blame(
+                view, f"records up to {view.position} were given, the high watermark is {part.high_watermark}"
+            )
+        return True
+
+    def _blame(self, view: PartitionView, sentence: str) -> None:
+        self._history.violations.append(f"{self.name}: {view.partition}: {sentence}")

@@ -1,0 +1,232 @@
+"""One seeded run of a whole cluster: clients work while things go wrong, then all is healed, read back and judged."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from random import Random
+
+from millpond.sim.admin import SimAdmin
+from millpond.sim.cluster.checkers import Inspector
+from millpond.sim.cluster.client import ClusterClient
+from millpond.sim.cluster.cluster import SimCluster
+from millpond.sim.cluster.plan import WORK_MS, Plan, ProducerPlan, TopicPlan, make_plan
+from millpond.sim.cluster.reader import ClusterReader
+from millpond.sim.cluster.trouble import Trouble
+from millpond.sim.records.checkers import TopicRules, check_partition
+from millpond.sim.records.history import Content, History, Promise, TopicIdPartition
+from millpond.sim.records.producer import SimProducer
+from millpond.sim.world.world import SimWorld
+
+LOOK_MS = 50
+FOUND_MS = 30_000
+"""How long a cluster may take to be founded and have its topics."""
+SETTLE_MS = 120_000
+READ_MS = 60_000
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one run came to."""
+
+    seed: int
+    violations: list[str] = field(default_factory=list)
+    faults: dict[str, int] = field(default_factory=dict)
+    records: dict[str, int] = field(default_factory=dict)
+    records_checked: int = 0
+    lives: int = 0
+    events: int = 0
+    looks: int = 0
+    healed_ms: int = -1
+    virtual_ms: int = 0
+    spurious_refusals: int = 0
+    trace_hash: str = ""
+
+
+class Scenario:
+    """A cluster from a seed. `run` plays it to its end."""
+
+    def __init__(self, seed: int, plan: Plan | None = None) -> None:
+        self.seed = seed
+        self.plan = plan or make_plan(seed)
+        self.sim = SimWorld(seed)
+        self.history = History()
+        self.cluster = SimCluster(self.sim, self.plan.nodes, self.history, self.plan.node)
+        for node in self.cluster.nodes.values():
+            node.workers_delay_ms_usual = self.plan.disk_delay_ms
+        self.random = Random(f"cluster scenario {seed}")
+        clients = [*(f"producer{each}" for each in range(len(self.plan.producers)))]
+        clients += [f"reader{each}" for each in range(len(self.plan.readers))]
+        is_synced_first = all(topic.configs.get("flush.ack") == "always" for topic in self.plan.topics)
+        self.trouble = Trouble(self.cluster, clients, is_synced_first=is_synced_first)
+        self.inspector = Inspector(self.cluster, self.trouble.may_have_lost)
+        self.partitions: list[TopicIdPartition] = []
+        self.producers: list[SimProducer] = []
+        self.readers: list[ClusterReader] = []
+        self._left_to_send = 0
+        self._tags = 0
+        self._records_checked = 0
+        self._healed_ms = -1
+
+    def run(self) -> Outcome:
+        self.cluster.watch()
+        self._look()
+        if self._found():
+            self._start_clients()
+            self.trouble.schedule(self.plan.faults)
+            self.sim.run_for(WORK_MS)
+            self.trouble.end()
+            self._settle()
+            self._judge()
+        return self._outcome()
+
+    def _look(self) -> None:
+        self.inspector.look()
+        self.sim.clock.call_later(LOOK_MS, self._look)
+
+    # Working
+
+    def _client(self, name: str) -> ClusterClient:
+        return ClusterClient(self.sim.network, self.cluster.nodes, name, Random(f"{name} {self.seed}"))
+
+    def _found(self) -> bool:
+        """Bring the cluster and its topics into being, before anything goes wrong."""
+        admin = SimAdmin(self._client("admin"), self.sim.clock, self.history)
+        if not self._wait_for(self._is_founded):
+            self._blame("the cluster is not founded")
+            return False
+        for topic in self.plan.topics:
+            created: list[None] = []
+            admin.create(
+                topic.name,
+                topic.partitions,
+                topic.configs,
+                lambda created=created: created.append(None),  # type: ignore[misc]
+                replication_factor=topic.replication_factor,
+            )
+            if not self._wait_for(lambda created=created: bool(created)):
+                self._blame(f"{topic.name} cannot be created")
+                return False
+            self._adopt(topic)
+        return True
+
+    def _wait_for(self, condition: object) -> bool:
+        assert callable(condition)
+        return self.sim.run_until(condition, within_ms=FOUND_MS)
+
+    def _is_founded(self) -> bool:
+        image = self.cluster.image
+        return image is not None and all(map(image.is_active, self.cluster.nodes))
+
+    def _adopt(self, topic: TopicPlan) -> None:
+        (topic_id,) = self.history.topics[topic.name].ids
+        assert topic_id is not None
+        self.partitions += [TopicIdPartition(topic.name, topic_id, index) for index in range(topic.partitions)]
+
+    def _start_clients(self) -> None:
+        clock = self.sim.clock
+        for number, version in enumerate(self.plan.readers):
+            reader = ClusterReader(self._client(f"reader{number}"), clock, self.history, version=version)
+            self.readers.append(reader)
+            reader.follow(self.partitions)
+        for number, plan in enumerate(self.plan.producers):
+            client = self._client(f"producer{number}")
+            for partition in self.partitions:
+                client.expect(partition.topic, partition.topic_id)
+            producer = SimProducer(
+                client,
+                clock,
+                self.history,
+                Random(f"producer {number} {self.seed}"),
+                version=plan.version,
+                in_flight_max=plan.in_flight_max,
+            )
+            self.producers.append(producer)
+            self._left_to_send += plan.batches
+            self._produce(producer, plan, plan.batches, Random(f"work {number} {self.seed}"))
+
+    def _produce(self, producer: SimProducer, plan: ProducerPlan, left: int, random: Random) -> None:
+        if not left:
+            return
+        producer.produce(random.choice(self.partitions), self._contents(producer.name, random), Promise.SURVIVES)
+        self._left_to_send -= 1
+        self.sim.clock.call_later(
+            random.randint(1, 2 * plan.pace_ms), lambda: self._produce(producer, plan, left - 1, random)
+        )
+
+    def _contents(self, producer: str, random: Random) -> list[Content]:
+        contents = []
+        for _ in range(random.choice((1, 1, 3))):
+            self._tags += 1
+            key, value = b"k%d" % random.randrange(10), random.randbytes(random.randint(0, 200))
+            contents.append(Content(f"{producer}:{self._tags}", key, value, self.sim.clock.wall_ms()))
+        return contents
+
+    # The end
+
+    def _settle(self) -> None:
+        """Everybody finishes, and the cluster is whole again."""
+        began_ms = self.sim.clock.now_ms
+        if not self.sim.run_until(self._is_done, within_ms=SETTLE_MS):
+            waiting = [producer.name for producer in self.producers if not producer.is_idle()]
+            self._blame(f"{waiting or 'clients'} still wait {SETTLE_MS} ms after everything was healed")
+        if self.sim.run_until(self._is_healed, within_ms=SETTLE_MS):
+            self._healed_ms = self.sim.clock.now_ms - began_ms
+        else:
+            self.history.violations += self.inspector.look_at_healed()
+        for producer in self.producers:
+            producer.close()
+
+    def _is_done(self) -> bool:
+        return not self._left_to_send and all(each.is_idle() for each in self.producers)
+
+    def _is_healed(self) -> bool:
+        return next(self.inspector.look_at_healed(), None) is None
+
+    def _judge(self) -> None:
+        for reader in self.readers:
+            if not self.sim.run_until(reader.is_at_end, within_ms=READ_MS):
+                self._blame(f"{reader.name} does not get to the end")
+            reader.close()
+        auditor = ClusterReader(self._client("auditor"), self.sim.clock, self.history, version=16, keep=True)
+        auditor.follow(self.partitions)
+        self.sim.run_until(auditor.is_at_end, within_ms=READ_MS)
+        auditor.close()
+        for view in auditor.views.values():
+            self.history.violations += check_partition(self.history, view, TopicRules(), self.sim.clock.now_ms)
+        self._records_checked = auditor.records_read
+        self.inspector.look()
+
+    def _blame(self, sentence: str) -> None:
+        self.history.violations.append(sentence)
+
+    # What it came to
+
+    def story(self) -> list[str]:
+        """What happened, in order: faults, lives, what clients heard, what nodes said."""
+        lines = [(int(line.split(" ", 1)[0]), line) for line in self.history.lines]
+        for node in self.cluster.nodes.values():
+            lines += [(int(line.split(" ", 1)[0]), line) for line in node.journal_lines]
+        return [line for _, line in sorted(lines, key=lambda entry: entry[0])]
+
+    def _outcome(self) -> Outcome:
+        evidence = [*self.story(), str(self.sim.clock.events_run), *self.history.violations]
+        return Outcome(
+            seed=self.seed,
+            violations=self.history.violations,
+            faults=self.trouble.counts,
+            records=self.history.counts(),
+            records_checked=self._records_checked,
+            lives=sum(node.lives for node in self.cluster.nodes.values()),
+            events=self.sim.clock.events_run,
+            looks=self.inspector.looks,
+            healed_ms=self._healed_ms,
+            virtual_ms=self.sim.clock.now_ms,
+            spurious_refusals=sum(producer.spurious_refusals for producer in self.producers),
+            trace_hash=hashlib.sha256("\n".join(evidence).encode()).hexdigest(),
+        )
+
+
+def run_seed(seed: int) -> Outcome:
+    """One run; an error of a node itself (an assertion, an unexpected exception) goes through to the caller."""
+    return Scenario(seed).run()

@@ -1,0 +1,383 @@
+"""What goes wrong in a run of a cluster, one small function per kind of fault.
+
+Records that only page caches have survive as many lost machines as the topic's settings allow for: power cuts and
+wiped disks wait until everybody is in sync again, unless every topic has its replicas synced first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import Random
+
+from millpond.sim.cluster.cluster import SimCluster
+from millpond.sim.cluster.plan import FaultPlan
+from millpond.sim.world.world import SimWorld
+
+FLAP_MS = 150
+STUCK_SHARE = 0.3
+FULL_DISK_ROOM_BYTES_MAX = 20_000
+RATES = (0.9, 1.0, 1.1)
+JUMPS_MS = (-7_200_000, -1_000, 1_000, 60_000)
+
+Way = tuple[str, str]
+
+
+class Trouble:
+    """Makes the planned faults happen to the nodes of a cluster."""
+
+    def __init__(self, cluster: SimCluster, clients: Iterable[str], *, is_synced_first: bool) -> None:
+        self.cluster = cluster
+        self.counts: dict[str, int] = {}
+        self._sim: SimWorld = cluster.sim
+        self._clients = tuple(clients)
+        self._is_synced_first = is_synced_first
+        self._lost: dict[int, int] = {}
+        """Nodes that may have lost records, with the broker epoch of the life that did."""
+        self._over = False
+
+    def schedule(self, faults: Iterable[FaultPlan]) -> None:
+        for fault in faults:
+            self._sim.clock.call_later(fault.at_ms, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+
+    def end(self) -> None:
+        """No more faults, and the world is whole again."""
+        self._over = True
+        self.cluster.note("--- all is healed")
+        self._sim.network.heal()
+        for node_id, node in self.cluster.nodes.items():
+            self.cluster.resume(node_id)
+            node.disk.heal()
+            if node.is_up:
+                node.workers.stuck_share = 0.0
+                node.workers_delay_ms = None
+        self.cluster.start_now()
+
+    def may_have_lost(self, node_id: int) -> bool:
+        """Whether it lost records and has not come back as one that says so."""
+        lost_epoch = self._lost.get(node_id)
+        image = self.cluster.image
+        if lost_epoch is None:
+            return False
+        if image is None:
+            return True
+        broker = image.brokers.get(node_id)
+        return broker is None or broker.epoch <= lost_epoch
+
+    # Choosing
+
+    def _strike(self, fault: FaultPlan) -> None:
+        if self._over:
+            return
+        random = Random(fault.dice)
+        self.cluster.note(f"--- {fault.kind} for {fault.lasts_ms} ms")
+        strike: Callable[[FaultPlan, Random], bool] = {
+            "power cut": self._power_cut,
+            "kill": self._kill,
+            "kill of a leader": self._kill_of_a_leader,
+            "kill of the controller": self._kill_of_the_controller,
+            "all killed": self._all_killed,
+            "blackout": self._blackout,
+            "stop": self._stop,
+            "pause": self._pause,
+            "pause of a leader": self._pause_of_a_leader,
+            "pause of the controller": self._pause_of_the_controller,
+            "isolation": self._isolation,
+            "isolation of a leader": self._isolation_of_a_leader,
+            "one way cut": self._one_way_cut,
+            "split": self._split,
+            "flapping": self._flapping,
+            "slow ways": self._slow_ways,
+            "lossy ways": self._lossy_ways,
+            "resets": self._resets,
+            "slow disk": self._slow_disk,
+            "stuck disk": self._stuck_disk,
+            "full disk": self._full_disk,
+            "clock rate": self._clock_rate,
+            "clock jump": self._clock_jump,
+            "wiped disk": self._wiped_disk,
+        }[fault.kind]
+        if strike(fault, random):
+            self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
+        else:
+            self.cluster.note("    not now")
+
+    def _later(self, fault: FaultPlan, undo: Callable[[], None]) -> None:
+        self._sim.clock.call_later(fault.lasts_ms, undo)
+
+    def _any(self, random: Random) -> int | None:
+        nodes = [node_id for node_id, _ in self.cluster.running()]
+        # Always one throw, whoever is there: what follows then depends on the fault alone.
+        luck = random.random()
+        return nodes[int(luck * len(nodes))] if nodes else None
+
+    def _leader(self, random: Random) -> int | None:
+        image = self.cluster.image
+        luck = random.random()
+        if image is None:
+            return None
+        leaders = [
+            partition.leader
+            for topic in image.topics.values()
+            for partition in topic.partitions
+            if partition.leader in self.cluster.nodes
+        ]
+        leader = leaders[int(luck * len(leaders))] if leaders else None
+        return leader if leader is not None and leader in dict(self.cluster.running()) else None
+
+    def _controller(self, _: Random) -> int | None:
+        controller_id = self.cluster.controller_id
+        return controller_id if controller_id in dict(self.cluster.running()) else None
+
+    def _name(self, node_id: int) -> str:
+        return self.cluster.nodes[node_id].name
+
+    # Ends of lives
+
+    def _power_cut(self, fault: FaultPlan, random: Random) -> bool:
+        node_id = self._any(random)
+        if node_id is None or not self._may_lose_power():
+            return False
+        self._cut_power(node_id, fault.lasts_ms)
+        return True
+
+    def _cut_power(self, node_id: int, rest_ms: int) -> None:
+        image = self.cluster.image
+        broker = image.brokers.get(node_id) if image is not None else None
+        self._lost[node_id] = max(broker.epoch if broker is not None else -1, self._lost.get(node_id, -1))
+        self.cluster.crash(node_id, rest_ms)
+
+    def _may_lose_power(self) -> bool:
+        return self._is_synced_first or self._is_whole()
+
+    def _is_whole(self) -> bool:
+        """Whether every node is up, nobody is about to tell of a loss, and every replica is in sync."""
+        image = self.cluster.image
+        if image is None or len(dict(self.cluster.running())) < len(self.cluster.nodes):
+            return False
+        return all(
+            image.is_active(node_id) and not self.may_have_lost(node_id) for node_id in self.cluster.nodes
+        ) and (
+            all(
+                set(partition.isr) == set(partition.replicas)
+                for topic in image.topics.values()
+                for partition in topic.partitions
+            )
+        )
+
+    def _blackout(self, fault: FaultPlan, random: Random) -> bool:
+        """Everything at once loses its power; only synced records are owed then."""
+        if not self._is_synced_first:
+            return False
+        for node_id, node in self.cluster.nodes.items():
+            if node.is_up:
+                self._cut_power(node_id, random.choice((0, fault.lasts_ms)))
+        return True
+
+    def _wiped_disk(self, fault: FaultPlan, random: Random) -> bool:
+        """A machine comes back with an empty disk. The others must be able to spare it."""
+        node_id = self._any(random)
+        if node_id is None or not self._is_whole() or len(self.cluster.nodes) == 1:
+            return False
+        self._cut_power(node_id, fault.lasts_ms)
+        self.cluster.note(f"node {node_id} gets an empty disk")
+        self._sim.wipe(self._name(node_id))
+        return True
+
+    def _kill(self, fault: FaultPlan, random: Random) -> bool:
+        return self._kill_node(self._any(random), fault)
+
+    def _kill_of_a_leader(self, fault: FaultPlan, random: Random) -> bool:
+        return self._kill_node(self._leader(random), fault)
+
+    def _kill_of_the_controller(self, fault: FaultPlan, random: Random) -> bool:
+        return self._kill_node(self._controller(random), fault)
+
+    def _kill_node(self, node_id: int | None, fault: FaultPlan) -> bool:
+        if node_id is None:
+            return False
+        self.cluster.kill(node_id, fault.lasts_ms if fault.dice % 2 else 0)
+        return True
+
+    def _all_killed(self, fault: FaultPlan, random: Random) -> bool:
+        for node_id, node in self.cluster.nodes.items():
+            if node.is_up:
+                self.cluster.kill(node_id, random.choice((0, 0, fault.lasts_ms)))
+        return True
+
+    def _stop(self, fault: FaultPlan, random: Random) -> bool:
+        node_id = self._any(random)
+        if node_id is None or self.cluster.nodes[node_id].is_stopping:
+            return False
+        self.cluster.stop(node_id, fault.lasts_ms if fault.dice % 2 else 0)
+        return True
+
+    # Standing still
+
+    def _pause(self, fault: FaultPlan, random: Random) -> bool:
+        return self._pause_node(self._any(random), fault)
+
+    def _pause_of_a_leader(self, fault: FaultPlan, random: Random) -> bool:
+        return self._pause_node(self._leader(random), fault)
+
+    def _pause_of_the_controller(self, fault: FaultPlan, random: Random) -> bool:
+        return self._pause_node(self._controller(random), fault)
+
+    def _pause_node(self, node_id: int | None, fault: FaultPlan) -> bool:
+        if node_id is None:
+            return False
+        self.cluster.pause(node_id)
+        self._later(fault, lambda: self.cluster.resume(node_id))
+        return True
+
+    # The network
+
+    @property
+    def _hosts(self) -> list[str]:
+        return [node.name for node in self.cluster.nodes.values()]
+
+    def _cut(self, fault: FaultPlan, ways: Iterable[Way]) -> None:
+        cut = list(ways)
+        for way in cut:
+            self._sim.network.blackhole(*way)
+        self._later(fault, lambda: self._mend(cut))
+
+    def _mend(self, ways: Iterable[Way]) -> None:
+        for way in ways:
+            self._sim.network.mend(*way)
+
+    def _around(self, node_id: int, *, with_clients: bool) -> list[Way]:
+        name = self._name(node_id)
+        others = [each for each in (*self._hosts, *(self._clients if with_clients else ())) if each != name]
+        return [way for other in others for way in ((name, other), (other, name))]
+
+    def _isolation(self, fault: FaultPlan, random: Random) -> bool:
+        return self._isolate(self._any(random), fault, random)
+
+    def _isolation_of_a_leader(self, fault: FaultPlan, random: Random) -> bool:
+        return self._isolate(self._leader(random), fault, random)
+
+    def _isolate(self, node_id: int | None, fault: FaultPlan, random: Random) -> bool:
+        if node_id is None:
+            return False
+        with_clients = random.random() < 0.3
+        self.cluster.note(f"node {node_id} is cut off" + (", from clients too" if with_clients else ""))
+        self._cut(fault, self._around(node_id, with_clients=with_clients))
+        return True
+
+    def _one_way_cut(self, fault: FaultPlan, random: Random) -> bool:
+        """From one node to some others, or from some others to it."""
+        one, *others = random.sample(self._hosts, len(self._hosts))
+        if not others:
+            return False
+        others = others[: random.randint(1, len(others))]
+        outwards = random.random() < 0.5
+        self.cluster.note(
+            f"nothing goes from {one} to {others}" if outwards else f"nothing goes from {others} to {one}"
+        )
+        self._cut(fault, [(one, other) if outwards else (other, one) for other in others])
+        return True
+
+    def _split(self, fault: FaultPlan, random: Random) -> bool:
+        side = random.sample(self._hosts, random.randint(0, len(self._hosts)))
+        others = [each for each in self._hosts if each not in side]
+        self.cluster.note(f"{side} and {others} are cut from each other")
+        self._cut(fault, [way for one in side for other in others for way in ((one, other), (other, one))])
+        return True
+
+    def _flapping(self, fault: FaultPlan, random: Random) -> bool:
+        """A node is cut off and back, again and again."""
+        node_id = self._any(random)
+        if node_id is None:
+            return False
+        ways = self._around(node_id, with_clients=False)
+        until_ms = self._sim.clock.now_ms + fault.lasts_ms
+
+        def flap(is_open: bool) -> None:
+            if is_open or self._over or self._sim.clock.now_ms >= until_ms:
+                self._mend(ways)
+            else:
+                for way in ways:
+                    self._sim.network.blackhole(*way)
+            if not self._over and self._sim.clock.now_ms < until_ms:
+                self._sim.clock.call_later(random.randint(1, 2 * FLAP_MS), lambda: flap(not is_open))
+
+        flap(False)
+        return True
+
+    def _slow_ways(self, fault: FaultPlan, random: Random) -> bool:
+        return self._worsen(fault, random, latency_ms=(0, random.choice((30, 150, 700))), loss_share=0.0)
+
+    def _lossy_ways(self, fault: FaultPlan, random: Random) -> bool:
+        return self._worsen(fault, random, latency_ms=(0, 10), loss_share=random.choice((0.02, 0.1, 0.3)))
+
+    def _worsen(self, fault: FaultPlan, random: Random, latency_ms: tuple[int, int], loss_share: float) -> bool:
+        """Some ways between nodes, or to clients, get slow."""
+        hosts = [*self._hosts, *self._clients]
+        ways = [(one, other) for one in hosts for other in hosts if one != other and random.random() < 0.3]
+        for way in ways:
+            self._sim.network.set_path(*way, latency_ms=latency_ms, loss_share=loss_share)
+        self._later(fault, lambda: self._mend(ways))
+        return True
+
+    def _resets(self, fault: FaultPlan, random: Random) -> bool:
+        node_id = self._any(random)
+        if node_id is None:
+            return False
+        for link in self._sim.network.links(self._name(node_id)):
+            if random.random() < 0.7:
+                self._sim.network.reset(link)
+        return True
+
+    # Disks and clocks
+
+    def _slow_disk(self, fault: FaultPlan, random: Random) -> bool:
+        node_id = self._any(random)
+        if node_id is None:
+            return False
+        node, life = self.cluster.nodes[node_id], self.cluster.nodes[node_id].lives
+        node.workers_delay_ms = random.choice((100, 800, 3_000))
+
+        def be_quick() -> None:
+            if node.lives == life:
+                node.workers_delay_ms = None
+
+        self._later(fault, be_quick)
+        return True
+
+    def _stuck_disk(self, fault: FaultPlan, random: Random) -> bool:
+        node_id = self._any(random)
+        if node_id is None:
+            return False
+        workers = self.cluster.nodes[node_id].workers
+        workers.stuck_share, workers.stuck_ms = STUCK_SHARE, random.choice((300, 1_500, 4_000))
+
+        def be_free() -> None:
+            workers.stuck_share = 0.0
+
+        self._later(fault, be_free)
+        return True
+
+    def _full_disk(self, fault: FaultPlan, random: Random) -> bool:
+        node_id = self._any(random)
+        if node_id is None:
+            return False
+        disk = self.cluster.nodes[node_id].disk
+        disk.fill(random.randrange(FULL_DISK_ROOM_BYTES_MAX))
+        self._later(fault, disk.make_room)
+        return True
+
+    def _clock_rate(self, fault: FaultPlan, random: Random) -> bool:
+        """A machine whose clock runs fast or slow from its next start on."""
+        node_id = self._any(random)
+        if node_id is None:
+            return False
+        self.cluster.kill(node_id)
+        self._sim.set_rate(self._name(node_id), random.choice(RATES))
+        return True
+
+    def _clock_jump(self, fault: FaultPlan, random: Random) -> bool:
+        node_id = self._any(random)
+        if node_id is None:
+            return False
+        self._sim.jump_wall(self._name(node_id), random.choice(JUMPS_MS))
+        return True

@@ -1,0 +1,40 @@
+"""Runs of whole clusters by seed: nothing that must never happen happens, and the same seed is the same run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from millpond.sim.cluster import checkers
+from millpond.sim.cluster.plan import make_plan
+from millpond.sim.cluster.scenario import Scenario
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_cluster_of_one_keeps_every_promise(seed: int) -> None:
+    scenario = Scenario(seed, make_plan(seed, nodes=1))
+    outcome = scenario.run()
+    assert not outcome.violations, "\n".join([*scenario.story(), *outcome.violations])
+    assert outcome.records["acknowledged"] > 20, "there must be something to lose"
+    assert outcome.records_checked >= outcome.records["acknowledged"]
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    one, other = Scenario(4, make_plan(4, nodes=1)).run(), Scenario(4, make_plan(4, nodes=1)).run()
+    assert one == other
+    assert one.trace_hash != Scenario(5, make_plan(5, nodes=1)).run().trace_hash
+
+
+def test_records_that_vanish_from_a_leader_are_noticed() -> None:
+    scenario = Scenario(1, replace(make_plan(1, nodes=1), faults=()))
+
+    def lose_some() -> None:
+        partition = max(scenario.cluster.nodes[1].broker.partitions, key=lambda each: each.log.end_offset)
+        truncation = partition.log.begin_truncation(partition.log.end_offset // 2)
+        truncation.run()
+        partition.log.finish_truncation(truncation)
+
+    scenario.sim.clock.call_later(5_000, lose_some)
+    found = scenario.run().violations
+    assert any(each.startswith((checkers.HIGH_WATERMARK_FELL, checkers.TRUSTED_LACKS_RECORDS)) for each in found)
