@@ -66,10 +66,6 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPIC_CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20), "compression.type": "producer"}
 
-INTERNAL_REPLICAS_MAX = 3
-MIN_IN_SYNC_OF_COORDINATORS = 2
-"""Where there are more replicas than that: what a coordinator has answered must survive the loss of one."""
-
 ALLOCATE_MS = 10_000
 
 DRAIN_MS = 500
@@ -358,8 +354,8 @@ class Broker:
         is_groups = coordination.topic == OFFSETS_TOPIC
         count = self.settings[node.OFFSETS_TOPIC_PARTITIONS if is_groups else node.TRANSACTION_TOPIC_PARTITIONS]
         configs = dict(INTERNAL_TOPIC_CONFIG)
-        if self._internal_replicas() > MIN_IN_SYNC_OF_COORDINATORS:
-            configs["min.insync.replicas"] = str(MIN_IN_SYNC_OF_COORDINATORS)
+        if (in_sync := node.internal_in_sync_min(self._static)) > 1:
+            configs["min.insync.replicas"] = str(in_sync)
         opened: Later[None] = Later()
 
         def tried(_: None) -> None:
@@ -372,14 +368,10 @@ class Broker:
 
     def create_topic(self, name: str, count: int, configs: Mapping[str, str]) -> Later[None]:
         """Bring a topic of the broker's own into being; ends when it has been tried."""
-        wanted = NewTopic(name, count, self._internal_replicas(), configs=tuple(configs.items()))
+        wanted = NewTopic(name, count, node.internal_replicas(self._static), configs=tuple(configs.items()))
         tried = self.try_create([wanted], by_broker=True)
         # Somebody else may have been first with it and its partitions not be there yet.
         return tried.chain(lambda _: self._keeper.followed())
-
-    def _internal_replicas(self) -> int:
-        """How many replicas the brokers' own topics have: by the nodes that should be, not by those that are."""
-        return min(INTERNAL_REPLICAS_MAX, max(1, len(node.cluster_nodes(self._static))))
 
     def _read_broker_settings(self) -> None:
         own = self.image.config_of(Resource(ResourceType.BROKER, str(self.node_id)))

@@ -9,9 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from millpond.base.settings import AnySetting, Registry, Setting
+from millpond.base.settings import AnySetting, Registry, Setting, Value
 from millpond.config.effective import Effective, Layer, NodeLayers, Source
-from millpond.config.node import ADVERTISED_LISTENER, COARSE, DATA_FOLDER, LISTEN, NODE, NODE_ID
+from millpond.config.node import (
+    ADVERTISED_LISTENER,
+    CLUSTER_NODES,
+    COARSE,
+    DATA_FOLDER,
+    LISTEN,
+    NODE,
+    NODE_ID,
+    internal_in_sync_min,
+    internal_replicas,
+)
 
 OTHERWISE: Final[dict[str, AnySetting]] = {
     "broker.id": NODE_ID,
@@ -25,7 +35,10 @@ LISTENERS: Final = {"listeners": LISTEN, "advertised.listeners": ADVERTISED_LIST
 """The same, with a protocol in front of the address."""
 
 _ONE_LOOP = "Without effect: a node is one process that serves everybody from one loop."
-_ONE_REPLICA = "Without effect: every partition has one replica."
+_ALL_VOTE = "Without effect: every node votes, and `cluster.nodes` names them all."
+_OWN_TOPICS = (
+    "Without effect: the brokers' own topics have a replica on each of up to three nodes, two of them in sync."
+)
 _NO_SECURITY = "Without effect: there is no TLS, no SASL and no authorizer yet."
 _WORKERS = "Without effect: a few worker threads do what waits for the disk."
 _SYSTEM = "Without effect: the system chooses."
@@ -35,8 +48,8 @@ WITHOUT_EFFECT: Final = Registry(
     (
         Setting("process.roles", ("broker", "controller"), "Without effect: every node is both."),
         Setting("controller.listener.names", "", "Without effect: the controller has no listener of its own."),
-        Setting("controller.quorum.voters", "", _ONE_REPLICA),
-        Setting("controller.quorum.bootstrap.servers", "", _ONE_REPLICA),
+        Setting("controller.quorum.voters", "", _ALL_VOTE),
+        Setting("controller.quorum.bootstrap.servers", "", _ALL_VOTE),
         Setting("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT", _NO_SECURITY),
         Setting("inter.broker.listener.name", "PLAINTEXT", _NO_SECURITY),
         Setting("security.inter.broker.protocol", "PLAINTEXT", _NO_SECURITY),
@@ -48,11 +61,11 @@ WITHOUT_EFFECT: Final = Registry(
         Setting("num.recovery.threads.per.data.dir", 1, _WORKERS, bits=32),
         Setting("background.threads", 1, _WORKERS, bits=32),
         Setting("log.cleaner.threads", 1, _WORKERS, bits=32),
-        Setting("num.replica.fetchers", 0, _ONE_REPLICA, bits=32),
-        Setting("offsets.topic.replication.factor", 1, _ONE_REPLICA, bits=32),
-        Setting("transaction.state.log.replication.factor", 1, _ONE_REPLICA, bits=32),
-        Setting("transaction.state.log.min.isr", 1, _ONE_REPLICA, bits=32),
-        Setting("controlled.shutdown.enable", True, _ONE_REPLICA),
+        Setting("num.replica.fetchers", 1, "Without effect: one for each node that leads.", bits=32),
+        Setting("offsets.topic.replication.factor", 1, _OWN_TOPICS, bits=32),
+        Setting("transaction.state.log.replication.factor", 1, _OWN_TOPICS, bits=32),
+        Setting("transaction.state.log.min.isr", 1, _OWN_TOPICS, bits=32),
+        Setting("controlled.shutdown.enable", True, "Without effect: a node always hands over what it leads."),
         Setting("socket.receive.buffer.bytes", -1, _SYSTEM, bits=32),
         Setting("socket.send.buffer.bytes", -1, _SYSTEM, bits=32),
         Setting("group.coordinator.rebalance.protocols", ("classic", "consumer"), "Without effect: both are served."),
@@ -79,9 +92,21 @@ def kafka_settings(layers: NodeLayers, listens_on: str, is_advertised_as: str) -
         count = layers.effective(own).value
         assert isinstance(count, int), meant
         yield _shown(layers, name, own, str(count // unit_ms if count > 0 else count))
+    values = _by_nodes(layers)
     for setting in WITHOUT_EFFECT:
-        text = setting.show(setting.default)
-        yield Effective(setting, (Layer(setting.name, text, setting.default, Source.DEFAULT),))
+        value = values.get(setting.name, setting.default)
+        yield Effective(setting, (Layer(setting.name, setting.show(value), value, Source.DEFAULT),))
+
+
+def _by_nodes(layers: NodeLayers) -> dict[str, Value]:
+    """What depends on how many nodes the cluster has."""
+    replicas = internal_replicas(layers.static)
+    return {
+        "controller.quorum.voters": CLUSTER_NODES.show(layers.static[CLUSTER_NODES]),
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": internal_in_sync_min(layers.static),
+    }
 
 
 def unknown_settings(layers: NodeLayers) -> Iterator[Effective]:

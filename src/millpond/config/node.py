@@ -520,3 +520,13 @@ def cluster_nodes(settings: Settings) -> tuple[ClusterNode, ...]:
             "give this node the number of one of them, or add it there on every node"
         )
     return tuple(nodes)
+
+
+def internal_replicas(settings: Settings) -> int:
+    """How many replicas the brokers' own topics have: by the nodes that should be, not by those that are."""
+    return min(REPLICAS_USUAL, max(1, len(cluster_nodes(settings))))
+
+
+def internal_in_sync_min(settings: Settings) -> int:
+    """How many of them must have it: what a coordinator has answered must survive the loss of one."""
+    return 2 if internal_replicas(settings) >= REPLICAS_USUAL else 1
