@@ -24,7 +24,7 @@ FOR_TESTS = ("millpond/sim/", "millpond/testing/")
 CLICK = "click, for a group of commands"
 PROTOCOL = "asyncio, for a protocol"
 REPLICATION = "replication on real nodes, which comes next; the log promises it already"
-PEERS = "nodes that ask each other; comes with the next step"
+PEERS = "snapshots of the metadata; come with the next step"
 PYTEST = "pytest, for a plugin"
 SPARK = "Spark, for a data source"
 STATE = "Spark, for a stateful processor"
@@ -38,9 +38,9 @@ CALLED_BY_OTHERS = {
     "connection_made": PROTOCOL,
     "data_received": PROTOCOL,
     "eof_received": PROTOCOL,
-    "Peers": PEERS,
     "finish_truncation": REPLICATION,
-    "node_addresses": PEERS,
+    "read_whole": PEERS,
+    "encode_snapshot": PEERS,
     "format_commands": CLICK,
     "getDefaultReadLimit": SPARK,
     "get_command": CLICK,

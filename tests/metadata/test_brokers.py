@@ -1,6 +1,8 @@
 from uuid import UUID
 
-from millpond.metadata.brokers import FEATURES, decide_begin_leader_epochs, decide_found, decide_register_broker
+from millpond.config.effective import NodeLayers
+from millpond.config.node import node_settings
+from millpond.metadata.brokers import FEATURES, Registration, decide_found, decide_register
 from millpond.metadata.image import Image
 from millpond.metadata.records import (
     BrokerEndpoint,
@@ -14,6 +16,7 @@ from millpond.metadata.records import (
 )
 
 A = UUID(int=1)
+LAYERS = NodeLayers(node_settings({}))
 END_POINTS = (BrokerEndpoint("PLAINTEXT", "localhost", 9092),)
 
 
@@ -39,23 +42,18 @@ def test_an_older_cluster_is_raised_to_our_features_and_a_newer_one_is_not_lower
     assert decide_found(image, "pond").records == ()
 
 
-def test_each_life_of_a_broker_has_a_higher_epoch(apply) -> None:
-    image = Image()
-    first = decide_register_broker(image, 1, UUID(int=5), END_POINTS, "cellar")
-    assert first.reply == 0
-    assert apply(image, first) == (RegisterBrokerRecord(1, UUID(int=5), 0, END_POINTS, "cellar", fenced=False),)
-    second = decide_register_broker(image, 1, UUID(int=6), END_POINTS, None)
-    assert second.reply == 1
-    assert second.records == (RegisterBrokerRecord(1, UUID(int=6), 1, END_POINTS, None, fenced=False),)
-
-
-def test_new_epochs_begin_only_where_the_broker_leads(apply) -> None:
+def test_a_broker_alone_begins_new_epochs_only_where_it_leads_and_may_have_lost_something(apply) -> None:
     image = Image()
     image.replay(TopicRecord("a", A))
-    image.replay(PartitionRecord(0, A, (1, 2), (1, 2), leader=1))
-    image.replay(PartitionRecord(1, A, (1, 2), (1, 2), leader=2))
-    begun = decide_begin_leader_epochs(image, 1, 7)
-    assert begun.reply == 1
-    assert apply(image, begun) == (LeadAnewRecord(1, 7),)
-    assert [partition.leader_epoch for partition in image.topics["a"].partitions] == [1, 0]
-    assert decide_begin_leader_epochs(image, 3, 7).records == (), "it leads nothing"
+    first = decide_register(image, LAYERS, Registration(1, UUID(int=5), END_POINTS, "cellar"), 7, is_alone=True)
+    assert first.reply.broker_epoch == 7
+    assert apply(image, first) == (RegisterBrokerRecord(1, UUID(int=5), 7, END_POINTS, "cellar", fenced=False),)
+    image.replay(PartitionRecord(0, A, (1,), (1,), leader=1))
+    clean = decide_register(
+        image, LAYERS, Registration(1, UUID(int=6), END_POINTS, previous_epoch=7), 9, is_alone=True
+    )
+    assert apply(image, clean) == (RegisterBrokerRecord(1, UUID(int=6), 9, END_POINTS, None, fenced=False),)
+    crashed = decide_register(image, LAYERS, Registration(1, UUID(int=7), END_POINTS), 12, is_alone=True)
+    assert crashed.reply.broker_epoch == 13
+    assert apply(image, crashed)[0] == LeadAnewRecord(1, 13)
+    assert [partition.leader_epoch for partition in image.topics["a"].partitions] == [1]

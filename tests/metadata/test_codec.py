@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from millpond.base.errors import MalformedMessage
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
-from millpond.metadata.brokers import decide_begin_leader_epochs, decide_found, decide_register_broker
+from millpond.metadata.brokers import Registration, decide_found, decide_register
 from millpond.metadata.codec import decode_record, encode_record
 from millpond.metadata.configs import (
     ConfigChange,
@@ -190,10 +190,11 @@ def decide(image: Image, kind: str, argument, entropy: CountingEntropy):
             return decide_alter(image, LAYERS, [argument])
         case "ids":
             return decide_allocate_producer_ids(image, argument, 0)
-        case "restart":
-            return decide_register_broker(image, argument, entropy.uuid(), END_POINTS, None)
         case _:
-            return decide_begin_leader_epochs(image, argument, 0)
+            known = image.brokers.get(argument)
+            previous_epoch = known.epoch if known and kind == "restart" else -1
+            wanted = Registration(argument, entropy.uuid(), END_POINTS, previous_epoch=previous_epoch)
+            return decide_register(image, LAYERS, wanted, known.epoch + 5 if known else 0, is_alone=True)
 
 
 @settings(max_examples=150)
@@ -209,7 +210,7 @@ def test_a_history_read_from_its_bytes_gives_the_same_image(history) -> None:
             image.replay(record)
 
     commit(decide_found(image, "pond"))
-    commit(decide_register_broker(image, 1, entropy.uuid(), END_POINTS, None))
+    commit(decide(image, "restart", 1, entropy))
     for kind, argument in history:
         commit(decide(image, kind, argument, entropy))
 

@@ -100,7 +100,7 @@ class Broker:
         )
         self.dispatcher = Dispatcher(self, world.clock)
         self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings)
-        self.controller = Controller(world, self.store, settings)
+        self.controller = Controller(world, self.store, settings, self.checkpoints)
         self.to_controller = ToController(world.clock, self.controller, self.dispatcher.ask, self._new_peers().ask)
         self.sessions = Sessions(
             clock=world.clock,
@@ -221,7 +221,7 @@ class Broker:
         self._keeper.open_all()
         self._open_coordinations()
         self.controller.on_change(self._on_records)
-        self.sessions.on_role(self.controller.is_active)
+        self.controller.on_role(self.sessions.on_role)
         self.housekeeping.start()
         self.isr_keeper.start()
 

@@ -1,145 +1,261 @@
-"""Where metadata meets the log: what is decided is written, forced to disk, replayed, and only then answered.
+"""Where metadata meets the quorum: what is decided is written to the metadata log, committed by a majority of the
+voters, applied, and only then answered. A node that is alone is a majority of one.
 
-There are two images. `image` holds what is committed, and is what everybody reads. `_ahead` also holds what is
-written but not yet forced to disk, and is what the next decision is made on, so that decisions need not wait for each
-other: one sync commits all that was written before it began.
+`image` holds what is committed and applied here, on every node, and is what everybody reads. On the active controller
+`_ahead` also holds what is written but not yet committed, and is what the next decision is made on, so that decisions
+need not wait for each other: one commit takes along all that was written before it.
 """
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
-from millpond.base.ids import LeaderEpoch, NodeId, TopicPartition
+from millpond.base.ids import LeaderEpoch, NodeId
 from millpond.base.later import Later, done, end_all, failed, gather
 from millpond.base.ports import Entropy, World
 from millpond.base.settings import Settings
-from millpond.config.node import BROKER_RACK, CLUSTER_ID, NODE_ID
-from millpond.log.durability import SyncTicket
+from millpond.broker.checkpoint_writer import CheckpointWriter
+from millpond.broker.identity import CannotStart, Identity, read_identity, write_identity
+from millpond.broker.peers import Peers, node_addresses
+from millpond.broker.quorum_host import QuorumHost, StartWorkers
+from millpond.broker.quorum_log import MetadataLog
+from millpond.broker.quorum_snapshots import SnapshotFiles
+from millpond.broker.quorum_state import STATE_FILE, DamagedState, read_election
+from millpond.broker.quorum_wire import METADATA_PARTITION, METADATA_TOPIC_ID
+from millpond.config.effective import NodeLayers
+from millpond.config.node import (
+    BROKER_RACK,
+    CLUSTER_ID,
+    CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
+    CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
+    NODE_ID,
+    cluster_nodes,
+)
 from millpond.log.limits import FOREVER, LogLimits
 from millpond.log.partition_log import PartitionLog
 from millpond.log.store import LogStore
-from millpond.metadata.brokers import decide_begin_leader_epochs, decide_found, decide_register_broker
+from millpond.metadata.brokers import Registered, Registration, decide_found, decide_register
 from millpond.metadata.codec import decode_record, encode_record
 from millpond.metadata.decision import Decision
-from millpond.metadata.image import Image
+from millpond.metadata.image import NO_DIRECTORY, Image
 from millpond.metadata.records import BrokerEndpoint, Record
-from millpond.metadata.topics import METADATA_TOPIC
+from millpond.quorum.messages import NO_LEADER, ReplicaKey
+from millpond.quorum.ports import Election
+from millpond.quorum.replica import Timing
 from millpond.wire import records as wire_records
 from millpond.wire.batch import CONTROL, walk
 
 R = TypeVar("R")
 
-METADATA_PARTITION: Final = TopicPartition(METADATA_TOPIC, 0)
-METADATA_TOPIC_ID: Final = UUID(int=1)
 METADATA_LIMITS: Final = LogLimits(cleanup_delete=False, segment_ms=FOREVER, retention_ms=-1)
-"""The metadata log is kept whole: it is all that there is of the metadata."""
+"""Nothing of the metadata log expires: it goes when a snapshot has taken its place."""
 
 READ_BYTES: Final = 1 << 20
-SYNC_RETRY_MS: Final = 100
+
+TURN_MS: Final = 5
+"""How long committed records are applied in one turn of the loop; at least one batch is."""
 
 OnChange = Callable[[Sequence[Record]], Later[None]]
-
-
-class CannotStart(Exception):
-    """The data folder is not one that this node can go on with. Starting without it would lose topics."""
+OnRole = Callable[[bool], None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Parked:
-    """A reply that waits until everything below `end_offset` is committed."""
+    """A reply that waits until everything below `end_offset` is committed and applied."""
 
     end_offset: int
-    records: tuple[Record, ...]
     later: Later[Any]
     reply: object
 
 
-class Controller:
-    """Owner of the metadata log. `load` first; then `submit` decisions."""
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The records of one decision, between these offsets."""
 
-    def __init__(self, world: World, store: LogStore, settings: Settings) -> None:
+    start_offset: int
+    end_offset: int
+    records: tuple[Record, ...]
+
+
+class Controller:
+    """This node's part in deciding on the metadata. `load` first; then `submit` decisions where it is active."""
+
+    def __init__(
+        self, world: World, store: LogStore, settings: Settings, checkpoints: CheckpointWriter | None = None
+    ) -> None:
         self.image: Final = Image()
-        """The committed metadata. Always the same object."""
+        """The committed metadata as applied here. Always the same object."""
         self.node_id = NodeId(settings[NODE_ID])
         self.broker_epoch = -1
-        self.leader_epoch = LeaderEpoch(0)
+        self.applied_offset = 0
+        """Everything below is in `image`."""
+        self.is_alone: Final = not cluster_nodes(settings)
+        """Whether this node is its whole cluster."""
         self._ahead = Image()
+        self._world = world
         self._clock = world.clock
-        self._sync_workers = world.sync_workers
         self._entropy = world.entropy
         self._store = store
         self._settings = settings
-        self._log: PartitionLog | None = None
+        self._checkpoints = checkpoints or CheckpointWriter(store, world.sync_workers)
+        self._workers = StartWorkers(world.sync_workers)
+        self._identity: Identity | None = None
+        self._host: QuorumHost | None = None
+        self._active_epoch: int | None = None
+        self._own: deque[_Batch] = deque()
+        """What this node has written as the leader, so that it need not be read again."""
         self._parked: deque[_Parked] = deque()
         self._observers: list[OnChange] = []
-        self._is_syncing = False
+        self._role_observers: list[OnRole] = []
+        self._is_applying = False
+        self._has_turn = False
         self._stopped: Refused | None = None
 
     # Facts.
 
     @property
+    def host(self) -> QuorumHost:
+        assert self._host is not None, "not loaded"
+        return self._host
+
+    @property
     def log(self) -> PartitionLog:
-        assert self._log is not None, "not loaded"
-        return self._log
+        return self.host.log.log
+
+    @property
+    def directory_id(self) -> UUID:
+        """Of this node's data folder; a wiped or other disk has another one."""
+        assert self._identity is not None, "not loaded"
+        return self._identity.directory_id
 
     @property
     def committed_offset(self) -> int:
         """Everything below is committed (the high watermark of the metadata)."""
-        return self.log.synced_offset
-
-    @property
-    def is_active(self) -> bool:
-        """Whether decisions are made here."""
-        return True
-
-    @property
-    def leader_id(self) -> int:
-        return self.node_id
+        return max(self.host.high_watermark, self.applied_offset)
 
     @property
     def next_offset(self) -> int:
-        """The offset that the first record of a decision gets that is made now."""
-        return self.log.end_offset
+        """The offset that the first record of a decision gets which is made now."""
+        return self.host.log.end_offset
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node decides: it leads the quorum, and knows all that was decided before."""
+        return self._active_epoch is not None
+
+    @property
+    def leader_id(self) -> int:
+        """Who leads the quorum, as far as this node knows; -1 if it does not."""
+        return NO_LEADER if self._host is None else self._host.leader_id
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """Of the quorum."""
+        return LeaderEpoch(0 if self._host is None else self._host.epoch)
 
     def is_idle(self) -> bool:
-        return not self._parked and not self._is_syncing
+        return not self._parked and self.host.is_idle
 
     def on_change(self, observer: OnChange) -> None:
-        """Call `observer` with every group of records once they are committed and replayed.
+        """Call `observer` with every group of records once they are committed and replayed, on every node.
 
         The reply to their decision waits until what it returns has ended.
         """
         self._observers.append(observer)
 
+    def on_role(self, observer: OnRole) -> None:
+        """Call `observer` when this node has become the active controller (True), or no longer is."""
+        self._role_observers.append(observer)
+        if self.is_active:
+            observer(True)
+
     # Starting.
 
     def load(self, advertised: tuple[str, int], *, after_crash: bool = False) -> None:
-        """Replay the log, then add what this start changes: on the first one the cluster itself. Waits for the disk.
+        """Take part in the quorum. Waits for the disk.
 
-        `after_crash` begins a new leader epoch everywhere, because written records may be gone.
+        A node that is alone is its leader on return, and has added what this start changes: on the first one the
+        cluster itself. `after_crash` begins a new leader epoch everywhere, because written records may be gone. With
+        others the rest comes as they answer.
         """
         if METADATA_PARTITION in self._store.failed:
             raise CannotStart(f"the metadata log cannot be read: {self._store.failed[METADATA_PARTITION]}")
-        log = self._log = self._store.create(METADATA_PARTITION, METADATA_TOPIC_ID, METADATA_LIMITS)
+        self._identity = read_identity(self._world.disk, self._store.folder)
+        if self._identity is not None:
+            self._identity.check(self.node_id, self._settings[CLUSTER_ID])
+        log = self._store.create(METADATA_PARTITION, METADATA_TOPIC_ID, METADATA_LIMITS)
         log.limits = METADATA_LIMITS
-        self._read(log)
-        self._check_identity()
-        self.leader_epoch = LeaderEpoch(log.last_epoch + 1)
-        self._begin(decide_found(self.image, self._settings[CLUSTER_ID] or random_cluster_id(self._entropy)))
-        end_points = (BrokerEndpoint("PLAINTEXT", *advertised),)
-        rack = self._settings[BROKER_RACK] or None
-        self.broker_epoch = self._begin(
-            decide_register_broker(self.image, self.node_id, self._entropy.uuid(), end_points, rack)
+        self._host = self._make_host(log)
+        if self.is_alone:
+            # A quorum of one has committed whatever is in its log.
+            self._apply(upper=self._host.log.end_offset)
+        self._identify()
+        if not self.is_alone:
+            # What an earlier life wrote and never synced must not count before it is.
+            self._sync_inline(log)
+        self._host.start()
+        if self._host.failed is not None:
+            raise self._host.failed
+        if self.is_alone:
+            self._join(advertised, after_crash=after_crash)
+        self._workers.is_inline = False
+
+    def _make_host(self, log: PartitionLog) -> QuorumHost:
+        settings = self._settings
+        state_path = f"{log.folder}/{STATE_FILE}"
+        try:
+            election = read_election(self._world.disk, state_path) or Election()
+        except DamagedState as fault:
+            raise CannotStart(
+                f"{fault}. Nobody knows what this node has promised: restore it, or wipe the folder"
+            ) from fault
+        addresses = node_addresses(settings, self.image)
+        client_id = f"node-{self.node_id}"
+        node_ids = [each.node_id for each in cluster_nodes(settings)] or [self.node_id]
+        snapshots = SnapshotFiles(self._world.disk, log.folder)
+        return QuorumHost(
+            world=self._world,
+            log=MetadataLog(log, snapshots, self._clock, self._workers, self._write_checkpoint, tuple(node_ids)),
+            workers=self._workers,
+            state_path=state_path,
+            election=election,
+            me=ReplicaKey(self.node_id, NO_DIRECTORY),
+            voters=[ReplicaKey(node_id, NO_DIRECTORY) for node_id in node_ids],
+            timing=Timing(
+                election_ms=settings[CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS],
+                fetch_ms=settings[CONTROLLER_QUORUM_FETCH_TIMEOUT_MS],
+            ),
+            # What is fetched waits at the leader, and must not hold up votes.
+            peers=(Peers(self._world, client_id, addresses), Peers(self._world, client_id, addresses)),
+            cluster_id=lambda: self._identity.cluster_id if self._identity else None,
+            on_step=self._on_quorum,
         )
-        if after_crash:
-            self._begin(decide_begin_leader_epochs(self.image, self.node_id, self.broker_epoch))
+
+    def _write_checkpoint(self) -> Later[None]:
+        if not self._workers.is_inline:
+            return self._checkpoints.write()
+        return self._workers.run(self._store.checkpoint)
+
+    def _identify(self) -> None:
+        """Write down whose folder this is, unless that is known already. One of another cluster is refused."""
+        if self._identity is None:
+            if self.image.brokers and self.node_id not in self.image.brokers:
+                owner = next(iter(self.image.brokers))
+                raise CannotStart(f"the data folder belongs to node {owner}, not to node {self.node_id}")
+            self._identity = Identity(self.node_id, self._entropy.uuid(), self.image.cluster_id)
+            self._identity.check(self.node_id, self._settings[CLUSTER_ID])
+            if not self.is_alone or self._identity.cluster_id:
+                # Else it is written in a moment, with the name of the cluster that this node founds.
+                write_identity(self._world.disk, self._store.folder, self._identity)
+
+    def _sync_inline(self, log: PartitionLog) -> None:
         ticket = log.sync_target()
         try:
             ticket.run()
@@ -147,42 +263,28 @@ class Controller:
             log.fail(error, ticket)
             raise
         log.synced(ticket)
+        self._world.disk.sync_folder(log.folder)
 
-    def _read(self, log: PartitionLog) -> None:
-        offset: int = log.start_offset
-        while data := log.read_batches(offset, READ_BYTES):
-            for position, header in walk(data):
-                offset = header.next_offset
-                if header.attributes & CONTROL:
-                    continue
-                for entry in wire_records.decode_batch(data, position):
-                    try:
-                        record = decode_record(entry.value or b"")
-                    except MalformedMessage as fault:
-                        raise CannotStart(
-                            f"the metadata log cannot be read at offset {entry.offset}: {fault}"
-                        ) from fault
-                    self._replay((record,))
-
-    def _check_identity(self) -> None:
-        wanted, recorded = self._settings[CLUSTER_ID], self.image.cluster_id
-        if wanted and recorded and wanted != recorded:
-            raise CannotStart(f"the data folder belongs to cluster {recorded}, not to {wanted}")
-        if self.image.brokers and self.node_id not in self.image.brokers:
-            owner = next(iter(self.image.brokers))
-            raise CannotStart(f"the data folder belongs to node {owner}, not to node {self.node_id}")
-
-    def _begin(self, decision: Decision[R]) -> R:
-        """Nobody reads yet: a decision counts as soon as it is written."""
-        if decision.records:
-            self._write(decision.records)
-            self._replay(decision.records)
-        return decision.reply
-
-    def _replay(self, records: Sequence[Record]) -> None:
-        for record in records:
-            self.image.replay(record)
-            self._ahead.replay(record)
+    def _join(self, advertised: tuple[str, int], *, after_crash: bool) -> None:
+        """A node that is alone registers with itself."""
+        known = self.image.brokers.get(self.node_id)
+        wanted = Registration(
+            self.node_id,
+            self._entropy.uuid(),
+            (BrokerEndpoint("PLAINTEXT", *advertised),),
+            self._settings[BROKER_RACK] or None,
+            self.directory_id,
+            -1 if after_crash or known is None else known.epoch,
+        )
+        layers = NodeLayers(self._settings)
+        replies: list[Registered] = []
+        self.submit(lambda image: decide_register(image, layers, wanted, self.next_offset, is_alone=True)).then(
+            replies.append
+        )
+        self.host.release()
+        if self.host.failed is not None:
+            raise self.host.failed
+        self.broker_epoch = replies[0].broker_epoch
 
     # Deciding.
 
@@ -191,91 +293,179 @@ class Controller:
 
         It also waits until the observers have followed. But for that, replies come in the order of the calls, and a
         decision without records is a reply, too, that waits for what it was made on: it must not tell of a topic that
-        a crash could still take away.
+        could still be taken back. NOT_CONTROLLER for one that was made: nobody knows yet whether it holds.
         """
         if self._stopped is not None:
             return failed(self._stopped)
+        if not self.is_active:
+            return failed(Refused(ErrorCode.NOT_CONTROLLER, "this node is not the active controller"))
+        start_offset = self.next_offset
         decision = decide(self._ahead)
-        if decision.records:
-            try:
-                self._write(decision.records)
-            except Refused as refused:
-                # Nothing was written, so nothing is lost but this one: the disk may have room again for the next.
-                if self.log.failed is not None:
-                    self._stop(self.log.failed)
-                return failed(refused)
-            for record in decision.records:
-                self._ahead.replay(record)
-        elif not self._parked:
-            return done(decision.reply)
         later: Later[R] = Later()
-        self._parked.append(_Parked(self.log.end_offset, decision.records, later, decision.reply))
-        self._sync()
+        if not decision.records:
+            if not self._parked:
+                return done(decision.reply)
+            self._parked.append(_Parked(start_offset, later, decision.reply))
+            return later
+        try:
+            self.host.write(self._encode(decision.records))
+        except Refused as refused:
+            # Nothing was written, so nothing is lost but this one: the disk may have room again for the next.
+            if self.log.failed is not None:
+                self._stop(self.log.failed)
+            return failed(refused)
+        for record in decision.records:
+            self._ahead.replay(record)
+        self._own.append(_Batch(start_offset, self.next_offset, decision.records))
+        self._parked.append(_Parked(self.next_offset, later, decision.reply))
+        self.host.on_written()
         return later
 
+    def resign(self) -> None:
+        """Let another one lead, if there is one; this node is about to stop."""
+        self.host.stop()
+
     def close(self) -> None:
-        """Decide nothing more. What is under way is still answered if its sync ends before the log is closed."""
+        """Decide nothing more. What is under way is still answered if it is committed before the log is closed."""
         if self._stopped is None:
             self._stopped = Refused(ErrorCode.NOT_CONTROLLER, "the broker is stopping")
+        if self._host is not None:
+            self._host.close()
 
-    # Committing.
-
-    def _write(self, records: tuple[Record, ...]) -> None:
+    def _encode(self, records: tuple[Record, ...]) -> bytes:
         """One batch, so that the records of one decision are there all or not at all."""
         now_ms = self._clock.wall_ms()
-        batch = wire_records.encode_batch(
+        return wire_records.encode_batch(
             [wire_records.Record(index, now_ms, None, encode_record(record)) for index, record in enumerate(records)]
         )
-        self.log.append(
-            memoryview(bytearray(batch)), leader_epoch=self.leader_epoch, now_ms=now_ms, from_client=False
-        )
 
-    def _sync(self) -> None:
-        if self._is_syncing or not self._parked or self.log.closed:
+    # Following the quorum.
+
+    def _on_quorum(self) -> None:
+        """Something has happened there: see what is committed now, and who leads."""
+        host = self.host
+        if host.failed is not None:
+            self._stop(host.failed)
             return
-        try:
-            ticket = self.log.sync_target()
-        except OSError:
-            # Its files cannot be had at the moment (too many are open): nothing is lost, who waits goes on waiting.
-            self._clock.call_later(SYNC_RETRY_MS, self._sync)
-            return
-        self._is_syncing = True
-        self._sync_workers.run(ticket.run).then(
-            lambda _: self._on_synced(ticket), lambda error: self._on_sync_failed(error, ticket)
-        )
+        if self._active_epoch is not None and not (host.is_leader and host.epoch == self._active_epoch):
+            self._deactivate()
+        self._apply()
+        if self._active_epoch is None and host.is_leader and self.applied_offset > host.epoch_start:
+            self._activate()
 
-    def _on_synced(self, ticket: SyncTicket) -> None:
-        self._is_syncing = False
-        self.log.synced(ticket)
-        self._settle()
-        if self._parked and not self.log.closed:
-            self._sync()
+    def _activate(self) -> None:
+        self._active_epoch = self.host.epoch
+        self._ahead = self.image.copy()
+        if self._workers.is_inline:
+            # One sync for all that a start adds.
+            self.host.hold()
+        if self._stopped is None:
+            cluster_id = self._settings[CLUSTER_ID] or random_cluster_id(self._entropy)
+            # Whatever becomes of it: who leads next finds the cluster without a name, and gives it one.
+            self.submit(lambda image: decide_found(image, cluster_id)).then(_ignore, _ignore)
+        for observer in self._role_observers:
+            observer(True)
 
-    def _settle(self) -> None:
-        committed = self.committed_offset
-        while self._parked and self._parked[0].end_offset <= committed:
-            parked = self._parked.popleft()
-            for record in parked.records:
-                self.image.replay(record)
-            followed = [observer(parked.records) for observer in self._observers] if parked.records else []
-            gather(followed).then(partial(_answer, parked))
-
-    def _on_sync_failed(self, error: Exception, ticket: SyncTicket) -> None:
-        if not isinstance(error, OSError):
-            raise error
-        self._is_syncing = False
-        self.log.fail(error, ticket)
-        self._stop(error)
+    def _deactivate(self) -> None:
+        """Another may decide now. What waits for a commit may get it or not: nobody here will know in time."""
+        self._active_epoch = None
+        self._ahead = Image()
+        self._own.clear()
+        parked, self._parked = self._parked, deque()
+        for observer in self._role_observers:
+            observer(False)
+        refused = Refused(ErrorCode.NOT_CONTROLLER, "this node is the active controller no more")
+        end_all([(each.later, each.reply) for each in parked], refused)
 
     def _stop(self, error: OSError) -> None:
         """The log is closed for good: nobody knows what of it would survive, so nothing may be answered."""
         self._stopped = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log is offline: {error}")
         parked, self._parked = self._parked, deque()
+        self._own.clear()
         end_all([(each.later, each.reply) for each in parked], self._stopped)
+
+    # Applying.
+
+    def _apply(self, upper: int | None = None) -> None:
+        """Replay what is committed; a part of it in each turn of the loop."""
+        if self._is_applying or self._has_turn:
+            return
+        self._is_applying = True
+        until_ms = self._clock.monotonic_ms() + TURN_MS
+        try:
+            while self.applied_offset < self._upper_offset(upper) and not self._has_turn:
+                for batch in self._next_batches(self._upper_offset(upper)):
+                    self._take(batch)
+                    if self._clock.monotonic_ms() > until_ms and not self._workers.is_inline:
+                        self._has_turn = True
+                        self._clock.call_soon(self._go_on)
+                        break
+        finally:
+            self._is_applying = False
+
+    def _go_on(self) -> None:
+        self._has_turn = False
+        self._on_quorum()
+
+    def _upper_offset(self, upper: int | None) -> int:
+        log = self.host.log
+        if log.is_changing or (log.log.closed and not self._own):
+            return self.applied_offset
+        return min(self.host.high_watermark, log.end_offset) if upper is None else upper
+
+    def _next_batches(self, upper: int) -> Iterator[_Batch]:
+        """Those that follow what is applied: the leader's own from memory, others from the log."""
+        if self._own and self._own[0].start_offset == self.applied_offset:
+            yield self._own.popleft()
+            return
+        data = self.log.read_batches(self.applied_offset, READ_BYTES)
+        for position, header in walk(data):
+            if header.next_offset > upper:
+                break
+            if header.attributes & CONTROL:
+                yield _Batch(header.base_offset, header.next_offset, ())
+                continue
+            try:
+                entries = wire_records.decode_batch(data, position)
+                records = tuple(decode_record(entry.value or b"") for entry in entries)
+            except MalformedMessage as fault:
+                raise CannotStart(
+                    f"the metadata log cannot be read at offset {header.base_offset}: {fault}"
+                ) from fault
+            yield _Batch(header.base_offset, header.next_offset, records)
+
+    def _take(self, batch: _Batch) -> None:
+        for record in batch.records:
+            self.image.replay(record)
+        self.applied_offset = batch.end_offset
+        followed = gather([observer(batch.records) for observer in self._observers]) if batch.records else None
+        if batch.records and self._identity is not None and self._identity.cluster_id is None:
+            self._join_cluster(self._identity)
+        first = True
+        while self._parked and self._parked[0].end_offset <= self.applied_offset:
+            parked = self._parked.popleft()
+            if first and followed is not None:
+                followed.then(partial(_answer, parked))
+            else:
+                _answer(parked, None)
+            first = False
+
+    def _join_cluster(self, identity: Identity) -> None:
+        """The cluster has a name now: write it down."""
+        cluster_id = self.image.cluster_id
+        if cluster_id is not None:
+            self._identity = replace(identity, cluster_id=cluster_id)
+            written = self._workers.run(partial(write_identity, self._world.disk, self._store.folder, self._identity))
+            # A full disk: the next start learns it again.
+            written.recover(OSError, lambda _: None).then(_ignore)
 
 
 def _answer(parked: _Parked, _: object) -> None:
     parked.later.finish(parked.reply)
+
+
+def _ignore(_: object) -> None:
+    """Nobody waits for it."""
 
 
 def random_cluster_id(entropy: Entropy) -> str:

@@ -98,6 +98,22 @@ CLUSTER_NODES = Setting[tuple[str, ...]](
     "them; empty for a node that is alone.",
     _cluster_nodes,
 )
+CONTROLLER_QUORUM_FETCH_TIMEOUT_MS = Setting(
+    "controller.quorum.fetch.timeout.ms",
+    1500,
+    "After this long without an answer from the node that leads the metadata, the others elect another. One whose "
+    "connection breaks and that refuses a new one is not waited for.",
+    at_least(100),
+    bits=32,
+)
+CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS = Setting(
+    "controller.quorum.election.timeout.ms",
+    500,
+    "How long a node waits for votes before it stands again; at random up to as long again, so that two seldom stand "
+    "at once.",
+    at_least(50),
+    bits=32,
+)
 BROKER_RACK = Setting("broker.rack", "", "Where this node stands; replicas of one partition are spread over racks.")
 DATA_FOLDER = Setting("data.folder", "millpond-data", "The folder in which everything that this node knows is kept.")
 LISTEN = Setting(
@@ -417,6 +433,8 @@ def _default_for_topics(setting: AnySetting) -> AnySetting:
 SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
     "The node": (NODE_ID, CLUSTER_ID, CLUSTER_NODES, BROKER_RACK, DATA_FOLDER, LISTEN, ADVERTISED_LISTENER),
     "The cluster": (
+        CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
+        CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
         BROKER_HEARTBEAT_INTERVAL_MS,
         BROKER_SESSION_TIMEOUT_MS,
         CONTROLLED_SHUTDOWN_MS,

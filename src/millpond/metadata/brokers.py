@@ -42,26 +42,6 @@ def decide_found(image: Image, cluster_id: str) -> Decision[str]:
     return Decision(tuple(records), image.cluster_id or cluster_id)
 
 
-def decide_register_broker(
-    image: Image, broker_id: int, incarnation_id: UUID, end_points: tuple[BrokerEndpoint, ...], rack: str | None
-) -> Decision[int]:
-    """A broker has started. The reply is its epoch, which is higher than that of its earlier lives."""
-    known = image.brokers.get(broker_id)
-    epoch = known.epoch + 1 if known else 0
-    record = RegisterBrokerRecord(broker_id, incarnation_id, epoch, end_points, rack, fenced=False)
-    return Decision((record,), epoch)
-
-
-def decide_begin_leader_epochs(image: Image, broker_id: int, broker_epoch: int) -> Decision[int]:
-    """Begin a new epoch in every partition that this broker leads, by one record; the reply is their number.
-
-    For a start after a crash: records that were read but never forced to disk may be gone, and other ones may take
-    their offsets. Only a new epoch lets a consumer notice.
-    """
-    led = sum(partition.leader == broker_id for _, _, partition in image.partitions_of(broker_id))
-    return Decision((LeadAnewRecord(broker_id, broker_epoch),) if led else (), led)
-
-
 @dataclass(frozen=True, slots=True)
 class Registration:
     """A broker that has started and wants to be known."""

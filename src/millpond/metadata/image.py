@@ -148,6 +148,25 @@ class Image:
         """Topics whose names differ from `name` at most in '.' against '_'."""
         return tuple(self._names_by_sound.get(sound_of(name), ()))
 
+    def copy(self) -> Image:
+        """Another image of the same content: what is replayed into one of them the other does not see."""
+        topics = {name: Topic(name, topic.id, list(topic.partitions)) for name, topic in self.topics.items()}
+        return Image(
+            topics=topics,
+            topics_by_id={topic.id: topic for topic in topics.values()},
+            configs={resource: dict(config) for resource, config in self.configs.items()},
+            brokers=dict(self.brokers),
+            features=dict(self.features),
+            next_producer_id=self.next_producer_id,
+            partitions_total=self.partitions_total,
+            topics_version=self.topics_version,
+            _names_by_sound={sound: dict(names) for sound, names in self._names_by_sound.items()},
+            _held={
+                node_id: {topic_id: set(indexes) for topic_id, indexes in held.items()}
+                for node_id, held in self._held.items()
+            },
+        )
+
     # Changing.
 
     def replay(self, record: Record) -> None:

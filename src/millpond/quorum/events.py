@@ -23,6 +23,8 @@ class Answered:
 
     ask: Ask
     response: Response | None
+    is_cut: bool = False
+    """Without a response: the connection was closed or refused, which a node that lives and is busy does not do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,11 +40,14 @@ class QuorumLog(Protocol):
     def end_of(self, epoch: int) -> EpochEnd | None:
         """The largest epoch not above `epoch` that the log knows, and where it ends; None when it knows none."""
 
-    def append_leader_change(self, epoch: int, leader_id: int) -> None:
-        """Open an epoch: one control record, so that an epoch has something of its own to commit."""
+    def append_leader_change(self, epoch: int, leader_id: int) -> bool:
+        """Open an epoch: one control record, so that an epoch has something of its own to commit.
 
-    def append_fetched(self, records: bytes) -> None:
-        """Take what the leader sent, as it is."""
+        False where it cannot be written now: a full disk.
+        """
+
+    def append_fetched(self, records: bytes) -> bool:
+        """Take what the leader sent, as it is. False where it cannot be written now, or is not what was sent."""
 
     def truncate_to(self, offset: int) -> None:
         """Drop everything at and above `offset`."""

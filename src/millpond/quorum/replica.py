@@ -63,6 +63,9 @@ class Timing:
     fetch_wait_ms: int = 500
     retry_ms: int = 100
     backoff_ms_max: int = 1000
+    cut_ms: int = 50
+    """At random up to so long a follower waits for others to notice, once its leader's connection is closed and a new
+    one is refused: a process that is gone. The pre-vote keeps it from disturbing a leader that others still have."""
 
     @property
     def check_quorum_ms(self) -> int:
@@ -167,8 +170,8 @@ class Replica:
                         self._on_fetch_snapshot(request_id, request, now_ms)
                     case _:
                         assert_never(request)
-            case Answered(ask, response):
-                self._on_answer(ask, response, now_ms)
+            case Answered(ask, response, is_cut):
+                self._on_answer(ask, response, is_cut, now_ms)
             case Hung(request_id):
                 if isinstance(self.role, Leader):
                     self.role.parked.pop(request_id, None)
@@ -302,11 +305,15 @@ class Replica:
         self._enter(Candidate(Tally(len(self.voters)), self.version, deadline_ms), now_ms)
         self._call_for_votes(pre_vote=False)
 
-    def _become_leader(self, now_ms: int) -> None:
-        self._elect(Election(self.epoch, self.me.node_id, self.me))
+    def _become_leader(self, role: Candidate, now_ms: int) -> None:
         epoch_start = self.log.end_offset
+        if not self.log.append_leader_change(self.epoch, self.me.node_id):
+            # Without room on its disk it would lead nothing: another may have some.
+            role.deadline_ms = min(role.deadline_ms, now_ms + self._backoff_ms())
+            return
+        # Not saved by itself: a vote for itself says all that matters after a restart, and there is one.
+        self.election = Election(self.epoch, self.me.node_id, self.me)
         self._enter(Leader(epoch_start, now_ms, now_ms + self._timing.fetch_ms // 2), now_ms)
-        self.log.append_leader_change(self.epoch, self.me.node_id)
         self._log_changed()
         for voter in self._others:
             self._call_voter(voter)
@@ -361,7 +368,7 @@ class Replica:
         role = self.role
         assert isinstance(role, Candidate)
         if role.tally.is_won:
-            self._become_leader(now_ms)
+            self._become_leader(role, now_ms)
         elif role.tally.is_lost:
             role.deadline_ms = min(role.deadline_ms, now_ms + self._backoff_ms())
 
@@ -595,12 +602,12 @@ class Replica:
 
     # Following.
 
-    def _fetch_again(self, role: Follower) -> None:
+    def _fetch_again(self, role: Follower, wait_ms: int | None = None) -> None:
         role.retry_ms = None
         if role.download is not None:
             role.asked = FetchSnapshot(self.epoch, self.me, role.download.snapshot, len(role.download.data))
         else:
-            role.asked = self._fetch(self._timing.fetch_wait_ms)
+            role.asked = self._fetch(self._timing.fetch_wait_ms if wait_ms is None else wait_ms)
         self._promise(Ask(role.leader_id, role.asked))
 
     def _fetch(self, wait_ms: int) -> Fetch:
@@ -612,7 +619,7 @@ class Replica:
             voter = self._others[self._chance.below(len(self._others))]
             self._promise(Ask(voter.node_id, self._fetch(0)))
 
-    def _on_answer(self, ask: Ask, response: Response | None, now_ms: int) -> None:
+    def _on_answer(self, ask: Ask, response: Response | None, is_cut: bool, now_ms: int) -> None:
         if response is not None:
             self._learn(response.epoch, response.leader_id, now_ms)
         match ask.request, response:
@@ -624,7 +631,9 @@ class Replica:
                 if not isinstance(role, Follower) or request is not role.asked:
                     return
                 role.asked = None
-                if response is None or response.error is not ErrorCode.NONE:
+                if is_cut:
+                    self._on_cut(role, now_ms)
+                elif response is None or response.error is not ErrorCode.NONE:
                     self._on_failed_fetch(role, response, now_ms)
                 elif isinstance(response, FetchResponse):
                     self._on_fetched(role, response, now_ms)
@@ -632,6 +641,15 @@ class Replica:
                     self._on_snapshot_bytes(role, response, now_ms)
             case _:
                 pass
+
+    def _on_cut(self, role: Follower, now_ms: int) -> None:
+        """The leader's process may be gone. One that lives takes a new connection, and answers at once."""
+        role.cuts += 1
+        if role.cuts == 1:
+            self._fetch_again(role, wait_ms=0)
+        else:
+            role.retry_ms = now_ms + self._timing.retry_ms
+            role.deadline_ms = min(role.deadline_ms, now_ms + self._chance.below(self._timing.cut_ms))
 
     def _on_failed_fetch(self, role: Follower, response: Response | None, now_ms: int) -> None:
         if response is not None and response.error in (
@@ -644,13 +662,16 @@ class Replica:
     def _on_fetched(self, role: Follower, response: FetchResponse, now_ms: int) -> None:
         role.deadline_ms = now_ms + self._timing.fetch_ms
         role.has_fetched = True
+        role.cuts = 0
         if response.snapshot is not None:
             role.download = Download(response.snapshot)
         elif response.diverging is not None:
             self._truncate(response.diverging)
         else:
             if response.records is not None:
-                self.log.append_fetched(response.records)
+                if not self.log.append_fetched(response.records):
+                    role.retry_ms = now_ms + self._timing.retry_ms
+                    return
                 self._log_changed()
             self._follow_high_watermark(response.high_watermark)
         self._fetch_again(role)
@@ -678,6 +699,7 @@ class Replica:
         assert download is not None
         role.deadline_ms = now_ms + self._timing.fetch_ms
         role.has_fetched = True
+        role.cuts = 0
         download.data += response.data
         if len(download.data) >= response.size:
             role.download = None

@@ -108,6 +108,8 @@ class Follower:
     """The one request that is under way; the answer to any other comes too late."""
     retry_ms: int | None = None
     """When to ask again after an answer that helped nobody."""
+    cuts: int = 0
+    """How often in a row the connection to the leader was closed or refused."""
     download: Download | None = None
 
 

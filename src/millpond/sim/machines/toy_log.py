@@ -104,16 +104,18 @@ class ToyLog:
             return EpochEnd(self._seen.snapshot.epoch, self._seen.start)
         return None
 
-    def append_leader_change(self, epoch: int, leader_id: int) -> None:
+    def append_leader_change(self, epoch: int, leader_id: int) -> bool:
         self.append(epoch, LEADER_CHANGE - leader_id)
+        return True
 
     def append(self, epoch: int, value: int) -> None:
         entry = Entry(epoch, value)
         self._change(lambda content: content.entries.append(entry))
 
-    def append_fetched(self, records: bytes) -> None:
+    def append_fetched(self, records: bytes) -> bool:
         entries = [Entry(*fields) for fields in _ENTRY.iter_unpack(records)]
         self._change(lambda content: content.entries.extend(entries))
+        return True
 
     def truncate_to(self, offset: int) -> None:
         def cut(content: _Content) -> None:

@@ -1,0 +1,58 @@
+"""The file `meta.properties`: whose data folder this is. A folder of another node or cluster is refused."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from dataclasses import dataclass
+from uuid import UUID
+
+from millpond.base.ports import Disk
+
+IDENTITY_FILE = "meta.properties"
+
+
+class CannotStart(Exception):
+    """The data folder is not one that this node can go on with. Starting without it would lose topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Of one data folder. It has no cluster until this node has heard of one."""
+
+    node_id: int
+    directory_id: UUID
+    cluster_id: str | None = None
+
+    def check(self, node_id: int, cluster_id: str | None) -> None:
+        """That this folder is the one's who asks."""
+        if self.node_id != node_id:
+            raise CannotStart(f"the data folder belongs to node {self.node_id}, not to node {node_id}")
+        if cluster_id and self.cluster_id and cluster_id != self.cluster_id:
+            raise CannotStart(f"the data folder belongs to cluster {self.cluster_id}, not to {cluster_id}")
+
+
+def read_identity(disk: Disk, folder: str) -> Identity | None:
+    """None in a folder that is new, or from before there was such a file."""
+    path = f"{folder}/{IDENTITY_FILE}"
+    try:
+        lines = disk.read(path).decode().splitlines()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as fault:
+        raise CannotStart(f"{path} cannot be read: {fault}") from fault
+    fields = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    try:
+        directory_id = UUID(bytes=urlsafe_b64decode(fields["directory.id"] + "=="))
+        return Identity(int(fields["node.id"]), directory_id, fields.get("cluster.id"))
+    except (KeyError, ValueError, Base64Error) as fault:
+        raise CannotStart(f"{path} cannot be read: {fault}") from fault
+
+
+def write_identity(disk: Disk, folder: str, identity: Identity) -> None:
+    """Durably. Waits for the disk."""
+    directory_id = urlsafe_b64encode(identity.directory_id.bytes).decode().rstrip("=")
+    lines = ["version=1", f"node.id={identity.node_id}", f"directory.id={directory_id}"]
+    if identity.cluster_id:
+        lines.append(f"cluster.id={identity.cluster_id}")
+    disk.replace(f"{folder}/{IDENTITY_FILE}", ("\n".join(lines) + "\n").encode())

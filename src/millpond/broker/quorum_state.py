@@ -1,0 +1,45 @@
+"""The file `quorum-state`: what this node must remember about elections, whatever happens to it."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from uuid import UUID
+
+from millpond.base.ports import Disk
+from millpond.quorum.messages import ReplicaKey
+from millpond.quorum.ports import Election
+
+STATE_FILE = "quorum-state"
+
+
+class DamagedState(Exception):
+    """The file is not what was written: nobody knows what this node has promised."""
+
+
+def read_election(disk: Disk, path: str) -> Election | None:
+    """What was written last; None where nothing ever was."""
+    try:
+        data = disk.read(path)
+    except FileNotFoundError:
+        return None
+    try:
+        fields = json.loads(data)
+        directory = UUID(bytes=urlsafe_b64decode(fields["votedDirectoryId"] + "=="))
+        voted = ReplicaKey(int(fields["votedId"]), directory) if fields["votedId"] >= 0 else None
+        return Election(int(fields["leaderEpoch"]), int(fields["leaderId"]), voted)
+    except (ValueError, KeyError, TypeError) as fault:
+        raise DamagedState(f"{path} cannot be read: {fault}") from fault
+
+
+def write_election(disk: Disk, path: str, election: Election) -> None:
+    """Durably. Waits for the disk."""
+    voted = election.voted or ReplicaKey(-1, UUID(int=0))
+    fields = {
+        "leaderId": election.leader_id,
+        "leaderEpoch": election.epoch,
+        "votedId": voted.node_id,
+        "votedDirectoryId": urlsafe_b64encode(voted.directory_id.bytes).decode().rstrip("="),
+        "data_version": 1,
+    }
+    disk.replace(path, json.dumps(fields).encode())

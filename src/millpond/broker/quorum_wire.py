@@ -1,0 +1,339 @@
+"""What replicas of the quorum say to each other, as messages of the protocol: Vote (52), BeginQuorumEpoch (53),
+EndQuorumEpoch (54), Fetch (1) of the metadata log and FetchSnapshot (59).
+
+Each request names one partition, the metadata log. Responses are read with suspicion: one that lacks that partition
+is no response.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, assert_never
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode, MalformedMessage
+from millpond.base.ids import EpochEnd, TopicPartition
+from millpond.metadata.topics import METADATA_TOPIC
+from millpond.quorum.messages import (
+    NO_LEADER,
+    BeginQuorumEpoch,
+    EndQuorumEpoch,
+    EpochResponse,
+    Fetch,
+    FetchResponse,
+    FetchSnapshot,
+    FetchSnapshotResponse,
+    ReplicaKey,
+    Request,
+    Response,
+    SnapshotId,
+    Vote,
+    VoteResponse,
+)
+from millpond.wire import messages as m
+
+METADATA_PARTITION: Final = TopicPartition(METADATA_TOPIC, 0)
+METADATA_TOPIC_ID: Final = UUID(int=1)
+
+VOTE_VERSION: Final = 2
+EPOCH_VERSION: Final = 1
+FETCH_VERSION: Final = 18
+SNAPSHOT_VERSION: Final = 1
+
+FETCH_BYTES: Final = 8 << 20
+_UNKNOWN: Final = -1
+
+
+# Asking.
+
+
+def encode_request(request: Request, cluster_id: str | None) -> tuple[m.Message, int]:
+    """The message, and the version to send it in."""
+    match request:
+        case Vote():
+            return _vote(request, cluster_id), VOTE_VERSION
+        case BeginQuorumEpoch():
+            return _begin_epoch(request, cluster_id), EPOCH_VERSION
+        case EndQuorumEpoch():
+            return _end_epoch(request, cluster_id), EPOCH_VERSION
+        case Fetch():
+            return _fetch(request, cluster_id), FETCH_VERSION
+        case FetchSnapshot():
+            return _fetch_snapshot(request, cluster_id), SNAPSHOT_VERSION
+        case _:
+            assert_never(request)
+
+
+def _vote(vote: Vote, cluster_id: str | None) -> m.VoteRequest:
+    partition = m.VoteRequest.PartitionData(
+        partition_index=0,
+        replica_epoch=vote.epoch,
+        replica_id=vote.candidate.node_id,
+        replica_directory_id=vote.candidate.directory_id,
+        voter_directory_id=vote.voter.directory_id,
+        last_offset_epoch=vote.last_epoch,
+        last_offset=vote.end_offset,
+        pre_vote=vote.pre_vote,
+    )
+    topic = m.VoteRequest.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])
+    return m.VoteRequest(cluster_id=cluster_id, voter_id=vote.voter.node_id, topics=[topic])
+
+
+def _begin_epoch(begin: BeginQuorumEpoch, cluster_id: str | None) -> m.BeginQuorumEpochRequest:
+    partition = m.BeginQuorumEpochRequest.PartitionData(
+        partition_index=0,
+        voter_directory_id=begin.voter.directory_id,
+        leader_id=begin.leader_id,
+        leader_epoch=begin.epoch,
+    )
+    topic = m.BeginQuorumEpochRequest.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])
+    return m.BeginQuorumEpochRequest(
+        cluster_id=cluster_id, voter_id=begin.voter.node_id, topics=[topic], leader_endpoints=[]
+    )
+
+
+def _end_epoch(end: EndQuorumEpoch, cluster_id: str | None) -> m.EndQuorumEpochRequest:
+    partition = m.EndQuorumEpochRequest.PartitionData(
+        partition_index=0,
+        leader_id=end.leader_id,
+        leader_epoch=end.epoch,
+        preferred_successors=[],
+        preferred_candidates=[
+            m.EndQuorumEpochRequest.ReplicaInfo(candidate_id=each.node_id, candidate_directory_id=each.directory_id)
+            for each in end.successors
+        ],
+    )
+    topic = m.EndQuorumEpochRequest.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])
+    return m.EndQuorumEpochRequest(cluster_id=cluster_id, topics=[topic], leader_endpoints=[])
+
+
+def _fetch(fetch: Fetch, cluster_id: str | None) -> m.FetchRequest:
+    partition = m.FetchRequest.FetchPartition(
+        partition=0,
+        current_leader_epoch=fetch.epoch,
+        fetch_offset=fetch.offset,
+        last_fetched_epoch=fetch.last_epoch,
+        partition_max_bytes=FETCH_BYTES,
+        replica_directory_id=fetch.replica.directory_id,
+        high_watermark=fetch.high_watermark,
+    )
+    return m.FetchRequest(
+        cluster_id=cluster_id,
+        replica_state=m.FetchRequest.ReplicaState(replica_id=fetch.replica.node_id),
+        max_wait_ms=fetch.wait_ms,
+        min_bytes=0,
+        max_bytes=FETCH_BYTES,
+        isolation_level=0,
+        topics=[m.FetchRequest.FetchTopic(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition])],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+
+
+def _fetch_snapshot(fetch: FetchSnapshot, cluster_id: str | None) -> m.FetchSnapshotRequest:
+    partition = m.FetchSnapshotRequest.PartitionSnapshot(
+        partition=0,
+        current_leader_epoch=fetch.epoch,
+        snapshot_id=m.FetchSnapshotRequest.SnapshotId(
+            end_offset=fetch.snapshot.end_offset, epoch=fetch.snapshot.epoch
+        ),
+        position=fetch.position,
+        replica_directory_id=fetch.replica.directory_id,
+    )
+    return m.FetchSnapshotRequest(
+        cluster_id=cluster_id,
+        replica_id=fetch.replica.node_id,
+        max_bytes=FETCH_BYTES,
+        topics=[m.FetchSnapshotRequest.TopicSnapshot(name=METADATA_TOPIC, partitions=[partition])],
+    )
+
+
+# Being asked.
+
+
+def decode_request(request: Any, me: ReplicaKey) -> Request:
+    """What a peer asks. MalformedMessage when it is not about the metadata log.
+
+    Older versions do not say whom they mean: then it is this replica.
+    """
+    match request:
+        case m.VoteRequest():
+            each = _partition_of(request.topics)
+            return Vote(
+                epoch=each.replica_epoch,
+                candidate=ReplicaKey(each.replica_id, each.replica_directory_id),
+                voter=_voter(request.voter_id, each.voter_directory_id, me),
+                last_epoch=each.last_offset_epoch,
+                end_offset=each.last_offset,
+                pre_vote=each.pre_vote,
+            )
+        case m.BeginQuorumEpochRequest():
+            each = _partition_of(request.topics)
+            voter = _voter(request.voter_id, each.voter_directory_id, me)
+            return BeginQuorumEpoch(each.leader_epoch, each.leader_id, voter)
+        case m.EndQuorumEpochRequest():
+            each = _partition_of(request.topics)
+            successors = tuple(
+                ReplicaKey(one.candidate_id, one.candidate_directory_id) for one in each.preferred_candidates
+            )
+            return EndQuorumEpoch(each.leader_epoch, each.leader_id, successors)
+        case m.FetchRequest():
+            each = _partition_of(request.topics)
+            return Fetch(
+                epoch=each.current_leader_epoch,
+                replica=ReplicaKey(request.replica_state.replica_id, each.replica_directory_id),
+                offset=each.fetch_offset,
+                last_epoch=each.last_fetched_epoch,
+                high_watermark=each.high_watermark,
+                wait_ms=request.max_wait_ms,
+            )
+        case m.FetchSnapshotRequest():
+            each = _partition_of(request.topics)
+            return FetchSnapshot(
+                epoch=each.current_leader_epoch,
+                replica=ReplicaKey(request.replica_id, each.replica_directory_id),
+                snapshot=SnapshotId(each.snapshot_id.end_offset, each.snapshot_id.epoch),
+                position=each.position,
+            )
+        case _:
+            raise AssertionError(request)
+
+
+def _voter(voter_id: int, directory_id: UUID, me: ReplicaKey) -> ReplicaKey:
+    return me if voter_id == _UNKNOWN else ReplicaKey(voter_id, directory_id)
+
+
+def _partition_of(topics: Any) -> Any:
+    if len(topics) != 1 or len(topics[0].partitions) != 1:
+        raise MalformedMessage("a message of the quorum is about one partition")
+    return topics[0].partitions[0]
+
+
+# Answering.
+
+
+def encode_response(request: Request, response: Response) -> m.Message:
+    match response:
+        case VoteResponse():
+            granted = m.VoteResponse.PartitionData(
+                partition_index=0,
+                error_code=response.error,
+                leader_id=response.leader_id,
+                leader_epoch=response.epoch,
+                vote_granted=response.granted,
+            )
+            return m.VoteResponse(topics=[m.VoteResponse.TopicData(topic_name=METADATA_TOPIC, partitions=[granted])])
+        case EpochResponse():
+            kind: Any = (
+                m.BeginQuorumEpochResponse if isinstance(request, BeginQuorumEpoch) else m.EndQuorumEpochResponse
+            )
+            known = kind.PartitionData(
+                partition_index=0,
+                error_code=response.error,
+                leader_id=response.leader_id,
+                leader_epoch=response.epoch,
+            )
+            answer: m.Message = kind(topics=[kind.TopicData(topic_name=METADATA_TOPIC, partitions=[known])])
+            return answer
+        case FetchResponse():
+            return _fetched(response)
+        case FetchSnapshotResponse():
+            assert isinstance(request, FetchSnapshot)
+            return _snapshot_bytes(request, response)
+        case _:
+            assert_never(response)
+
+
+def _fetched(response: FetchResponse) -> m.FetchResponse:
+    partition = m.FetchResponse.PartitionData(
+        partition_index=0,
+        error_code=response.error,
+        high_watermark=response.high_watermark,
+        current_leader=m.FetchResponse.LeaderIdAndEpoch(leader_id=response.leader_id, leader_epoch=response.epoch),
+        records=response.records or b"",
+    )
+    if response.diverging is not None:
+        partition.diverging_epoch = m.FetchResponse.EpochEndOffset(
+            epoch=response.diverging.epoch, end_offset=response.diverging.end_offset
+        )
+    if response.snapshot is not None:
+        partition.snapshot_id = m.FetchResponse.SnapshotId(
+            end_offset=response.snapshot.end_offset, epoch=response.snapshot.epoch
+        )
+    topic = m.FetchResponse.FetchableTopicResponse(
+        topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition]
+    )
+    return m.FetchResponse(responses=[topic])
+
+
+def _snapshot_bytes(request: FetchSnapshot, response: FetchSnapshotResponse) -> m.FetchSnapshotResponse:
+    partition = m.FetchSnapshotResponse.PartitionSnapshot(
+        index=0,
+        error_code=response.error,
+        snapshot_id=m.FetchSnapshotResponse.SnapshotId(
+            end_offset=request.snapshot.end_offset, epoch=request.snapshot.epoch
+        ),
+        current_leader=m.FetchSnapshotResponse.LeaderIdAndEpoch(
+            leader_id=response.leader_id, leader_epoch=response.epoch
+        ),
+        size=response.size,
+        position=response.position,
+        unaligned_records=response.data,
+    )
+    topic = m.FetchSnapshotResponse.TopicSnapshot(name=METADATA_TOPIC, partitions=[partition])
+    return m.FetchSnapshotResponse(topics=[topic])
+
+
+# Being answered.
+
+
+def decode_response(response: Any) -> Response | None:
+    """What a peer answered; None when it does not say anything about the metadata log: a node that is starting, or
+    one of another cluster."""
+    topics: Any = response.responses if isinstance(response, m.FetchResponse) else response.topics
+    if response.error_code or len(topics) != 1 or len(topics[0].partitions) != 1:
+        return None
+    each: Any = topics[0].partitions[0]
+    error = ErrorCode(each.error_code)
+    match response:
+        case m.VoteResponse():
+            return VoteResponse(error, each.leader_epoch, each.leader_id, each.vote_granted)
+        case m.BeginQuorumEpochResponse() | m.EndQuorumEpochResponse():
+            return EpochResponse(error, each.leader_epoch, each.leader_id)
+        case m.FetchResponse():
+            leader = each.current_leader
+            diverging, snapshot = each.diverging_epoch, each.snapshot_id
+            return FetchResponse(
+                error,
+                leader.leader_epoch,
+                leader.leader_id,
+                each.high_watermark,
+                EpochEnd(diverging.epoch, diverging.end_offset) if diverging.end_offset >= 0 else None,
+                SnapshotId(snapshot.end_offset, snapshot.epoch) if snapshot.end_offset >= 0 else None,
+                bytes(each.records) if each.records else None,
+            )
+        case m.FetchSnapshotResponse():
+            leader = each.current_leader
+            data = bytes(each.unaligned_records or b"")
+            return FetchSnapshotResponse(error, leader.leader_epoch, leader.leader_id, each.size, each.position, data)
+        case _:
+            raise AssertionError(response)
+
+
+def refusal(request: Request, error: ErrorCode) -> m.Message:
+    """Why nothing can be said at all: about the request as a whole."""
+    match request:
+        case Vote():
+            return m.VoteResponse(error_code=error, topics=[])
+        case BeginQuorumEpoch():
+            return m.BeginQuorumEpochResponse(error_code=error, topics=[])
+        case EndQuorumEpoch():
+            return m.EndQuorumEpochResponse(error_code=error, topics=[])
+        case Fetch():
+            return m.FetchResponse(error_code=error, responses=[])
+        case FetchSnapshot():
+            return m.FetchSnapshotResponse(error_code=error, topics=[])
+        case _:
+            assert_never(request)
+
+
+assert NO_LEADER == _UNKNOWN, "the protocol's word for no leader"
