@@ -17,7 +17,7 @@ from millpond.config import topic as topic_settings
 from millpond.log.limits import FOREVER
 from millpond.log.partition_log import Appended, LogRanges, PartitionLog
 from millpond.log.producers import Verification
-from millpond.metadata.image import INTERNAL_TOPICS
+from millpond.metadata.image import COORDINATOR_TOPICS, INTERNAL_TOPICS
 from millpond.metadata.image import Partition as ImagePartition
 from millpond.metadata.leadership import NO_LEADER
 from millpond.replication.follower import PartitionFollower
@@ -217,14 +217,18 @@ class Partition:
         zstd: bool,
         verification: Verification | None = None,
         acks_all: bool = False,
+        by_node: bool = False,
     ) -> Appended:
-        """Append a producer's batches and wake whoever waits for them. Refused leaves everything as it was."""
+        """Append a producer's batches and wake whoever waits for them. Refused leaves everything as it was.
+
+        `by_node` is for what another node of the cluster writes in a topic of the brokers' own.
+        """
         if not self.is_leader:
             self.check_leads()
         if not records:
             raise Refused(ErrorCode.INVALID_RECORD, "the request has no records for this partition")
         assert isinstance(records, memoryview), "a decoded request holds its records as a view"
-        if self.is_internal:
+        if self.is_internal and not (by_node and self.name.topic not in COORDINATOR_TOPICS):
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the broker itself writes to {self.name.topic}")
         attributes = _attributes(records)
         if attributes & batch.CODEC_MASK == ZSTD and not zstd:

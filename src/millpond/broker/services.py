@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from millpond.broker.loggers import Loggers
     from millpond.broker.markers import Markers
     from millpond.broker.partitions import Partitions
+    from millpond.broker.peers import Peers
     from millpond.broker.permissions import Permissions
     from millpond.broker.producer_ids import ProducerIds
     from millpond.broker.sessions import Sessions
@@ -118,6 +119,7 @@ class Services(Protocol):
     groups: Coordination[GroupShard]
     transactions: Coordination[TransactionShard]
     markers: Markers
+    marker_peers: Peers
     permissions: Permissions
 
     def open_coordination(self, coordination: Coordination[Any]) -> Later[None]: ...

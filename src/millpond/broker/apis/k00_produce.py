@@ -226,7 +226,11 @@ class _Produce:
             if isinstance(permit, Refused):
                 raise permit
             appended = partition.append(
-                data.records, zstd=version >= ZSTD_FROM, verification=permit, acks_all=self._acks_all
+                data.records,
+                zstd=version >= ZSTD_FROM,
+                verification=permit,
+                acks_all=self._acks_all,
+                by_node=self._call.is_from_node,
             )
         except InvalidRecords as refusal:
             return self._refused(data.index, refusal.code, str(refusal), refusal.records)
