@@ -61,11 +61,11 @@ def test_a_node_is_alone_unless_it_is_told_of_others() -> None:
 
 
 def test_the_nodes_of_a_cluster_come_in_the_order_of_their_ids() -> None:
-    settings = node_settings({"node.id": "2", "cluster.nodes": "3@[::1]:9094, 1@10.0.0.1:9092,2@10.0.0.2:9092"})
+    settings = node_settings({"node.id": "2", "cluster.nodes": "3@[fd00::3]:9094, 1@10.0.0.1:9092,2@10.0.0.2:9092"})
     assert cluster_nodes(settings) == (
         ClusterNode(1, "10.0.0.1", 9092),
         ClusterNode(2, "10.0.0.2", 9092),
-        ClusterNode(3, "::1", 9094),
+        ClusterNode(3, "fd00::3", 9094),
     )
 
 
@@ -80,6 +80,7 @@ def test_the_nodes_of_a_cluster_come_in_the_order_of_their_ids() -> None:
         ("9999999999@a:9092", "not a node of the form id@host:port"),
         ("1@a", "host:port"),
         ("1@a:0", "no port"),
+        ("1@127.0.0.1:9092,2@10.0.0.2:9092", "nodes on other machines cannot reach it"),
         ("1@0.0.0.0:9092", "no address that others could connect to"),
         ("2@a:9092,3@b:9092", "node.id=1 is not in cluster.nodes"),
     ],

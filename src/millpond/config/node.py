@@ -82,7 +82,17 @@ def _cluster_nodes(value: Value) -> str | None:
                 return f"two nodes have the id {node.node_id}"
             if node[1:] == other[1:]:
                 return f"the nodes {other.node_id} and {node.node_id} have the same address"
+    # What one machine calls by this name is itself: from the others nobody could reach it.
+    here = [node for node in nodes if _is_loopback(node.host)]
+    if here and len(here) < len(nodes):
+        return (
+            f"node {here[0].node_id} has the address {here[0].host}, at which nodes on other machines cannot reach it"
+        )
     return None
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 NODE_ID = Setting(

@@ -42,9 +42,8 @@ def run_cluster(count: int, data: str, listen: str, sets: tuple[str, ...], *, re
     folder = Path(data)
     file = NodesFile(dict(enumerate(_addresses(listen, count), 1)), {}, settings)
     _keep(file, folder)
-    with noted(signal.SIGINT, signal.SIGTERM) as stop, ExitStack() as screen:
-        view: View = screen.enter_context(live_table()) if sys.stdout.isatty() else Lines()
-        _Run(file, folder, view, restart=restart).until(stop)
+    with noted(signal.SIGINT, signal.SIGTERM) as stop:
+        _Run(file, folder, restart=restart).until(stop)
     click.echo("Stopped; everything is on disk.")
 
 
@@ -105,10 +104,11 @@ def _keep(file: NodesFile, folder: Path) -> None:
 class _Run:
     """The children, what is known of the cluster, and what is shown of both."""
 
-    def __init__(self, file: NodesFile, folder: Path, view: View, *, restart: bool) -> None:
+    def __init__(self, file: NodesFile, folder: Path, *, restart: bool) -> None:
         self._file = file
         self._folder = folder
-        self._view = view
+        self._view: View = Lines()
+        self._screen = ExitStack()
         self._restart = restart
         self._events: queue.Queue[Event] = queue.Queue()
         self._children = {
@@ -142,6 +142,8 @@ class _Run:
                     waited = ", ".join(str(each.node_id) for each in self._children.values() if each.state != "ready")
                     self._view.say(f"not ready yet: node {waited}")
         finally:
+            self._screen.close()
+            self._view = Lines()
             self._watch.stop()
             self._end()
 
@@ -191,13 +193,14 @@ class _Run:
             ("data", os.path.abspath(self._folder)),
             ("", ""),
             ("topic", f"millpond topic create orders -b {self._file.nodes[1]}"),
-            ("kcat", f"kcat -b {at} -L"),
-            ("one node", f"millpond up --node 1 --cluster {self._folder / 'nodes.toml'}"),
+            ("kcat", f"kcat -b {self._file.nodes[1]} -L"),
             ("", ""),
             ("stop", "Ctrl-C" if sys.stdout.isatty() else f"kill {os.getpid()}"),
         ]
         click.echo(panel(f"Millpond {__version__}, a cluster of {len(self._children)}", rows))
         sys.stdout.flush()
+        if sys.stdout.isatty():
+            self._view = self._screen.enter_context(live_table())
 
     def _show(self) -> None:
         facts = self._watch.facts
