@@ -1,0 +1,317 @@
+"""A broker and a controller that is played: registration, heartbeats, leaving, what one leaves for the next."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later
+from millpond.broker.last_life import LOST, LastLife, read_last_life, write_last_life
+from millpond.broker.lifecycle import DUPLICATE_MS_MAX, SILENT_MS_MAX, Appearance, Lifecycle
+from millpond.config.node import node_settings
+from millpond.metadata.image import Image
+from millpond.metadata.records import RegisterBrokerRecord
+from millpond.sim.world.world import SimWorld
+from millpond.wire import messages as m
+
+FOLDER = "/pond"
+DISK_ID = UUID(int=77)
+
+
+class Stage:
+    """One host, and a controller whose answers the test gives."""
+
+    def __init__(self) -> None:
+        self.sim = SimWorld(0)
+        self.asked: list[tuple[Any, Later[Any]]] = []
+        self.journal: list[str] = []
+        self.image = Image()
+
+    def start(self, *, was_clean: bool = False, has_lost: bool = False) -> Lifecycle:
+        world = self.sim.start("node")
+        world.disk.make_folder(FOLDER)
+        settings = node_settings(
+            {
+                "node.id": "2",
+                "data.folder": FOLDER,
+                "broker.heartbeat.interval.ms": "300",
+                "controlled.shutdown.timeout.ms": "5000",
+            }
+        )
+        self.asked = []
+        controller: Any = SimpleNamespace(node_id=2, image=self.image, applied_offset=42)
+        to_controller: Any = SimpleNamespace(ask=self._ask)
+        life = Lifecycle(world, settings, lambda event, **_: self.journal.append(event), controller, to_controller)
+        life.start(Appearance("127.0.0.1", 9092, DISK_ID), was_clean=was_clean, has_lost=has_lost)
+        return life
+
+    def _ask(self, request: Any, version: int, timeout_ms: int) -> Later[Any]:
+        answer: Later[Any] = Later()
+        # What goes over the wire must fit it.
+        request.encode(version)
+        self.asked.append((request, answer))
+        return answer
+
+    def next(self, within_ms: int = 1000) -> tuple[Any, Later[Any]]:
+        """What is asked next."""
+        self.sim.run_until(lambda: bool(self.asked), within_ms=within_ms)
+        (asked,) = self.asked
+        self.asked = []
+        return asked
+
+    def register(self, epoch: int = 7) -> m.BrokerRegistrationRequest:
+        request, answer = self.next()
+        assert isinstance(request, m.BrokerRegistrationRequest)
+        answer.finish(m.BrokerRegistrationResponse(broker_epoch=epoch))
+        return request
+
+    def beat(self, **fields: Any) -> m.BrokerHeartbeatRequest:
+        request, answer = self.next()
+        assert isinstance(request, m.BrokerHeartbeatRequest)
+        answer.finish(m.BrokerHeartbeatResponse(**{"is_fenced": False, "is_caught_up": True, **fields}))
+        return request
+
+    def last(self) -> LastLife:
+        return read_last_life(self.sim.hosts["node"].disk, FOLDER)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_a_broker_registers_is_let_in_and_says_that_it_lives(stage: Stage) -> None:
+    life = stage.start()
+    request = stage.register(7)
+    assert (request.broker_id, request.previous_broker_epoch, request.log_dirs) == (2, LOST, [DISK_ID])
+    assert not life.knows_itself
+    beat = stage.beat(is_fenced=True)
+    assert (beat.broker_epoch, beat.current_metadata_offset, beat.want_shut_down) == (7, 41, False)
+    assert not life.ready.ended
+    stage.image.replay(RegisterBrokerRecord(2, request.incarnation_id, 7, ()))
+    assert life.knows_itself
+    began_ms = stage.sim.clock.now_ms
+    stage.beat()
+    assert stage.sim.clock.now_ms - began_ms < 100, "who waits to be let in asks often"
+    assert life.ready.ended
+    assert not life.is_fenced
+    began_ms = stage.sim.clock.now_ms
+    stage.beat()
+    assert stage.sim.clock.now_ms - began_ms == 300
+    stage.beat(is_fenced=True)
+    assert life.is_fenced
+    stage.beat()
+    assert not life.is_fenced
+    assert stage.journal == ["this node is let in", "this node is fenced", "this node is let in"]
+
+
+def test_a_lost_answer_is_asked_for_again(stage: Stage) -> None:
+    stage.start()
+    for _ in range(2):
+        request, answer = stage.next()
+        answer.fail(Refused(ErrorCode.NOT_CONTROLLER))
+    again = stage.register()
+    assert again.incarnation_id == request.incarnation_id
+    _, answer = stage.next()
+    answer.fail(Refused(ErrorCode.NOT_CONTROLLER))
+    stage.beat()
+
+
+def test_a_killed_process_has_lost_nothing_and_a_power_cut_may_have(stage: Stage) -> None:
+    stage.start()
+    first = stage.register(7)
+    stage.next()
+    stage.sim.kill("node")
+    stage.start()
+    second = stage.register(9)
+    assert second.previous_broker_epoch == 7
+    assert second.incarnation_id != first.incarnation_id
+    stage.next()
+    stage.sim.crash("node")
+    stage.start()
+    assert stage.register(11).previous_broker_epoch == LOST
+
+
+def test_a_clean_end_outlives_a_power_cut_and_recovery_that_misses_something_does_not(stage: Stage) -> None:
+    stage.start()
+    stage.register(7)
+    stage.next()
+    stage.sim.crash("node")
+    stage.start(was_clean=True)
+    assert stage.register(9).previous_broker_epoch == 7
+    stage.next()
+    stage.sim.kill("node")
+    stage.start(has_lost=True)
+    assert stage.register(11).previous_broker_epoch == LOST
+
+
+def test_a_clean_end_counts_once(stage: Stage) -> None:
+    """The next life writes, and its unsynced records are not covered by it."""
+    stage.start()
+    stage.register(7)
+    stage.next()
+    stage.sim.crash("node")
+    stage.start(was_clean=True)
+    stage.next()
+    stage.sim.crash("node")
+    stage.start()
+    assert stage.register(9).previous_broker_epoch == LOST
+
+
+def test_a_life_that_died_before_it_had_registered_passes_on_what_it_found(stage: Stage) -> None:
+    stage.start()
+    stage.register(7)
+    stage.next()
+    stage.sim.kill("node")
+    stage.start()
+    stage.sim.kill("node")
+    stage.start()
+    assert stage.register(9).previous_broker_epoch == 7
+
+
+def test_a_life_that_did_not_hear_its_epoch_is_asked_for_under_the_same_name(stage: Stage) -> None:
+    stage.start()
+    unheard, _ = stage.next()
+    stage.sim.kill("node")
+    stage.start()
+    again, _ = stage.next()
+    assert again.incarnation_id == unheard.incarnation_id
+    stage.sim.crash("node")
+    stage.start()
+    other, _ = stage.next()
+    assert other.incarnation_id != unheard.incarnation_id, "it may have lost what the first one had"
+
+
+def test_one_that_is_not_known_any_more_registers_under_a_new_name(stage: Stage) -> None:
+    life = stage.start()
+    first = stage.register(7)
+    stage.beat()
+    stage.beat(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    assert life.is_fenced
+    assert life.broker_epoch == -1
+    second = stage.register(12)
+    assert second.incarnation_id != first.incarnation_id
+    assert second.previous_broker_epoch == 7, "it is the same process"
+    assert stage.beat().broker_epoch == 12
+
+
+def test_another_process_under_the_same_id_ends_the_wait_with_a_sentence(stage: Stage) -> None:
+    life = stage.start()
+    failures: list[Exception] = []
+    life.ready.then(lambda _: None, failures.append)
+    began_ms = stage.sim.clock.now_ms
+    while not failures:
+        _, answer = stage.next()
+        answer.finish(m.BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION))
+        assert stage.sim.clock.now_ms - began_ms < 2 * DUPLICATE_MS_MAX
+    assert "another process runs as node 2" in str(failures[0])
+    stage.sim.run_for(1000)
+    assert not stage.asked
+
+
+def test_a_node_of_another_cluster_is_told_so(stage: Stage) -> None:
+    failures: list[Exception] = []
+    stage.start().ready.then(lambda _: None, failures.append)
+    _, answer = stage.next()
+    answer.finish(m.BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID))
+    assert "another cluster" in str(failures[0])
+
+
+def test_one_that_leaves_asks_until_it_may(stage: Stage) -> None:
+    life = stage.start()
+    stage.register()
+    stage.beat()
+    left: list[int] = []
+    life.leave(lambda: left.append(stage.sim.clock.now_ms))
+    began_ms = stage.sim.clock.now_ms
+    assert stage.beat(should_shut_down=False).want_shut_down
+    assert not left
+    assert stage.beat(should_shut_down=True).want_shut_down
+    assert len(left) == 1
+    assert left[0] - began_ms < 100
+    stage.sim.run_for(2000)
+    assert not stage.asked
+
+
+def test_one_that_leaves_while_a_heartbeat_is_under_way_says_so_with_the_next(stage: Stage) -> None:
+    life = stage.start()
+    stage.register()
+    stage.beat()
+    _, answer = stage.next()
+    left: list[bool] = []
+    life.leave(lambda: left.append(True))
+    answer.finish(m.BrokerHeartbeatResponse(is_fenced=False))
+    assert stage.beat(should_shut_down=True).want_shut_down
+    assert left
+
+
+def test_nobody_waits_for_ever_to_be_let_go(stage: Stage) -> None:
+    life = stage.start()
+    stage.register()
+    stage.beat()
+    left: list[int] = []
+    life.leave(lambda: left.append(stage.sim.clock.now_ms))
+    began_ms = stage.sim.clock.now_ms
+    stage.next()
+    stage.sim.run_until(lambda: bool(left), within_ms=10_000)
+    assert SILENT_MS_MAX <= left[0] - began_ms < SILENT_MS_MAX + 100, "no controller answers"
+
+
+def test_one_that_is_never_let_go_goes_when_the_time_is_over(stage: Stage) -> None:
+    life = stage.start()
+    stage.register()
+    stage.beat()
+    left: list[int] = []
+    life.leave(lambda: left.append(stage.sim.clock.now_ms))
+    began_ms = stage.sim.clock.now_ms
+    while not left:
+        stage.beat(should_shut_down=False)
+        stage.sim.run_until(lambda: bool(left or stage.asked), within_ms=1000)
+    assert 5000 <= left[0] - began_ms < 5200
+
+
+def test_one_that_was_never_let_in_and_one_that_is_alone_leave_at_once(stage: Stage) -> None:
+    life = stage.start()
+    left: list[bool] = []
+    life.leave(lambda: left.append(True))
+    assert left == [True]
+    world = stage.sim.start("other")
+    alone = Lifecycle(world, node_settings({}), lambda *_, **__: None, SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+    alone.start_alone(5, UUID(int=5))
+    assert alone.ready.ended
+    alone.leave(lambda: left.append(True))
+    assert left == [True, True]
+    assert not world.disk.exists("millpond-data/broker.epoch")
+
+
+def test_a_full_disk_delays_and_loses_nothing(stage: Stage) -> None:
+    stage.sim.host("node").disk.make_folder(FOLDER)
+    disk = stage.sim.hosts["node"].disk
+    real, failures = disk.replace, [OSError(28, "no space left")] * 2
+
+    def replace(path: str, data: bytes) -> None:
+        if failures:
+            raise failures.pop()
+        real(path, data)
+
+    disk.replace = replace  # type: ignore[method-assign]
+    stage.start()
+    stage.sim.run_for(800)
+    assert not stage.asked
+    stage.register()
+    assert stage.journal.count("this node cannot write down its epoch, and waits") == 2
+
+
+@pytest.mark.parametrize("data", [b"", b"0\n1\nx y z\n", b"0\n0\n", b"\xff"])
+def test_a_damaged_file_is_no_life_that_could_be_trusted(stage: Stage, data: bytes) -> None:
+    disk = stage.sim.host("node").disk
+    disk.make_folder(FOLDER)
+    disk.replace(f"{FOLDER}/broker.epoch", data)
+    assert stage.last() == LastLife(LOST, "-")
+    life = LastLife(5, "boot", UUID(int=3))
+    write_last_life(disk, FOLDER, life)
+    assert stage.last() == life
