@@ -25,6 +25,7 @@ from millpond.broker.high_watermarks import HighWatermarks
 from millpond.broker.housekeeping import Housekeeping, Journal
 from millpond.broker.image_watch import ImageWatch
 from millpond.broker.isr import IsrKeeper
+from millpond.broker.lifecycle import Appearance, Lifecycle
 from millpond.broker.loggers import Loggers
 from millpond.broker.markers import Markers
 from millpond.broker.partition_context import PartitionContext
@@ -109,6 +110,9 @@ class Broker:
             settings=lambda: self.settings,
             journal=journal,
         )
+        # Its heartbeats wait behind nothing.
+        beating = ToController(world.clock, self.controller, self.dispatcher.ask, self._new_peers().ask)
+        self.lifecycle = Lifecycle(world, settings, journal, self.controller, beating)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self._image_watch = ImageWatch(world.clock)
         self.high_watermarks = HighWatermarks(
@@ -139,7 +143,7 @@ class Broker:
             FetcherServices(
                 world=world,
                 node_id=self.node_id,
-                broker_epoch=lambda: self.controller.broker_epoch,
+                broker_epoch=lambda: self.lifecycle.broker_epoch,
                 peers=Peers(world, f"millpond-node-{self.node_id}", node_addresses(settings, self.image)),
                 store=self.store,
                 flusher=self.flusher,
@@ -183,6 +187,7 @@ class Broker:
         self.permission_peers = self._new_peers()
         self.permissions = Permissions(self)
         self.is_stopping = False
+        self._has_begun = False
         self._listener: Listener | None = None
         self._address: tuple[str, int] | None = None
 
@@ -193,6 +198,11 @@ class Broker:
     @property
     def image(self) -> Image:
         return self.controller.image
+
+    @property
+    def ready(self) -> Later[None]:
+        """Ends once this node serves; CannotStart if it never will."""
+        return self.lifecycle.ready
 
     @property
     def address(self) -> tuple[str, int]:
@@ -218,12 +228,31 @@ class Broker:
         self._address = self._listener.host, self._listener.port
         self.controller.load(self.advertised(), after_crash=not report.clean)
         self._read_broker_settings()
-        self._keeper.open_all()
-        self._open_coordinations()
         self.controller.on_change(self._on_records)
         self.controller.on_role(self.sessions.on_role)
+        self._join(was_clean=report.clean)
         self.housekeeping.start()
         self.isr_keeper.start()
+
+    def _join(self, *, was_clean: bool) -> None:
+        """Become one of the cluster: at once where this node is all of it, else as soon as the controller says so."""
+        if self.controller.is_alone:
+            registered = self.image.brokers[self.node_id]
+            self.lifecycle.start_alone(registered.epoch, registered.incarnation_id)
+            self._begin(at_once=True)
+            return
+        host, port = self.advertised()
+        if host in WILDCARDS:
+            # Others know it by the address that the operator wrote down for it.
+            host = next(each.host for each in node.cluster_nodes(self._static) if each.node_id == self.node_id)
+        appearance = Appearance(host, port, self.controller.directory_id)
+        self.lifecycle.start(appearance, was_clean=was_clean, has_lost=bool(self.store.failed))
+
+    def _begin(self, *, at_once: bool) -> None:
+        """The metadata speaks to this life of the node: open its replicas, and lead and follow from now on."""
+        self._has_begun = True
+        self._keeper.open_all(at_once=at_once)
+        self._open_coordinations()
 
     def advertised(self) -> tuple[str, int]:
         """Where clients are told to connect, as far as that is the same for all of them."""
@@ -281,12 +310,17 @@ class Broker:
         return self._image_watch.until(is_shown, within_ms).chain(lambda _: self._keeper.followed())
 
     def _allocate_producer_ids(self) -> Later[ProducerIdBlock]:
-        request = m.AllocateProducerIdsRequest(broker_id=self.node_id, broker_epoch=self.controller.broker_epoch)
+        request = m.AllocateProducerIdsRequest(broker_id=self.node_id, broker_epoch=self.lifecycle.broker_epoch)
         return self.to_controller.ask(request, 0, ALLOCATE_MS).map(block_of).recover(Refused, no_block)
 
     def _on_records(self, records: Sequence[Record]) -> Later[None]:
         if any(isinstance(each, ConfigRecord) and each.resource_type == ResourceType.BROKER for each in records):
             self._read_broker_settings()
+        if not self._has_begun:
+            if not self.is_stopping and self.lifecycle.knows_itself:
+                self._begin(at_once=False)
+            self._image_watch.on_change()
+            return done(None)
         gone = [self._keeper.name_of(each.topic_id) for each in records if isinstance(each, RemoveTopicRecord)]
         removed = [name for name in gone if name is not None]
         followed = self._keeper.on_records(records)
@@ -381,7 +415,10 @@ class Broker:
     # Ending.
 
     def drain(self, done: Callable[[], None]) -> None:
-        """Take no more clients, answer whoever waits, close connections; then `done`. Never takes long."""
+        """Hand over, take no more clients, answer whoever waits, close connections; then `done`. Never takes long."""
+        self.lifecycle.leave(lambda: self._drain(done))
+
+    def _drain(self, done: Callable[[], None]) -> None:
         if self._listener is None:
             return
         self._listener.close()

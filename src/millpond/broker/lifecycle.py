@@ -14,7 +14,7 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
-from millpond.broker.controller import CannotStart
+from millpond.broker.identity import CannotStart
 from millpond.broker.last_life import LastLife, read_last_life, write_last_life
 from millpond.config.node import (
     BROKER_HEARTBEAT_INTERVAL_MS,

@@ -86,10 +86,18 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
             # Noted until the loop runs: it would forget one, or be torn by one that raises in its first step. And
             # before anybody hears that the node is ready: whoever stops it right then means a clean end.
             signal.signal(number, lambda number, _: asked.append(number))
-        on_ready(broker)
+        refused: list[Exception] = []
+
+        def give_up(failure: Exception) -> None:
+            refused.append(failure)
+            broker.drain(loop.stop)
+
+        broker.ready.then(lambda _: on_ready(broker), give_up)
         LoopDelay(world.clock, journal).start()
         loop.call_soon(take_signals)
         loop.run_forever()
+        if refused:
+            raise refused[0]
     finally:
         workers.close()
         sync_workers.close()
