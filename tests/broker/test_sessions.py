@@ -15,8 +15,25 @@ SESSION_MS = 1000
 TEXTS = {"broker.session.timeout.ms": str(SESSION_MS)}
 
 
+class Ear:
+    """The broker's end of a connection: it answers anything."""
+
+    def __init__(self, link: Any) -> None:
+        self.link = link
+
+    def buffer(self) -> memoryview:
+        return memoryview(bytearray(100))
+
+    def received(self, _: int) -> None:
+        self.link.send([b"yes"])
+
+    def drained(self) -> None: ...
+
+    def closed(self) -> None: ...
+
+
 class OtherBroker:
-    """A broker that only talks to the controller."""
+    """A broker that only talks to the controller, and can be connected to."""
 
     def __init__(self, desk: Any, node_id: int) -> None:
         self.desk = desk
@@ -24,7 +41,10 @@ class OtherBroker:
         self.node_id = node_id
         self.lives = 0
         self.epoch = -1
-        self.is_beating = False
+        self.host = f"host-{node_id}"
+        self.is_crowded = False
+        if (self.host, 9000 + node_id) not in desk.sim.network.listeners:
+            desk.sim.network.listen(self.host, 9000 + node_id, lambda link: None if self.is_crowded else Ear(link))
 
     def register(self, previous: int = -1, incarnation: int | None = None) -> ErrorCode:
         self.lives += 1
@@ -35,7 +55,7 @@ class OtherBroker:
                 incarnation_id=UUID(int=incarnation or 1000 * self.node_id + self.lives),
                 listeners=[
                     m.BrokerRegistrationRequest.Listener(
-                        name="PLAINTEXT", host="10.0.0.2", port=9000 + self.node_id, security_protocol=0
+                        name="PLAINTEXT", host=self.host, port=9000 + self.node_id, security_protocol=0
                     )
                 ],
                 features=[],
@@ -151,6 +171,29 @@ def test_a_silent_broker_is_fenced_and_others_lead_its_partitions(cluster: Clust
     assert topic.partitions[0].isr == (3, 1), "but has yet to catch up"
     told = [line for line in cluster.desk.node.journal_lines if "fenced" in line]
     assert any("not heard for 1000 ms" in line for line in told), told
+
+
+def test_a_broker_whose_process_ends_is_fenced_at_once(cluster: Cluster) -> None:
+    topic = cluster.create()
+    cluster.live(cluster.two, cluster.three, for_ms=600)
+    cluster.desk.sim.network.stop_host("host-2", silently=False)
+    cluster.live(cluster.three, for_ms=600)
+    assert not cluster.image.is_active(2)
+    assert topic.partitions[0].leader == 3
+    told = [line for line in cluster.desk.node.journal_lines if "fenced" in line]
+    assert any("takes no new ones" in line for line in told), told
+    twin = OtherBroker(cluster.desk, 2)
+    twin.lives = 50
+    assert twin.register() is ErrorCode.NONE, "its next life need not wait"
+
+
+def test_a_broker_that_takes_no_connections_and_is_heard_lives(cluster: Cluster) -> None:
+    cluster.live(cluster.two, cluster.three, for_ms=600)
+    cluster.two.is_crowded = True
+    for link in cluster.desk.sim.network.links("host-2"):
+        cluster.desk.sim.network.reset(link)
+    cluster.live(cluster.two, cluster.three, for_ms=3 * SESSION_MS)
+    assert cluster.image.is_active(2)
 
 
 def test_a_loop_that_stood_still_fences_nobody_whom_it_could_not_hear(cluster: Cluster) -> None:

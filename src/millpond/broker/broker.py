@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from millpond.broker.housekeeping import Housekeeping, Journal
 from millpond.broker.image_watch import ImageWatch
 from millpond.broker.isr import IsrKeeper
 from millpond.broker.lifecycle import Appearance, Lifecycle
+from millpond.broker.lifelines import Lifelines
 from millpond.broker.loggers import Loggers
 from millpond.broker.markers import Markers
 from millpond.broker.partition_context import PartitionContext
@@ -109,6 +111,9 @@ class Broker:
             layers=lambda: self.layers,
             settings=lambda: self.settings,
             journal=journal,
+            lifelines=partial(
+                Lifelines, world, f"{NODE_CLIENT_ID}{self.node_id}", node_addresses(settings, self.image)
+            ),
         )
         # Its heartbeats wait behind nothing.
         beating = ToController(world.clock, self.controller, self.dispatcher.ask, self._new_peers().ask)

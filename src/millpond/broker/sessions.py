@@ -14,6 +14,7 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
 from millpond.config.node import (
     AUTO_LEADER_REBALANCE_ENABLE,
+    BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
     LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS,
 )
@@ -35,11 +36,15 @@ if TYPE_CHECKING:
     from millpond.base.settings import Settings
     from millpond.broker.controller import Controller
     from millpond.broker.housekeeping import Journal
+    from millpond.broker.lifelines import Lifelines
     from millpond.config.effective import NodeLayers
-    from millpond.metadata.image import Image
+    from millpond.metadata.image import Broker, Image
 
 LOOKS_PER_SESSION: Final = 10
 """How often in the time of one session it is looked for brokers that are silent."""
+
+OVERDUE_MS: Final = 100
+"""How late the heartbeat of a broker is that takes no connections, before it is thought gone."""
 
 LATE_MS: Final = 50
 """Who looks this much too late stood still, and may not have heard what was said meanwhile."""
@@ -54,6 +59,7 @@ class Sessions:
         layers: Callable[[], NodeLayers],
         settings: Callable[[], Settings],
         journal: Journal,
+        lifelines: Callable[[Callable[[int], None]], Lifelines],
     ) -> None:
         self._clock = clock
         self._controller = controller
@@ -62,6 +68,7 @@ class Sessions:
         self._journal = journal
         self._heard_ms: dict[int, int] = {}
         """When each broker was last heard, by this controller in this term."""
+        self._lifelines = lifelines(self._on_refused)
         self._settling: set[int] = set()
         self._is_active = False
         self._timer: Timer | None = None
@@ -90,6 +97,7 @@ class Sessions:
                 timer.cancel()
         self._timer = self._rebalance_timer = None
         self._is_active = False
+        self._lifelines.keep(())
         self._heard_ms = {}
         self._settling = set()
 
@@ -168,14 +176,35 @@ class Sessions:
         late_ms = now_ms - due_ms
         if late_ms > LATE_MS:
             self._heard_ms = {broker_id: heard_ms + late_ms for broker_id, heard_ms in self._heard_ms.items()}
-        silent = [
-            broker
-            for broker in self._controller.image.brokers.values()
-            if not broker.fenced and broker.id != self._controller.node_id and not self.lives(broker.id)
-        ]
+        others = [broker for broker in self._controller.image.brokers.values() if self._may_fence(broker)]
         self._look_later()
-        for broker in silent:
-            self._fence(broker.id, broker.epoch, f"not heard for {self._session_ms} ms")
+        for broker in others:
+            if not self.lives(broker.id):
+                self._fence(broker.id, broker.epoch, f"not heard for {self._session_ms} ms")
+        self._lifelines.keep(broker.id for broker in others if self.lives(broker.id))
+
+    def _may_fence(self, broker: Broker) -> bool:
+        return not broker.fenced and broker.id != self._controller.node_id
+
+    def _on_refused(self, broker_id: int) -> None:
+        """Its process has ended, unless it is heard once more: one that has too many connections refuses, too."""
+        heard_ms = self._heard_ms.get(broker_id)
+        broker = self._controller.image.brokers.get(broker_id)
+        if heard_ms is None or broker is None or not self._may_fence(broker):
+            return
+        due_ms = self._settings()[BROKER_HEARTBEAT_INTERVAL_MS] + OVERDUE_MS
+        left_ms = heard_ms + due_ms - self._clock.monotonic_ms()
+        if left_ms > 0:
+            self._clock.call_later(left_ms, partial(self._lose, broker_id, heard_ms))
+        else:
+            self._lose(broker_id, heard_ms)
+
+    def _lose(self, broker_id: int, heard_ms: int) -> None:
+        broker = self._controller.image.brokers.get(broker_id)
+        if self._heard_ms.get(broker_id) == heard_ms and broker is not None and self._may_fence(broker):
+            # Nobody need wait for the end of its session: it may be back already, under another name.
+            del self._heard_ms[broker_id]
+            self._fence(broker_id, broker.epoch, "its connections broke, and it takes no new ones")
 
     def _fence(self, broker_id: int, broker_epoch: int, why: str) -> None:
         self._journal("broker is fenced", broker=broker_id, reason=why)
