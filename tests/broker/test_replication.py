@@ -44,7 +44,7 @@ class Pair:
 
     def start(self, node_id: int) -> None:
         # Its own image, that of a node alone, knows nothing of the pond.
-        with patch.object(TopicKeeper, "open_all", lambda _: None):
+        with patch.object(TopicKeeper, "open_all", lambda _, **__: None):
             assert self.nodes[node_id].start(), self.nodes[node_id].journal_lines
         for other, node in self.nodes.items():
             self._hear(
@@ -65,7 +65,7 @@ class Pair:
 
     def _hear(self, node_id: int, records: list[Record]) -> None:
         broker = self.nodes[node_id].broker
-        broker.controller.broker_epoch = 5
+        broker.lifecycle.broker_epoch = 5
         for record in records:
             broker.image.replay(record)
         broker._on_records(records).then(lambda _: None)
