@@ -9,7 +9,7 @@ from uuid import UUID
 from millpond.base.ports import Clock, Disk
 from millpond.broker.flusher import Flusher
 from millpond.broker.partition_context import PartitionContext
-from millpond.replication.leader import PartitionView
+from millpond.replication.leader import CanJoin, PartitionView
 from millpond.sim.world.workers import SimWorkers
 
 ME = 1
@@ -22,6 +22,7 @@ def partition_context(
     node_id: int = ME,
     flusher: Flusher | None = None,
     flush: Callable[[Any], None] = lambda _: None,
+    can_join: CanJoin = lambda *_: True,
     on_isr_change: Callable[[UUID, int], None] = lambda *_: None,
 ) -> PartitionContext:
     """A node whose peers are all welcome in the ISR."""
@@ -30,7 +31,7 @@ def partition_context(
         clock=clock,
         flusher=flusher or Flusher(SimWorkers(clock), disk, "/data"),
         flush=flush,
-        can_join=lambda *_: True,
+        can_join=can_join,
         broker_epoch_of=lambda _: 1,
         lag_ms_max=lambda: 10_000,
         on_isr_change=on_isr_change,

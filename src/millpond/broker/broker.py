@@ -47,11 +47,13 @@ from millpond.log.store import LogStore
 from millpond.metadata.image import ALL_BROKERS, INTERNAL_TOPICS, Image, Resource
 from millpond.metadata.producer_ids import ProducerIdBlock
 from millpond.metadata.records import (
+    BrokerRegistrationChangeRecord,
     ConfigRecord,
     LeadAnewRecord,
     PartitionChangeRecord,
     PartitionRecord,
     Record,
+    RegisterBrokerRecord,
     RemoveTopicRecord,
     ResourceType,
     TopicRecord,
@@ -338,6 +340,8 @@ class Broker:
             for home in self.groups.homes():
                 home.run(lambda shard, now_ms: shard.on_topics_changed(changed, now_ms))
         self._image_watch.on_change()
+        if any(isinstance(each, RegisterBrokerRecord | BrokerRegistrationChangeRecord) for each in records):
+            self.isr_keeper.look_again()
         if any(isinstance(each, PartitionRecord | PartitionChangeRecord | LeadAnewRecord) for each in records):
             return followed.map(lambda _: self._on_leaders_changed())
         return followed

@@ -74,6 +74,9 @@ class IsrKeeper:
         self._journal = journal
         self._to_look: dict[tuple[UUID, int], None] = {}
         self._timer: Timer | None = None
+        self._due_ms = 0
+        """When the next look at all should be: long past, this process has stood still."""
+        self._has_second_look = False
         self._is_running = False
 
     def start(self) -> None:
@@ -93,27 +96,46 @@ class IsrKeeper:
             self._clock.call_soon(self._look_at_named)
         self._to_look[topic_id, index] = None
 
+    def look_again(self) -> None:
+        """Brokers have changed: some may be welcome now that were not."""
+        if self._is_running:
+            self._go_on(self._led())
+
     def _look_at_named(self) -> None:
+        if self._is_late():
+            # Whoever keeps up may have said so in what is not read yet.
+            self._clock.call_later(SECOND_LOOK_MS, self._look_at_named)
+            return
         named, self._to_look = self._to_look, {}
         partitions = [self._partitions.by_id(*each) for each in named]
         self._look_at([each for each in partitions if each is not None])
 
     def _look_later(self) -> None:
-        wait_ms = max(self._lag_ms_max() // 2, 1)
-        due_ms = self._clock.monotonic_ms() + wait_ms
-        self._timer = self._clock.call_later(wait_ms, lambda: self._look(due_ms))
+        self._wait(max(self._lag_ms_max() // 2, 1))
 
-    def _look(self, due_ms: int) -> None:
-        if self._clock.monotonic_ms() - due_ms > LATE_MS:
-            self._timer = self._clock.call_later(SECOND_LOOK_MS, self._look_at_all)
-        else:
-            self._look_at_all()
+    def _wait(self, wait_ms: int) -> None:
+        self._due_ms = self._clock.monotonic_ms() + wait_ms
+        self._timer = self._clock.call_later(wait_ms, self._look)
 
-    def _look_at_all(self) -> None:
-        self._go_on(iter([each for each in self._partitions if each.leading is not None]))
+    def _is_late(self) -> bool:
+        """Whether the process stood still a moment ago."""
+        return self._has_second_look or self._clock.monotonic_ms() - self._due_ms > LATE_MS
+
+    def _look(self) -> None:
+        if self._clock.monotonic_ms() - self._due_ms > LATE_MS:
+            self._has_second_look = True
+            self._wait(SECOND_LOOK_MS)
+            return
+        self._has_second_look = False
+        self._go_on(self._led())
         self._look_later()
 
+    def _led(self) -> Iterator[Partition]:
+        return iter([each for each in self._partitions if each.leading is not None])
+
     def _go_on(self, partitions: Iterator[Partition]) -> None:
+        if self._is_late():
+            return
         some = [each for each, _ in zip(partitions, range(LOOKS_AT_ONCE), strict=False)]
         self._look_at(some)
         if some and self._is_running:
