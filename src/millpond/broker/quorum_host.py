@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later, done, failed
@@ -14,14 +15,21 @@ from millpond.base.ports import Timer, Workers, World
 from millpond.broker.peers import Peers
 from millpond.broker.quorum_log import MetadataLog
 from millpond.broker.quorum_state import write_election
-from millpond.broker.quorum_wire import decode_request, decode_response, encode_request, encode_response, refusal
+from millpond.broker.quorum_wire import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    fault_of,
+    refusal,
+)
 from millpond.broker.requester import RequestLost
 from millpond.quorum.events import Answered, Appended, Asked, Event, Hung, Stop, Time
 from millpond.quorum.messages import Fetch, FetchSnapshot, ReplicaKey, Request, Response
 from millpond.quorum.ports import Election
 from millpond.quorum.ready import Ask, Durable, Ready, Reply
 from millpond.quorum.replica import Replica, Timing
-from millpond.quorum.roles import Leader
+from millpond.quorum.roles import Leader, ReplicaProgress
 from millpond.wire.messages import Message
 
 T = TypeVar("T")
@@ -32,6 +40,15 @@ LATE_MS: Final = 50
 have sent meanwhile is read first."""
 
 FETCH_WAIT_MS_MAX: Final = 5_000
+
+
+class ReplicaState(NamedTuple):
+    """What the leader knows of a replica; times in ms before now, None for never."""
+
+    replica: ReplicaKey
+    end_offset: int
+    fetched_ago_ms: int | None
+    caught_up_ago_ms: int | None
 
 
 class StartWorkers:
@@ -129,18 +146,23 @@ class QuorumHost:
     def is_idle(self) -> bool:
         return not self._is_persisting
 
-    def ends(self) -> dict[ReplicaKey, tuple[int, int | None]]:
-        """How far each replica is, and how many ms ago it came to fetch; of a leader alone, nothing otherwise."""
+    def states(self) -> list[ReplicaState]:
+        """How far each replica is, as the leader knows; nothing anywhere else."""
         role = self._replica.role
         if not isinstance(role, Leader):
-            return {}
+            return []
         now_ms = self._clock.monotonic_ms()
-        ends: dict[ReplicaKey, tuple[int, int | None]] = dict.fromkeys(self.voters, (-1, None))
-        for replica, progress in role.progress.items():
-            ago_ms = None if progress.fetched_ms is None else now_ms - progress.fetched_ms
-            ends[replica] = progress.end_offset, ago_ms
-        ends[self.me] = self.log.end_offset, 0
-        return ends
+
+        def ago(moment_ms: int | None) -> int | None:
+            return None if moment_ms is None else now_ms - moment_ms
+
+        known = dict.fromkeys(self.voters, ReplicaProgress()) | role.progress
+        return [
+            ReplicaState(self.me, self.log.end_offset, 0, 0)
+            if replica == self.me
+            else ReplicaState(replica, progress.end_offset, ago(progress.fetched_ms), ago(progress.caught_up_ms))
+            for replica, progress in known.items()
+        ]
 
     # Life.
 
@@ -185,18 +207,17 @@ class QuorumHost:
         request = decode_request(message, self.me)
         if self._is_closed or self.failed is not None:
             return refusal(request, ErrorCode.BROKER_NOT_AVAILABLE)
+        fault = fault_of(request, self.voters)
+        if len(self.voters) == 1 and not isinstance(request, Fetch | FetchSnapshot):
+            # A node that is alone elects itself, whatever anybody says.
+            fault = ErrorCode.INCONSISTENT_VOTER_SET
+        if fault is not ErrorCode.NONE:
+            return refusal(request, fault)
         known = self._cluster_id()
         if known and message.cluster_id and message.cluster_id != known:
             return refusal(request, ErrorCode.INCONSISTENT_CLUSTER_ID)
         if isinstance(request, Fetch):
-            request = Fetch(
-                request.epoch,
-                request.replica,
-                request.offset,
-                request.last_epoch,
-                request.high_watermark,
-                min(request.wait_ms, FETCH_WAIT_MS_MAX),
-            )
+            request = replace(request, wait_ms=min(request.wait_ms, FETCH_WAIT_MS_MAX))
         self._request_ids += 1
         request_id = self._request_ids
         response: Later[Message] = Later(partial(self._forget, request_id))

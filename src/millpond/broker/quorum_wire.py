@@ -7,6 +7,7 @@ is no response.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final, assert_never
 from uuid import UUID
 
@@ -40,6 +41,9 @@ FETCH_VERSION: Final = 18
 SNAPSHOT_VERSION: Final = 1
 
 FETCH_BYTES: Final = 8 << 20
+REPLICA_STATE_FROM: Final = 15
+EPOCH_MAX: Final = (1 << 31) - (1 << 16)
+"""An epoch rises by one with each election: nobody gets there, and nobody may be sent there."""
 _UNKNOWN: Final = -1
 
 
@@ -148,6 +152,37 @@ def _fetch_snapshot(fetch: FetchSnapshot, cluster_id: str | None) -> m.FetchSnap
 
 
 # Being asked.
+
+
+def is_metadata_fetch(request: m.FetchRequest, version: int) -> bool:
+    """Whether a replica of the quorum asks for the metadata log; consumers and followers of partitions do not."""
+    return (
+        version >= REPLICA_STATE_FROM
+        and request.replica_state.replica_id >= 0
+        and len(request.topics) == 1
+        and request.topics[0].topic_id == METADATA_TOPIC_ID
+    )
+
+
+def fault_of(request: Request, voters: Collection[ReplicaKey]) -> ErrorCode:
+    """What no voter would say: whoever says it all the same is not heard."""
+    node_ids = {voter.node_id for voter in voters}
+    if not 0 <= request.epoch < EPOCH_MAX:
+        return ErrorCode.INVALID_REQUEST
+    match request:
+        case Vote():
+            is_sound, is_known = request.end_offset >= 0, request.candidate in voters
+        case BeginQuorumEpoch() | EndQuorumEpoch():
+            is_sound, is_known = True, request.leader_id in node_ids
+        case Fetch():
+            is_sound, is_known = request.offset >= 0 and request.last_epoch >= 0, True
+        case FetchSnapshot():
+            is_sound, is_known = request.position >= 0, True
+        case _:
+            assert_never(request)
+    if not is_sound:
+        return ErrorCode.INVALID_REQUEST
+    return ErrorCode.NONE if is_known else ErrorCode.INCONSISTENT_VOTER_SET
 
 
 def decode_request(request: Any, me: ReplicaKey) -> Request:

@@ -525,6 +525,8 @@ class Replica:
             self._reply(request_id, FetchResponse(ErrorCode.NONE, self.epoch, self.me.node_id, diverging=diverging))
             return
         progress.end_offset = max(progress.end_offset, fetch.offset)
+        if fetch.offset == self.log.end_offset:
+            progress.caught_up_ms = now_ms
         self._advance_high_watermark(now_ms)
         if self._has_news(fetch) or fetch.wait_ms <= 0:
             self._send_records(request_id, fetch)

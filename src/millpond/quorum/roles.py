@@ -61,6 +61,8 @@ class ReplicaProgress:
 
     end_offset: int = -1
     fetched_ms: int | None = None
+    caught_up_ms: int | None = None
+    """When it last had all that there was."""
 
 
 @dataclass(slots=True)

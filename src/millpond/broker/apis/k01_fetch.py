@@ -22,6 +22,7 @@ from millpond.broker.call import Call
 from millpond.broker.current_leader import MOVED, current_leader, endpoints
 from millpond.broker.fetch_sessions import FetchContext, Wanted
 from millpond.broker.partitions import Partition, Watcher
+from millpond.broker.quorum_wire import is_metadata_fetch
 from millpond.broker.replies import Outcome, release_ranges
 from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
 from millpond.wire import messages as m
@@ -42,6 +43,8 @@ class _Replica(NamedTuple):
 
 
 def handle(broker: Services, call: Call, request: m.FetchRequest) -> Outcome:
+    if is_metadata_fetch(request, call.version):
+        return broker.controller.host.answer(request)
     try:
         context = broker.fetch_sessions.context(request, call.version, broker.clock.monotonic_ms())
     except Refused as refusal:

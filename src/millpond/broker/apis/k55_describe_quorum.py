@@ -1,6 +1,7 @@
 """DescribeQuorum (55), versions 0-2: who leads the metadata log and how far each voter is.
 
-1 fetch times · 2 error messages, directories and the voters' addresses. One node is its own quorum.
+1 fetch times · 2 error messages, directories and the voters' addresses. Only the leader knows how far the others are:
+another node says who leads.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode
 from millpond.broker.api import Api
 from millpond.broker.call import Call
+from millpond.broker.quorum_host import ReplicaState
 from millpond.broker.replies import Outcome
 from millpond.metadata.topics import METADATA_TOPIC
 from millpond.wire import messages as m
@@ -50,22 +52,38 @@ def _partition(broker: Services, topic: str, index: int) -> m.DescribeQuorumResp
             current_voters=[],
             observers=[],
         )
+    controller = broker.controller
+    if not controller.host.is_leader:
+        return m.DescribeQuorumResponse.PartitionData(
+            partition_index=index,
+            error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            error_message=f"node {broker.node_id} does not lead the metadata",
+            leader_id=controller.leader_id,
+            leader_epoch=controller.leader_epoch,
+            current_voters=[],
+            observers=[],
+        )
     now_ms = broker.clock.wall_ms()
+    voters = {voter.node_id for voter in controller.host.voters}
+    states = [_state(each, now_ms) for each in controller.host.states()]
     return m.DescribeQuorumResponse.PartitionData(
         partition_index=index,
-        leader_id=broker.node_id,
-        leader_epoch=broker.controller.leader_epoch,
-        high_watermark=broker.controller.committed_offset,
-        current_voters=[
-            m.DescribeQuorumResponse.ReplicaState(
-                replica_id=broker.node_id,
-                log_end_offset=broker.controller.log.end_offset,
-                last_fetch_timestamp=now_ms,
-                last_caught_up_timestamp=now_ms,
-            )
-        ],
-        observers=[],
+        leader_id=controller.leader_id,
+        leader_epoch=controller.leader_epoch,
+        high_watermark=controller.committed_offset,
+        current_voters=[each for each in states if each.replica_id in voters],
+        observers=[each for each in states if each.replica_id not in voters],
     )
 
 
-API = Api(key=55, name="DescribeQuorum", versions=(0, 2), handle=handle)
+def _state(state: ReplicaState, now_ms: int) -> m.DescribeQuorumResponse.ReplicaState:
+    return m.DescribeQuorumResponse.ReplicaState(
+        replica_id=state.replica.node_id,
+        replica_directory_id=state.replica.directory_id,
+        log_end_offset=state.end_offset,
+        last_fetch_timestamp=-1 if state.fetched_ago_ms is None else now_ms - state.fetched_ago_ms,
+        last_caught_up_timestamp=-1 if state.caught_up_ago_ms is None else now_ms - state.caught_up_ago_ms,
+    )
+
+
+API = Api(key=55, name="DescribeQuorum", versions=(0, 2), handle=handle, at_controller=True)

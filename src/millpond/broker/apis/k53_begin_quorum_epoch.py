@@ -1,0 +1,24 @@
+"""BeginQuorumEpoch (53), versions 0-1: another node leads the metadata; come and fetch.
+
+1 flexible, the receiver's own id and directory.
+For the voters alone: clients are not told of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.broker.api import Api
+from millpond.broker.call import Call
+from millpond.broker.replies import Outcome
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+
+def handle(broker: Services, call: Call, request: m.BeginQuorumEpochRequest) -> Outcome:
+    return broker.controller.host.answer(request)
+
+
+API = Api(key=53, name="BeginQuorumEpoch", versions=(0, 1), handle=handle, is_advertised=False)

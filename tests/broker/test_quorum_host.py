@@ -1,0 +1,205 @@
+"""Several nodes as one quorum in the simulated world: they elect a leader, commit, fail over and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.broker.controller import Controller
+from millpond.metadata.decision import Decision
+from millpond.metadata.image import ALL_BROKERS
+from millpond.metadata.records import ConfigRecord
+from millpond.sim.node import SimNode
+from millpond.sim.world.world import SimWorld
+
+NAMES = ("a", "b", "c")
+NODES = ",".join(f"{number}@{name}:9092" for number, name in enumerate(NAMES, 1))
+
+
+class Quorum:
+    """Three nodes, and what is asked of whoever leads."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.sim = SimWorld(seed)
+        self.nodes = [
+            SimNode(self.sim, name, {"node.id": str(number), "cluster.nodes": NODES})
+            for number, name in enumerate(NAMES, 1)
+        ]
+        self.written = 0
+
+    def start(self) -> Quorum:
+        for node in self.nodes:
+            assert node.start(), node.journal_lines
+        self.leader()
+        return self
+
+    def controllers(self) -> list[Controller]:
+        return [node.broker.controller for node in self.nodes if node.is_up]
+
+    def active(self) -> list[SimNode]:
+        return [node for node in self.nodes if node.is_up and node.broker.controller.is_active]
+
+    def leader(self, within_ms: int = 5_000) -> SimNode:
+        """The active controller, as soon as there is one."""
+        self.until(lambda: bool(self.active()), within_ms)
+        return self.active()[0]
+
+    def until(self, condition: Callable[[], bool], within_ms: int = 5_000) -> None:
+        assert self.sim.run_until(condition, within_ms=within_ms), [
+            (each.node_id, each.is_active, each.leader_id, each.leader_epoch, each.applied_offset)
+            for each in self.controllers()
+        ]
+
+    def submit(self, node: SimNode) -> list[Any]:
+        """Commit a setting of no effect; what was answered so far."""
+        self.written += 1
+        record = ConfigRecord(ALL_BROKERS.type, ALL_BROKERS.name, "test", str(self.written))
+        answers: list[Any] = []
+        answered = node.broker.controller.submit(lambda _: Decision((record,), self.written))
+        answered.then(answers.append, answers.append)
+        return answers
+
+    def write(self, within_ms: int = 3_000) -> None:
+        """Commit something at whoever leads, and see it on every node that runs."""
+        answers = self.submit(self.leader())
+        self.until(lambda: answers == [self.written], within_ms)
+        self.until(self.has_settled, within_ms)
+
+    def value(self, controller: Controller) -> str | None:
+        return controller.image.config_of(ALL_BROKERS).get("test")
+
+    def has_settled(self) -> bool:
+        """Whether all nodes that run know the last value and the same image."""
+        images = [each.image for each in self.controllers()]
+        return all(self.value(each) == str(self.written) for each in self.controllers()) and all(
+            image == images[0] for image in images
+        )
+
+
+@pytest.fixture
+def quorum() -> Quorum:
+    return Quorum().start()
+
+
+def test_three_nodes_found_one_cluster(quorum: Quorum) -> None:
+    quorum.write()
+    (leader,) = quorum.active()
+    for controller in quorum.controllers():
+        assert controller.leader_id == leader.broker.node_id
+        assert controller.leader_epoch == leader.broker.controller.leader_epoch
+        assert controller.image.cluster_id is not None
+
+
+def test_only_the_leader_decides(quorum: Quorum) -> None:
+    (follower, _) = [node for node in quorum.nodes if not node.broker.controller.is_active]
+    (refused,) = quorum.submit(follower)
+    assert isinstance(refused, Refused)
+    assert refused.code is ErrorCode.NOT_CONTROLLER
+
+
+def test_nothing_is_answered_without_a_majority(quorum: Quorum) -> None:
+    quorum.write()
+    leader = quorum.leader()
+    others = [node for node in quorum.nodes if node is not leader]
+    for node in others:
+        node.crash()
+    answers = quorum.submit(leader)
+    quorum.sim.run_for(1_000)
+    assert answers == []
+    quorum.sim.run_for(3_000)
+    assert not leader.broker.controller.is_active, "it resigns when nobody comes"
+    assert answers[0].code is ErrorCode.NOT_CONTROLLER
+    for node in others:
+        node.start()
+    quorum.write()
+
+
+def test_a_killed_leader_is_replaced_within_a_second(quorum: Quorum) -> None:
+    quorum.write()
+    for _ in range(5):
+        leader = quorum.leader()
+        epoch = leader.broker.controller.leader_epoch
+        began_ms = quorum.sim.clock.now_ms
+        leader.kill()
+        assert quorum.leader(within_ms=1_000).broker.controller.leader_epoch > epoch
+        quorum.write(within_ms=1_000)
+        assert quorum.sim.clock.now_ms - began_ms < 1_000
+        leader.start()
+        quorum.until(quorum.has_settled)
+
+
+def test_a_leader_whose_power_goes_is_missed_and_replaced(quorum: Quorum) -> None:
+    quorum.write()
+    leader = quorum.leader()
+    leader.crash()
+    assert quorum.leader(within_ms=3_000) is not leader
+    quorum.write()
+    leader.start()
+    quorum.until(quorum.has_settled)
+
+
+def test_a_paused_leader_finds_that_it_leads_no_more(quorum: Quorum) -> None:
+    quorum.write()
+    leader = quorum.leader()
+    quorum.sim.pause(leader.name)
+    quorum.until(lambda: len(quorum.active()) == 2, within_ms=3_000)
+    answers = quorum.submit(leader)
+    quorum.sim.resume(leader.name)
+    quorum.until(lambda: len(quorum.active()) == 1)
+    assert answers[0].code is ErrorCode.NOT_CONTROLLER
+    quorum.write()
+
+
+def test_what_was_answered_outlives_a_power_cut_of_all(quorum: Quorum) -> None:
+    for _ in range(3):
+        quorum.write()
+        for node in quorum.nodes:
+            node.crash()
+        for node in quorum.nodes:
+            assert node.start(), node.journal_lines
+        quorum.leader()
+        quorum.until(quorum.has_settled)
+
+
+def test_what_a_lost_leader_wrote_alone_is_dropped(quorum: Quorum) -> None:
+    """It comes back with records that nobody else has: they are cut off, and the others' take their place."""
+    quorum.write()
+    leader = quorum.leader()
+    for node in quorum.nodes:
+        if node is not leader:
+            quorum.sim.network.partition(leader.name, node.name)
+    answers = quorum.submit(leader)
+    lost = quorum.written
+    quorum.until(lambda: any(node is not leader for node in quorum.active()))
+    quorum.until(lambda: bool(answers))
+    assert answers[0].code is ErrorCode.NOT_CONTROLLER
+    other = next(node for node in quorum.active() if node is not leader)
+    answers = quorum.submit(other)
+    quorum.until(lambda: answers == [quorum.written])
+    quorum.sim.network.heal()
+    quorum.until(quorum.has_settled, within_ms=10_000)
+    assert quorum.written == lost + 1
+    assert leader.broker.controller.log.end_offset == other.broker.controller.log.end_offset
+
+
+def test_an_ordered_stop_hands_over_at_once(quorum: Quorum) -> None:
+    quorum.write()
+    leader = quorum.leader()
+    leader.broker.controller.resign()
+    quorum.until(lambda: any(node is not leader for node in quorum.active()), within_ms=300)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nodes_come_and_go_and_agree(seed: int) -> None:
+    quorum = Quorum(seed).start()
+    for turn in range(6):
+        quorum.write(within_ms=10_000)
+        node = quorum.nodes[(seed + turn) % 3]
+        (node.crash if (seed + turn) % 2 else node.kill)()
+        quorum.sim.run_for(37 * seed)
+        quorum.write(within_ms=10_000)
+        assert node.start(), node.journal_lines
+    quorum.write(within_ms=10_000)
