@@ -17,6 +17,10 @@ class Client(Protocol):
     """Whoever takes requests, of one node or of many."""
 
     name: str
+    timeout_ms: int
+
+    @property
+    def connections_made(self) -> int: ...
 
     def send(self, request: Message, version: int, on_reply: OnReply, *, is_answered: bool = True) -> None: ...
 

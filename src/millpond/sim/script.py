@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from millpond.sim.client import SimClient
+from millpond.sim.client import Client
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire.messages import Message
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Ask:
     """Send a request; the story goes on with the response, or with None when that is lost."""
 
-    client: SimClient
+    client: Client
     request: Message
     version: int
 

@@ -58,7 +58,7 @@ class Cluster:
 
     def _node(self, node_id: int) -> Any:
         partitions: dict[int, Any] = {}
-        controller = SimpleNamespace(is_active=node_id == 1, leader_epoch=3, committed_offset=10, image=self.image)
+        controller = SimpleNamespace(is_active=node_id == 1, leader_epoch=3, applied_offset=10, image=self.image)
         broker = SimpleNamespace(controller=controller, partitions=Partitions(partitions), image=self.image)
         return SimpleNamespace(is_up=True, lives=1, broker=broker)
 
@@ -182,9 +182,9 @@ def test_a_leader_that_is_not_in_sync(cluster: Cluster, inspector: Inspector) ->
         replicas=(1, 2, 3), isr=(2, 3), leader=NodeId(1), leader_epoch=LeaderEpoch(1), partition_epoch=4
     )
     cluster.image.brokers[1] = SimpleNamespace(id=1)  # type: ignore[assignment]
-    cluster.nodes[1].broker.controller.committed_offset = -1
+    cluster.nodes[1].broker.controller.applied_offset = -1
     for node_id in (2, 3):
-        cluster.nodes[node_id].broker.controller.committed_offset = -1
+        cluster.nodes[node_id].broker.controller.applied_offset = -1
     inspector.look()
     assert found(cluster) == [checkers.STRANGER_TRUSTED]
 

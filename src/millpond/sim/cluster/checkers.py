@@ -103,7 +103,7 @@ class Inspector:
             known = self._controllers.setdefault(controller.leader_epoch, node_id)
             if known != node_id:
                 yield f"{TWO_CONTROLLERS}: {known} and {node_id} in {controller.leader_epoch}"
-        offset = controller.committed_offset
+        offset = controller.applied_offset
         if offset is None or offset < 0 or (offset in self._images and self._images[offset][1] == node_id):
             return
         digest = _digest(controller.image)

@@ -1,8 +1,8 @@
-"""A client of a cluster: it asks who leads what, and sends each request to the right node."""
+"""A client of a cluster: it asks who leads and who coordinates what, and sends each request to the right node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -13,9 +13,12 @@ from millpond.sim.node import PORT
 from millpond.sim.world.network import SimNetwork
 from millpond.wire import messages as m
 from millpond.wire.messages import Message
+from millpond.wire.model import Struct
 
 METADATA_VERSION = 12
+FIND_VERSION = 4
 TIMEOUT_MS = 4_000
+GROUP_KEY, TRANSACTION_KEY = 0, 1
 WRONG_NODE = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.LEADER_NOT_AVAILABLE,
@@ -26,41 +29,71 @@ WRONG_NODE = (
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.NOT_ENOUGH_REPLICAS,
 )
+WRONG_COORDINATOR = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+Hear = Callable[[Any], None]
 
 
 class ClusterClient:
-    """Connections to every node from one host, and what this client believes about leaders.
+    """Connections to every node from one host, and what this client believes about leaders and coordinators.
 
-    `send` takes what `SimClient` takes: Produce is split by leader and its answers put together, anything else goes
-    to whoever answers.
+    `send` takes what `SimClient` takes. Produce and Fetch are split by leader and their answers put together; what is
+    for a group or a transactional id goes to its coordinator, anything else to whoever answers.
     """
 
-    def __init__(self, network: SimNetwork, nodes: Iterable[int], name: str, random: Random) -> None:
+    def __init__(
+        self, network: SimNetwork, nodes: Iterable[int], name: str, random: Random, *, timeout_ms: int = TIMEOUT_MS
+    ) -> None:
         self.name = name
         self.nodes = {
-            node_id: SimClient(network, f"node{node_id}", PORT, name, timeout_ms=TIMEOUT_MS) for node_id in nodes
+            node_id: SimClient(network, f"node{node_id}", PORT, name, timeout_ms=timeout_ms) for node_id in nodes
         }
         self.clock = network.clock
         self._random = random
         self._favourite = random.choice(list(self.nodes))
         self._leaders: dict[tuple[str, int], tuple[int, int]] = {}
+        self._leaders_changed = 0
+        self._coordinators: dict[tuple[int, str], int] = {}
         self._ids: dict[UUID, str] = {}
         self._topics: dict[str, None] = {}
         self._is_looking = False
+
+    @property
+    def timeout_ms(self) -> int:
+        return self.nodes[self._favourite].timeout_ms
+
+    @timeout_ms.setter
+    def timeout_ms(self, timeout_ms: int) -> None:
+        for client in self.nodes.values():
+            client.timeout_ms = timeout_ms
+
+    @property
+    def connections_made(self) -> int:
+        """Rises, too, when somebody else leads: who answers now may know less than who answered before."""
+        return self._leaders_changed + sum(client.connections_made for client in self.nodes.values())
 
     def disconnect(self) -> None:
         for client in self.nodes.values():
             client.disconnect()
 
-    # Whoever answers
+    # The right node
 
     def send(self, request: Message, version: int, on_reply: OnReply, *, is_answered: bool = True) -> None:
         """`on_reply` comes exactly once, with the response or with None when that is lost."""
         assert is_answered, "nobody could tell which of several nodes has heard it"
-        if isinstance(request, m.ProduceRequest):
-            _Produce(self, request, version, on_reply).start()
-        else:
-            self.send_to_any(request, version, on_reply)
+        match request:
+            case m.ProduceRequest():
+                _Produce(self, request, version, on_reply).start()
+            case m.FetchRequest():
+                _Fetch(self, request, version, on_reply).start()
+            case m.FindCoordinatorRequest():
+                self.send_to_any(request, version, on_reply)
+            case _:
+                key = _coordinated_by(request)
+                if key is None:
+                    self.send_to_any(request, version, on_reply)
+                else:
+                    self._send_to_coordinator(key, request, version, on_reply)
 
     def send_to_any(self, request: Message, version: int, on_reply: OnReply) -> None:
         def heard(reply: Any) -> None:
@@ -73,6 +106,34 @@ class ClusterClient:
     def look_elsewhere(self) -> None:
         self._favourite = self._random.choice(list(self.nodes))
 
+    # Coordinators
+
+    def _send_to_coordinator(self, key: tuple[int, str], request: Message, version: int, on_reply: OnReply) -> None:
+        node_id = self._coordinators.get(key)
+        if node_id is None:
+            self._find_coordinator(key, request, version, on_reply)
+            return
+
+        def heard(reply: Any) -> None:
+            if reply is None or any(code in WRONG_COORDINATOR for code in _codes(reply)):
+                self._coordinators.pop(key, None)
+            on_reply(reply)
+
+        self.nodes[node_id].send(request, version, heard)
+
+    def _find_coordinator(self, key: tuple[int, str], request: Message, version: int, on_reply: OnReply) -> None:
+        def heard(reply: m.FindCoordinatorResponse | None) -> None:
+            told = None if reply is None else reply.coordinators[0]
+            if told is None or told.error_code or told.node_id not in self.nodes:
+                self.look_elsewhere()
+                on_reply(None)
+            else:
+                self._coordinators[key] = told.node_id
+                self._send_to_coordinator(key, request, version, on_reply)
+
+        kind, name = key
+        self.send_to_any(m.FindCoordinatorRequest(key_type=kind, coordinator_keys=[name]), FIND_VERSION, heard)
+
     # Who leads
 
     def leader_of(self, topic: str, index: int) -> tuple[int, int] | None:
@@ -83,8 +144,9 @@ class ClusterClient:
             self.look_for_leaders()
         return leader
 
-    def name_of(self, topic_id: UUID) -> str | None:
-        return self._ids.get(topic_id)
+    def name_of(self, name: str, topic_id: UUID) -> str:
+        """The topic's name, where a request has only its id."""
+        return name or self._ids.get(topic_id, "")
 
     def expect(self, topic: str, topic_id: UUID) -> None:
         self._topics[topic] = None
@@ -95,6 +157,7 @@ class ClusterClient:
         leader = self._leaders.get((topic, index))
         if leader is not None and leader[0] == node_id:
             del self._leaders[topic, index]
+            self._leaders_changed += 1
             self.look_for_leaders()
 
     def look_for_leaders(self) -> None:
@@ -115,82 +178,201 @@ class ClusterClient:
             self.look_elsewhere()
         for topic in reply.topics:
             for part in topic.partitions:
-                if part.leader_id in self.nodes:
-                    known = self._leaders.get((topic.name or "", part.partition_index), (-1, -1))
-                    if part.leader_epoch >= known[1]:
-                        self._leaders[topic.name or "", part.partition_index] = part.leader_id, part.leader_epoch
-                else:
-                    self._leaders.pop((topic.name or "", part.partition_index), None)
+                key = topic.name or "", part.partition_index
+                leader = part.leader_id, part.leader_epoch
+                if part.leader_id not in self.nodes:
+                    self._leaders.pop(key, None)
                     self.look_elsewhere()
+                elif part.leader_epoch >= self._leaders.get(key, (-1, -1))[1] and self._leaders.get(key) != leader:
+                    self._leaders[key] = leader
+                    self._leaders_changed += 1
 
 
-class _Produce:
-    """One Produce request to several leaders, answered as one."""
+def _coordinated_by(request: Message) -> tuple[int, str] | None:
+    """The kind and the name of what a coordinator keeps, if the request is about such a thing."""
+    if isinstance(request, m.OffsetFetchRequest):
+        return GROUP_KEY, request.groups[0].group_id
+    if isinstance(request, m.AddPartitionsToTxnRequest):
+        return TRANSACTION_KEY, request.v3_and_below_transactional_id
+    if isinstance(request, m.TxnOffsetCommitRequest):
+        return GROUP_KEY, request.group_id
+    name = getattr(request, "transactional_id", None)
+    if name is not None:
+        return TRANSACTION_KEY, name
+    group_id = getattr(request, "group_id", None)
+    return None if group_id is None else (GROUP_KEY, group_id)
 
-    def __init__(self, client: ClusterClient, request: m.ProduceRequest, version: int, on_reply: OnReply) -> None:
+
+def _codes(message: Struct) -> Iterator[int]:
+    """Every error code that a response has, wherever it is."""
+    names: tuple[str, ...] = type(message).__slots__
+    for name in names:
+        value = getattr(message, name)
+        if name.endswith("error_code"):
+            yield value
+        for inner in value if isinstance(value, list) else (value,):
+            if isinstance(inner, Struct):
+                yield from _codes(inner)
+
+
+class _Split:
+    """One request to several leaders, answered as one."""
+
+    def __init__(self, client: ClusterClient, version: int, on_reply: OnReply) -> None:
         self._client = client
-        self._request = request
         self._version = version
         self._on_reply = on_reply
-        self._answers: dict[tuple[str, UUID], m.ProduceResponse.TopicProduceResponse] = {}
         self._waiting = 1
 
+    def _send(self, requests: dict[int, Any]) -> None:
+        self._waiting += len(requests)
+        for node_id, request in requests.items():
+            self._client.nodes[node_id].send(request, self._version, self._hear(node_id, request))
+        # Never while it is being sent: whoever waits for it would be called before it knows that it waits.
+        self._client.clock.call_soon(self._done)
+
+    def _hear(self, node_id: int, request: Any) -> Hear:
+        def heard(reply: Any) -> None:
+            if reply is None:
+                self._lose(node_id, request)
+            else:
+                self._take(node_id, reply)
+            self._done()
+
+        return heard
+
+    def _done(self) -> None:
+        self._waiting -= 1
+        if not self._waiting:
+            self._on_reply(self._whole())
+
+    def _check(self, name: str, topic_id: UUID, index: int, node_id: int, error: int) -> None:
+        if error in WRONG_NODE or error == ErrorCode.REQUEST_TIMED_OUT:
+            self._client.forget_leader(self._client.name_of(name, topic_id), index, node_id)
+
+    def _lose(self, node_id: int, request: Any) -> None:
+        raise NotImplementedError
+
+    def _take(self, node_id: int, reply: Any) -> None:
+        raise NotImplementedError
+
+    def _whole(self) -> Message:
+        raise NotImplementedError
+
+
+class _Produce(_Split):
+    def __init__(self, client: ClusterClient, request: m.ProduceRequest, version: int, on_reply: OnReply) -> None:
+        super().__init__(client, version, on_reply)
+        self._request = request
+        self._answers: dict[tuple[str, UUID], m.ProduceResponse.TopicProduceResponse] = {}
+
     def start(self) -> None:
+        asked = self._request
         by_node: dict[int, m.ProduceRequest] = {}
-        for topic in self._request.topic_data:
-            name = topic.name or self._client.name_of(topic.topic_id) or ""
+        for topic in asked.topic_data:
             for part in topic.partition_data:
-                leader = self._client.leader_of(name, part.index)
+                leader = self._client.leader_of(self._client.name_of(topic.name, topic.topic_id), part.index)
                 if leader is None:
                     self._answer(topic.name, topic.topic_id, part.index, ErrorCode.LEADER_NOT_AVAILABLE)
                     continue
                 request = by_node.setdefault(
                     leader[0],
-                    m.ProduceRequest(acks=self._request.acks, timeout_ms=self._request.timeout_ms, topic_data=[]),
+                    m.ProduceRequest(
+                        transactional_id=asked.transactional_id,
+                        acks=asked.acks,
+                        timeout_ms=asked.timeout_ms,
+                        topic_data=[],
+                    ),
                 )
                 request.topic_data.append(
                     m.ProduceRequest.TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=[part])
                 )
-        self._waiting += len(by_node)
-        for node_id, request in by_node.items():
-            self._client.nodes[node_id].send(request, self._version, self._hear(node_id, request))
-        # Never while it is being sent: whoever waits for it would be called before it knows that it waits.
-        self._client.clock.call_soon(self._done)
+        self._send(by_node)
 
-    def _hear(self, node_id: int, request: m.ProduceRequest) -> Callable[[m.ProduceResponse | None], None]:
-        def heard(reply: m.ProduceResponse | None) -> None:
-            if reply is None:
-                for topic in request.topic_data:
-                    for part in topic.partition_data:
-                        name = topic.name or self._client.name_of(topic.topic_id) or ""
-                        self._client.forget_leader(name, part.index, node_id)
-                        self._answer(topic.name, topic.topic_id, part.index, ErrorCode.REQUEST_TIMED_OUT)
-            else:
-                for answer in reply.responses:
-                    name = answer.name or self._client.name_of(answer.topic_id) or ""
-                    for part_answer in answer.partition_responses:
-                        if part_answer.error_code in WRONG_NODE:
-                            self._client.forget_leader(name, part_answer.index, node_id)
-                        self._take(answer.name, answer.topic_id, part_answer)
-            self._done()
+    def _lose(self, node_id: int, request: m.ProduceRequest) -> None:
+        for topic in request.topic_data:
+            for part in topic.partition_data:
+                self._check(topic.name, topic.topic_id, part.index, node_id, ErrorCode.REQUEST_TIMED_OUT)
+                self._answer(topic.name, topic.topic_id, part.index, ErrorCode.REQUEST_TIMED_OUT)
 
-        return heard
+    def _take(self, node_id: int, reply: m.ProduceResponse) -> None:
+        for topic in reply.responses:
+            for part in topic.partition_responses:
+                self._check(topic.name, topic.topic_id, part.index, node_id, part.error_code)
+                self._put(topic.name, topic.topic_id, part)
 
     def _answer(self, name: str, topic_id: UUID, index: int, error: ErrorCode) -> None:
-        self._take(
-            name,
-            topic_id,
-            m.ProduceResponse.PartitionProduceResponse(index=index, error_code=error, base_offset=-1),
-        )
+        kind = m.ProduceResponse.PartitionProduceResponse
+        self._put(name, topic_id, kind(index=index, error_code=error, base_offset=-1))
 
-    def _take(self, name: str, topic_id: UUID, answer: m.ProduceResponse.PartitionProduceResponse) -> None:
-        topic = self._answers.setdefault(
-            (name, topic_id),
-            m.ProduceResponse.TopicProduceResponse(name=name, topic_id=topic_id, partition_responses=[]),
-        )
+    def _put(self, name: str, topic_id: UUID, answer: m.ProduceResponse.PartitionProduceResponse) -> None:
+        kind = m.ProduceResponse.TopicProduceResponse
+        topic = self._answers.setdefault((name, topic_id), kind(name=name, topic_id=topic_id, partition_responses=[]))
         topic.partition_responses.append(answer)
 
-    def _done(self) -> None:
-        self._waiting -= 1
-        if not self._waiting:
-            self._on_reply(m.ProduceResponse(responses=list(self._answers.values())))
+    def _whole(self) -> m.ProduceResponse:
+        return m.ProduceResponse(responses=list(self._answers.values()))
+
+
+class _Fetch(_Split):
+    """Without sessions: each of them would be another one at each node."""
+
+    def __init__(self, client: ClusterClient, request: m.FetchRequest, version: int, on_reply: OnReply) -> None:
+        super().__init__(client, version, on_reply)
+        self._request = request
+        self._answers: dict[tuple[str, UUID], m.FetchResponse.FetchableTopicResponse] = {}
+
+    def start(self) -> None:
+        asked = self._request
+        by_node: dict[int, m.FetchRequest] = {}
+        for topic in asked.topics:
+            for part in topic.partitions:
+                leader = self._client.leader_of(self._client.name_of(topic.topic, topic.topic_id), part.partition)
+                if leader is None:
+                    self._answer(topic.topic, topic.topic_id, part.partition, ErrorCode.LEADER_NOT_AVAILABLE)
+                    continue
+                request = by_node.setdefault(
+                    leader[0],
+                    m.FetchRequest(
+                        max_wait_ms=asked.max_wait_ms,
+                        min_bytes=asked.min_bytes,
+                        max_bytes=asked.max_bytes,
+                        isolation_level=asked.isolation_level,
+                        session_id=0,
+                        session_epoch=-1,
+                        topics=[],
+                        forgotten_topics_data=[],
+                    ),
+                )
+                request.topics.append(
+                    m.FetchRequest.FetchTopic(topic=topic.topic, topic_id=topic.topic_id, partitions=[part])
+                )
+        self._send(by_node)
+
+    def _lose(self, node_id: int, request: m.FetchRequest) -> None:
+        for topic in request.topics:
+            for part in topic.partitions:
+                self._check(topic.topic, topic.topic_id, part.partition, node_id, ErrorCode.REQUEST_TIMED_OUT)
+                self._answer(topic.topic, topic.topic_id, part.partition, ErrorCode.REQUEST_TIMED_OUT)
+
+    def _take(self, node_id: int, reply: m.FetchResponse) -> None:
+        for topic in reply.responses:
+            for part in topic.partitions:
+                self._check(topic.topic, topic.topic_id, part.partition_index, node_id, part.error_code)
+                self._put(topic.topic, topic.topic_id, part)
+
+    def _answer(self, name: str, topic_id: UUID, index: int, error: ErrorCode) -> None:
+        kind = m.FetchResponse.PartitionData
+        self._put(
+            name,
+            topic_id,
+            kind(partition_index=index, error_code=error, high_watermark=-1, records=memoryview(b"")),
+        )
+
+    def _put(self, name: str, topic_id: UUID, answer: m.FetchResponse.PartitionData) -> None:
+        kind = m.FetchResponse.FetchableTopicResponse
+        topic = self._answers.setdefault((name, topic_id), kind(topic=name, topic_id=topic_id, partitions=[]))
+        topic.partitions.append(answer)
+
+    def _whole(self) -> m.FetchResponse:
+        return m.FetchResponse(responses=list(self._answers.values()))

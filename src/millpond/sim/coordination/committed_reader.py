@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.client import SimClient
+from millpond.sim.client import Client
 from millpond.sim.coordination.group_member import GroupTopic
 from millpond.sim.coordination.history import CoordinationHistory
 from millpond.sim.script import Ask, Player, Rest, Script
@@ -47,7 +47,7 @@ class CommittedReader:
     def __init__(
         self,
         clock: VirtualClock,
-        client: SimClient,
+        client: Client,
         history: CoordinationHistory,
         topic: GroupTopic,
         *,

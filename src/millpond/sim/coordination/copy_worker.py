@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.client import SimClient
+from millpond.sim.client import Client
 from millpond.sim.coordination.committed_reader import TRANSACTION_HEADER
 from millpond.sim.coordination.group_member import (
     GROUP_KEY,
@@ -62,7 +62,7 @@ class CopyWorker:
     def __init__(
         self,
         clock: VirtualClock,
-        make_client: Callable[[str], SimClient],
+        make_client: Callable[[str], Client],
         history: CoordinationHistory,
         transactional_id: str,
         name: str,

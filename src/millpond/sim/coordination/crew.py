@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from millpond.sim.client import SimClient
+from millpond.sim.client import Client
 from millpond.sim.coordination.copy_worker import CopyWorker
 from millpond.sim.coordination.group_member import ClassicMember, ConsumerMember, GroupTopic, Member, Membership
 from millpond.sim.coordination.group_reader import ReadJob
@@ -64,7 +64,7 @@ class Crew:
         self,
         plan: CoordinationPlan,
         clock: VirtualClock,
-        make_client: Callable[[str], SimClient],
+        make_client: Callable[[str], Client],
         history: CoordinationHistory,
         source: GroupTopic,
         target: GroupTopic,
@@ -202,7 +202,7 @@ class Crew:
         member = kind(self._clock, self._make_client(name), self._history, GROUP, self._source, job, self._plan.times)
         return Hand(name, job, member)
 
-    def _worker_client(self, name: str) -> SimClient:
+    def _worker_client(self, name: str) -> Client:
         client = self._make_client(name)
         client.timeout_ms = self._plan.request_timeout_ms
         return client

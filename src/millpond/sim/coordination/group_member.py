@@ -12,7 +12,7 @@ from typing import Protocol
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.client import SimClient
+from millpond.sim.client import Client
 from millpond.sim.coordination.history import CoordinationHistory
 from millpond.sim.script import Ask, Player, Rest, Script
 from millpond.sim.world.clock import VirtualClock
@@ -59,7 +59,7 @@ class Membership:
     partitions: frozenset[int] = frozenset()
 
 
-def find_coordinator(client: SimClient, kind: int, key: str) -> Script[None]:
+def find_coordinator(client: Client, kind: int, key: str) -> Script[None]:
     """Ask until there is one: its topic is made for the first who asks."""
     request = m.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
     while True:
@@ -102,7 +102,7 @@ class Member:
     def __init__(
         self,
         clock: VirtualClock,
-        client: SimClient,
+        client: Client,
         history: CoordinationHistory,
         group_id: str,
         topic: GroupTopic,

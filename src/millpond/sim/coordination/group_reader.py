@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
 from millpond.base.errors import ErrorCode
-from millpond.sim.client import SimClient
+from millpond.sim.client import Client
 from millpond.sim.coordination.group_member import RETRY_MS, GroupTopic, Membership
 from millpond.sim.coordination.history import CoordinationHistory, Fate, OffsetCommit
 from millpond.sim.script import Ask, Player, Rest, Script
@@ -31,7 +31,7 @@ Told = Callable[[int, int, int], None]
 
 
 def fetch_offsets(
-    client: SimClient,
+    client: Client,
     clock: VirtualClock,
     group_id: str,
     topic: GroupTopic,
@@ -63,7 +63,7 @@ def fetch_offsets(
 
 
 def fetch_records(
-    client: SimClient, topic: GroupTopic, positions: Mapping[int, int], *, max_bytes: int = 1
+    client: Client, topic: GroupTopic, positions: Mapping[int, int], *, max_bytes: int = 1
 ) -> Script[tuple[int, list[Record]]]:
     """Records of one of these partitions, the first one that has some; none after a while, or when in trouble."""
     kind = m.FetchRequest
@@ -102,7 +102,7 @@ class ReadJob:
     def __init__(
         self,
         clock: VirtualClock,
-        client: SimClient,
+        client: Client,
         history: CoordinationHistory,
         topic: GroupTopic,
         random: Random,
