@@ -255,14 +255,14 @@ def test_whoever_waits_at_a_leader_that_leads_no_more_is_told_who_does(play: Pla
     )
     assert play.acknowledged() == ["NOT_LEADER_OR_FOLLOWER"]
     assert play.seen() == ["NOT_LEADER_OR_FOLLOWER"]
+    play.desk.run(1)
     assert play.fetched(2) == ["FENCED_LEADER_EPOCH"]
     play.produce()
     (reply,) = play.producer.replies()
     (part,) = reply.responses[0].partition_responses
     assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (2, EPOCH + 1)
-    play.fetch(3, 1, epoch=-1, wait_ms=0)
-    play.desk.run(1)
-    (fetched,) = play.followers[3].replies()
+    play.read(0)
+    (fetched,) = play.reader.replies()
     assert fetched.responses[0].partitions[0].current_leader.leader_id == 2
     assert play.pond.log.end_offset == 1
 

@@ -36,6 +36,7 @@ from millpond.broker.peers import Peers, node_addresses
 from millpond.broker.permissions import Permissions
 from millpond.broker.producer_ids import ProducerIds, block_of, no_block
 from millpond.broker.replica_fetchers import FetcherServices, ReplicaFetchers
+from millpond.broker.replica_sessions import ReplicaSessions, Source
 from millpond.broker.sessions import Sessions
 from millpond.broker.to_controller import ToController
 from millpond.broker.topic_creation import CREATE_MS, VERSION, create_topics, request_for
@@ -102,6 +103,16 @@ class Broker:
         self.checkpoints = CheckpointWriter(self.store, world.sync_workers)
         self.fetch_sessions = FetchSessions(
             settings[node.FETCH_SESSION_SLOTS], lambda: self.settings[node.MAX_REQUEST_ITEMS], world.entropy
+        )
+        self.replica_sessions = ReplicaSessions(
+            Source(
+                clock=world.clock,
+                workers=world.workers,
+                entropy=world.entropy,
+                partitions=self.partitions,
+                settings=lambda: self.settings,
+                absence=self.absence,
+            )
         )
         self.dispatcher = Dispatcher(self, world.clock)
         self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings)

@@ -33,10 +33,6 @@ class Wanted:
     fetch_offset: int
     bytes_max: int
     leader_epoch: int
-    last_epoch: int = -1
-    """The epoch of a follower's last record."""
-    start_offset: int = -1
-    """Where a follower's log begins."""
     told_high_watermark: int = -1
     told_start_offset: int = -1
     told_error: int = 0
@@ -47,8 +43,6 @@ class Wanted:
         self.fetch_offset = other.fetch_offset
         self.bytes_max = other.bytes_max
         self.leader_epoch = other.leader_epoch
-        self.last_epoch = other.last_epoch
-        self.start_offset = other.start_offset
 
 
 @dataclass(slots=True)
@@ -58,8 +52,6 @@ class FetchSession:
     epoch: int = 1
     last_used_ms: int = 0
     wanted: dict[Key, Wanted] = field(default_factory=dict)
-    answer_waiting: Callable[[], None] | None = None
-    """Answers the request of this session that waits for records, if there is one."""
 
 
 @dataclass(slots=True)
@@ -81,7 +73,6 @@ class FetchContext:
             wanted.is_new
             or has_records
             or reply.error_code != ErrorCode.NONE
-            or reply.diverging_epoch.epoch >= 0
             or wanted.told_error != reply.error_code
             or wanted.told_high_watermark != reply.high_watermark
             or wanted.told_start_offset != reply.log_start_offset
@@ -142,9 +133,6 @@ class FetchSessions:
     def _go_on(
         self, session: FetchSession, request: m.FetchRequest, wishes: list[Wanted], now_ms: int
     ) -> FetchContext:
-        if session.answer_waiting is not None:
-            # Who has more to say does not wait: and the earlier question is answered as it was put.
-            session.answer_waiting()
         for wish in wishes:
             known = session.wanted.get(wish.key)
             if known is None:
@@ -185,7 +173,5 @@ def _wishes(request: m.FetchRequest) -> list[Wanted]:
                 partition.fetch_offset,
                 partition.partition_max_bytes,
                 partition.current_leader_epoch,
-                partition.last_fetched_epoch,
-                partition.log_start_offset,
             )
     return list(wishes.values())

@@ -154,6 +154,10 @@ class LeaderRole:
         if broker not in self._machine.view.isr and self._machine.pending is None:
             self._context.on_isr_change(*self._partition)
 
+    def on_caught_up(self, broker: int, broker_epoch: int, offset: int) -> None:
+        """A follower, whose last fetch may be long ago, has had everything until now."""
+        self._machine.on_fetch(broker, broker_epoch, offset, self._context.clock.monotonic_ms())
+
     def on_view(self, view: PartitionView) -> None:
         """The metadata has changed within this leader epoch."""
         before = self._machine.high_watermark

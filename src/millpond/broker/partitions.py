@@ -46,6 +46,22 @@ class Watcher(Protocol):
         ...
 
 
+class ReplicaWatcher(Protocol):
+    """A follower's session."""
+
+    def on_append(self, partition: Partition, size: int) -> None:
+        """Its log has grown, and the role does not know yet. Called for every append."""
+        ...
+
+    def on_commit(self, partition: Partition) -> None:
+        """The committed offset has moved."""
+        ...
+
+    def on_change(self, partition: Partition) -> None:
+        """Its role or the start of its log is another one, or it is gone."""
+        ...
+
+
 class Partition:
     """One partition of which this node has a replica: leads it, follows its leader, or waits until there is one."""
 
@@ -94,7 +110,7 @@ class Partition:
         # A dictionary, because a set would wake its members in an order that differs from run to run.
         self.watchers: dict[Watcher, None] = {}
         """Those who wait for the committed offset to move."""
-        self.replica_watchers: dict[Watcher, None] = {}
+        self.replica_watchers: dict[ReplicaWatcher, None] = {}
         """Those who wait for the end of the log to move."""
         self.acknowledges_after_sync = True
         self.flush_messages = FOREVER
@@ -292,7 +308,7 @@ class Partition:
             return done(None)
         # Their next question tells that they have followed.
         for watcher in list(self.replica_watchers):
-            watcher.answer()
+            watcher.on_change(self)
         return self.leading.after_start(self.log.start_offset)
 
     def append_fetched(self, batches: memoryview) -> None:
@@ -311,12 +327,14 @@ class Partition:
             if self.watchers:
                 self._wake(self.watchers, size)
             return
-        if self.replica_watchers:
-            self._wake(self.replica_watchers, size)
+        for watcher in self.replica_watchers:
+            watcher.on_append(self, size)
         leading.on_append()
 
     def _on_commit(self, before: int) -> None:
         """The committed offset of a partition with several replicas has moved, from `before`."""
+        for watcher in self.replica_watchers:
+            watcher.on_commit(self)
         if self.watchers:
             whole = self.log.size_from(before)
             # Where memory does not tell positions, too many bytes are better than none: readers look for themselves.
@@ -328,8 +346,10 @@ class Partition:
 
     def dismiss_watchers(self) -> None:
         """There is nothing more to wait for."""
-        for watcher in [*self.watchers, *self.replica_watchers]:
+        for watcher in list(self.watchers):
             watcher.answer()
+        for replica in list(self.replica_watchers):
+            replica.on_change(self)
 
     # Reading.
 

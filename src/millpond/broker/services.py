@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from millpond.broker.peers import Peers
     from millpond.broker.permissions import Permissions
     from millpond.broker.producer_ids import ProducerIds
+    from millpond.broker.replica_sessions import ReplicaSessions
     from millpond.broker.sessions import Sessions
     from millpond.broker.to_controller import ToController
     from millpond.config.effective import NodeLayers
@@ -110,6 +111,7 @@ class Services(Protocol):
     flusher: Flusher
     checkpoints: CheckpointWriter
     fetch_sessions: FetchSessions
+    replica_sessions: ReplicaSessions
     producer_ids: ProducerIds
 
     def absence(self, topic: str | UUID, index: int) -> ErrorCode: ...

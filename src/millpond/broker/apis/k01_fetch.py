@@ -2,8 +2,8 @@
 
 4 isolation level · 5 log start offset · 7 fetch sessions · 9 leader epoch check · 10 zstd · 11 rack · 12 flexible,
 diverging epoch · 13 topic ids · 15 replica state · 16 node endpoints · 17 directory id · 18 high watermark.
-A follower (a replica id) reads up to the end of the log, and what it asks for tells how far it has come; everybody
-else reads what is committed. Followers must name their broker epoch (version 15).
+A follower (a replica id) is served by `replica_sessions`: it reads up to the end of the log, and what it asks for
+tells how far it has come. It must name its broker epoch (version 15). Everybody else reads what is committed.
 
 Records leave as file ranges, straight from the page cache; a range that is not in memory is first read by a worker,
 so that no other client waits for the disk.
@@ -11,17 +11,16 @@ so that no other client waits for the disk.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.base.ids import EpochEnd
 from millpond.base.later import Later
 from millpond.base.ports import FileRange
 from millpond.broker.api import Api
 from millpond.broker.call import Call
 from millpond.broker.current_leader import MOVED, current_leader, endpoints
 from millpond.broker.fetch_sessions import FetchContext, Wanted
-from millpond.broker.partitions import Partition, Watcher
+from millpond.broker.partitions import Partition
 from millpond.broker.quorum_wire import is_metadata_fetch
 from millpond.broker.replies import Outcome, release_ranges
 from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
@@ -35,16 +34,14 @@ WARM_STEP_BYTES = 1 << 20
 CURRENT_LEADER_FROM, REPLICA_STATE_FROM, NODE_ENDPOINTS_FROM = 12, 15, 16
 
 
-class _Replica(NamedTuple):
-    """The follower that asks."""
-
-    node_id: int
-    broker_epoch: int
-
-
 def handle(broker: Services, call: Call, request: m.FetchRequest) -> Outcome:
     if is_metadata_fetch(request, call.version):
         return broker.controller.host.answer(request)
+    state = request.replica_state
+    if call.version >= REPLICA_STATE_FROM and state.replica_id >= 0:
+        return broker.replica_sessions.fetch(request, state.replica_id, state.replica_epoch)
+    if call.version < REPLICA_STATE_FROM and request.replica_id >= 0:
+        return broker.replica_sessions.fetch(request, request.replica_id, -1)
     try:
         context = broker.fetch_sessions.context(request, call.version, broker.clock.monotonic_ms())
     except Refused as refusal:
@@ -84,9 +81,6 @@ class _Fetch:
     def __init__(self, broker: Services, call: Call, request: m.FetchRequest, context: FetchContext) -> None:
         self._broker = broker
         self._connection = call.connection
-        self._replica = _replica(call, request)
-        self._is_first_read = True
-        self._is_called = False
         self._leaders: set[int] = set()
         """Nodes that the client should ask instead."""
         self._version = call.version
@@ -112,10 +106,9 @@ class _Fetch:
             reply, ranges = self._read_one(wanted, self._bytes_max - read_bytes, first=read_bytes == 0)
             for part in ranges:
                 read_bytes += part.length
-            if reply.error_code or reply.diverging_epoch.epoch >= 0:
+            if reply.error_code:
                 failed = True
             self._reads.append((wanted, reply, ranges))
-        self._is_first_read = False
         self._bytes_missing = at_least_bytes - read_bytes
         if read_bytes >= at_least_bytes or failed or not self._context.wanted:
             return True
@@ -131,8 +124,6 @@ class _Fetch:
         if partition is None:
             name, topic_id, _ = wanted.key
             return self._failed(wanted, self._broker.absence(topic_id if self._by_id else name, index)), []
-        if self._replica is not None:
-            return self._read_for_replica(self._replica, partition, wanted, bytes_left, first=first)
         ranges: list[FileRange] = []
         try:
             partition.check_leader_epoch(wanted.leader_epoch)
@@ -158,45 +149,6 @@ class _Fetch:
             records=[*ranges],
         )
         return reply, ranges
-
-    def _read_for_replica(
-        self, replica: _Replica, partition: Partition, wanted: Wanted, bytes_left: int, *, first: bool
-    ) -> tuple[m.FetchResponse.PartitionData, list[FileRange]]:
-        """All that there is, committed or not; what the follower has counts if its log is the beginning of ours."""
-        offset = wanted.fetch_offset
-        ranges: list[FileRange] = []
-        try:
-            partition.check_leader_epoch(wanted.leader_epoch)
-            partition.check_leads()
-            diverging = self._take_progress(replica, partition, wanted)
-            if diverging is None:
-                bytes_max = min(wanted.bytes_max, max(bytes_left, 0))
-                ranges, _ = partition.read(offset, bytes_max, at_least_one_batch=first)
-        except Refused as refusal:
-            return self._failed(wanted, refusal.code, partition), []
-        reply = m.FetchResponse.PartitionData(
-            partition_index=wanted.key[2],
-            high_watermark=partition.committed_offset,
-            log_start_offset=partition.log.start_offset,
-            aborted_transactions=None,
-            records=[*ranges],
-        )
-        if diverging is not None:
-            reply.diverging_epoch = m.FetchResponse.EpochEndOffset(
-                epoch=diverging.epoch, end_offset=diverging.end_offset
-            )
-        return reply, ranges
-
-    def _take_progress(self, replica: _Replica, partition: Partition, wanted: Wanted) -> EpochEnd | None:
-        if partition.leading is None:
-            raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{partition.name} has no other replica")
-        leading, offset = partition.leading, wanted.fetch_offset
-        leading.check_replica(*replica)
-        diverging = leading.divergence(offset, wanted.last_epoch)
-        # A request that waited is read again, and says no more than the first time.
-        if diverging is None and self._is_first_read:
-            leading.on_fetch(*replica, offset, wanted.start_offset)
-        return diverging
 
     def _failed(
         self, wanted: Wanted, code: ErrorCode, partition: Partition | None = None
@@ -249,26 +201,18 @@ class _Fetch:
         for wanted, _, ranges in self._reads:
             partition = self._partition(wanted)
             if partition is not None:
-                self._watchers_of(partition)[self] = None
+                partition.watchers[self] = None
                 # One batch is read, however small the limit.
                 room = max(wanted.bytes_max, 1) - sum(part.length for part in ranges)
                 self._watched[partition] = _Watched(partition, max(room, 0))
 
     def park(self) -> Outcome:
-        if self._context.session is not None:
-            self._context.session.answer_waiting = self.answer
         self._reply.expire_after(self._broker.clock, self._wait_ms, self.answer)
         return self._reply
 
     def on_append(self, partition: Partition, size: int) -> None:
         """A partition that we watch has grown: read once enough of it may be there."""
         if not self._is_waiting():
-            return
-        if self._replica is not None:
-            # What else is written in this turn goes with it.
-            if not self._is_called:
-                self._is_called = True
-                self._broker.clock.call_soon(self.answer)
             return
         watched = self._watched[partition]
         if self._committed_only:
@@ -291,14 +235,8 @@ class _Fetch:
 
     def _unpark(self) -> None:
         for partition in self._watched:
-            self._watchers_of(partition).pop(self, None)
+            partition.watchers.pop(self, None)
         self._watched = {}
-        session = self._context.session
-        if session is not None and session.answer_waiting == self.answer:
-            session.answer_waiting = None
-
-    def _watchers_of(self, partition: Partition) -> dict[Watcher, None]:
-        return partition.watchers if self._replica is None else partition.replica_watchers
 
     # Answering.
 
@@ -366,13 +304,6 @@ class _Fetch:
                 for node_id, host, port, rack in endpoints(self._broker, self._connection, self._leaders)
             ],
         )
-
-
-def _replica(call: Call, request: m.FetchRequest) -> _Replica | None:
-    if call.version >= REPLICA_STATE_FROM:
-        state = request.replica_state
-        return _Replica(state.replica_id, state.replica_epoch) if state.replica_id >= 0 else None
-    return _Replica(request.replica_id, -1) if request.replica_id >= 0 else None
 
 
 API = Api(key=1, name="Fetch", versions=(4, 18), handle=handle, lists="topics")
