@@ -1,0 +1,18 @@
+"""Groups and transactions on whole clusters by seed: coordinators move, and nothing that they promised is broken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from millpond.sim.cluster.crew_scenario import CrewScenario, make_crew_plan
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_crew_finishes_its_work_on_three_nodes(seed: int) -> None:
+    scenario = CrewScenario(seed, replace(make_crew_plan(seed, nodes=3), faults=()))
+    outcome = scenario.run()
+    assert not outcome.violations, "\n".join([*scenario.story(), *outcome.violations])
+    done = outcome.counts.get("transactions done", 0) + outcome.counts.get("commits done", 0)
+    assert done > 10, "there must be something to break"
