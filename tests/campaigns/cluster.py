@@ -1,8 +1,9 @@
 """Faults on a real cluster under load: `python tests/campaigns/cluster.py --faults 200`.
 
-Three nodes as processes behind proxies; idempotent producers, groups of both protocols and a transactional copy, all
-by librdkafka. Nodes are killed and stopped, one or all; restarted one after the other; cut off, in one direction and
-in both. Each fault is over and writes go on before the next one comes. In the end everything is read and checked.
+Three nodes as processes behind proxies; idempotent producers of three client libraries, groups of both protocols and
+a transactional copy. Nodes are killed and stopped, one or all; restarted one after the other; cut off, in one
+direction and in both. Each fault is over and writes go on before the next one comes. In the end everything is read
+and checked.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ import statistics
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import random
 
+import pytest
+
 from millpond.testing import ponds
 from support.cluster_campaign import SETTINGS, Outcome, run
 from support.cluster_check import CLASSES
 from support.cluster_faults import FAULTS, plan
+from support.java_programs import compiled
 from support.seeds import fresh_seed
 
 ROUND_FAULTS = 40
@@ -43,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         plan(wanted.faults, dice) if not wanted.only else [dice.choice(wanted.only) for _ in range(wanted.faults)]
     )
     settings = SETTINGS | ({"flush.ack": wanted.flush_ack} if wanted.flush_ack else {})
+    programs = [[sys.executable, str(Path(__file__).parent.parent / "support" / "number_writer.py")], *java_writer()]
     outcomes = []
     for first in range(0, len(faults), ROUND_FAULTS):
         with tempfile.TemporaryDirectory(prefix="millpond-cluster-") as folder:
@@ -50,8 +56,9 @@ def main(arguments: list[str] | None = None) -> int:
             try:
                 with cluster:
                     some = faults[first : first + ROUND_FAULTS]
-                    outcomes.append(run(cluster, some, wanted.seed + first, wanted.copies, progress))
+                    outcomes.append(run(cluster, some, wanted.seed + first, wanted.copies, programs, progress))
             except (AssertionError, TimeoutError) as fault:
+                traceback.print_exc()
                 print(f"FAILED with seed {wanted.seed}: {fault}", file=sys.stderr)
                 for node in cluster:
                     print(f"--- node {node.node_id}", *node.journal[-40:], sep="\n", file=sys.stderr)
@@ -60,6 +67,16 @@ def main(arguments: list[str] | None = None) -> int:
             print(outcomes[-1].findings, flush=True)
     show(outcomes)
     return 1 if any(outcome.findings for outcome in outcomes) else 0
+
+
+def java_writer() -> list[list[str]]:
+    """The command of our producer in Java, where there is Java."""
+    try:
+        classes = compiled(Path(tempfile.mkdtemp(prefix="millpond-java-")))
+    except pytest.skip.Exception as reason:
+        print(f"without the Java client: {reason}", flush=True)
+        return []
+    return [["java", "-XX:TieredStopAtLevel=1", "-Xmx64m", "-cp", classes, "NumberWriter"]]
 
 
 def progress(number: int, name: str, seconds: float, outcome: Outcome) -> None:

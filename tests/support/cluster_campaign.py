@@ -13,7 +13,16 @@ from typing import Final
 from millpond.testing import Ponds
 from support.cluster_check import Findings, check_commits, check_copy, check_reads, check_topic
 from support.cluster_faults import FAULTS
-from support.cluster_load import CommitWatch, Reader, Writer, all_acks, commit_beginning, read_topic
+from support.cluster_load import (
+    AnyWriter,
+    CommitWatch,
+    ProcessWriter,
+    Reader,
+    Writer,
+    all_acks,
+    commit_beginning,
+    read_topic,
+)
 from support.exactly_once import GROUP, INPUT, NO_NUMBER, OUTPUT, PARTITIONS, Crew, Watcher, write_input
 from support.exactly_once import Plan as CopyPlan
 
@@ -53,14 +62,18 @@ def run(
     faults: Sequence[str],
     seed: int,
     copies: int = 0,
+    programs: Sequence[Sequence[str]] = (),
     progress: Callable[[int, str, float, Outcome], None] | None = None,
 ) -> Outcome:
-    """Faults one after the other on a cluster that runs; each is over, and writes go on, before the next comes."""
-    return _Campaign(cluster, random.Random(seed), copies).run(faults, progress)
+    """Faults one after the other on a cluster that runs; each is over, and writes go on, before the next comes.
+
+    `programs` are producers of other client libraries, to be given their topic.
+    """
+    return _Campaign(cluster, random.Random(seed), copies, programs).run(faults, progress)
 
 
 class _Campaign:
-    def __init__(self, cluster: Ponds, dice: random.Random, copies: int) -> None:
+    def __init__(self, cluster: Ponds, dice: random.Random, copies: int, programs: Sequence[Sequence[str]]) -> None:
         self.cluster = cluster
         self.outcome = Outcome()
         self._dice = dice
@@ -77,7 +90,11 @@ class _Campaign:
             self._crew = Crew(cluster, copy_plan, Path(cluster.folder) / "workers.txt")
         for group in GROUPS:
             commit_beginning(cluster.bootstrap, TOPIC, group, TOPIC_PARTITIONS)
-        self._writers = [Writer(cluster.bootstrap, TOPIC, TOPIC_PARTITIONS, number) for number in range(WRITERS)]
+        self._writers: list[AnyWriter] = [
+            Writer(cluster.bootstrap, TOPIC, TOPIC_PARTITIONS, number) for number in range(WRITERS)
+        ]
+        for number, words in enumerate(programs, WRITERS):
+            self._writers.append(ProcessWriter(words, cluster.bootstrap, TOPIC, TOPIC_PARTITIONS, number))
         self._readers = {
             group: [
                 Reader(cluster.bootstrap, TOPIC, group, protocol, self.outcome.findings) for _ in range(READERS_EACH)
@@ -129,7 +146,7 @@ class _Campaign:
         while any(len(writer.acks) < least for writer, least in zip(self._writers, wanted, strict=True)):
             if self._crew is not None:
                 self._crew.replace_ended()
-            stopped = [writer.failures[-1] for writer in self._writers if not writer.is_alive()]
+            stopped = [writer.failures[-1:] for writer in self._writers if not writer.is_alive()]
             assert not stopped, f"a producer may not go on: {stopped}"
             assert time.monotonic() < deadline, f"writes do not go on\n{self.story()}"
             time.sleep(0.005)

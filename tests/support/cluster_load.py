@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -23,6 +24,9 @@ COMMON: Final[dict[str, Any]] = {
     "error_cb": lambda _: None,
 }
 ROUND_SECONDS: Final = 0.01
+PAUSE_MS: Final = 20
+"""Between two records of a writer that is a process."""
+
 MESSAGE_SECONDS_MAX: Final = 120
 COMMIT_SECONDS: Final = 0.3
 READ_SECONDS_MAX: Final = 60.0
@@ -90,6 +94,43 @@ class Writer(threading.Thread):
         self._over.set()
         self.join()
         self._producer.flush(MESSAGE_SECONDS_MAX)
+
+
+class ProcessWriter(threading.Thread):
+    """The same by another client library, in a process of its own that prints what was acknowledged."""
+
+    def __init__(self, words: Sequence[str], bootstrap: str, topic: str, partitions: int, name: int) -> None:
+        super().__init__(name=f"writer-{name}", daemon=True)
+        self.acks: list[Ack] = []
+        self.failures: list[str] = []
+        self._number = name
+        self._process = subprocess.Popen(
+            [*words, bootstrap, topic, str(partitions), str(name), str(PAUSE_MS)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def run(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            kind, *rest = line.decode().split(maxsplit=3)
+            if kind == "acked":
+                partition, offset, number = map(int, rest)
+                self.acks.append(Ack(partition, offset, Written(self._number, number)))
+            else:
+                self.failures.append(" ".join(rest[1:]))
+
+    def stop(self) -> None:
+        """The end of its input lets it send what it has and go."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(MESSAGE_SECONDS_MAX)
+        finally:
+            self._process.kill()
+            self._process.wait()
+        self.join()
 
 
 class Reader(threading.Thread):
@@ -244,5 +285,8 @@ def _sort(message: Message, log: dict[int, list[tuple[int, Written]]], ended: se
         ended.add(partition)
 
 
-def all_acks(writers: Iterable[Writer]) -> list[Ack]:
+AnyWriter = Writer | ProcessWriter
+
+
+def all_acks(writers: Iterable[AnyWriter]) -> list[Ack]:
     return [ack for writer in writers for ack in writer.acks]
