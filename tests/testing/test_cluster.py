@@ -9,8 +9,6 @@ import pytest
 
 from millpond.testing import Ponds, TooFew, ponds
 
-pytestmark = pytest.mark.skip(reason="nodes do not form a cluster yet")
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Ponds]:

@@ -96,7 +96,7 @@ class Controller:
         self.broker_epoch = -1
         self.applied_offset = 0
         """Everything below is in `image`."""
-        self.is_alone: Final = not cluster_nodes(settings)
+        self.is_alone: Final = len(cluster_nodes(settings)) < 2
         """Whether this node is its whole cluster."""
         self._ahead = Image()
         self._world = world

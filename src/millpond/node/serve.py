@@ -17,7 +17,7 @@ from millpond.broker.broker import Broker
 from millpond.broker.dispatch import UnservedRequest
 from millpond.broker.housekeeping import Journal
 from millpond.broker.replies import UnwritableReply
-from millpond.config.node import MAX_CONNECTIONS, MAX_PARTITIONS, NETWORK_SENDFILE
+from millpond.config.node import MAX_CONNECTIONS, MAX_PARTITIONS, NETWORK_SENDFILE, cluster_nodes
 from millpond.log.open_files import share_for_files
 from millpond.node.bugs import leave, watch_for_bugs
 from millpond.node.clock import LoopClock
@@ -27,6 +27,7 @@ from millpond.node.journal import LineJournal
 from millpond.node.link import SocketLink
 from millpond.node.loop_delay import LoopDelay
 from millpond.node.network import SocketNetwork
+from millpond.node.reachability import Reachability
 from millpond.node.workers import SYNC_THREADS, ThreadWorkers
 from millpond.wire import messages
 
@@ -92,10 +93,19 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
             refused.append(failure)
             broker.drain(loop.stop)
 
-        broker.ready.then(lambda _: on_ready(broker), give_up)
+        waiting = Reachability(cluster_nodes(settings), broker.node_id, journal)
+
+        def begin(_: None) -> None:
+            waiting.stop()
+            on_ready(broker)
+
+        if cluster_nodes(settings):
+            waiting.start()
+        broker.ready.then(begin, give_up)
         LoopDelay(world.clock, journal).start()
         loop.call_soon(take_signals)
         loop.run_forever()
+        waiting.stop()
         if refused:
             raise refused[0]
     finally:
