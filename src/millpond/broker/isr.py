@@ -148,8 +148,16 @@ class IsrKeeper:
             request = leading.isr_request() if leading is not None and self._is_running else None
             if leading is not None and request is not None:
                 wanted.append(_Asked(partition, leading, request))
-                isr = [*leading.view.isr]
-                self._journal("in-sync replicas", partition=partition.name.folder, isr=isr, wanted=[*request.members])
+        if wanted:
+            # One line for all of them: there may be thousands.
+            partition, leading, request = wanted[0]
+            self._journal(
+                "in-sync replicas change",
+                partition=partition.name.folder,
+                isr=[*leading.view.isr],
+                wanted=[*request.members],
+                and_others=len(wanted) - 1,
+            )
         self._ask(wanted)
 
     # Asking.
