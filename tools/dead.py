@@ -24,7 +24,6 @@ FOR_TESTS = ("millpond/sim/", "millpond/testing/")
 CLICK = "click, for a group of commands"
 PROTOCOL = "asyncio, for a protocol"
 REPLICATION = "replication on real nodes, which comes next; the log promises it already"
-PEERS = "snapshots of the metadata; come with the next step"
 PYTEST = "pytest, for a plugin"
 SPARK = "Spark, for a data source"
 STATE = "Spark, for a stateful processor"
@@ -39,8 +38,6 @@ CALLED_BY_OTHERS = {
     "data_received": PROTOCOL,
     "eof_received": PROTOCOL,
     "finish_truncation": REPLICATION,
-    "read_whole": PEERS,
-    "encode_snapshot": PEERS,
     "format_commands": CLICK,
     "getDefaultReadLimit": SPARK,
     "get_command": CLICK,
@@ -52,7 +49,6 @@ CALLED_BY_OTHERS = {
     "prepareForTriggerAvailableNow": SPARK,
     "pytest_addoption": PYTEST,
     "pytest_configure": PYTEST,
-    "records_of": "the quorum, for its snapshots; comes with the next step",
     "reportLatestOffset": SPARK,
     "resume_writing": PROTOCOL,
     "streamReader": SPARK,

@@ -17,7 +17,7 @@ from millpond.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from millpond.metadata.snapshot import records_of
+from millpond.metadata.snapshot import records_between, records_of
 
 nodes = st.lists(st.integers(1, 4), unique=True, max_size=3).map(tuple)
 maybe_nodes = st.none() | nodes
@@ -75,3 +75,41 @@ def test_an_image_comes_back_from_its_records(brokers, topics, settings, removes
             for index, partition in enumerate(topic.partitions)
             if node in partition.replicas
         ]
+
+
+def test_what_lies_between_two_images_is_named_once() -> None:
+    stays, goes, comes = UUID(int=11), UUID(int=12), UUID(int=13)
+    old = Image()
+    for record in (
+        TopicRecord("stays", stays),
+        PartitionRecord(0, stays, (1, 2), (1, 2), leader=1),
+        PartitionRecord(1, stays, (1, 2), (1, 2), leader=2),
+        TopicRecord("goes", goes),
+        PartitionRecord(0, goes, (1,), (1,), leader=1),
+        ConfigRecord(2, "stays", "retention.ms", "5"),
+        ConfigRecord(2, "stays", "segment.ms", "7"),
+    ):
+        old.replay(record)
+    new = old.copy()
+    assert list(records_between(old, new)) == []
+    for record in (
+        RemoveTopicRecord(goes),
+        TopicRecord("goes", comes),
+        PartitionRecord(0, comes, (2,), (2,), leader=2),
+        PartitionRecord(2, stays, (1, 2), (1, 2), leader=2),
+        PartitionChangeRecord(1, stays, isr=(1,), leader=1),
+        ConfigRecord(2, "stays", "retention.ms", None),
+    ):
+        new.replay(record)
+    assert old.topics_by_id.keys() == {stays, goes}, "a copy has nothing in common with its original"
+    assert set(map(type, records_between(old, new))) == {
+        RemoveTopicRecord,
+        TopicRecord,
+        PartitionRecord,
+        PartitionChangeRecord,
+        ConfigRecord,
+    }
+    assert len(list(records_between(old, new))) == 6
+    became = Image()
+    became.become(new)
+    assert became == new

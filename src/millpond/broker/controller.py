@@ -26,7 +26,7 @@ from millpond.broker.identity import CannotStart, Identity, read_identity, write
 from millpond.broker.peers import Peers, node_addresses
 from millpond.broker.quorum_host import QuorumHost, StartWorkers
 from millpond.broker.quorum_log import MetadataLog
-from millpond.broker.quorum_snapshots import SnapshotFiles
+from millpond.broker.quorum_snapshots import SnapshotFiles, decode_snapshot, encode_snapshot
 from millpond.broker.quorum_state import STATE_FILE, DamagedState, read_election
 from millpond.broker.quorum_wire import METADATA_PARTITION, METADATA_TOPIC_ID
 from millpond.config.effective import NodeLayers
@@ -35,18 +35,22 @@ from millpond.config.node import (
     CLUSTER_ID,
     CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
     CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
+    METADATA_SNAPSHOT_BYTES,
+    METADATA_SNAPSHOT_MS,
     NODE_ID,
     cluster_nodes,
 )
 from millpond.log.limits import FOREVER, LogLimits
 from millpond.log.partition_log import PartitionLog
+from millpond.log.recovery import LogDamaged
 from millpond.log.store import LogStore
 from millpond.metadata.brokers import Registered, Registration, decide_found, decide_register
 from millpond.metadata.codec import decode_record, encode_record
 from millpond.metadata.decision import Decision
 from millpond.metadata.image import NO_DIRECTORY, Image
 from millpond.metadata.records import BrokerEndpoint, Record
-from millpond.quorum.messages import NO_LEADER, ReplicaKey
+from millpond.metadata.snapshot import records_between, records_of
+from millpond.quorum.messages import NO_LEADER, ReplicaKey, SnapshotId
 from millpond.quorum.ports import Election
 from millpond.quorum.replica import Timing
 from millpond.wire import records as wire_records
@@ -58,6 +62,8 @@ METADATA_LIMITS: Final = LogLimits(cleanup_delete=False, segment_ms=FOREVER, ret
 """Nothing of the metadata log expires: it goes when a snapshot has taken its place."""
 
 READ_BYTES: Final = 1 << 20
+LEAP_RETRY_MS: Final = 500
+FOLD_RETRY_MS: Final = 60_000
 
 TURN_MS: Final = 5
 """How long committed records are applied in one turn of the loop; at least one batch is."""
@@ -116,6 +122,9 @@ class Controller:
         self._role_observers: list[OnRole] = []
         self._is_applying = False
         self._has_turn = False
+        self._is_leaping = False
+        self._is_folding = False
+        self._folded_ms = world.clock.monotonic_ms()
         self._stopped: Refused | None = None
 
     # Facts.
@@ -193,6 +202,7 @@ class Controller:
         log = self._store.create(METADATA_PARTITION, METADATA_TOPIC_ID, METADATA_LIMITS)
         log.limits = METADATA_LIMITS
         self._host = self._make_host(log)
+        self._load_snapshot(self._host.log)
         if self.is_alone:
             # A quorum of one has committed whatever is in its log.
             self._apply(upper=self._host.log.end_offset)
@@ -220,9 +230,16 @@ class Controller:
         client_id = f"node-{self.node_id}"
         node_ids = [each.node_id for each in cluster_nodes(settings)] or [self.node_id]
         snapshots = SnapshotFiles(self._world.disk, log.folder)
+        metadata_log = MetadataLog(
+            log, snapshots, self._clock, self._workers, self._write_checkpoint, tuple(node_ids)
+        )
+        try:
+            metadata_log.open_snapshots()
+        except LogDamaged as fault:
+            raise CannotStart(f"the metadata log cannot be read: {fault}") from fault
         return QuorumHost(
             world=self._world,
-            log=MetadataLog(log, snapshots, self._clock, self._workers, self._write_checkpoint, tuple(node_ids)),
+            log=metadata_log,
             workers=self._workers,
             state_path=state_path,
             election=election,
@@ -237,6 +254,22 @@ class Controller:
             cluster_id=lambda: self._identity.cluster_id if self._identity else None,
             on_step=self._on_quorum,
         )
+
+    def _load_snapshot(self, log: MetadataLog) -> None:
+        """Begin with the newest snapshot that can be read, if there is any. Waits for the disk."""
+        for snapshot in reversed(log.snapshots.ids):
+            try:
+                image = image_of(log.snapshots.read_whole(snapshot))
+            except MalformedMessage as fault:
+                # The log begins with the oldest of them: it has what the damaged one had.
+                if snapshot == log.snapshots.ids[0]:
+                    raise CannotStart(
+                        f"the snapshot {log.snapshots.path(snapshot)} cannot be read: {fault}"
+                    ) from fault
+                continue
+            self.image.become(image)
+            self.applied_offset = snapshot.end_offset
+            return
 
     def _write_checkpoint(self) -> Later[None]:
         if not self._workers.is_inline:
@@ -402,6 +435,11 @@ class Controller:
                         break
         finally:
             self._is_applying = False
+        log = self.host.log
+        if self.applied_offset < log.start_offset and not log.is_changing and not self._is_leaping:
+            self._leap(log.snapshots.ids[-1])
+        else:
+            self._take_snapshot()
 
     def _go_on(self) -> None:
         self._has_turn = False
@@ -409,7 +447,9 @@ class Controller:
 
     def _upper_offset(self, upper: int | None) -> int:
         log = self.host.log
-        if log.is_changing or (log.log.closed and not self._own):
+        if log.is_changing or self._is_leaping or self.applied_offset < log.start_offset:
+            return self.applied_offset
+        if log.log.closed and not self._own:
             return self.applied_offset
         return min(self.host.high_watermark, log.end_offset) if upper is None else upper
 
@@ -434,9 +474,10 @@ class Controller:
                 ) from fault
             yield _Batch(header.base_offset, header.next_offset, records)
 
-    def _take(self, batch: _Batch) -> None:
-        for record in batch.records:
-            self.image.replay(record)
+    def _take(self, batch: _Batch, *, is_replayed: bool = False) -> None:
+        if not is_replayed:
+            for record in batch.records:
+                self.image.replay(record)
         self.applied_offset = batch.end_offset
         followed = gather([observer(batch.records) for observer in self._observers]) if batch.records else None
         if batch.records and self._identity is not None and self._identity.cluster_id is None:
@@ -450,6 +491,59 @@ class Controller:
                 _answer(parked, None)
             first = False
 
+    # Snapshots.
+
+    def _leap(self, snapshot: SnapshotId) -> None:
+        """The leader has sent a snapshot of what its log has no more: go on from there."""
+        self._is_leaping = True
+        log = self.host.log
+
+        def loaded(image: Image) -> None:
+            self._is_leaping = False
+            changes = tuple(records_between(self.image, image))
+            self.image.become(image)
+            self._take(_Batch(self.applied_offset, snapshot.end_offset, changes), is_replayed=True)
+            self._on_quorum()
+
+        def not_loaded(error: Exception) -> None:
+            self._is_leaping = False
+            # A file that cannot be read now may be later; anything else is a bug.
+            if not isinstance(error, OSError):
+                raise error
+            self._clock.call_later(LEAP_RETRY_MS, self._on_quorum)
+
+        self._world.workers.run(lambda: image_of(log.snapshots.read_whole(snapshot))).then(loaded, not_loaded)
+
+    def _take_snapshot(self) -> None:
+        """Write what is applied as a snapshot, once enough has come since the last one."""
+        log = self.host.log
+        taken = log.latest_snapshot
+        if self._is_folding or log.is_changing or self.log.closed or self.log.failed is not None:
+            return
+        if self.applied_offset <= (taken.end_offset if taken else 0):
+            return
+        now_ms = self._clock.monotonic_ms()
+        is_due = now_ms - self._folded_ms >= self._settings[METADATA_SNAPSHOT_MS]
+        if not is_due and self.log.segments.active.size < self._settings[METADATA_SNAPSHOT_BYTES]:
+            return
+        self._is_folding = True
+        self._folded_ms = now_ms
+        snapshot = SnapshotId(self.applied_offset, self.log.epochs.of(self.applied_offset - 1))
+        image, wall_ms = self.image.copy(), self._clock.wall_ms()
+
+        def end(_: object) -> None:
+            self._is_folding = False
+
+        def not_taken(error: Exception) -> None:
+            if not isinstance(error, OSError | Refused):
+                raise error
+            # The disk is full or out of reach: nothing but room is lost. Not at once again.
+            self._clock.call_later(FOLD_RETRY_MS, partial(end, None))
+
+        log.take_snapshot(snapshot, lambda: encode_snapshot(records_of(image), wall_ms), self._world.workers).then(
+            end, not_taken
+        )
+
     def _join_cluster(self, identity: Identity) -> None:
         """The cluster has a name now: write it down."""
         cluster_id = self.image.cluster_id
@@ -458,6 +552,14 @@ class Controller:
             written = self._workers.run(partial(write_identity, self._world.disk, self._store.folder, self._identity))
             # A full disk: the next start learns it again.
             written.recover(OSError, lambda _: None).then(_ignore)
+
+
+def image_of(data: bytes) -> Image:
+    """What a snapshot holds. MalformedMessage where it is not whole."""
+    image = Image()
+    for record in decode_snapshot(data):
+        image.replay(record)
+    return image
 
 
 def _answer(parked: _Parked, _: object) -> None:

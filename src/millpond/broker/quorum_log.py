@@ -8,6 +8,7 @@ is fetched and nobody is elected before the cut is durable.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 from millpond.base.errors import Refused
@@ -15,8 +16,10 @@ from millpond.base.ids import EpochEnd
 from millpond.base.later import Later, done, failed
 from millpond.base.ports import Clock, Workers
 from millpond.broker.quorum_snapshots import KEPT, SnapshotFiles
+from millpond.log.checks import trusted_headers
 from millpond.log.durability import SyncTicket
 from millpond.log.partition_log import PartitionLog
+from millpond.log.recovery import LogDamaged
 from millpond.log.truncation import Truncation
 from millpond.quorum.messages import SnapshotId
 from millpond.wire import messages
@@ -146,8 +149,13 @@ class MetadataLog:
     def truncate_to(self, offset: int) -> None:
         self._cut = min(offset, self.end_offset)
 
-    def install_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
+    def install_snapshot(self, snapshot: SnapshotId, data: bytes) -> bool:
+        try:
+            trusted_headers(data)
+        except Refused:
+            return False
         self._install = snapshot, data
+        return True
 
     # What makes it last.
 
@@ -190,10 +198,17 @@ class MetadataLog:
             self._cut = None
             if self._install is not None and self._install[0] == snapshot:
                 self._install = None
+            # Their files go with the next start, should that not work now.
+            paths = self.snapshots.drop_before(snapshot.end_offset)
+            self._workers.run(partial(self._remove, paths)).recover(OSError, lambda _: None).then(lambda _: None)
 
         # The snapshot first: a start that finds it without the log goes on from here.
         write = lambda: self._workers.run(lambda: self.snapshots.write(snapshot, data))  # noqa: E731
         return self._until_it_works(write).chain(written).map(installed)
+
+    def _remove(self, paths: list[str]) -> None:
+        for path in paths:
+            self.log.disk.remove(path)
 
     def _truncate(self, truncation: Truncation) -> Later[None]:
         def run(_: None) -> Later[None]:
@@ -230,41 +245,68 @@ class MetadataLog:
 
     # Snapshots.
 
-    def take_snapshot(self, snapshot: SnapshotId, data: bytes) -> Later[None]:
-        """Keep what the records below the snapshot's end come to; ends when the log has been cut behind it.
+    def take_snapshot(self, snapshot: SnapshotId, encode: Callable[[], bytes], workers: Workers) -> Later[None]:
+        """Keep what the records below the snapshot's end come to; ends when the log is cut behind the one before.
 
-        OSError: there is no snapshot, and nothing has changed.
+        OSError: what is missing of it is done the next time.
         """
 
         def written(_: None) -> Later[None]:
+            # Meanwhile the leader may have sent one that goes further.
             if self.is_changing or self.log.closed or self.log.failed is not None:
                 return done(None)
             self.snapshots.add(snapshot)
-            return self.drop_old()
+            return self._drop_old()
 
-        return self._workers.run(lambda: self.snapshots.write(snapshot, data)).chain(written)
+        return workers.run(lambda: self.snapshots.write(snapshot, encode())).chain(written)
 
-    def drop_old(self) -> Later[None]:
+    def _drop_old(self) -> Later[None]:
         """Drop all but the newest snapshots, and what of the log lies before them."""
+        # The part up to here becomes a file of its own, which goes the time after next.
+        self.log.roll()
         kept = self.snapshots.ids[-KEPT:]
         if len(kept) < KEPT:
             return done(None)
         start = kept[0].end_offset
         self.log.delete_before(start)
-        # So that the part up to here is a file of its own, which the next time can go.
-        self.log.roll()
-        gone = [
-            each for each in self.log.segments if each.next_offset <= start and each is not self.log.segments.active
-        ]
+        active = self.log.segments.active
+        gone = [each for each in self.log.segments if each.next_offset <= start and each is not active]
         removal = self.log.retire(gone)
         paths = self.snapshots.drop_before(start)
+        if not removal.begin():
+            return done(None)
 
         def remove() -> None:
             removal.run()
-            for path in paths:
-                self.log.disk.remove(path)
+            self._remove(paths)
 
-        if not removal.begin():
-            return done(None)
+        def end(error: OSError | None) -> None:
+            removal.end()
+            if error is not None:
+                raise error
+
         # The start of the log must be known for good before anything that lies before it goes.
-        return self._write_checkpoint().chain(lambda _: self._workers.run(remove)).map(lambda _: removal.end())
+        removed = self._write_checkpoint().chain(lambda _: self._workers.run(remove))
+        return removed.map(lambda _: None).recover(OSError, lambda error: error).map(end)
+
+    def open_snapshots(self) -> None:
+        """At a start: the log begins at the end of a snapshot, or at its very beginning. Waits for the disk.
+
+        LogDamaged when what lies before it is lost.
+        """
+        log = self.log
+        self._remove(self.snapshots.drop_before(log.start_offset))
+        if not self.snapshots.ids:
+            if log.start_offset > 0:
+                raise LogDamaged(f"{log.folder} begins at {log.start_offset}, and no snapshot has what came before")
+            return
+        newest = self.snapshots.ids[-1]
+        if log.end_offset < newest.end_offset:
+            # The last life had begun to take over what the leader had sent.
+            truncation = log.begin_truncation(newest.end_offset, is_new_start=True)
+            self._write_checkpoint().then(lambda _: None)
+            truncation.run()
+            log.finish_truncation(truncation)
+            self._remove(self.snapshots.drop_before(newest.end_offset))
+        elif log.start_offset < self.snapshots.ids[0].end_offset:
+            log.delete_before(self.snapshots.ids[0].end_offset)

@@ -124,6 +124,19 @@ CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS = Setting(
     at_least(50),
     bits=32,
 )
+METADATA_SNAPSHOT_BYTES = Setting(
+    "metadata.log.max.record.bytes.between.snapshots",
+    20 * MIB,
+    "After this much has been written to the metadata log its content is written as a snapshot, and the log is cut "
+    "behind the one before.",
+    at_least(1),
+)
+METADATA_SNAPSHOT_MS = Setting(
+    "metadata.log.max.snapshot.interval.ms",
+    60 * 60 * 1000,
+    "The same after this long, if anything has been written.",
+    at_least(1),
+)
 BROKER_RACK = Setting("broker.rack", "", "Where this node stands; replicas of one partition are spread over racks.")
 DATA_FOLDER = Setting("data.folder", "millpond-data", "The folder in which everything that this node knows is kept.")
 LISTEN = Setting(
@@ -445,6 +458,8 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
     "The cluster": (
         CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
         CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
+        METADATA_SNAPSHOT_BYTES,
+        METADATA_SNAPSHOT_MS,
         BROKER_HEARTBEAT_INTERVAL_MS,
         BROKER_SESSION_TIMEOUT_MS,
         CONTROLLED_SHUTDOWN_MS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, assert_never
 from uuid import UUID
@@ -166,6 +166,11 @@ class Image:
                 for node_id, held in self._held.items()
             },
         )
+
+    def become(self, other: Image) -> None:
+        """Take over all that another image holds, which must not be used any more: a snapshot was loaded."""
+        for name in (each.name for each in fields(self)):
+            setattr(self, name, getattr(other, name))
 
     # Changing.
 

@@ -10,11 +10,14 @@ from millpond.metadata.records import (
     RECOVERING,
     ConfigRecord,
     FeatureLevelRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     Record,
     RegisterBrokerRecord,
+    RemoveTopicRecord,
     TopicRecord,
+    UnregisterBrokerRecord,
 )
 
 
@@ -36,6 +39,40 @@ def records_of(image: Image) -> Iterator[Record]:
             yield ConfigRecord(resource.type, resource.name, name, value)
     if image.next_producer_id:
         yield ProducerIdsRecord(-1, -1, image.next_producer_id)
+
+
+def records_between(old: Image, new: Image) -> Iterator[Record]:
+    """What tells whoever follows the records how one image became the other, when nobody has the records themselves.
+
+    Each thing that came, went or changed is named once; replayed into the old image they would not give the new one.
+    """
+    for name in old.features.keys() | new.features.keys():
+        if old.features.get(name) != new.features.get(name):
+            yield FeatureLevelRecord(name, new.features.get(name, 0))
+    for broker in old.brokers.values():
+        if broker.id not in new.brokers:
+            yield UnregisterBrokerRecord(broker.id, broker.epoch)
+    for broker in new.brokers.values():
+        if old.brokers.get(broker.id) != broker:
+            yield _broker_record(broker)
+    for topic_id in old.topics_by_id:
+        if topic_id not in new.topics_by_id:
+            yield RemoveTopicRecord(topic_id)
+    for topic in new.topics.values():
+        known = old.topics_by_id.get(topic.id)
+        if known is None:
+            yield TopicRecord(topic.name, topic.id)
+        before = known.partitions if known is not None else []
+        for index, partition in enumerate(topic.partitions):
+            if index >= len(before):
+                yield _partition_record(topic, index, partition)
+            elif before[index] != partition:
+                yield PartitionChangeRecord(index, topic.id, isr=partition.isr, leader=partition.leader)
+    for resource in old.configs.keys() | new.configs.keys():
+        was, now = old.config_of(resource), new.config_of(resource)
+        for name in was.keys() | now.keys():
+            if was.get(name) != now.get(name):
+                yield ConfigRecord(resource.type, resource.name, name, now.get(name))
 
 
 def _broker_record(broker: Broker) -> RegisterBrokerRecord:

@@ -60,8 +60,8 @@ class QuorumLog(Protocol):
 
     def read_snapshot(self, snapshot: SnapshotId, position: int) -> bytes: ...
 
-    def install_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
-        """Drop the whole log, and begin again at the end of this snapshot."""
+    def install_snapshot(self, snapshot: SnapshotId, data: bytes) -> bool:
+        """Drop the whole log, and begin again at the end of this snapshot. False, and no change, if it is damaged."""
 
 
 class Chance(Protocol):

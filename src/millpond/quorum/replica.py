@@ -705,7 +705,9 @@ class Replica:
         download.data += response.data
         if len(download.data) >= response.size:
             role.download = None
-            self.log.install_snapshot(download.snapshot, bytes(download.data))
+            if not self.log.install_snapshot(download.snapshot, bytes(download.data)):
+                role.retry_ms = now_ms + self._timing.retry_ms
+                return
             self.high_watermark = max(self.high_watermark, download.snapshot.end_offset)
             self._log_changed()
         self._fetch_again(role)

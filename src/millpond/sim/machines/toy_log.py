@@ -134,7 +134,7 @@ class ToyLog:
         data = b"".join(_ENTRY.pack(*entry) for entry in self._seen.folded)
         return data[position : position + SNAPSHOT_CHUNK_BYTES]
 
-    def install_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
+    def install_snapshot(self, snapshot: SnapshotId, data: bytes) -> bool:
         folded = [Entry(*fields) for fields in _ENTRY.iter_unpack(data)]
 
         def install(content: _Content) -> None:
@@ -143,6 +143,7 @@ class ToyLog:
             content.entries = []
 
         self._change(install)
+        return True
 
     # What its owner does.
 

@@ -1,0 +1,202 @@
+"""Snapshots end the metadata log that would grow for ever: taken, loaded, sent to whoever is too far behind."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from tests.broker.test_controller import Play
+from tests.broker.test_quorum_host import Quorum
+
+from millpond.base.errors import MalformedMessage
+from millpond.broker.controller import image_of
+from millpond.broker.identity import CannotStart
+from millpond.broker.quorum_snapshots import KEPT, SnapshotFiles, encode_snapshot
+from millpond.broker.quorum_wire import METADATA_PARTITION
+from millpond.metadata.snapshot import records_of
+from millpond.quorum.messages import SnapshotId
+from millpond.sim.node import DATA_FOLDER, SimNode
+from millpond.sim.world.world import SimWorld
+
+FOLDER = METADATA_PARTITION.folder
+OFTEN = {"metadata.log.max.record.bytes.between.snapshots": "1500"}
+
+
+def files(node: Any, folder: str) -> list[str]:
+    return [name for name in node.disk.list(f"{folder}/{FOLDER}") if name.endswith(".checkpoint")]
+
+
+def fill(play: Play, count: int) -> list[str]:
+    """Create topics and delete half of them, a moment apart."""
+    for number in range(count):
+        play.create(f"topic-{number}")
+        if number % 2:
+            play.delete(f"topic-{number}")
+        play.settle()
+    return [f"topic-{number}" for number in range(0, count, 2)]
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
+def test_the_log_is_cut_behind_snapshots_and_nothing_is_lost(play: Play) -> None:
+    play.start(OFTEN)
+    wanted = fill(play, 40)
+    log = play.controller.log
+    assert len(files(play.world, "data")) == KEPT
+    assert 0 < log.start_offset < play.controller.applied_offset
+    assert log.size_bytes < 3 * 1500 + 3000
+    before = play.controller.image.copy()
+    play.restart(OFTEN)
+    assert play.topics() == wanted
+    assert play.controller.image.configs == before.configs
+    assert play.controller.image.next_producer_id == before.next_producer_id
+
+
+def test_time_alone_makes_a_snapshot_of_what_changed(play: Play) -> None:
+    play.start({"metadata.log.max.snapshot.interval.ms": "5000"})
+    fill(play, 1)
+    assert files(play.world, "data") == []
+    play.sim.run_for(5_000)
+    play.create("late")
+    play.settle()
+    assert len(files(play.world, "data")) == 1
+
+
+def test_a_damaged_snapshot_is_passed_over_while_the_log_has_what_it_had(play: Play) -> None:
+    play.start(OFTEN)
+    wanted = fill(play, 40)
+    play.store.close()
+    play.sim.kill("a")
+    older, newest = files(play.world, "data")
+    disk = play.sim.hosts["a"].disk
+    disk.replace(f"data/{FOLDER}/{newest}", disk.read(f"data/{FOLDER}/{newest}")[:-5])
+    play.start(OFTEN)
+    assert play.topics() == wanted
+    play.store.close()
+    play.sim.kill("a")
+    disk.replace(f"data/{FOLDER}/{older}", b"")
+    disk.replace(f"data/{FOLDER}/{newest}", b"")
+    with pytest.raises(CannotStart, match="cannot be read"):
+        play.start(OFTEN)
+
+
+def test_a_log_whose_beginning_is_lost_is_not_taken_for_whole(play: Play) -> None:
+    play.start(OFTEN)
+    fill(play, 40)
+    play.store.close()
+    play.sim.kill("a")
+    for name in files(play.world, "data"):
+        play.sim.hosts["a"].disk.remove(f"data/{FOLDER}/{name}")
+    with pytest.raises(CannotStart, match="no snapshot has what came before"):
+        play.start(OFTEN)
+
+
+def test_a_snapshot_that_is_not_whole_is_noticed(play: Play) -> None:
+    play.start()
+    data = encode_snapshot(records_of(play.controller.image), 0)
+    assert image_of(data) == play.controller.image
+    for cut in (len(data) - 1, len(data) - 80, 0):
+        with pytest.raises(MalformedMessage):
+            image_of(data[:cut])
+
+
+def test_whatever_moment_the_power_goes_a_snapshot_loses_nothing() -> None:
+    """Cut the power at each operation on the disk while snapshots are taken and the log is cut behind them."""
+    for cut in range(1, 2000, 7):
+        play = Play(seed=cut)
+        play.start(OFTEN)
+        disk = play.world.disk
+        disk.crash_at_operation(disk.operations + cut)
+        for number in range(40):
+            if play.sim.power_cuts:
+                break
+            play.sim.clock.call_later(1, partial(play.create, f"topic-{number}"))
+            play.sim.run_for(50)
+        answered = [line.split()[1][:-1] for line in play.heard if line.endswith(": NONE")]
+        if not play.sim.power_cuts:
+            assert len(files(play.world, "data")) == KEPT
+            return
+        play.start(OFTEN, after_crash=True)
+        assert set(answered) <= set(play.topics()), f"seed and cut {cut}"
+        fill(play, 1)
+        play.store.close()
+        play.sim.kill("a")
+    pytest.fail("the power was never left on")
+
+
+# Between nodes.
+
+
+class FoldingQuorum(Quorum):
+    """One whose nodes take snapshots all the time."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        for node in self.nodes:
+            node.texts.update(OFTEN)
+
+
+def test_a_node_that_was_away_for_long_begins_with_a_snapshot() -> None:
+    quorum = FoldingQuorum().start()
+    quorum.write()
+    away = next(node for node in quorum.nodes if not node.broker.controller.is_active)
+    heard: list[Any] = []
+    away.kill()
+    for _ in range(60):
+        quorum.write()
+    assert quorum.leader().broker.controller.log.start_offset > 0
+    assert away.start(), away.journal_lines
+    away.broker.controller.on_change(lambda records: heard.extend(records) or _done())
+    end = away.broker.controller.applied_offset
+    quorum.until(quorum.has_settled)
+    assert any(getattr(each, "name", None) == "test" for each in heard), "observers hear what changed"
+    assert away.broker.controller.log.start_offset > end
+    quorum.write()
+
+
+def test_a_power_cut_while_a_snapshot_comes_in_is_survived() -> None:
+    for cut in range(1, 400, 9):
+        quorum = FoldingQuorum(cut).start()
+        away = next(node for node in quorum.nodes if not node.broker.controller.is_active)
+        away.kill()
+        for _ in range(30):
+            quorum.write()
+        assert away.start(), away.journal_lines
+        away.disk.crash_at_operation(away.disk.operations + cut)
+        for _ in range(40):
+            quorum.sim.run_for(50)
+            if not away.is_up:
+                break
+        was_cut = not away.is_up
+        if was_cut:
+            assert away.start(), (cut, away.journal_lines)
+        else:
+            away.disk.crash_at_operation(None)
+        quorum.write()
+        if not was_cut:
+            return
+
+
+def _done() -> Any:
+    from millpond.base.later import done
+
+    return done(None)
+
+
+def test_snapshots_are_listed_in_order_and_forgotten_by_offset() -> None:
+    node = SimNode(SimWorld(0))
+    assert node.start()
+    folder = f"{DATA_FOLDER}/{FOLDER}"
+    snapshots = SnapshotFiles(node.disk, folder)
+    for end in (7, 100, 30):
+        snapshots.write(SnapshotId(end, 2), b"x" * end)
+        snapshots.add(SnapshotId(end, 2))
+    assert [each.end_offset for each in SnapshotFiles(node.disk, folder).ids] == [7, 30, 100]
+    assert snapshots.size(SnapshotId(30, 2)) == 30
+    assert snapshots.size(SnapshotId(30, 3)) is None
+    assert snapshots.drop_before(100) == [snapshots.path(SnapshotId(7, 2)), snapshots.path(SnapshotId(30, 2))]
+    assert snapshots.ids == [SnapshotId(100, 2)]
