@@ -12,7 +12,21 @@ import millpond
 
 HOUSE = Path(millpond.__file__).parent
 
-ROOMS = ("config", "log", "metadata", "quorum", "replication", "broker", "node", "remote", "admin", "cli", "sim")
+ROOMS = (
+    "base",
+    "client",
+    "config",
+    "log",
+    "metadata",
+    "quorum",
+    "replication",
+    "broker",
+    "node",
+    "remote",
+    "admin",
+    "cli",
+    "sim",
+)
 """`base`, `client`, `coordinators` and `spark` still have circles; see docs/GAPS.md."""
 
 

@@ -9,10 +9,9 @@ concerns and nobody else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from millpond.base.ports import Clock, Timer
+from millpond.base.clock import Clock, Timer
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -12,31 +12,13 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
+from millpond.base.clock import Clock as Clock
+from millpond.base.clock import Timer as Timer
 from millpond.base.later import Later
 
 T = TypeVar("T")
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-
-
-class Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Clock(Protocol):
-    """Time, and the one loop that everything runs on."""
-
-    def wall_ms(self) -> int:
-        """Milliseconds since 1970. May jump either way: use it for timestamps, never for durations."""
-        ...
-
-    def monotonic_ms(self) -> int:
-        """Milliseconds since some fixed moment; never falls."""
-        ...
-
-    def call_soon(self, callback: Callable[[], None]) -> None: ...
-
-    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Timer: ...
 
 
 class File(Protocol):

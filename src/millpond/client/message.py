@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from millpond.base.ids import TopicPartition
 from millpond.client.errors import DecodeFailed
+from millpond.client.values import json_of, reader_of, text_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Message as RawMessage
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 Header: TypeAlias = tuple[str, bytes | None]
 Headers: TypeAlias = tuple[Header, ...]
@@ -44,25 +45,21 @@ class Message:
         return next((value for each, value in reversed(self.headers) if each == name), None)
 
     def text(self) -> str:
-        try:
-            return (self.value or b"").decode()
-        except UnicodeDecodeError as fault:
-            raise DecodeFailed(f"{self}: the value is not UTF-8 text: {fault}") from fault
+        return self._read(text_of)
 
     def json(self) -> Any:
-        if self.value is None:
-            raise DecodeFailed(f"{self}: a record without a value is no JSON")
-        try:
-            return json.loads(self.value)
-        except ValueError as fault:
-            raise DecodeFailed(f"{self}: the value is not JSON: {fault}") from fault
+        return self._read(json_of)
 
     def as_(self, kind: type[T]) -> T:
         """The value as a bytes, str, dict, dataclass, msgspec.Struct or pydantic model."""
-        from millpond.client.payloads import decoder_for
+        read: T = self._read(reader_of(cast(Any, kind)))
+        return read
 
-        decoded: T = decoder_for(cast(Any, kind))(self)
-        return decoded
+    def _read(self, read: Callable[[bytes | None], U]) -> U:
+        try:
+            return read(self.value)
+        except ValueError as fault:
+            raise DecodeFailed(f"{self}: {fault}") from fault
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}]@{self.offset}"

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from functools import cache
 from typing import Any, TypeAlias
 
-from millpond.client.errors import ConfigError, DecodeFailed, needs
+from millpond.client.errors import ConfigError, DecodeFailed
 from millpond.client.message import Message
+from millpond.client.values import msgspec_module, reader_of
 
 Serializer: TypeAlias = Callable[[Any, str], "bytes | None"]
 Decoder: TypeAlias = Callable[[Message], Any]
@@ -32,7 +32,7 @@ def encode(value: Any, topic: str = "") -> bytes | None:
         dumped: str = value.model_dump_json()
         return dumped.encode()
     if hasattr(value, "__struct_fields__") or is_dataclass(value):
-        packed: bytes = _msgspec().json.encode(value)
+        packed: bytes = msgspec_module().json.encode(value)
         return packed
     try:
         return json.dumps(value, separators=(",", ":")).encode()
@@ -43,22 +43,13 @@ def encode(value: Any, topic: str = "") -> bytes | None:
         ) from fault
 
 
-@cache
 def decoder_for(kind: Any) -> Decoder:
     """How a message becomes a `kind`. What does not fit is DecodeFailed."""
     if kind is Message:
         return lambda message: message
-    if kind is bytes:
-        return lambda message: message.value
-    if kind is str:
-        return Message.text
-    if kind is Any:
-        return Message.json
-    if hasattr(kind, "model_validate_json"):
-        return _guarded(kind, kind.model_validate_json)
-    if kind in (dict, list, int, float, bool):
-        return lambda message: _checked(message, kind)
-    return _guarded(kind, _msgspec().json.Decoder(kind).decode)
+    # What the kind needs is missed now, not at the first record.
+    reader_of(kind)
+    return lambda message: message.as_(kind)
 
 
 def registry_serializer(serializer: Callable[[Any, Any], bytes | None]) -> Serializer:
@@ -80,33 +71,3 @@ def registry_decoder(deserializer: Callable[[Any, Any], Any]) -> Decoder:
             raise DecodeFailed(f"{message}: {fault}") from fault
 
     return decode
-
-
-def _checked(message: Message, kind: type) -> Any:
-    value = message.json()
-    if not isinstance(value, kind):
-        raise DecodeFailed(f"{message}: expected a {kind.__name__}, not a {type(value).__name__}")
-    return value
-
-
-def _guarded(kind: Any, decode: Callable[[bytes], Any]) -> Decoder:
-    name = getattr(kind, "__name__", str(kind))
-
-    def decode_message(message: Message) -> Any:
-        if message.value is None:
-            raise DecodeFailed(f"{message}: a record without a value is no {name}")
-        try:
-            return decode(message.value)
-        except ValueError as fault:  # msgspec's and pydantic's errors both are
-            raise DecodeFailed(f"{message}: not a {name}: {fault}") from fault
-
-    return decode_message
-
-
-def _msgspec() -> Any:
-    try:
-        import msgspec
-        import msgspec.json
-    except ImportError as fault:
-        raise needs("msgspec", "client") from fault
-    return msgspec

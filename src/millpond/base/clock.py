@@ -1,0 +1,26 @@
+"""The clock of the outside world, as everything below `node` sees it; `ports.py` has the rest of that world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Time, and the one loop that everything runs on."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970. May jump either way: use it for timestamps, never for durations."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some fixed moment; never falls."""
+        ...
+
+    def call_soon(self, callback: Callable[[], None]) -> None: ...
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Timer: ...
