@@ -22,7 +22,7 @@ up: $(RUNTIME)
 test: $(DEVELOP)
 	@sh tools/system_packages.sh kcat redis-server
 	@sh tools/java.sh
-	@$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
+	@$(BIN)/pytest -n 3 --dist loadgroup $(ARGS)
 
 check: $(DEVELOP)
 	@$(BIN)/ruff format --check -q .

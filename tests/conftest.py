@@ -25,6 +25,9 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "explore" 
 if seeds.GIVEN:
     hypothesis.core.global_force_seed = seeds.FIRST
 
+# Hundreds of processes are started: each would compile all of the house anew where the machine keeps no bytecode.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Tests are short: compiling Java less well, and on one thread, halves what a session of Spark costs.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
