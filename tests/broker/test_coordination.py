@@ -93,6 +93,7 @@ class Play:
         self.flusher = Flusher(self.world.workers, self.world.disk, "/data")
         self.heard: list[str] = []
         self.orders: list[Any] = []
+        self.has_lease = True
         name = TopicPartition("__notes", 0)
         log = self.store.create(name, UUID(int=7))
         context = partition_context(self.world.disk, self.world.clock, flusher=self.flusher)
@@ -101,7 +102,7 @@ class Play:
         self.home = self.load(self.new_home())
 
     def new_home(self) -> Home[Notes]:
-        return Home(Notes, self.partition, self.world.clock, self.orders.append)
+        return Home(Notes, self.partition, self.world.clock, self.orders.append, lambda: self.has_lease)
 
     def leads(self, topic: str, index: int) -> bool:
         """What the metadata says."""
@@ -425,6 +426,51 @@ def test_a_home_that_was_not_told_yet_writes_nothing_under_the_next_epoch(led: P
     fresh = notes.home_of("g")
     assert fresh is not home
     assert (home.leader_epoch, fresh.leader_epoch) == (1, 3)
+
+
+def answering(play: Play, home: Home[Notes], request: m.Message) -> list[Any]:
+    """Ask; what is heard so far. The shard answers without writing."""
+    heard: list[Any] = []
+    home.shard.step = lambda request, _: home.shard.ask("a", request.token)  # type: ignore[method-assign]
+    home.ask(call(), request).then(heard.append, heard.append)
+    play.settle()
+    return heard
+
+
+def test_whoever_asks_where_to_begin_is_answered_by_one_who_leads_for_certain(led: Play) -> None:
+    """Cut off from the others this node cannot know that the group has gone on elsewhere."""
+    home = notes_of(led).home_of("g")
+    assert answering(led, home, m.HeartbeatRequest(group_id="g")) == ["nothing"]
+    heard = answering(led, home, m.OffsetFetchRequest())
+    assert heard == []
+    led.partition.follow(view(OTHER, 2, 2, "12", "12"))
+    assert [each.code for each in heard] == [ErrorCode.NOT_COORDINATOR]
+
+
+def test_those_who_have_what_this_node_says_show_that_it_still_leads(led: Play) -> None:
+    notes = notes_of(led)
+    heard = answering(led, notes.home_of("g"), m.OffsetFetchRequest())
+    fetch_all(led)
+    assert heard == ["nothing"]
+    led.partition.follow(view(ME, 3, 3, "12", "12"))
+    notes.follow([led.partition], 1)
+    assert notes.home_of("g").is_active, "what was written for it means nothing to who loads it"
+
+
+def test_without_a_word_from_the_controller_nothing_is_told_on_trust(led: Play) -> None:
+    led.has_lease = False
+    home = notes_of(led).home_of("g")
+    heard = answering(led, home, m.HeartbeatRequest(group_id="g"))
+    assert heard == []
+    fetch_all(led)
+    assert heard == ["nothing"]
+
+
+def test_a_single_replica_has_nobody_to_ask(play: Play) -> None:
+    play.has_lease = False
+    end_offset = play.partition.log.end_offset
+    assert answering(play, play.home, m.OffsetFetchRequest()) == ["nothing"]
+    assert play.partition.log.end_offset == end_offset
 
 
 def test_an_older_or_repeated_word_of_the_leadership_changes_nothing(led: Play) -> None:

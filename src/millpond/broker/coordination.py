@@ -8,6 +8,10 @@ bit, so that nobody else has to wait for it.
 A home belongs to one leader epoch of its partition. When the leadership moves, or begins anew on the same node, it
 resigns for good, and the new leader loads one of its own, up to the end of its log: what it read there and is not
 committed yet is part of its state, but no reply tells of it before it is committed.
+
+Others may lead and have gone on without this node's knowing it. What a step writes shows that nobody does, for it is
+committed only by those who would have to elect another leader. What only reads shows nothing: where that matters, a
+barrier is written with it (`Home.run`).
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from millpond.coordinators.runtime import CoordinatorTime, TransactionalShard, p
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request, Shard
 from millpond.log.producers import Verification
 from millpond.wire.batch import walk
-from millpond.wire.messages import JoinGroupRequest, Message, SyncGroupRequest
+from millpond.wire.messages import JoinGroupRequest, Message, OffsetFetchRequest, SyncGroupRequest
 from millpond.wire.records import Record, encode_batch
 
 S = TypeVar("S", bound=Shard)
@@ -54,6 +58,13 @@ BEYOND_THE_PRODUCER = frozenset(
     {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS}
 )
 """Refusals of a write that say nothing of the one for whom it is made."""
+
+
+ASKS_FOR_THE_LATEST = frozenset({OffsetFetchRequest.API_KEY})
+"""Who begins where an older leader says, does again what others have done since."""
+
+BARRIER_KEY = b"\x7f\xff"
+"""A record that says nothing: of a kind that every reader of these topics leaves to later programs."""
 
 
 class Producer(NamedTuple):
@@ -94,6 +105,7 @@ class Home(Generic[S]):
         partition: Partition,
         clock: Clock,
         carry_out: Callable[[Any], None],
+        has_lease: Callable[[], bool],
         after_step: Callable[[S], None] | None = None,
     ) -> None:
         self.partition = partition
@@ -110,6 +122,7 @@ class Home(Generic[S]):
         self._make_shard = make_shard
         self._clock = clock
         self._carry_out = carry_out
+        self._has_lease = has_lease
         self._after_step = after_step
         self._uncommitted: deque[tuple[int, Effects]] = deque()
         self._once_active: list[Callable[[S, int], Effects]] = []
@@ -190,8 +203,18 @@ class Home(Generic[S]):
         else:
             self._once_active.append(decide)
 
-    def run(self, decide: Callable[[S, int], Effects], writing: Writing | None = None) -> None:
-        """Let the shard decide, write down what it decided, answer when that is committed."""
+    def run(
+        self,
+        decide: Callable[[S, int], Effects],
+        writing: Writing | None = None,
+        *,
+        is_for_the_latest: bool = False,
+    ) -> None:
+        """Let the shard decide, write down what it decided, answer when that is committed.
+
+        An answer that tells without writing waits for a barrier to be committed if it must be the latest, or if this
+        node has not been heard by the controller for so long that another may lead by now.
+        """
         assert self.is_active, self.partition.name
         now_ms = self._time.now_ms(self._clock.monotonic_ms())
         self.shard.at(now_ms, self._clock.wall_ms())
@@ -208,16 +231,35 @@ class Home(Generic[S]):
                     self.resign(refused)
                 return
             self.failures = 0
+        elif effects.replies and (is_for_the_latest or not self._has_lease()) and not self._is_confirmed(effects):
+            return
         self._answer_later(effects)
         self._set_timer()
         if self._after_step is not None:
             self._after_step(self.shard)
 
+    def _is_confirmed(self, effects: Effects) -> bool:
+        """Write a barrier where there are other replicas; if that is refused, so are those who wait."""
+        if self.partition.leading is None:
+            return True
+        try:
+            if not self.is_current:
+                raise _moved(self.partition)
+            self.partition.append_own(encode_batch([Record(0, self._clock.wall_ms(), BARRIER_KEY, None)]))
+        except Refused as refused:
+            _send_away(effects, refused)
+            # With too few replicas nothing was written: the shard is as it was.
+            if refused.code is not ErrorCode.NOT_ENOUGH_REPLICAS:
+                self.resign(refused)
+            return False
+        return True
+
     def ask(self, call: Call, body: Message, writing: Writing | None = None) -> Later[Any]:
         """Put a client's request to the shard; Refused when what it decides cannot be written down."""
         reply: Later[Any] = Later()
         request = Request(body, call.version, reply, call.client_id or "", call.client_host)
-        self.run(lambda shard, now_ms: shard.step(request, now_ms), writing)
+        is_for_the_latest = body.API_KEY in ASKS_FOR_THE_LATEST
+        self.run(lambda shard, now_ms: shard.step(request, now_ms), writing, is_for_the_latest=is_for_the_latest)
         if not reply.ended and body.API_KEY not in PARKED_FOR_LONG:
             self._watch(reply, type(body).__name__, call.client_id or "")
         return reply

@@ -25,7 +25,9 @@ def group_home(broker: Services, partition: Partition) -> Home[GroupShard]:
     def make_shard() -> GroupShard:
         return GroupShard(broker.image, group_settings(broker.settings), broker.entropy)
 
-    return Home(make_shard, partition, broker.clock, _no_orders, partial(keep_history, broker))
+    return Home(
+        make_shard, partition, broker.clock, _no_orders, broker.lifecycle.has_lease, partial(keep_history, broker)
+    )
 
 
 def group_settings(of_node: Settings) -> GroupSettings:

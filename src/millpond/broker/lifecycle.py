@@ -79,6 +79,9 @@ class Lifecycle:
         self._timer: Timer | None = None
         self._refused_since_ms: int | None = None
         self._heard_ms = 0
+        self._asked_ms = 0
+        self._lease_ms = 0
+        """Until when, at the least, nobody else is made leader in this node's place."""
         self._left: Callable[[], None] | None = None
         self._leaves_at_ms = 0
         self._is_over = False
@@ -93,6 +96,13 @@ class Lifecycle:
         """
         broker = self._controller.image.brokers.get(self._controller.node_id)
         return broker is not None and broker.incarnation_id == self._incarnation_id
+
+    def has_lease(self) -> bool:
+        """Whether this node has been heard so lately that nobody else can lead what it leads, but by its own will.
+
+        Half of a session: clocks differ, and a controller that is cut off hears itself until it gives up.
+        """
+        return self._appearance is None or self._clock.monotonic_ms() < self._lease_ms
 
     # Beginning.
 
@@ -199,6 +209,7 @@ class Lifecycle:
             want_fence=False,
             want_shut_down=self._left is not None,
         )
+        self._asked_ms = self._clock.monotonic_ms()
         self._ask(request, HEARTBEAT_VERSION, self._on_beat, self._beat, self._interval_ms)
 
     @property
@@ -210,6 +221,7 @@ class Lifecycle:
         match response.error_code:
             case ErrorCode.NONE:
                 self._heard_ms = self._clock.monotonic_ms()
+                self._lease_ms = self._asked_ms + self._settings[BROKER_SESSION_TIMEOUT_MS] // 2
                 self._on_state(response)
             case ErrorCode.STALE_BROKER_EPOCH | ErrorCode.BROKER_ID_NOT_REGISTERED:
                 self._journal("this node is not known any more, and registers again")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from millpond.broker.fetch_sessions import FetchSessions
     from millpond.broker.flusher import Flusher
     from millpond.broker.housekeeping import Journal
+    from millpond.broker.lifecycle import Lifecycle
     from millpond.broker.loggers import Loggers
     from millpond.broker.markers import Markers
     from millpond.broker.partitions import Partitions
@@ -91,6 +92,7 @@ class Services(Protocol):
     # Metadata.
 
     controller: Controller
+    lifecycle: Lifecycle
 
     @property
     def image(self) -> Image: ...

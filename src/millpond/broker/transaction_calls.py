@@ -118,6 +118,8 @@ def permission_to_write(
     if verification is None:
         return done(None)
     topic, index = partition.name
+    if _is_overtaken(broker, transactional_id, partition.log.producers.coordinator_epoch_of(producer.id)):
+        return failed(Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator has moved on; ask again"))
     if broker.transactions.is_open and not broker.transactions.leads(transactional_id):
         asked = broker.permissions.ask(transactional_id, producer, partition.name, implicit=implicit)
         return asked.map(partial(_permitted, verification))
@@ -140,6 +142,15 @@ def permission_to_write(
         return added.map(_partition_error)
 
     return past_the_last_end(broker, transactional_id, ask, int).map(partial(_permitted, verification))
+
+
+def _is_overtaken(broker: Services, transactional_id: str, coordinator_epoch: int) -> bool:
+    """Whether the partition has heard of a later coordinator than this node: the one it knows may be out of date."""
+    transactions = broker.transactions
+    if coordinator_epoch < 0 or not transactions.is_open:
+        return False
+    known = broker.image.partition(transactions.topic, transactions.partition_of(transactional_id))
+    return known is not None and known.leader_epoch < coordinator_epoch
 
 
 def _permitted(verification: Verification, code: ErrorCode) -> Verification:

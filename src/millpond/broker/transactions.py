@@ -30,4 +30,4 @@ def transaction_home(broker: Services, partition: Partition) -> Home[Transaction
             lambda group: broker.groups.partition_of(group),
         )
 
-    return Home(make_shard, partition, broker.clock, broker.markers.carry_out)
+    return Home(make_shard, partition, broker.clock, broker.markers.carry_out, broker.lifecycle.has_lease)

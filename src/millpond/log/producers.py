@@ -230,6 +230,11 @@ class ProducerStates:
             known.lowest_sequence = min(known.lowest_sequence, sequence)
         return known
 
+    def coordinator_epoch_of(self, producer_id: int) -> int:
+        """Of the coordinator that ended the producer's last transaction here; -1 when unknown."""
+        entry = self.entries.get(producer_id)
+        return -1 if entry is None else entry.coordinator_epoch
+
     def void_verifications(self) -> None:
         """Every permission must be asked for anew."""
         self._verifications.clear()
