@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from millpond.base.errors import Refused
 from millpond.broker.partitions import Partition
 from millpond.broker.topics import TopicKeeper
 from millpond.metadata.records import (
@@ -218,3 +219,46 @@ def test_bit_rot_at_the_follower_is_not_spread(pair: Pair) -> None:
     disk.replace(path, bytes(data))
     pair.start(B)
     pair.in_step()
+
+
+# A producer without a past: whatever is refused first must be written first.
+
+
+def send(pair: Pair, sequence: int, **fields: int) -> str:
+    records = pair.batch(b"v%d" % sequence, producer_id=9, producer_epoch=0, base_sequence=sequence)
+    try:
+        pair.partition(A).append(records, zstd=True, **fields)  # type: ignore[arg-type]
+    except Refused as refusal:
+        return refusal.code.name
+    return "written"
+
+
+def written_in_order(pair: Pair) -> None:
+    assert send(pair, 1) == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+    assert [send(pair, 0), send(pair, 1)] == ["written", "written"]
+
+
+def test_no_batch_overtakes_one_that_came_before_its_leader_led(pair: Pair) -> None:
+    pair.create(leader=B)
+    assert send(pair, 0) == "NOT_LEADER_OR_FOLLOWER"
+    pair.lead(A)
+    written_in_order(pair)
+
+
+def test_no_batch_overtakes_one_that_came_while_too_few_were_in_sync(pair: Pair) -> None:
+    pair.create()
+    pair.tell(
+        ConfigRecord(ResourceType.TOPIC, "pond", "min.insync.replicas", "2"),
+        PartitionChangeRecord(0, POND, isr=(A,)),
+    )
+    assert send(pair, 0, acks_all=True) == "NOT_ENOUGH_REPLICAS"
+    pair.tell(PartitionChangeRecord(0, POND, isr=(A, B)))
+    written_in_order(pair)
+
+
+@pytest.mark.parametrize("topic", ["pond", POND])
+def test_no_batch_overtakes_one_that_came_before_its_partition(pair: Pair, topic: str | UUID) -> None:
+    first = pair.batch(b"v0", producer_id=9, producer_epoch=0, base_sequence=0)
+    pair.nodes[A].broker.partitions.note_refused(topic, 0, first)
+    pair.create()
+    written_in_order(pair)

@@ -30,6 +30,9 @@ ZSTD = 4
 
 NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
 
+REFUSED_MAX: Final = 1_000
+"""Of so many partitions that are not open here, and of so many producers each, the first batch is remembered."""
+
 MARKER_BYTES = batch.HEADER_BYTES + 17
 """How much the end of a transaction adds to a log, or nearly so."""
 
@@ -240,6 +243,7 @@ class Partition:
         `by_node` is for what another node of the cluster writes in a topic of the brokers' own.
         """
         if not self.is_leader:
+            self.note_refused(records)
             self.check_leads()
         if not records:
             raise Refused(ErrorCode.INVALID_RECORD, "the request has no records for this partition")
@@ -249,7 +253,8 @@ class Partition:
         attributes = _attributes(records)
         if attributes & batch.CODEC_MASK == ZSTD and not zstd:
             raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
-        if acks_all and self.leading is not None:
+        if acks_all and self.leading is not None and not self.leading.is_writable:
+            self.note_refused(records)
             self._check_writable()
         appended = self.log.append(
             records, leader_epoch=self.leader_epoch, now_ms=self._clock.wall_ms(), verification=verification
@@ -260,6 +265,11 @@ class Partition:
             if self.log.files.is_pressed or self.log.end_offset - self.log.synced_offset >= self.flush_messages:
                 self._context.flush(self.log)
         return appended
+
+    def note_refused(self, records: Buffer | None) -> None:
+        """A batch was refused that its producer sends again, here perhaps: no later one may be written before it."""
+        if records is not None and len(records) >= batch.HEADER_BYTES:
+            self.log.producers.note_unwritten((batch.read_header(records),))
 
     def _check_writable(self) -> None:
         if self.leading is not None and not self.leading.is_writable:
@@ -406,6 +416,8 @@ class Partitions:
         self._by_topic: dict[UUID, dict[int, Partition]] = {}
         self._by_raw_name: dict[tuple[bytes, int], Partition] = {}
         self._by_raw_id: dict[tuple[bytes, int], Partition] = {}
+        self._refused: dict[tuple[str | UUID, int], dict[int, batch.BatchHeader]] = {}
+        """The first batch of each producer that came for a partition before the partition was here."""
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._by_name.values()))
@@ -433,6 +445,19 @@ class Partitions:
         self._by_topic.setdefault(partition.topic_id, {})[index] = partition
         self._by_raw_name[name.encode(), index] = partition
         self._by_raw_id[partition.topic_id.bytes, index] = partition
+        for key in (name, partition.topic_id):
+            partition.log.producers.note_unwritten([*self._refused.pop((key, index), {}).values()])
+
+    def note_refused(self, topic: str | UUID, index: int, records: Buffer | None) -> None:
+        """As a partition's own, for one that is not open yet: it may be in a moment."""
+        if records is None or len(records) < batch.HEADER_BYTES:
+            return
+        header = batch.read_header(records)
+        known = self._refused.setdefault((topic, index), {})
+        if header.producer_id >= 0 and len(known) < REFUSED_MAX:
+            known.setdefault(header.producer_id, header)
+        if len(self._refused) > REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
 
     def discard(self, partition: Partition) -> None:
         """Forget a partition; whoever watches it finds it gone."""

@@ -206,7 +206,7 @@ class _Produce:
                     name=topic.name,
                     topic_id=topic.topic_id,
                     partition_responses=[
-                        self._append(_find(broker, version, topic.name, topic.topic_id, data.index), version, data)
+                        self._append(topic, version, data)
                         if (topic.topic_id, topic.name, data.index) not in self._repeated
                         else self._refused(data.index, ErrorCode.INVALID_REQUEST, _TWICE)
                         for data in topic.partition_data
@@ -217,9 +217,12 @@ class _Produce:
         )
 
     def _append(
-        self, partition: Partition | ErrorCode, version: int, data: m.ProduceRequest.PartitionProduceData
+        self, topic: m.ProduceRequest.TopicProduceData, version: int, data: m.ProduceRequest.PartitionProduceData
     ) -> m.ProduceResponse.PartitionProduceResponse:
+        partition = _find(self._broker, version, topic.name, topic.topic_id, data.index)
         if isinstance(partition, ErrorCode):
+            key = topic.topic_id if version >= TOPIC_IDS_FROM else topic.name
+            self._broker.partitions.note_refused(key, data.index, data.records)
             return self._refused(data.index, partition, partition.name)
         permit = self._permits.get(partition.name)
         try:
