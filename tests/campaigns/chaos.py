@@ -36,6 +36,7 @@ def main() -> int:
         ["simulate.py", "--seeds", wanted.seeds],
         ["simulate_coordination.py", "--seeds", wanted.seeds, "--jobs", "2"],
         ["simulate_machines.py", "--seeds", wanted.seeds, "--jobs", "2"],
+        ["simulate_cluster.py", "--seeds", wanted.seeds, "--jobs", "2"],
     ):
         print(f"\n{' '.join(words)}", flush=True)
         failed += subprocess.run([sys.executable, str(FOLDER / words[0]), *words[1:]], check=False).returncode != 0

@@ -41,6 +41,7 @@ CONTROLLER = 0
 class Session:
     """What the controller knows of a broker."""
 
+    incarnation: int
     epoch: int
     fenced: bool
     heard_ms: int
@@ -65,21 +66,29 @@ class Controller:
         session = self.sessions.get(broker)
         return session.epoch if session else -2
 
-    def register(self, broker: int, clean_epoch: int) -> int:
-        """A new life of a broker. One that does not bring the epoch of its last life may have lost records."""
+    def register(self, broker: int, incarnation: int, clean_epoch: int) -> int | None:
+        """A new life of a broker. One that does not bring the epoch of its last life may have lost records.
+
+        None while another life of it is alive: this may be an old request that comes late.
+        """
         known = self.sessions.get(broker)
+        if known is not None and known.incarnation == incarnation:
+            return known.epoch
+        if known is not None and not known.fenced:
+            return None
         if known is not None:
             known.fenced = True
             is_unclean = clean_epoch != known.epoch
             self.apply(leadership.without(self.state, broker, self.rules, self.can_lead, is_unclean=is_unclean))
         self.version += 1
-        self.sessions[broker] = Session(self.version, True, self.run.now_ms)
+        self.sessions[broker] = Session(incarnation, self.version, True, self.run.now_ms)
         return self.version
 
-    def heartbeat(self, broker: int, epoch: int) -> None:
+    def heartbeat(self, broker: int, epoch: int) -> bool:
+        """False when the broker is not the one that is registered."""
         session = self.sessions.get(broker)
         if session is None or session.epoch != epoch:
-            return
+            return False
         session.heard_ms = self.run.now_ms
         if session.fenced:
             session.fenced = False
@@ -87,6 +96,7 @@ class Controller:
                 self.found()
             else:
                 self.apply(leadership.back(self.state, broker, self.rules, self.can_lead))
+        return True
 
     def found(self) -> None:
         """The partition is created once all its replicas are there."""
@@ -144,6 +154,8 @@ class BrokerHost(Host):
         self.log = ToyLog(run.read_entries_max)
         self.clean_epoch = -1
         """What the disk says of the last life that registered: its epoch, unless a power cut came after it."""
+        self.pending = -1
+        """The incarnation that has asked to be registered, and has not heard its epoch yet; also on the disk."""
         self.checkpoint = 0
         self.is_up = False
         self.epoch = -1
@@ -170,7 +182,10 @@ class BrokerHost(Host):
         # What an earlier life wrote and never synced is there to be read, and still not safe.
         self.synced_end = self.log.synced_end
         self.seen_end = self.log.end_offset
-        self.register(self.clean_epoch)
+        if self.pending < 0:
+            self.run.incarnations += 1
+            self.pending = self.run.incarnations
+        self.register(self.pending, self.clean_epoch)
 
     def stop(self, *, power: bool = False, clean: bool = False) -> None:
         self.checkpoint = (
@@ -184,7 +199,7 @@ class BrokerHost(Host):
         # A process that was killed loses nothing that it wrote: the kernel has it, and is still the same one.
         if power:
             self.log.cut_power(self.run.random)
-            self.clean_epoch = -1
+            self.clean_epoch = self.pending = -1
         elif clean:
             self.log.synced(self.log.mark())
 
@@ -194,19 +209,29 @@ class BrokerHost(Host):
             return self.leader.high_watermark
         return self.follower.high_watermark if self.follower is not None else self.checkpoint
 
-    def register(self, clean_epoch: int) -> None:
+    def register(self, incarnation: int, clean_epoch: int) -> None:
         life = self.life
 
         def at_controller() -> None:
-            if self.life != life or self.epoch >= 0:
+            epoch = self.run.controller.register(self.node_id, incarnation, clean_epoch)
+            if epoch is None:
                 return
-            # A life that ends before this leaves the epoch of the one before it: it has lost nothing either.
-            self.epoch = self.clean_epoch = self.run.controller.register(self.node_id, clean_epoch)
+            self.run.carry(CONTROLLER, self.node_id, self, lambda: answered(epoch))
+
+        def answered(epoch: int) -> None:
+            if not self._waits(life):
+                return
+            # A life that ends before this leaves the epoch of the one before it, and goes on as the same incarnation:
+            # neither of them has lost anything.
+            self.epoch = self.clean_epoch = epoch
+            self.pending = -1
             self.may_have_lost = False
             self.beat()
 
         self.run.carry(self.node_id, CONTROLLER, None, at_controller)
-        self.run.later(RETRY_MS * 4, self, lambda: self.register(clean_epoch) if self._waits(life) else None)
+        self.run.later(
+            RETRY_MS * 4, self, lambda: self.register(incarnation, clean_epoch) if self._waits(life) else None
+        )
 
     def _waits(self, life: int) -> bool:
         return self.is_up and self.life == life and self.epoch < 0
@@ -214,11 +239,21 @@ class BrokerHost(Host):
     def beat(self) -> None:
         life, epoch = self.life, self.epoch
 
+        def at_controller() -> None:
+            if not self.run.controller.heartbeat(self.node_id, epoch):
+                self.run.carry(CONTROLLER, self.node_id, self, strange)
+
+        def strange() -> None:
+            """A registration of an earlier life came late and was taken for ours: ask to be registered again."""
+            if self.life == life and self.epoch == epoch:
+                self.epoch = -1
+                self.run.incarnations += 1
+                self.pending = self.run.incarnations
+                self.register(self.pending, self.clean_epoch)
+
         def again() -> None:
-            if self.life == life:
-                self.run.carry(
-                    self.node_id, CONTROLLER, None, lambda: self.run.controller.heartbeat(self.node_id, epoch)
-                )
+            if self.life == life and self.epoch == epoch:
+                self.run.carry(self.node_id, CONTROLLER, None, at_controller)
                 self.run.later(HEARTBEAT_MS, self, again)
 
         again()
@@ -461,6 +496,7 @@ class Scenario(Run):
         self.rules = Rules(min_isr, LAG_MS_MAX)
         self.hosts = [BrokerHost(self, node_id) for node_id in range(1, count + 1)]
         self.controller = Controller(self, tuple(range(1, count + 1)), leadership.Rules(min_isr))
+        self.incarnations = 0
         self._values = 0
         self._strikes = 0
         self._acknowledged: list[tuple[int, int, int]] = []
