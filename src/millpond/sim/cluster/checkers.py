@@ -77,6 +77,8 @@ class Inspector:
         self._may_have_lost = may_have_lost
         self._controllers: dict[int, int] = {}
         self._images: dict[int, tuple[str, int]] = {}
+        self._applied: dict[int, tuple[int, int]] = {}
+        """The life and the offset in which each node's image was looked at last."""
         self._facts: dict[tuple[UUID, int], _Facts] = {}
         self._seen: dict[Replica, _Seen] = {}
         self._blamed: dict[str, None] = {}
@@ -128,7 +130,11 @@ class Inspector:
             seen = self._seen[(node_id, *key)] = _Seen(life)
         if partition.log.failed is not None:
             return
-        yield from self._look_at_batches(node_id, name, partition, facts, seen)
+        try:
+            yield from self._look_at_batches(node_id, name, partition, facts, seen)
+        except Refused:
+            # It is being cut back just now, or closed.
+            return
         if partition.is_leader:
             leader = facts.leaders.setdefault(partition.leader_epoch, node_id)
             if leader != node_id:

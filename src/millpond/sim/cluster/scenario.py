@@ -67,6 +67,7 @@ class Scenario:
         self._tags = 0
         self._records_checked = 0
         self._healed_ms = -1
+        self._is_settling = self._is_healed = False
 
     def run(self) -> Outcome:
         self.cluster.watch()
@@ -82,6 +83,8 @@ class Scenario:
 
     def _look(self) -> None:
         self.inspector.look()
+        if self._is_settling:
+            self._is_healed = next(self.inspector.look_at_healed(), None) is None
         self.sim.clock.call_later(LOOK_MS, self._look)
 
     # Working
@@ -170,18 +173,17 @@ class Scenario:
         if not self.sim.run_until(self._is_done, within_ms=SETTLE_MS):
             waiting = [producer.name for producer in self.producers if not producer.is_idle()]
             self._blame(f"{waiting or 'clients'} still wait {SETTLE_MS} ms after everything was healed")
-        if self.sim.run_until(self._is_healed, within_ms=SETTLE_MS):
+        self._is_settling = True
+        if self.sim.run_until(lambda: self._is_healed, within_ms=SETTLE_MS):
             self._healed_ms = self.sim.clock.now_ms - began_ms
         else:
             self.history.violations += self.inspector.look_at_healed()
+        self._is_settling = False
         for producer in self.producers:
             producer.close()
 
     def _is_done(self) -> bool:
         return not self._left_to_send and all(each.is_idle() for each in self.producers)
-
-    def _is_healed(self) -> bool:
-        return next(self.inspector.look_at_healed(), None) is None
 
     def _judge(self) -> None:
         for reader in self.readers:

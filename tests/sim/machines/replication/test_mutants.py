@@ -102,8 +102,8 @@ def come_back_as_if_nothing_was_lost(patch: Patch) -> None:
     """KAFKA-18106: a broker that lost records stays in sync and leads on in the same epoch."""
     real = Controller.register
 
-    def register(self: Controller, broker: int, clean_epoch: int) -> int:
-        return real(self, broker, self.epoch_of(broker))
+    def register(self: Controller, broker: int, incarnation: int, clean_epoch: int) -> int | None:
+        return real(self, broker, incarnation, self.epoch_of(broker))
 
     patch.setattr(Controller, "register", register)
 
@@ -192,7 +192,10 @@ MUTANTS: dict[Callable[[Patch], None], tuple[tuple[str, ...], int]] = {
     come_back_as_if_nothing_was_lost: ((*LACKS, checkers.SAME_NAME_OTHER_RECORD), 200),
     trust_the_unclean: (LACKS, 200),
     elect_anybody: (LACKS, 40),
-    keep_the_epoch_over_a_change_of_leader: ((checkers.TWO_LEADERS, checkers.NOT_HEALED), 20),
+    keep_the_epoch_over_a_change_of_leader: (
+        (checkers.TWO_LEADERS, checkers.NOT_HEALED, checkers.SAME_NAME_OTHER_RECORD),
+        20,
+    ),
     take_any_answer: ((checkers.SAME_NAME_OTHER_RECORD,), 20),
     obey_old_metadata: ((checkers.SAME_NAME_OTHER_RECORD,), 80),
     count_before_the_sync: (LACKS, 120),

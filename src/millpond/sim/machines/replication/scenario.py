@@ -69,12 +69,12 @@ class Controller:
     def register(self, broker: int, incarnation: int, clean_epoch: int) -> int | None:
         """A new life of a broker. One that does not bring the epoch of its last life may have lost records.
 
-        None while another life of it is alive: this may be an old request that comes late.
+        None for an old request that comes late: connections end with the life that made them.
         """
         known = self.sessions.get(broker)
         if known is not None and known.incarnation == incarnation:
             return known.epoch
-        if known is not None and not known.fenced:
+        if known is not None and incarnation < known.incarnation:
             return None
         if known is not None:
             known.fenced = True
@@ -84,11 +84,10 @@ class Controller:
         self.sessions[broker] = Session(incarnation, self.version, True, self.run.now_ms)
         return self.version
 
-    def heartbeat(self, broker: int, epoch: int) -> bool:
-        """False when the broker is not the one that is registered."""
+    def heartbeat(self, broker: int, epoch: int) -> None:
         session = self.sessions.get(broker)
         if session is None or session.epoch != epoch:
-            return False
+            return
         session.heard_ms = self.run.now_ms
         if session.fenced:
             session.fenced = False
@@ -96,7 +95,6 @@ class Controller:
                 self.found()
             else:
                 self.apply(leadership.back(self.state, broker, self.rules, self.can_lead))
-        return True
 
     def found(self) -> None:
         """The partition is created once all its replicas are there."""
@@ -239,21 +237,11 @@ class BrokerHost(Host):
     def beat(self) -> None:
         life, epoch = self.life, self.epoch
 
-        def at_controller() -> None:
-            if not self.run.controller.heartbeat(self.node_id, epoch):
-                self.run.carry(CONTROLLER, self.node_id, self, strange)
-
-        def strange() -> None:
-            """A registration of an earlier life came late and was taken for ours: ask to be registered again."""
-            if self.life == life and self.epoch == epoch:
-                self.epoch = -1
-                self.run.incarnations += 1
-                self.pending = self.run.incarnations
-                self.register(self.pending, self.clean_epoch)
-
         def again() -> None:
-            if self.life == life and self.epoch == epoch:
-                self.run.carry(self.node_id, CONTROLLER, None, at_controller)
+            if self.life == life:
+                self.run.carry(
+                    self.node_id, CONTROLLER, None, lambda: self.run.controller.heartbeat(self.node_id, epoch)
+                )
                 self.run.later(HEARTBEAT_MS, self, again)
 
         again()
