@@ -112,9 +112,10 @@ class Inspector:
             known = self._controllers.setdefault(controller.leader_epoch, node_id)
             if known != node_id:
                 yield f"{TWO_CONTROLLERS}: {known} and {node_id} in {controller.leader_epoch}"
-        offset = controller.applied_offset
-        if offset is None or offset < 0 or (offset in self._images and self._images[offset][1] == node_id):
+        offset, life = controller.applied_offset, self.cluster.nodes[node_id].lives
+        if offset <= 0 or self._applied.get(node_id) == (life, offset):
             return
+        self._applied[node_id] = life, offset
         digest = _digest(controller.image)
         told, teller = self._images.setdefault(offset, (digest, node_id))
         if told != digest:
