@@ -446,6 +446,7 @@ class Broker:
         self.housekeeping.stop()
         self.sessions.stop()
         self.isr_keeper.stop()
+        self.controller.resign()
         self.is_stopping = True
         self._keeper.stop()
         self.fetchers.stop()

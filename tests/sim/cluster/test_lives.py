@@ -1,0 +1,210 @@
+"""Whole nodes of a cluster live and die: how the others hear of it, and how soon somebody else leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millpond.metadata.image import Image
+from millpond.sim.client import SimClient
+from millpond.sim.node import PORT, SimNode
+from millpond.sim.world.world import SimWorld
+from millpond.wire import messages as m
+
+
+class Lives:
+    """Three nodes, and what a test does to them."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.sim = SimWorld(seed)
+        members = ",".join(f"{node_id}@node{node_id}:{PORT}" for node_id in (1, 2, 3))
+        self.nodes = {
+            node_id: SimNode(self.sim, f"node{node_id}", {"node.id": str(node_id), "cluster.nodes": members})
+            for node_id in (1, 2, 3)
+        }
+        for node in self.nodes.values():
+            assert node.start(), node.journal_lines
+        self.wait(lambda: all(node.broker.lifecycle.ready.ended for node in self.nodes.values()))
+
+    def wait(self, condition: Callable[[], bool], within_ms: int = 10_000) -> int:
+        """Until it holds; how long that took."""
+        began_ms = self.sim.clock.now_ms
+        assert self.sim.run_until(condition, within_ms=within_ms), "\n".join(
+            line for node in self.nodes.values() for line in node.journal_lines[-15:]
+        )
+        return self.sim.clock.now_ms - began_ms
+
+    @property
+    def controller_id(self) -> int:
+        active = [
+            (node.broker.controller.leader_epoch, node_id)
+            for node_id, node in self.nodes.items()
+            if node.is_up and node.broker.controller.is_active
+        ]
+        return max(active)[1] if active else 0
+
+    @property
+    def image(self) -> Image:
+        return self.nodes[self.controller_id].broker.image
+
+    def other(self, *but: int) -> int:
+        return next(node_id for node_id in self.nodes if node_id not in but)
+
+    def ask(self, node_id: int, request: m.Message, version: int) -> Any:
+        replies: list[Any] = []
+        client = SimClient(self.sim.network, f"node{node_id}", PORT, "client")
+        client.send(request, version, replies.append)
+        self.wait(lambda: bool(replies))
+        return replies[0]
+
+    def create(self, first: int, partitions: int = 1) -> Any:
+        """A topic whose partitions this node leads; each node has its own turn as the one that is asked."""
+        others = [node_id for node_id in self.nodes if node_id != first]
+        wanted = m.CreateTopicsRequest.CreatableTopic(
+            name="pond",
+            num_partitions=-1,
+            replication_factor=-1,
+            assignments=[
+                m.CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=[first, *others])
+                for index in range(partitions)
+            ],
+            configs=[m.CreateTopicsRequest.CreatableTopicConfig(name="min.insync.replicas", value="2")],
+        )
+        reply = self.ask(others[0], m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 7)
+        assert [each.error_code for each in reply.topics] == [0]
+        return self.image.topics["pond"]
+
+    def partition(self) -> Any:
+        return self.image.topics["pond"].partitions[0]
+
+    def is_whole(self) -> bool:
+        return (
+            self.controller_id != 0
+            and len(self.image.brokers) == 3
+            and all(not broker.fenced for broker in self.image.brokers.values())
+            and all(len(each.isr) == 3 for topic in self.image.topics.values() for each in topic.partitions)
+        )
+
+
+@pytest.fixture
+def lives() -> Lives:
+    return Lives()
+
+
+def test_a_killed_leader_is_replaced_within_a_second_and_comes_back_as_itself(lives: Lives) -> None:
+    victim = lives.other(lives.controller_id)
+    lives.create(victim)
+    epoch = lives.image.brokers[victim].epoch
+    lives.nodes[victim].kill()
+    assert lives.wait(lambda: lives.partition().leader not in (victim, -1)) < 700
+    assert victim not in lives.partition().isr
+    assert lives.nodes[victim].start()
+    assert lives.wait(lives.is_whole) < 2000, "it lost nothing, and has little to catch up with"
+    assert lives.image.brokers[victim].epoch > epoch
+
+
+def test_a_leader_that_lost_power_is_replaced_when_its_session_ends_and_is_not_trusted(lives: Lives) -> None:
+    victim = lives.other(lives.controller_id)
+    lives.create(victim)
+    lives.nodes[victim].crash()
+    assert 1000 < lives.wait(lambda: lives.partition().leader not in (victim, -1)) < 2000
+    assert lives.nodes[victim].start()
+    lives.wait(lives.is_whole)
+
+
+def test_a_leader_that_stands_still_is_replaced_and_hears_that_it_was(lives: Lives) -> None:
+    victim = lives.other(lives.controller_id)
+    lives.create(victim)
+    lives.sim.pause(f"node{victim}")
+    assert lives.wait(lambda: lives.partition().leader not in (victim, -1)) < 2000
+    lives.sim.run_for(3000)
+    lives.sim.resume(f"node{victim}")
+    lives.wait(lives.is_whole)
+    here = lives.nodes[victim].broker.partitions.get("pond", 0)
+    assert here is not None
+    lives.wait(lambda: not here.is_leader)
+
+
+def test_a_node_that_stops_in_order_has_handed_over_before_it_ends(lives: Lives) -> None:
+    victim = lives.other(lives.controller_id)
+    lives.create(victim, partitions=5)
+    epoch = lives.image.brokers[victim].epoch
+    led = [each.leader_epoch for each in lives.image.topics["pond"].partitions]
+    lives.nodes[victim].stop()
+    took_ms = lives.wait(lambda: all(each.leader != victim for each in lives.image.topics["pond"].partitions))
+    assert took_ms < 100
+    assert lives.nodes[victim].is_up, "it is still there when others lead already"
+    lives.wait(lambda: not lives.nodes[victim].is_up, within_ms=3000)
+    lives.sim.run_for(2000)
+    assert lives.image.brokers[victim].fenced
+    assert lives.nodes[victim].start()
+    lives.wait(lives.is_whole)
+    assert [each.leader_epoch for each in lives.image.topics["pond"].partitions] == [each + 1 for each in led]
+    assert lives.image.brokers[victim].epoch > epoch
+
+
+@pytest.mark.parametrize("how", ["kill", "crash", "stop"])
+def test_brokers_outlive_their_controller(lives: Lives, how: str) -> None:
+    victim = lives.controller_id
+    lives.create(victim)
+    epochs = {broker.id: broker.epoch for broker in lives.image.brokers.values()}
+    {"kill": lives.nodes[victim].kill, "crash": lives.nodes[victim].crash, "stop": lives.nodes[victim].stop}[how]()
+    lives.wait(lambda: lives.controller_id not in (0, victim))
+    lives.wait(lambda: lives.partition().leader not in (victim, -1))
+    lives.sim.run_for(3000)
+    alive = {broker.id: broker.epoch for broker in lives.image.brokers.values() if not broker.fenced}
+    assert alive == {node_id: epoch for node_id, epoch in epochs.items() if node_id != victim}, (
+        "nobody else was fenced"
+    )
+    lives.wait(lambda: not lives.nodes[victim].is_up)
+    assert lives.nodes[victim].start()
+    lives.wait(lives.is_whole)
+
+
+def test_all_nodes_stop_in_order_at_once_and_come_back(lives: Lives) -> None:
+    lives.create(1, partitions=3)
+    for node in lives.nodes.values():
+        node.stop()
+    took_ms = lives.wait(lambda: not any(node.is_up for node in lives.nodes.values()), within_ms=20_000)
+    assert took_ms < 8_000
+    for node in lives.nodes.values():
+        assert node.start()
+    lives.wait(lives.is_whole, within_ms=15_000)
+
+
+def test_all_nodes_are_killed_at_once_and_lose_nothing(lives: Lives) -> None:
+    lives.create(1, partitions=3)
+    for node in lives.nodes.values():
+        node.kill()
+    for node in lives.nodes.values():
+        assert node.start()
+    lives.wait(lives.is_whole, within_ms=15_000)
+    assert all(not each.is_recovering for each in lives.image.topics["pond"].partitions), (
+        "nobody had to be trusted less"
+    )
+
+
+def test_a_second_process_under_an_id_that_is_taken_waits_and_gives_up(lives: Lives) -> None:
+    victim = lives.other(lives.controller_id)
+    texts = {**lives.nodes[victim].texts, "listen": f"twin:{PORT}", "data.folder": "/var/twin"}
+    twin = SimNode(lives.sim, "twin", texts)
+    assert twin.start()
+    failures: list[Exception] = []
+    twin.broker.ready.then(lambda _: None, failures.append)
+    lives.wait(lambda: bool(failures), within_ms=30_000)
+    assert f"another process runs as node {victim}" in str(failures[0])
+    assert lives.is_whole()
+
+
+def test_an_unregistered_node_is_forgotten_and_may_come_back(lives: Lives) -> None:
+    victim = lives.other(lives.controller_id)
+    lives.create(victim)
+    lives.nodes[victim].kill()
+    lives.wait(lambda: lives.image.brokers[victim].fenced)
+    asked = lives.other(victim)
+    assert lives.ask(asked, m.UnregisterBrokerRequest(broker_id=victim), 0).error_code == 0
+    assert victim not in lives.image.brokers
+    assert lives.nodes[victim].start()
+    lives.wait(lives.is_whole)
