@@ -197,7 +197,9 @@ class Inspector:
             if known != (epoch, crc):
                 yield f"{VISIBLE_CHANGED}: {name} at {base} was of epoch {known[0]}, at node {node_id} of {epoch}"
             facts.visible_end = max(facts.visible_end, next_offset)
-        if partition.log.end_offset < facts.visible_end:
+        # One that was cut off while another was elected leads on until it hears of it, and commits nothing.
+        is_newest = partition.leader_epoch >= max(facts.leaders)
+        if is_newest and partition.log.end_offset < facts.visible_end:
             yield (
                 f"{TRUSTED_LACKS_RECORDS}: {name} is led by node {node_id} with {partition.log.end_offset} of "
                 f"{facts.visible_end} committed records"
