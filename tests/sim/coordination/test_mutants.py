@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from millpond.base.later import Later, done
 from millpond.broker.coordination import Home
-from millpond.broker.markers import Markers
+from millpond.broker.markers import _Delivery
 from millpond.broker.partitions import Partition
 from millpond.coordinators.groups import classic
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
@@ -107,12 +106,15 @@ def send_no_markers_after_a_restart(patch: Patch) -> None:
 
 def take_offline_for_deleted(patch: Patch) -> None:
     """A partition that is not open here gets no marker: the transaction is torn."""
-    real = Markers._is_done
+    real = _Delivery._write_here
 
-    def is_done(self: Markers, order: Any, target: Any) -> Later[bool]:
-        return done(True) if self._broker.partitions.by_id(*target) is None else real(self, order, target)
+    def write_here(self: _Delivery, target: Any) -> None:
+        if self._broker.partitions.by_id(*target) is None:
+            self._left.pop(target)
+        else:
+            real(self, target)
 
-    patch.setattr(Markers, "_is_done", is_done)
+    patch.setattr(_Delivery, "_write_here", write_here)
 
 
 def renew_without_a_higher_epoch(patch: Patch) -> None:
