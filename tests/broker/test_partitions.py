@@ -358,7 +358,7 @@ def test_a_permission_dies_with_the_leadership_that_asked_for_it(play: Play) -> 
     records = play.batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     with pytest.raises(Refused) as refused:
         partition.append(records, zstd=True, verification=permission)
-    assert refused.value.code.name == "INVALID_TXN_STATE"
+    assert refused.value.code.name == "NOT_LEADER_OR_FOLLOWER", "so that the producer tries again"
     asked_anew = partition.log.producers.verification(7, 0, 0, 0)
     assert asked_anew is not permission
     assert partition.append(records, zstd=True, verification=asked_anew).first_offset == 0

@@ -270,7 +270,7 @@ class Broker:
         """The metadata speaks to this life of the node: open its replicas, and lead and follow from now on."""
         self._has_begun = True
         self._keeper.open_all(at_once=at_once)
-        self._open_coordinations()
+        self._keeper.followed().then(lambda _: self._on_leaders_changed())
 
     def advertised(self) -> tuple[str, int]:
         """Where clients are told to connect, as far as that is the same for all of them."""

@@ -70,9 +70,11 @@ class Verification:
     It is void once a marker arrives: what the coordinator said was about the transaction before.
     """
 
-    __slots__ = ("lowest_sequence", "made_ms", "producer_epoch")
+    __slots__ = ("is_void", "lowest_sequence", "made_ms", "producer_epoch")
 
     def __init__(self, producer_epoch: int, sequence: int, now_ms: int) -> None:
+        self.is_void = False
+        """Whether the leadership that it was asked for under is over."""
         self.producer_epoch = producer_epoch
         self.lowest_sequence = sequence
         self.made_ms = now_ms
@@ -201,6 +203,9 @@ class ProducerStates:
             return
         if is_open and entry is not None and entry.epoch == header.producer_epoch:
             return
+        if verification is not None and verification.is_void:
+            # Not the producer's fault, who would give up at what is said below.
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has moved since this was permitted")
         known = self._verifications.get(header.producer_id)
         if known is None or known is not verification or known.producer_epoch != header.producer_epoch:
             raise Refused(
@@ -236,7 +241,9 @@ class ProducerStates:
         return -1 if entry is None else entry.coordinator_epoch
 
     def void_verifications(self) -> None:
-        """Every permission must be asked for anew."""
+        """The leadership has changed: every permission must be asked for anew."""
+        for known in self._verifications.values():
+            known.is_void = True
         self._verifications.clear()
 
     def note(self, header: BatchHeader, first_offset: int, now_ms: int, marker: Marker | None = None) -> Ended | None:

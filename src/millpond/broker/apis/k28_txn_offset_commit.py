@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millpond.base.errors import Refused
+from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
 from millpond.broker.api import Api
 from millpond.broker.call import Call
@@ -30,6 +30,8 @@ def handle(broker: Services, call: Call, request: m.TxnOffsetCommitRequest) -> O
     producer = Producer(request.producer_id, request.producer_epoch)
 
     def write(permit: Verification | None) -> Later[Any]:
+        if not home.is_current:
+            raise Refused(ErrorCode.NOT_COORDINATOR, "the group's coordinator has moved since this was permitted")
         return ask_group(broker, call, request.group_id, request, Writing(producer, permit))
 
     try:
