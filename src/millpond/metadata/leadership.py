@@ -69,17 +69,19 @@ def change(
     is_enough = len(members) >= rules.effective_min_isr(len(before.replicas))
     was_trusted = {*before.isr, *before.elr} - set(members) - set(unclean)
     elr = () if is_enough else tuple(each for each in before.replicas if each in was_trusted)
-    after = replace(before, isr=members, elr=elr)
+    last_known = before.last_known
     if members or elr:
-        after = replace(after, last_known=())
+        last_known = ()
     elif before.isr or before.elr:
         # With one name only it is sure who was the last to have everything.
         trusted = tuple(each for each in before.replicas if each in before.isr or each in before.elr)
-        after = replace(after, last_known=trusted if len(trusted) == 1 else ())
+        last_known = trusted if len(trusted) == 1 else ()
+    after = replace(before, isr=members, elr=elr, last_known=last_known)
     after = _elect(after, rules, can_lead, prefer_first=prefer_first)
-    if after.leader != before.leader or force_epoch:
-        after = replace(after, leader_epoch=before.leader_epoch + 1)
-    return _numbered(before, after)
+    led_anew = after.leader != before.leader or force_epoch
+    if after == before and not led_anew:
+        return before
+    return replace(after, leader_epoch=before.leader_epoch + led_anew, partition_epoch=before.partition_epoch + 1)
 
 
 def _numbered(before: L, after: L) -> L:
