@@ -207,8 +207,13 @@ class Sessions:
             self._fence(broker_id, broker.epoch, "its connections broke, and it takes no new ones")
 
     def _fence(self, broker_id: int, broker_epoch: int, why: str) -> None:
-        self._journal("broker is fenced", broker=broker_id, reason=why)
-        fenced = self._controller.submit(lambda image: decide_fence(image, self._layers(), broker_id, broker_epoch))
+        def decide(image: Image) -> Decision[bool]:
+            decision = decide_fence(image, self._layers(), broker_id, broker_epoch)
+            if decision.records:
+                self._journal("broker is fenced", broker=broker_id, reason=why)
+            return decision
+
+        fenced = self._controller.submit(decide)
         fenced.then(lambda is_done: None if is_done else self._settle(broker_id), _unless_deposed)
 
     # What has many parts.
