@@ -13,6 +13,7 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
 from millpond.broker.isr import AGAIN_MS, SECOND_LOOK_MS, IsrKeeper
+from millpond.broker.leader_role import AILING_MS
 from millpond.broker.partitions import Partition, Partitions
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
@@ -31,7 +32,7 @@ class Play:
 
     def __init__(self, make_batch: Callable[..., memoryview], partitions: int = 1) -> None:
         self.clock = VirtualClock()
-        disk = SimDisk()
+        disk = self.disk = SimDisk()
         store = LogStore(disk, "/data", LogLimits(), SeededEntropy(1))
         store.open(0)
         self.partitions = Partitions()
@@ -51,6 +52,7 @@ class Play:
             self.clock,
             on_isr_change=self.keeper.look_soon,
             can_join=lambda broker, _: broker in self.welcome,
+            give_away=self.keeper.give_away,
         )
         for index in range(partitions):
             name = TopicPartition("pond", index)
@@ -233,3 +235,54 @@ def test_a_keeper_that_was_stopped_asks_for_nothing(play: Play) -> None:
     play.fetch(3, 1)
     play.clock.run_for(3 * LAG_MS)
     assert play.wanted() == []
+
+
+# A disk that does not write.
+
+
+def test_a_leader_whose_log_has_failed_gives_the_leadership_away(play: Play) -> None:
+    play.append()
+    play.pond.log.fail(OSError("it has failed"))
+    with pytest.raises(Refused):
+        play.append()
+    play.clock.run_for(1)
+    assert play.wanted() == [{0: "2"}]
+    play.answer(ErrorCode.NOT_CONTROLLER)
+    play.clock.run_for(AGAIN_MS)
+    assert play.wanted() == [{0: "2"}] * 2
+    play.pond.follow(view(2, 6, 11, "123", "2"))
+    play.clock.run_for(3 * AGAIN_MS)
+    assert len(play.asked) == 2
+
+
+def test_a_failure_that_nobody_met_is_found_by_the_next_look(play: Play) -> None:
+    play.fetch(2, 0)
+    play.pond.log.fail(OSError("it has failed"))
+    play.clock.run_for(LAG_MS)
+    assert {0: "2"} in play.wanted()
+
+
+def test_without_another_in_sync_the_leadership_stays(play: Play) -> None:
+    play.welcome.discard(2)
+    play.pond.log.fail(OSError("it has failed"))
+    with pytest.raises(Refused):
+        play.append()
+    play.clock.run_for(3 * AGAIN_MS)
+    assert play.wanted() == []
+    play.welcome.add(2)
+    play.clock.run_for(AGAIN_MS)
+    assert play.wanted()[:1] == [{0: "2"}]
+
+
+@pytest.mark.parametrize("heals", [True, False])
+def test_a_full_disk_moves_the_leadership_unless_there_is_room_again_soon(play: Play, heals: bool) -> None:
+    play.append()
+    play.disk.fill(0)
+    with pytest.raises(Refused):
+        play.append()
+    play.clock.run_for(AILING_MS // 2)
+    if heals:
+        play.disk.make_room()
+        play.append()
+    play.clock.run_for(AILING_MS)
+    assert play.wanted()[:1] == ([] if heals else [{0: "2"}])

@@ -209,7 +209,7 @@ def asked(isr: dict[int, int], *, broker: int = 1, leader_epoch: int = 5, partit
         (asked({1: 101}, leader_epoch=4), ErrorCode.FENCED_LEADER_EPOCH),
         (asked({1: 101}, partition_epoch=9), ErrorCode.INVALID_UPDATE_VERSION),
         (asked({2: 102}, broker=2), ErrorCode.INVALID_REQUEST),
-        (asked({2: 102}), ErrorCode.INVALID_REQUEST),
+        (asked({}), ErrorCode.INVALID_REQUEST),
         (asked({1: 101, 4: 104}), ErrorCode.INVALID_REQUEST),
         (IsrRequest(B, 0, asked({1: 101}).change), ErrorCode.UNKNOWN_TOPIC_ID),
         (IsrRequest(A, 1, asked({1: 101}).change), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),

@@ -91,7 +91,8 @@ ASKED = IsrChange(1, 100, 5, 10, ((1, 100), (2, 200)))
         (IsrChange(1, 100, 4, 10, ASKED.isr), ErrorCode.FENCED_LEADER_EPOCH),
         (IsrChange(2, 200, 5, 10, ASKED.isr), ErrorCode.INVALID_REQUEST),
         (IsrChange(1, 100, 5, 9, ASKED.isr), ErrorCode.INVALID_UPDATE_VERSION),
-        (IsrChange(1, 100, 5, 10, ((2, 200),)), ErrorCode.INVALID_REQUEST),
+        (IsrChange(1, 100, 5, 10, ()), ErrorCode.INVALID_REQUEST),
+        (IsrChange(1, 100, 5, 10, ((3, 300),)), ErrorCode.INELIGIBLE_REPLICA),
         (IsrChange(1, 100, 5, 10, ((1, 100), (7, 700))), ErrorCode.INVALID_REQUEST),
         (IsrChange(1, 100, 5, 10, ((1, 100), (1, 100))), ErrorCode.INVALID_REQUEST),
         (IsrChange(1, 100, 5, 10, ((1, 100), (2, 199))), ErrorCode.INELIGIBLE_REPLICA),
@@ -105,6 +106,17 @@ def test_a_change_that_cannot_be_says_whose_fault_it_is(asked: IsrChange, result
 def test_a_change_of_the_isr_has_a_number_of_its_own() -> None:
     after = decide_isr_change(WHOLE, ASKED, TWO, only(1, 2), lambda broker: broker * 100)
     assert after == Leadership((1, 2, 3), (1, 2), 1, 5, 11)
+
+
+def test_a_leader_that_names_only_others_gives_the_leadership_away() -> None:
+    asked = IsrChange(1, 100, 5, 10, ((2, 200),))
+    after = decide_isr_change(WHOLE, asked, TWO, only(1, 2), lambda broker: broker * 100)
+    # Its disk fails: it is not eligible either, though too few are in sync now.
+    assert after == Leadership((1, 2, 3), (2,), 2, 6, 11, elr=(3,))
+    stranger = IsrChange(2, 200, 6, 11, ((3, 300),))
+    assert decide_isr_change(after, stranger, TWO, only(2, 3), lambda broker: broker * 100) is (
+        ErrorCode.INVALID_REQUEST
+    ), "only to somebody who is in sync"
 
 
 brokers = st.sets(st.integers(1, 4))

@@ -24,6 +24,7 @@ def partition_context(
     flush: Callable[[Any], None] = lambda _: None,
     can_join: CanJoin = lambda *_: True,
     on_isr_change: Callable[[UUID, int], None] = lambda *_: None,
+    give_away: Callable[[UUID, int], None] = lambda *_: None,
 ) -> PartitionContext:
     """A node whose peers are all welcome in the ISR."""
     return PartitionContext(
@@ -35,6 +36,7 @@ def partition_context(
         broker_epoch_of=lambda _: 1,
         lag_ms_max=lambda: 10_000,
         on_isr_change=on_isr_change,
+        give_away=give_away,
     )
 
 

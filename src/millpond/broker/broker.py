@@ -186,6 +186,7 @@ class Broker:
                 broker_epoch_of=self._broker_epoch_of,
                 lag_ms_max=lambda: self.settings[node.REPLICA_LAG_MS_MAX],
                 on_isr_change=self.isr_keeper.look_soon,
+                give_away=self.isr_keeper.give_away,
             ),
             fetchers=self.fetchers,
             high_watermark=self.high_watermarks.of,

@@ -3,6 +3,9 @@
 A replica that has caught up joins at once. Whether one has fallen behind is looked at every half of
 `replica.lag.time.max.ms`. What is asked for in one turn of the loop goes as one AlterPartition; of each partition
 there is one request under way, and it is made again until the metadata or the controller settles it.
+
+A leader that cannot write, because its disk is full or has failed, asks for an ISR without itself: so it gives the
+leadership away.
 """
 
 from __future__ import annotations
@@ -52,6 +55,10 @@ class _Asked(NamedTuple):
         """Whether nobody has settled it yet."""
         return self.partition.leading is self.leading and self.leading.pending is self.request
 
+    @property
+    def key(self) -> tuple[UUID, int]:
+        return self.partition.topic_id, self.partition.name.partition
+
 
 class IsrKeeper:
     def __init__(
@@ -73,6 +80,7 @@ class IsrKeeper:
         self._ask_controller = ask_controller
         self._journal = journal
         self._to_look: dict[tuple[UUID, int], None] = {}
+        self._to_give: dict[tuple[UUID, int], None] = {}
         self._timer: Timer | None = None
         self._due_ms = 0
         """When the next look at all should be: long past, this process has stood still."""
@@ -145,22 +153,55 @@ class IsrKeeper:
         wanted: list[_Asked] = []
         for partition in partitions:
             leading = partition.leading
-            request = leading.isr_request() if leading is not None and self._is_running else None
-            if leading is not None and request is not None:
+            if leading is None or not self._is_running:
+                continue
+            if leading.is_ailing:
+                self.give_away(partition.topic_id, partition.name.partition)
+            request = leading.isr_request()
+            if request is not None:
                 wanted.append(_Asked(partition, leading, request))
         if wanted:
-            # One line for all of them: there may be thousands.
-            partition, leading, request = wanted[0]
-            self._journal(
-                "in-sync replicas change",
-                partition=partition.name.folder,
-                isr=[*leading.view.isr],
-                wanted=[*request.members],
-                and_others=len(wanted) - 1,
-            )
-        self._ask(wanted)
+            self._tell("in-sync replicas change", wanted)
+            self._ask(wanted)
+
+    # Giving away.
+
+    def give_away(self, topic_id: UUID, index: int) -> None:
+        """This node leads a partition that it cannot write: whoever else is in sync should lead it."""
+        if not self._to_give:
+            self._clock.call_soon(self._give)
+        self._to_give[topic_id, index] = None
+
+    def _give(self) -> None:
+        wanted: list[_Asked] = []
+        for key in list(self._to_give):
+            partition = self._partitions.by_id(*key)
+            leading = None if partition is None else partition.leading
+            if partition is None or leading is None or not leading.is_ailing or not self._is_running:
+                # Done, or the disk writes again.
+                del self._to_give[key]
+                continue
+            request = leading.resignation()
+            if request is not None:
+                wanted.append(_Asked(partition, leading, request))
+        if wanted:
+            self._tell("leaderships are given away, this node cannot write", wanted)
+            self._ask(wanted)
+        if self._to_give:
+            self._clock.call_later(AGAIN_MS, self._give)
 
     # Asking.
+
+    def _tell(self, event: str, wanted: Sequence[_Asked]) -> None:
+        """One line for all of them: there may be thousands."""
+        partition, leading, request = wanted[0]
+        self._journal(
+            event,
+            partition=partition.name.folder,
+            isr=[*leading.view.isr],
+            wanted=[*request.members],
+            and_others=len(wanted) - 1,
+        )
 
     def _ask(self, wanted: Sequence[_Asked]) -> None:
         if not wanted or not self._is_running:
@@ -197,8 +238,7 @@ class IsrKeeper:
             for partition in topic.partitions
         }
         for each in wanted:
-            name = (each.partition.topic_id, each.partition.name.partition)
-            error = errors.get(name, ErrorCode(response.error_code))
+            error = errors.get(each.key, ErrorCode(response.error_code))
             if each.is_open and error is not ErrorCode.NONE:
                 each.leading.on_isr_response(each.request, error)
         if any(each.is_open for each in wanted):

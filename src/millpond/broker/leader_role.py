@@ -28,6 +28,9 @@ T = TypeVar("T")
 SYNC_AGAIN_MS = 50
 """How long to wait before a sync that found no descriptor is tried again."""
 
+AILING_MS = 1_000
+"""How long the disk may refuse writes, with none that succeeds, before another node should lead."""
+
 SPARE_MAX = 64
 """So many entries of replies that nobody waits for any more are kept before they are cleared away."""
 
@@ -60,6 +63,7 @@ class LeaderRole:
         """Where the logs of the followers begin."""
         self._start_waits: dict[Later[None], int] = {}
         self._is_syncing = False
+        self._is_refusing = False
         self._is_over = False
         self._rules = Rules(min_isr, context.lag_ms_max())
         self._machine = PartitionLeader(
@@ -114,10 +118,15 @@ class LeaderRole:
     def configure(self, flush_ack: str, min_isr: int) -> None:
         self.flush_ack = flush_ack
         self._rules.min_isr = min_isr
-        self.on_append()
+        self._count()
 
     def on_append(self) -> None:
-        """The log has grown, or more of it counts."""
+        """The log has grown."""
+        self._is_refusing = False
+        self._count()
+
+    def _count(self) -> None:
+        """More of the own log may count."""
         before = self._machine.high_watermark
         if self._machine.on_append(self.log.end_offset, self._own_end(self._machine.view)):
             self._committed(before)
@@ -167,6 +176,32 @@ class LeaderRole:
         if self._machine.high_watermark > before:
             self._committed(before)
         self._sync()
+
+    @property
+    def is_ailing(self) -> bool:
+        """Whether this node cannot write to its log."""
+        return self.log.failed is not None or self._is_refusing
+
+    def on_unwritten(self) -> None:
+        """The disk has refused a write or a sync. Some of that passes, as other files are closed or removed."""
+        if self.log.failed is not None:
+            self._context.give_away(*self._partition)
+        elif not self._is_refusing:
+            self._is_refusing = True
+            self._context.clock.call_later(AILING_MS, self._give_away)
+
+    def _give_away(self) -> None:
+        if self.is_ailing and not self._is_over:
+            self._context.give_away(*self._partition)
+
+    def resignation(self) -> IsrRequest | None:
+        """The ISR without this node, by which it gives the leadership away; None while nobody else could have it."""
+        view = self._machine.view
+        others = [each for each in view.isr if each != self._context.node_id and self._is_there(each)]
+        if not others:
+            return None
+        members = tuple((each, self._machine.followers[each].broker_epoch) for each in others)
+        return IsrRequest(view.leader_epoch, view.partition_epoch, members)
 
     def isr_request(self) -> IsrRequest | None:
         """A change of the ISR to ask for now; it counts as under way from here on."""
@@ -251,7 +286,7 @@ class LeaderRole:
     def _on_synced(self, _: None) -> None:
         self._is_syncing = False
         if not self._is_over:
-            self.on_append()
+            self._count()
 
     def _on_unsynced(self, failure: Exception) -> None:
         self._is_syncing = False
@@ -260,6 +295,7 @@ class LeaderRole:
         if self._is_over:
             return
         self._fail_parked(failure)
+        self.on_unwritten()
         if self.log.failed is None and not self.log.closed:
             # Want of descriptors: the log is as sound as before.
             self._context.clock.call_later(SYNC_AGAIN_MS, self._sync)

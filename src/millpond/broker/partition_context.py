@@ -26,3 +26,5 @@ class PartitionContext:
     """How long a follower may be behind before it leaves the ISR."""
     on_isr_change: Callable[[UUID, int], None]
     """Topic id and index of a partition that this node leads: there may be another ISR to ask for."""
+    give_away: Callable[[UUID, int], None]
+    """The same of a partition that this node cannot write any more: another one should lead it."""

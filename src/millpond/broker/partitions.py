@@ -256,9 +256,13 @@ class Partition:
         if acks_all and self.leading is not None and not self.leading.is_writable:
             self.note_refused(records)
             self._check_writable()
-        appended = self.log.append(
-            records, leader_epoch=self.leader_epoch, now_ms=self._clock.wall_ms(), verification=verification
-        )
+        try:
+            appended = self.log.append(
+                records, leader_epoch=self.leader_epoch, now_ms=self._clock.wall_ms(), verification=verification
+            )
+        except Refused as refused:
+            self._on_unwritten(refused)
+            raise
         if not appended.duplicate:
             self._on_grown(len(records))
             # Files that wait for a sync stay open: with too many of them nothing else could be opened.
@@ -270,6 +274,10 @@ class Partition:
         """A batch was refused that its producer sends again, here perhaps: no later one may be written before it."""
         if records is not None and len(records) >= batch.HEADER_BYTES:
             self.log.producers.note_unwritten((batch.read_header(records),))
+
+    def _on_unwritten(self, refused: Refused) -> None:
+        if self.leading is not None and refused.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            self.leading.on_unwritten()
 
     def _check_writable(self) -> None:
         if self.leading is not None and not self.leading.is_writable:
@@ -285,15 +293,19 @@ class Partition:
         """Write how a producer's transaction ended."""
         self.check_leads()
         self._check_writable()
-        appended = self.log.append_marker(
-            producer_id,
-            epoch,
-            committed,
-            coordinator_epoch,
-            now_ms=self._clock.wall_ms(),
-            leader_epoch=self.leader_epoch,
-            transaction_version=transaction_version,
-        )
+        try:
+            appended = self.log.append_marker(
+                producer_id,
+                epoch,
+                committed,
+                coordinator_epoch,
+                now_ms=self._clock.wall_ms(),
+                leader_epoch=self.leader_epoch,
+                transaction_version=transaction_version,
+            )
+        except Refused as refused:
+            self._on_unwritten(refused)
+            raise
         self._on_grown(MARKER_BYTES)
         return appended
 
@@ -301,13 +313,17 @@ class Partition:
         """Append a batch of the broker's own making; it waits for as many replicas as acks=all."""
         self.check_leads()
         self._check_writable()
-        appended = self.log.append(
-            memoryview(bytearray(batch)),
-            leader_epoch=self.leader_epoch,
-            now_ms=self._clock.wall_ms(),
-            from_client=False,
-            verification=verification,
-        )
+        try:
+            appended = self.log.append(
+                memoryview(bytearray(batch)),
+                leader_epoch=self.leader_epoch,
+                now_ms=self._clock.wall_ms(),
+                from_client=False,
+                verification=verification,
+            )
+        except Refused as refused:
+            self._on_unwritten(refused)
+            raise
         self._on_grown(len(batch))
         return appended
 

@@ -171,12 +171,16 @@ def decide_isr_change(
     if asked.partition_epoch < before.partition_epoch:
         return ErrorCode.INVALID_UPDATE_VERSION
     members = [broker for broker, _ in asked.isr]
-    if asked.broker not in members or not set(members) <= set(before.replicas) or len(set(members)) != len(members):
+    # A leader that names only others, all of them in sync, cannot write any more and gives the leadership away.
+    resigns = asked.broker not in members
+    welcome = before.isr if resigns else before.replicas
+    if not members or not set(members) <= set(welcome) or len(set(members)) != len(members):
         return ErrorCode.INVALID_REQUEST
     if asked.is_recovering and (len(members) > 1 or not before.is_recovering):
         return ErrorCode.INVALID_REQUEST
     for broker, broker_epoch in asked.isr:
         if not can_lead(broker) or broker_epoch not in (-1, epoch_of(broker)):
             return ErrorCode.INELIGIBLE_REPLICA
-    after = change(before, members, rules, can_lead)
+    # What a disk that fails still has of its records nobody knows.
+    after = change(before, members, rules, can_lead, unclean=(asked.broker,) if resigns else ())
     return _numbered(before, replace(after, is_recovering=asked.is_recovering))
