@@ -151,7 +151,7 @@ def test_a_node_that_goes_away_is_told(start_node: Callable[..., Any], lonely: A
             "produce", "t", "-b", node.address, "--rate", "100", "-X", "message.timeout.ms=1000", stdin=-1
         )
         assert process.stdin is not None
-        process.stdin.write(b"x\n" * 1000)
+        process.stdin.write(b"x\n" * 100)
         process.stdin.flush()
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
@@ -159,6 +159,7 @@ def test_a_node_that_goes_away_is_told(start_node: Callable[..., Any], lonely: A
             if topic["partitions"][0]["end"]:
                 break
         node.stop(9)
+        process.stdin.write(b"x\n" * 50)
         process.stdin.close()
         process.stdin = None
         _, told = process.communicate(timeout=20)

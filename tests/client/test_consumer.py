@@ -350,16 +350,16 @@ def test_what_is_revoked_at_the_end_can_be_committed(pond) -> None:
 def test_who_works_long_on_each_record_stays_a_member(pond) -> None:
     """All of them were fetched at once, and librdkafka was not asked again before the last was handed out."""
     topic = pond.topic(1)
-    pond.fill(topic, VALUES[:20])
+    pond.fill(topic, VALUES[:14])
     told: dict[str, Any] = {"session_timeout_s": 2.5, "settings": {"max.poll.interval.ms": 2500}}
     found: list[bytes | None] = []
     with Consumer(pond.group(), [topic], bootstrap=pond.bootstrap, **told) as consumer:
-        while len(found) < 20:
+        while len(found) < 14:
             if message := consumer.next(5.0):
                 found.append(message.value)
                 time.sleep(0.25)
                 consumer.commit()
-    assert found == VALUES[:20]
+    assert found == VALUES[:14]
 
 
 def test_others_need_not_wait_for_all_that_was_fetched(pond) -> None:

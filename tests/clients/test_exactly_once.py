@@ -10,7 +10,7 @@ import pytest
 from support.exactly_once import KEYS, NO_NUMBER, NODE_SETTINGS, PARTITIONS, Plan, check_copy, run
 
 PLANS = {
-    "one worker": Plan(20_000, worker_kills=6, node_kills=3, seed=1),
+    "one worker": Plan(8_000, worker_kills=3, node_kills=2, seed=1),
     "two workers of a classic group": Plan(4_000, worker_kills=2, node_kills=1, workers=2, protocol="range", seed=2),
     "two workers that hand over one by one": Plan(
         4_000, worker_kills=2, node_kills=1, workers=2, protocol="cooperative-sticky", seed=3

@@ -19,7 +19,7 @@ pytest.importorskip("matplotlib", reason="pip install 'millpond[spark,demo]'")
 def test_the_demo_ends_with_every_check_and_a_chart(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     ran = subprocess.run(
-        [sys.executable, "-m", "examples.demo", "--orders", "1500", "--seconds", "12", "--folder", str(folder)],
+        [sys.executable, "-m", "examples.demo", "--orders", "1500", "--seconds", "4", "--folder", str(folder)],
         cwd=ROOT,
         env={**os.environ, "COLUMNS": "100"},
         capture_output=True,
