@@ -27,7 +27,7 @@ ROOMS = (
     "cli",
     "sim",
 )
-"""`base`, `client`, `coordinators` and `spark` still have circles; see docs/GAPS.md."""
+"""`coordinators` and `spark` still have circles; see docs/GAPS.md."""
 
 
 def module_of(path: Path) -> str:

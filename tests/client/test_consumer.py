@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
-from millpond import Closed, ConfigError, Consumer, Producer, UnknownTopic
+from millpond import Closed, ConfigError, ConsumeFailed, Consumer, Producer, Timeout, UnknownTopic
 from millpond.base.ids import TopicPartition
 from support.node import eventually
 
@@ -129,6 +131,48 @@ def test_from_a_time_and_back_to_one(pond, group: str | None) -> None:
     if group:
         with Consumer(group, [topic], bootstrap=pond.bootstrap, from_=when) as consumer:
             assert take(consumer, 1) == [b"2"], "a committed position counts more than the time"
+
+
+class Unsaid:
+    """librdkafka, but the offsets of a time are not said so many times."""
+
+    def __init__(self, raw: Any, times: int, partition_error: bool = False) -> None:
+        self._raw = raw
+        self.times = times
+        self.partition_error = partition_error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def offsets_for_times(self, asked: list[Any], timeout: float) -> Any:
+        answer = self._raw.offsets_for_times(asked, timeout=timeout)
+        if not self.times:
+            return answer
+        self.times -= 1
+        fault = KafkaError(KafkaError._TIMED_OUT)
+        if not self.partition_error:
+            raise KafkaException(fault)
+        return [SimpleNamespace(topic=each.topic, partition=each.partition, offset=0, error=fault) for each in answer]
+
+
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
+@pytest.mark.parametrize("partition_error", [False, True])
+def test_a_time_that_cannot_be_looked_up_is_never_the_earliest(pond, strategy: str, partition_error: bool) -> None:
+    topic, begin = pond.topic(1), 1_700_000_000_000
+    with Producer(pond.bootstrap) as producer:
+        for n in range(10):
+            producer.send(topic, b"%d" % n, timestamp_ms=begin + n * 1000)
+    told: dict[str, Any] = {"from_": begin + 5000, "settings": {"partition.assignment.strategy": strategy}}
+    with Consumer(pond.group(), [topic], bootstrap=pond.bootstrap, **told) as consumer:
+        consumer.raw = Unsaid(consumer.raw, 2, partition_error)  # type: ignore[assignment]
+        assert take(consumer, 5) == [b"5", b"6", b"7", b"8", b"9"], "asked for again"
+    with Consumer(pond.group(), [topic], bootstrap=pond.bootstrap, **told) as consumer:
+        consumer.raw = Unsaid(consumer.raw, 1000, partition_error)  # type: ignore[assignment]
+        with pytest.raises(Timeout, match="the cluster did not say the offset"):
+            take(consumer, 1)
+        for _ in range(3):
+            with pytest.raises(ConsumeFailed, match="not known where to begin"):
+                consumer.poll(10, 0.3)
 
 
 def test_from_latest_only_the_new(cluster, filled) -> None:

@@ -14,6 +14,9 @@ from millpond.wire.header import encode_request_header
 from support.raw import LENGTH, Raw, batch, fetch_partition, fetch_request, produce_request, records_of
 from support.raw_groups import consumer_heartbeat
 
+# Groups may choose short times of their own.
+SETTINGS = {"group.consumer.min.heartbeat.interval.ms": "100", "group.consumer.min.session.timeout.ms": "500"}
+
 
 def api_versions(raw, version=0):
     return {each.api_key: each for each in raw.call(m.ApiVersionsRequest(), version).api_keys}

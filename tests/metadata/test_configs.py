@@ -125,8 +125,14 @@ def test_one_wrong_setting_keeps_the_whole_resource_as_it_is_and_no_other(image,
         (changes(Resource(8, "1"), ("x", SET, "1")), ErrorCode.INVALID_REQUEST, "one by one"),
         (changes(Resource(32, ""), ("consumer.session.timeout.ms", SET, "9")), ErrorCode.INVALID_REQUEST, "name it"),
         (changes(Resource(32, "g"), ("session.timeout.ms", SET, "9")), ErrorCode.INVALID_CONFIG, "unknown group"),
-        (changes(Resource(32, "g"), ("consumer.session.timeout.ms", SET, "5000")),
-         ErrorCode.INVALID_CONFIG, "must be more than consumer.heartbeat.interval.ms=5000"),
+        (changes(Resource(32, "g"), ("consumer.heartbeat.interval.ms", SET, "1")),
+         ErrorCode.INVALID_CONFIG, "consumer.heartbeat.interval.ms=1 must be from 5000 to 15000"),
+        (changes(Resource(32, "g"), ("consumer.heartbeat.interval.ms", SET, "15001")),
+         ErrorCode.INVALID_CONFIG, "consumer.heartbeat.interval.ms=15001 must be from 5000 to 15000"),
+        (changes(Resource(32, "g"), ("consumer.session.timeout.ms", SET, "44999")),
+         ErrorCode.INVALID_CONFIG, "consumer.session.timeout.ms=44999 must be from 45000 to 60000"),
+        (changes(Resource(32, "g"), ("consumer.session.timeout.ms", SET, "60001")),
+         ErrorCode.INVALID_CONFIG, "consumer.session.timeout.ms=60001 must be from 45000 to 60000"),
         (changes(Resource(16, ""), ("interval.ms", SET, "1000")), ErrorCode.INVALID_REQUEST, "name it"),
         (changes(Resource(16, "s"), ("interval.ms", SET, "1")), ErrorCode.INVALID_CONFIG, "from 100"),
         (changes(BROKER, ("my.own", SET, "x" * 32_768)), ErrorCode.INVALID_CONFIG, "at most 32767 bytes"),
@@ -147,10 +153,25 @@ def test_changes_that_are_refused(image, layers, request_: ResourceChanges, code
     assert said in str(reply.verdict.message)
 
 
+def test_a_session_outlasts_a_heartbeat(image) -> None:
+    layers = NodeLayers(node_settings({"group.consumer.min.session.timeout.ms": "1"}))
+    wanted = changes(Resource(32, "g"), ("consumer.session.timeout.ms", SET, "5000"))
+    (reply,) = decide_incremental_alter(image, layers, [wanted]).reply
+    assert reply.verdict.code == ErrorCode.INVALID_CONFIG
+    assert "must be more than consumer.heartbeat.interval.ms=5000" in str(reply.verdict.message)
+
+
+def test_what_all_groups_have_a_group_may_have_of_its_own(image) -> None:
+    layers = NodeLayers(node_settings({"group.consumer.heartbeat.interval.ms": "300"}))
+    wanted = changes(Resource(32, "g"), ("consumer.heartbeat.interval.ms", SET, "300"))
+    (reply,) = decide_incremental_alter(image, layers, [wanted]).reply
+    assert reply.verdict.code == ErrorCode.NONE
+
+
 @pytest.mark.parametrize(
     ("resource", "name", "value"),
     [
-        (Resource(32, "g"), "consumer.session.timeout.ms", "9000"),
+        (Resource(32, "g"), "consumer.session.timeout.ms", "60000"),
         (Resource(32, "g"), "share.isolation.level", "read_committed"),
         (Resource(16, "s"), "metrics", "org.apache,kafka"),
         (BROKER, "my.plugin.secret", "x"),

@@ -37,6 +37,7 @@ OnRebalance: TypeAlias = Callable[[Partitions], None]
 ANSWER_SECONDS = 15.0
 SEEK_SECONDS = 2.0
 NEXT_RECORDS = 500
+LOOKUP_TRIES = 3
 SERVE_SECONDS = 1.0
 """A consumer that hands out what it has taken before hears of its group this often."""
 
@@ -117,6 +118,8 @@ class Consumer:
         """Partitions whose end was reached and from which nothing came since."""
         self._served_at = 0.0
         """When callbacks could run last."""
+        self._adrift: BaseException | None = None
+        """Why it is not known where an assigned partition begins, once that was given up."""
         self._closing = False
         self._closed = False
         chosen = common_settings(bootstrap) | _settings(
@@ -319,6 +322,10 @@ class Consumer:
 
     def _fill(self, most: int, timeout_s: float) -> None:
         """Wait until there is something to hand out, or until the time is over."""
+        if self._adrift is not None and self._failure is None:
+            raise ConsumeFailed(
+                f"it is not known where to begin reading ({self._adrift}): close this consumer and make a new one"
+            ) from self._adrift
         deadline = time.monotonic() + timeout_s
         if self._buffer and time.monotonic() - self._served_at >= SERVE_SECONDS:
             # Who works long on each record would be thrown out of the group, or keep all others of it waiting.
@@ -442,12 +449,25 @@ class Consumer:
         # librdkafka knows the committed offset, else the one end of all topics that it was told.
         unsure = [each for each in raws if not isinstance(self._from, str) or self._is_whole(each)]
         if unsure:
-            starts = self._starts(unsure)
+            starts = self._sure_starts(unsure)
             raws = [RawPartition(*_name_of(each), starts.get(_name_of(each), each.offset)) for each in raws]
         if self._is_incremental:
             self.raw.incremental_assign(raws)
         else:
             self.raw.assign(raws)
+
+    def _sure_starts(self, raws: list[RawPartition]) -> dict[TopicPartition, int]:
+        """Where each begins, asked for again as long as the cluster may be busy with something else."""
+        for tries_left in reversed(range(LOOKUP_TRIES)):
+            try:
+                return self._starts(raws)
+            except BaseException as failure:
+                if not tries_left or not isinstance(failure, Timeout):
+                    # librdkafka would begin at the earliest record instead: nobody must be handed that.
+                    self._adrift = failure
+                    self._buffer.clear()
+                    raise
+        raise AssertionError("the last try raises")
 
     def _starts(self, raws: list[RawPartition]) -> dict[TopicPartition, int]:
         """What is committed, else where the group begins."""
@@ -517,6 +537,13 @@ class Consumer:
         answer: list[RawPartition] = self._ask(
             "the offsets of a time", lambda: self.raw.offsets_for_times(asked, timeout=ANSWER_SECONDS)
         )
+        for each in answer:
+            if each.error is not None:
+                raise Timeout(
+                    f"the cluster did not say the offset of a time in {each.topic}[{each.partition}]: "
+                    f"{advice_on(each.error)}",
+                    code=each.error.code(),
+                )
         return [
             RawPartition(
                 each.topic, each.partition, each.offset if each.offset >= 0 else self._bounds(_name_of(each))[1]

@@ -379,6 +379,34 @@ GROUP_CONSUMER_SESSION_TIMEOUT_MS = Setting(
     at_least(1),
     bits=32,
 )
+GROUP_CONSUMER_MIN_HEARTBEAT_INTERVAL_MS = Setting(
+    "group.consumer.min.heartbeat.interval.ms",
+    5000,
+    "The shortest heartbeat interval that a group of the new protocol may have of its own.",
+    at_least(1),
+    bits=32,
+)
+GROUP_CONSUMER_MAX_HEARTBEAT_INTERVAL_MS = Setting(
+    "group.consumer.max.heartbeat.interval.ms",
+    15_000,
+    "The longest heartbeat interval that a group of the new protocol may have of its own.",
+    at_least(1),
+    bits=32,
+)
+GROUP_CONSUMER_MIN_SESSION_TIMEOUT_MS = Setting(
+    "group.consumer.min.session.timeout.ms",
+    45_000,
+    "The shortest session timeout that a group of the new protocol may have of its own.",
+    at_least(1),
+    bits=32,
+)
+GROUP_CONSUMER_MAX_SESSION_TIMEOUT_MS = Setting(
+    "group.consumer.max.session.timeout.ms",
+    60_000,
+    "The longest session timeout that a group of the new protocol may have of its own.",
+    at_least(1),
+    bits=32,
+)
 GROUP_CONSUMER_MAX_SIZE = Setting(
     "group.consumer.max.size",
     (1 << 31) - 1,
@@ -505,6 +533,10 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         GROUP_MAX_SIZE,
         GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS,
         GROUP_CONSUMER_SESSION_TIMEOUT_MS,
+        GROUP_CONSUMER_MIN_HEARTBEAT_INTERVAL_MS,
+        GROUP_CONSUMER_MAX_HEARTBEAT_INTERVAL_MS,
+        GROUP_CONSUMER_MIN_SESSION_TIMEOUT_MS,
+        GROUP_CONSUMER_MAX_SESSION_TIMEOUT_MS,
         GROUP_CONSUMER_MAX_SIZE,
         GROUP_CONSUMER_ASSIGNORS,
         GROUP_CONSUMER_MIGRATION_POLICY,

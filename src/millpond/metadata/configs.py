@@ -21,7 +21,13 @@ from millpond.config.client_metrics import CLIENT_METRICS
 from millpond.config.effective import NodeLayers
 from millpond.config.group import CONSUMER_HEARTBEAT_INTERVAL_MS, CONSUMER_SESSION_TIMEOUT_MS, GROUP
 from millpond.config.kafka_names import is_kafkas
-from millpond.config.node import NODE
+from millpond.config.node import (
+    GROUP_CONSUMER_MAX_HEARTBEAT_INTERVAL_MS,
+    GROUP_CONSUMER_MAX_SESSION_TIMEOUT_MS,
+    GROUP_CONSUMER_MIN_HEARTBEAT_INTERVAL_MS,
+    GROUP_CONSUMER_MIN_SESSION_TIMEOUT_MS,
+    NODE,
+)
 from millpond.config.topic import (
     CLEANUP_POLICY,
     MAX_COMPACTION_LAG_MS,
@@ -40,6 +46,15 @@ REGISTRIES: Mapping[int, Registry] = {
     ResourceType.GROUP: GROUP,
     ResourceType.CLIENT_METRICS: CLIENT_METRICS,
 }
+
+GROUP_BOUNDS = {
+    CONSUMER_HEARTBEAT_INTERVAL_MS: (
+        GROUP_CONSUMER_MIN_HEARTBEAT_INTERVAL_MS,
+        GROUP_CONSUMER_MAX_HEARTBEAT_INTERVAL_MS,
+    ),
+    CONSUMER_SESSION_TIMEOUT_MS: (GROUP_CONSUMER_MIN_SESSION_TIMEOUT_MS, GROUP_CONSUMER_MAX_SESSION_TIMEOUT_MS),
+}
+"""What an operator lets a group choose."""
 
 RESOURCES_MAX = 10_000
 """How many groups and subscriptions may have settings: they need not exist, so only this ends their number."""
@@ -265,6 +280,12 @@ def _check_topic(topic: str, given: Mapping[str, str], all_texts: Mapping[str, s
 
 def _check_group(given: Mapping[str, str], all_texts: Mapping[str, str], layers: NodeLayers) -> None:
     _check_each(GROUP, given)
+    for setting, (least, most) in GROUP_BOUNDS.items():
+        own_ms = layers.effective_for_group(setting, all_texts).value
+        usual_ms = layers.effective_for_group(setting, {}).value
+        # What all groups have is always allowed.
+        if setting.name in given and own_ms != usual_ms:
+            _check_bound(setting.name, own_ms, layers.static[least], layers.static[most])  # type: ignore[arg-type]
     session_ms, heartbeat_ms = (
         layers.effective_for_group(setting, all_texts).value
         for setting in (CONSUMER_SESSION_TIMEOUT_MS, CONSUMER_HEARTBEAT_INTERVAL_MS)
@@ -274,6 +295,13 @@ def _check_group(given: Mapping[str, str], all_texts: Mapping[str, str], layers:
             ErrorCode.INVALID_CONFIG,
             f"{CONSUMER_SESSION_TIMEOUT_MS.name}={session_ms} must be more than "
             f"{CONSUMER_HEARTBEAT_INTERVAL_MS.name}={heartbeat_ms}",
+        )
+
+
+def _check_bound(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG, f"{name}={value} must be from {least} to {most}, as this node's settings say"
         )
 
 
