@@ -49,7 +49,16 @@ class _Facts:
     """By leader epoch."""
     visible: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Base offset to leader epoch and CRC of what a leader has called committed."""
-    visible_end: int = 0
+    ends: dict[int, int] = field(default_factory=dict)
+    """How far a leader of each leader epoch has called records committed."""
+
+    @property
+    def visible_end(self) -> int:
+        return max(self.ends.values(), default=0)
+
+    def end_before(self, leader_epoch: int) -> int:
+        """What a leader of that epoch must have: others may have gone on without one that does not know it yet."""
+        return max((end for epoch, end in self.ends.items() if epoch <= leader_epoch), default=0)
 
 
 @dataclass(slots=True)
@@ -189,20 +198,18 @@ class Inspector:
     def _look_at_visible(
         self, node_id: int, name: str, partition: Partition, facts: _Facts, seen: _Seen
     ) -> Iterator[str]:
-        committed = partition.committed_offset
+        committed, led_in = partition.committed_offset, partition.leader_epoch
         for base, (epoch, crc, next_offset) in seen.batches.items():
             if next_offset > committed:
                 continue
             known = facts.visible.setdefault(base, (epoch, crc))
             if known != (epoch, crc):
                 yield f"{VISIBLE_CHANGED}: {name} at {base} was of epoch {known[0]}, at node {node_id} of {epoch}"
-            facts.visible_end = max(facts.visible_end, next_offset)
-        # One that was cut off while another was elected leads on until it hears of it, and commits nothing.
-        is_newest = partition.leader_epoch >= max(facts.leaders)
-        if is_newest and partition.log.end_offset < facts.visible_end:
+            facts.ends[led_in] = max(facts.ends.get(led_in, 0), next_offset)
+        if partition.log.end_offset < facts.end_before(led_in):
             yield (
                 f"{TRUSTED_LACKS_RECORDS}: {name} is led by node {node_id} with {partition.log.end_offset} of "
-                f"{facts.visible_end} committed records"
+                f"{facts.end_before(led_in)} committed records"
             )
 
     # Trust
