@@ -34,6 +34,9 @@ FAULTS = (
     "slow disk",
     "stuck disk",
     "full disk",
+    "failing sync",
+    "failing reads",
+    "no more open files",
     "clock rate",
     "clock jump",
     "wiped disk",
@@ -95,6 +98,9 @@ def make_plan(seed: int | str, kinds: Sequence[str] = FAULTS, nodes: int | None 
         node={
             "log.flush.offset.checkpoint.interval.ms": str(random.choice((100, 1_000, 5_000))),
             "replica.lag.time.max.ms": str(random.choice((1_000, 3_000))),
+            "metadata.log.max.record.bytes.between.snapshots": str(random.choice((500, 3_000, 1 << 20))),
+            "metadata.log.max.snapshot.interval.ms": str(random.choice((700, 3_600_000))),
+            "leader.imbalance.check.interval.seconds": str(random.choice((1, 300))),
         },
         topics=tuple(_topic(random, f"topic{number}", count) for number in range(random.randint(1, 2))),
         producers=tuple(

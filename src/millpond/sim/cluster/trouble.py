@@ -16,6 +16,8 @@ from millpond.sim.world.world import SimWorld
 FLAP_MS = 150
 STUCK_SHARE = 0.3
 FULL_DISK_ROOM_BYTES_MAX = 20_000
+SYNC_TARGETS = ("", "", "topic", "__cluster_metadata", "quorum-state", "checkpoint", ".log")
+READ_TARGETS = ("", "topic", "__cluster_metadata", ".log", ".index")
 RATES = (0.9, 1.0, 1.1)
 JUMPS_MS = (-7_200_000, -1_000, 1_000, 60_000)
 
@@ -92,6 +94,9 @@ class Trouble:
             "slow disk": self._slow_disk,
             "stuck disk": self._stuck_disk,
             "full disk": self._full_disk,
+            "failing sync": self._failing_sync,
+            "failing reads": self._failing_reads,
+            "no more open files": self._no_more_open_files,
             "clock rate": self._clock_rate,
             "clock jump": self._clock_jump,
             "wiped disk": self._wiped_disk,
@@ -141,10 +146,13 @@ class Trouble:
         return True
 
     def _cut_power(self, node_id: int, rest_ms: int) -> None:
+        self._note_loss(node_id)
+        self.cluster.crash(node_id, rest_ms)
+
+    def _note_loss(self, node_id: int) -> None:
         image = self.cluster.image
         broker = image.brokers.get(node_id) if image is not None else None
         self._lost[node_id] = max(broker.epoch if broker is not None else -1, self._lost.get(node_id, -1))
-        self.cluster.crash(node_id, rest_ms)
 
     def _may_lose_power(self) -> bool:
         return self._is_synced_first or self._is_whole()
@@ -364,6 +372,48 @@ class Trouble:
         disk = self.cluster.nodes[node_id].disk
         disk.fill(random.randrange(FULL_DISK_ROOM_BYTES_MAX))
         self._later(fault, disk.make_room)
+        return True
+
+    def _failing_sync(self, fault: FaultPlan, random: Random) -> bool:
+        """What a failed sync should have kept is gone, as after a power cut; the process is started again."""
+        node_id, target, times = self._any(random), random.choice(SYNC_TARGETS), random.randint(1, 3)
+        if node_id is None or not self._may_lose_power():
+            return False
+        node = self.cluster.nodes[node_id]
+        disk, life = node.disk, node.lives
+        self._note_loss(node_id)
+        disk.fail_syncs(target, times=times)
+        self.cluster.note(f"node {node_id} cannot sync {target or 'anything'}")
+
+        def be_whole() -> None:
+            disk.sync_faults.clear()
+            if node.is_up and node.lives == life and not self._over:
+                self.cluster.resume(node_id)
+                self.cluster.kill(node_id)
+
+        self._later(fault, be_whole)
+        return True
+
+    def _failing_reads(self, fault: FaultPlan, random: Random) -> bool:
+        node_id, target, times = self._any(random), random.choice(READ_TARGETS), random.randint(1, 4)
+        if node_id is None:
+            return False
+        disk = self.cluster.nodes[node_id].disk
+        disk.fail_reads(target, times=times)
+        self._later(fault, disk.read_faults.clear)
+        return True
+
+    def _no_more_open_files(self, fault: FaultPlan, random: Random) -> bool:
+        node_id, more = self._any(random), random.randint(0, 2)
+        if node_id is None:
+            return False
+        disk = self.cluster.nodes[node_id].disk
+        disk.open_files_max = disk.open_files + more
+
+        def allow_more() -> None:
+            disk.open_files_max = None
+
+        self._later(fault, allow_more)
         return True
 
     def _clock_rate(self, fault: FaultPlan, random: Random) -> bool:
