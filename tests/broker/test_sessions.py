@@ -310,7 +310,9 @@ def test_the_first_replica_leads_again_by_itself_and_on_demand(make_desk) -> Non
 
     catch_up()
     assert topic.partitions[0].leader == 3
-    cluster.live(cluster.two, cluster.three, for_ms=2500)
+    cluster.live(cluster.two, cluster.three, for_ms=1900)
+    assert topic.partitions[0].leader == 3, "it has yet to show that it stays"
+    cluster.live(cluster.two, cluster.three, for_ms=1500)
     assert topic.partitions[0].leader == 2, "by itself"
     cluster.live(cluster.three, for_ms=SESSION_MS + 300)
     catch_up()

@@ -29,7 +29,7 @@ from millpond.metadata.brokers import (
     decide_settle,
 )
 from millpond.metadata.decision import Decision
-from millpond.metadata.elections import lead_first
+from millpond.metadata.elections import Slice, lead_first
 
 if TYPE_CHECKING:
     from millpond.base.ports import Clock, Timer
@@ -45,6 +45,10 @@ LOOKS_PER_SESSION: Final = 10
 
 OVERDUE_MS: Final = 100
 """How late the heartbeat of a broker is that takes no connections, before it is thought gone."""
+
+LOOKS_PER_INTERVAL: Final = 3
+NEXT_SLICE_MS: Final = 1_000
+"""How soon the next leaderships go back to a broker that has many of them to come."""
 
 LATE_MS: Final = 50
 """Who looks this much too late stood still, and may not have heard what was said meanwhile."""
@@ -68,6 +72,7 @@ class Sessions:
         self._journal = journal
         self._heard_ms: dict[int, int] = {}
         """When each broker was last heard, by this controller in this term."""
+        self._active_since_ms: dict[int, int] = {}
         self._lifelines = lifelines(self._on_refused)
         self._settling: set[int] = set()
         self._is_active = False
@@ -89,7 +94,7 @@ class Sessions:
             self._settle(broker_id)
         self._is_active = True
         self._watch()
-        self._rebalance_later()
+        self._rebalance_later(self._settled_ms // LOOKS_PER_INTERVAL)
 
     def stop(self) -> None:
         for timer in (self._timer, self._rebalance_timer):
@@ -99,6 +104,7 @@ class Sessions:
         self._is_active = False
         self._lifelines.keep(())
         self._heard_ms = {}
+        self._active_since_ms = {}
         self._settling = set()
 
     # What brokers say.
@@ -210,6 +216,7 @@ class Sessions:
         def decide(image: Image) -> Decision[bool]:
             decision = decide_fence(image, self._layers(), broker_id, broker_epoch)
             if decision.records:
+                self._active_since_ms.pop(broker_id, None)
                 self._journal("broker is fenced", broker=broker_id, reason=why)
             return decision
 
@@ -246,25 +253,40 @@ class Sessions:
 
     # Preferred leaders.
 
-    def _rebalance_later(self) -> None:
-        delay_ms = 1000 * self._settings()[LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS]
+    @property
+    def _settled_ms(self) -> int:
+        """How long a broker must have been there before it leads again what it is the first replica of."""
+        return 1000 * self._settings()[LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS]
+
+    def _rebalance_later(self, delay_ms: int) -> None:
         self._rebalance_timer = self._clock.call_later(delay_ms, self._rebalance)
 
     def _rebalance(self) -> None:
-        """Brokers that came back and caught up lead again what they are the first replica of, a slice at a time."""
-        self._rebalance_later()
-        if not self._settings()[AUTO_LEADER_REBALANCE_ENABLE]:
-            return
-        for broker_id in list(self._controller.image.brokers):
-            if self._controller.image.is_active(broker_id):
-                self._controller.submit(partial(self._decide_rebalance, broker_id)).then(
-                    lambda _: None, _unless_deposed
-                )
+        """A slice for each broker, and the rest a moment later: whoever writes there has to find the new leader."""
+        image, now_ms = self._controller.image, self._clock.monotonic_ms()
+        active = [broker_id for broker_id in image.brokers if image.is_active(broker_id)]
+        self._active_since_ms = {each: self._active_since_ms.get(each, now_ms) for each in active}
+        is_over = True
+        if self._settings()[AUTO_LEADER_REBALANCE_ENABLE]:
+            for broker_id in active:
+                if now_ms - self._active_since_ms[broker_id] >= self._settled_ms:
+                    is_over = self._lead_first(broker_id) and is_over
+        self._rebalance_later(self._settled_ms // LOOKS_PER_INTERVAL if is_over else NEXT_SLICE_MS)
 
-    def _decide_rebalance(self, broker_id: int, image: Image) -> Decision[None]:
-        if not image.is_active(broker_id):
-            return Decision((), None)
-        return Decision(tuple(lead_first(image, self._layers(), broker_id).records), None)
+    def _lead_first(self, broker_id: int) -> bool:
+        """Whether that was all."""
+        slices: list[Slice] = []
+
+        def decide(image: Image) -> Decision[None]:
+            if not image.is_active(broker_id):
+                return Decision((), None)
+            slices.append(lead_first(image, self._layers(), broker_id))
+            if slices[0].records:
+                self._journal("broker leads again", broker=broker_id, partitions=len(slices[0].records))
+            return Decision(tuple(slices[0].records), None)
+
+        self._controller.submit(decide).then(lambda _: None, _unless_deposed)
+        return not slices or slices[0].is_last
 
 
 def _unless_deposed(failure: Exception) -> None:

@@ -178,8 +178,9 @@ AUTO_LEADER_REBALANCE_ENABLE = Setting(
 )
 LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS = Setting(
     "leader.imbalance.check.interval.seconds",
-    300,
-    "How often to look for partitions that are not led by their first replica.",
+    30,
+    "How long a broker must be there again before it leads the partitions whose first replica it is, where it is in "
+    "sync.",
     at_least(1),
     bits=32,
 )
