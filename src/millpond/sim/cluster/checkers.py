@@ -216,8 +216,11 @@ class Inspector:
 
     def _look_at_trust(self) -> Iterator[str]:
         """Whoever the active controller calls in sync or eligible has all that anybody may have seen."""
-        image = self.cluster.image
-        if image is None:
+        controller_id, image = self.cluster.controller_id, self.cluster.image
+        if controller_id is None or image is None:
+            return
+        if self.cluster.nodes[controller_id].broker.controller.leader_epoch < max(self._controllers):
+            # A later one has been active, and is down by now: this one is cut off and commits nothing.
             return
         for topic in image.topics.values():
             for index, partition in enumerate(topic.partitions):
