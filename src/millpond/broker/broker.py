@@ -19,6 +19,7 @@ from millpond.broker.connection import Connection
 from millpond.broker.connections import Connections
 from millpond.broker.controller import Controller
 from millpond.broker.coordination import Coordination, Home
+from millpond.broker.disk_watch import DiskWatch
 from millpond.broker.dispatch import Dispatcher
 from millpond.broker.fetch_sessions import FetchSessions
 from millpond.broker.flusher import Flusher
@@ -44,7 +45,7 @@ from millpond.broker.topics import TopicKeeper
 from millpond.config import node
 from millpond.config.effective import NodeLayers
 from millpond.log.limits import LogLimits
-from millpond.log.store import LogStore
+from millpond.log.store import LogStore, OpenReport
 from millpond.metadata.image import ALL_BROKERS, INTERNAL_TOPICS, Image, Resource
 from millpond.metadata.producer_ids import ProducerIdBlock
 from millpond.metadata.records import (
@@ -112,6 +113,7 @@ class Broker:
                 partitions=self.partitions,
                 settings=lambda: self.settings,
                 absence=self.absence,
+                doubt=self._doubt,
             )
         )
         self.dispatcher = Dispatcher(self, world.clock)
@@ -194,6 +196,17 @@ class Broker:
             journal=journal,
             on_late=self._open_coordinations,
         )
+        self._disk_watch = DiskWatch(
+            node_id=self.node_id,
+            clock=world.clock,
+            disk=world.disk,
+            workers=world.workers,
+            store=self.store,
+            partitions=self.partitions,
+            life=self.lifecycle,
+            copy_anew=self._keeper.copy_anew,
+            journal=journal,
+        )
         self.groups: Coordination[GroupShard] = Coordination(
             OFFSETS_TOPIC, self._group_home, world.clock, journal, self._leads
         )
@@ -249,11 +262,13 @@ class Broker:
         self._read_broker_settings()
         self.controller.on_change(self._on_records)
         self.controller.on_role(self.sessions.on_role)
-        self._join(was_clean=report.clean)
+        self._join(report)
         self.housekeeping.start()
         self.isr_keeper.start()
+        if not self.controller.is_alone:
+            self._disk_watch.start()
 
-    def _join(self, *, was_clean: bool) -> None:
+    def _join(self, report: OpenReport) -> None:
         """Become one of the cluster: at once where this node is all of it, else as soon as the controller says so."""
         if self.controller.is_alone:
             registered = self.image.brokers[self.node_id]
@@ -265,7 +280,7 @@ class Broker:
             # Others know it by the address that the operator wrote down for it.
             host = next(each.host for each in node.cluster_nodes(self._static) if each.node_id == self.node_id)
         appearance = Appearance(host, port, self.controller.directory_id)
-        self.lifecycle.start(appearance, was_clean=was_clean, has_lost=bool(self.store.failed))
+        self.lifecycle.start(appearance, was_clean=report.clean, has_lost=report.has_lost)
 
     def _begin(self, *, at_once: bool) -> None:
         """The metadata speaks to this life of the node: open its replicas, and lead and follow from now on."""
@@ -368,6 +383,9 @@ class Broker:
             self._open_coordinations()
             self.markers.on_leaders_changed()
 
+    def _doubt(self, partition: Partition, offset: int) -> None:
+        self._disk_watch.doubt(partition, offset)
+
     def _give_role(self, partition: Partition) -> None:
         self._keeper.give_role(partition)
         self._on_leaders_changed()
@@ -447,6 +465,7 @@ class Broker:
         self.housekeeping.stop()
         self.sessions.stop()
         self.isr_keeper.stop()
+        self._disk_watch.stop()
         self.controller.resign()
         self.is_stopping = True
         self._keeper.stop()

@@ -15,7 +15,7 @@ from uuid import UUID
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
 from millpond.broker.identity import CannotStart
-from millpond.broker.last_life import LastLife, read_last_life, write_last_life
+from millpond.broker.last_life import LOST, LastLife, read_last_life, write_last_life
 from millpond.config.node import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_RACK,
@@ -82,6 +82,8 @@ class Lifecycle:
         self._asked_ms = 0
         self._lease_ms = 0
         """Until when, at the least, nobody else is made leader in this node's place."""
+        self._is_aside = False
+        self._has_lost = False
         self._left: Callable[[], None] | None = None
         self._leaves_at_ms = 0
         self._is_over = False
@@ -206,7 +208,7 @@ class Lifecycle:
             broker_epoch=self.broker_epoch,
             # On the wire it is the last offset that is known, not the first that is not.
             current_metadata_offset=self._controller.applied_offset - 1,
-            want_fence=False,
+            want_fence=self._is_aside or self._has_lost,
             want_shut_down=self._left is not None,
         )
         self._asked_ms = self._clock.monotonic_ms()
@@ -239,7 +241,36 @@ class Lifecycle:
             self._journal("this node is fenced" if self.is_fenced else "this node is let in")
         if not self.is_fenced:
             self.ready.finish(None)
+        elif self._has_lost:
+            self._has_lost = False
+            self._last = LastLife(LOST, self._world.boot_id)
+            self._begin_life(self._world.entropy.uuid())
+            return
         self._later(self._interval_ms, self._beat)
+
+    @property
+    def is_let_in(self) -> bool:
+        """Whether others may count on this node."""
+        return self._appearance is not None and self.broker_epoch >= 0 and not self.is_fenced
+
+    def stand_aside(self, is_aside: bool) -> None:
+        """Let others lead, and be counted on for nothing, until told otherwise."""
+        if is_aside != self._is_aside:
+            self._is_aside = is_aside
+            self._journal("this node stands aside" if is_aside else "this node comes back")
+            self._beat_soon()
+
+    def confess(self) -> None:
+        """Records of this life are lost: come back as one that nobody counts on before it has caught up."""
+        if not self._has_lost:
+            self._has_lost = True
+            self._journal("this node has lost records, and comes back as one that has to catch up")
+            self._beat_soon()
+
+    def _beat_soon(self) -> None:
+        if self._timer is not None and self.broker_epoch >= 0:
+            # Else something is under way, and the next heartbeat says it.
+            self._later(0, self._beat)
 
     # Asking.
 

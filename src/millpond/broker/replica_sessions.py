@@ -54,6 +54,16 @@ class _Wanted:
     """What kept the worker from reading it."""
 
 
+@dataclass(slots=True)
+class _Served:
+    """The records that a follower was sent last of one partition."""
+
+    leader_epoch: int
+    offset: int
+    times: int = 0
+    """How often it has asked for them again."""
+
+
 _Read: TypeAlias = tuple[_Wanted, m.FetchResponse.PartitionData, list[FileRange]]
 
 
@@ -68,6 +78,8 @@ class Source:
     settings: Callable[[], Settings]
     absence: Callable[[UUID, int], ErrorCode]
     """Why a partition is not open here."""
+    doubt: Callable[[Partition, int], None]
+    """Hears of records that a follower is sent, and asks for again."""
 
 
 class ReplicaSessions:
@@ -113,6 +125,7 @@ class _Session:
         self._wanted: dict[_Key, _Wanted] = {}
         self._ready: dict[_Key, None] = {}
         """Those to be looked at for the next answer; whoever has been served comes back at the end."""
+        self._served: dict[_Key, _Served] = {}
         self._moved: dict[_Key, None] = {}
         """Those whose high watermark has moved: told when there is something else to say."""
         self._waiting: Later[m.FetchResponse] | None = None
@@ -156,6 +169,7 @@ class _Session:
             return
         wanted.partition = partition
         partition.replica_watchers[self] = None
+        self._look_for_doubt(wanted, partition)
         try:
             is_same_epoch = wanted.leader_epoch == partition.leader_epoch
             wanted.is_sound = self._divergence(wanted, partition) is None and is_same_epoch
@@ -165,6 +179,18 @@ class _Session:
         if wanted.is_sound and partition.leading is not None:
             # The follower has all that comes before what it wants.
             partition.leading.on_fetch(self.node_id, self._broker_epoch, wanted.offset, wanted.start_offset)
+
+    def _look_for_doubt(self, wanted: _Wanted, partition: Partition) -> None:
+        served = self._served.get(wanted.key)
+        if served is None:
+            return
+        if (served.leader_epoch, served.offset) != (wanted.leader_epoch, wanted.offset):
+            del self._served[wanted.key]
+            return
+        served.times += 1
+        # It may have no room for them, too: so less and less often.
+        if served.times > 1 and served.times & (served.times - 1) == 0:
+            self._source.doubt(partition, wanted.offset)
 
     def _drop(self, key: _Key) -> None:
         self._unwatch(self._wanted.pop(key, None))
@@ -255,6 +281,8 @@ class _Session:
             bytes_left -= sum(part.length for part in ranges)
             if ranges:
                 wanted.is_served = True
+                if key not in self._served:
+                    self._served[key] = _Served(wanted.leader_epoch, wanted.offset)
             is_told = bool(ranges) or self._is_news(wanted, reply)
             if is_told:
                 reads.append((wanted, reply, ranges))

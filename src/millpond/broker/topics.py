@@ -301,13 +301,38 @@ class TopicKeeper:
             self._fetchers.follow(partition)
 
     def _is_to_begin_anew(self, topic: Topic, index: int) -> bool:
-        """Whether a damaged replica is one that nobody counts on, and can be had from its leader."""
+        """Whether a replica is damaged that can be had from its leader."""
+        return TopicPartition(topic.name, index) in self._store.damaged and self._can_be_copied(topic, index)
+
+    def _can_be_copied(self, topic: Topic, index: int) -> bool:
+        """Whether another node leads, and nobody counts on the replica here."""
         known = topic.partitions[index]
-        return (
-            TopicPartition(topic.name, index) in self._store.damaged
-            and known.leader not in (NO_LEADER, self._node_id)
-            and self._node_id not in (*known.isr, *known.elr, *known.last_known)
+        return known.leader not in (NO_LEADER, self._node_id) and self._node_id not in (
+            *known.isr,
+            *known.elr,
+            *known.last_known,
         )
+
+    def copy_anew(self, partition: Partition) -> bool:
+        """Give up a replica whose log has failed, and have it from its leader; False if others count on it."""
+        topic = self._image.topics_by_id.get(partition.topic_id)
+        if topic is None or self._is_stopping or self._fetchers.is_cutting(partition):
+            return True
+        name = partition.name
+        if not self._can_be_copied(topic, name.partition):
+            return False
+        self._discard(partition)
+        try:
+            self._remove_later(self._store.delete(name))
+        except OSError as error:
+            # The next start opens what is there.
+            self._journal("a failed replica cannot be removed", partition=name.folder, error=str(error))
+            return True
+        self._journal("a failed replica is copied anew from its leader", partition=name.folder)
+        self._open_in_turn(topic, name.partition)
+        if not self._has_turn:
+            self._take_turn()
+        return True
 
     def _discard(self, partition: Partition) -> None:
         self._fetchers.forget(partition)

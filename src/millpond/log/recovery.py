@@ -58,6 +58,8 @@ class Opening:
     now_ms: int = 0
     notes: list[str] = field(default_factory=list)
     """What a person should hear of; filled while opening."""
+    has_cut: bool = False
+    """Whether bytes were cut off at the end: records that others count on may have been among them."""
 
 
 def open_log(files: OpenFiles, folder: str, limits: LogLimits, opening: Opening) -> PartitionLog:
@@ -238,6 +240,7 @@ class _Opener:
 
     def _cut(self, segments: list[Segment], number: int, damage: Damaged) -> None:
         segment = segments[number]
+        self.opening.has_cut = True
         if segment.next_offset < self.opening.recovery_point:
             raise LogDamaged(
                 f"{segment.path(LOG)} is damaged at {damage}, below offset {self.opening.recovery_point} that was "
@@ -270,6 +273,7 @@ class _Opener:
         """The log ends inside this segment: later ones do not connect to it."""
         for segment in segments[number + 1 :]:
             if segment.size:
+                self.opening.has_cut = True
                 self.opening.notes.append(
                     f"{segment.path(LOG)} does not connect to offset {segments[number].next_offset} before it; "
                     f"kept as {segment.path(LOG)}{CUT}"

@@ -48,6 +48,9 @@ class OpenReport:
     failed: dict[TopicPartition, str] = field(default_factory=dict)
     """Partitions that could not be opened, and why; they stay on the disk as they are."""
     notes: list[str] = field(default_factory=list)
+    has_lost: bool = False
+    """Whether records may be missing though the machine has kept its power: the end of a log was cut off, or a
+    partition could not be opened."""
 
 
 @dataclass(slots=True)
@@ -109,13 +112,16 @@ class LogStore:
             tp = read_partition_folder(name)
             if tp is None:
                 continue
-            report.notes += self._open_one(tp, limits_for(tp) if limits_for else self.limits, report.clean, now_ms)
+            opening = self._open_one(tp, limits_for(tp) if limits_for else self.limits, report.clean, now_ms)
+            report.notes += opening.notes
+            report.has_lost |= opening.has_cut
         report.failed = dict(self.failed)
+        report.has_lost |= bool(self.failed)
         self._restore_append_times(report)
         return report
 
-    def _open_one(self, tp: TopicPartition, limits: LogLimits, clean: bool, now_ms: int) -> list[str]:
-        """Open one partition's folder, or write down why that cannot be; what a person should hear of."""
+    def _open_one(self, tp: TopicPartition, limits: LogLimits, clean: bool, now_ms: int) -> Opening:
+        """Open one partition's folder, or write down why that cannot be; how it went."""
         points, starts, cleaned = (self._written[name] for name in (RECOVERY_FILE, START_FILE, CLEANER_FILE))
         opening = Opening(clean, points.get(tp, 0), starts.get(tp, 0), cleaned.get(tp, 0), now_ms)
         try:
@@ -127,7 +133,7 @@ class LogStore:
         else:
             self.failed.pop(tp, None)
             self.logs[tp] = log
-        return opening.notes
+        return opening
 
     def reopen(self, tp: TopicPartition, limits: LogLimits, now_ms: int) -> list[str]:
         """Try again a partition that could not be opened for want of files or by a fault of the disk that may pass.
@@ -135,7 +141,7 @@ class LogStore:
         What was known at the start still holds; that the last end was clean is not relied on. Waits for the disk.
         """
         assert tp in self.failed, f"{tp.folder} is no partition that could not be opened"
-        return [] if tp in self.damaged else self._open_one(tp, limits, False, now_ms)
+        return [] if tp in self.damaged else self._open_one(tp, limits, False, now_ms).notes
 
     def _restore_append_times(self, report: OpenReport) -> None:
         try:

@@ -1,0 +1,124 @@
+"""Disks that fail under a cluster: others lead, nothing damaged is spread, and the node heals by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.sim.cluster.test_lives import Lives
+
+from millpond.broker.partitions import Partition
+from millpond.sim.world.clock import WALL_START_MS
+from millpond.wire.records import Record, encode_batch
+
+LOG = "/pond-0/00000000000000000000.log"
+
+
+class Disks(Lives):
+    def __init__(self) -> None:
+        super().__init__()
+        self.leader = self.other(self.controller_id)
+        self.topic_id = self.create(self.leader).id
+        self.wait(self.is_whole)
+        self.wait(lambda: self.replica(self.leader).is_leader)
+
+    def replica(self, node_id: int) -> Partition:
+        found = self.nodes[node_id].broker.partitions.by_id(self.topic_id, 0)
+        assert found is not None
+        return found
+
+    def write(self, node_id: int, *values: bytes) -> Any:
+        records = [Record(number, WALL_START_MS, b"k", value) for number, value in enumerate(values)]
+        return self.replica(node_id).append(memoryview(bytearray(encode_batch(records))), zstd=True)
+
+    def data(self, node_id: int) -> bytes:
+        return self.replica(node_id).log.read_batches(0, 1 << 20)
+
+    def in_step(self) -> bool:
+        if not self.is_whole():
+            return False
+        found = [node.broker.partitions.by_id(self.topic_id, 0) for node in self.nodes.values()]
+        logs = [each.log for each in found if each is not None]
+        return (
+            len(logs) == 3
+            and all(log.failed is None for log in logs)
+            and len({log.end_offset for log in logs}) == 1
+            and len({log.read_batches(0, 1 << 20) for log in logs}) == 1
+        )
+
+    def said(self, node_id: int, words: str) -> bool:
+        return any(words in line for line in self.nodes[node_id].journal_lines)
+
+
+@pytest.fixture
+def disks() -> Disks:
+    return Disks()
+
+
+def test_a_full_disk_lets_others_lead_until_there_is_room(disks: Disks) -> None:
+    for number in range(5):
+        disks.write(disks.leader, b"v%d" % number)
+    disks.wait(disks.in_step)
+    disk = disks.nodes[disks.leader].disk
+    disk.fill()
+    with pytest.raises(Exception, match="No space left"):
+        disks.write(disks.leader, b"no room")
+    took_ms = disks.wait(lambda: disks.partition().leader not in (disks.leader, -1))
+    assert took_ms < 2_000
+    now = disks.partition().leader
+    disks.wait(lambda: disks.replica(now).is_leader)
+    disks.write(now, b"elsewhere")
+    disks.sim.run_for(5_000)
+    assert disks.image.brokers[disks.leader].fenced, "there is still no room"
+    disk.make_room()
+    disks.wait(disks.in_step, within_ms=20_000)
+    assert disks.replica(disks.leader).log.end_offset == 6
+
+
+def test_a_sync_that_fails_at_the_leader_costs_it_the_leadership_and_a_copy(disks: Disks) -> None:
+    for number in range(5):
+        disks.write(disks.leader, b"v%d" % number)
+    disks.wait(disks.in_step)
+    disks.nodes[disks.leader].disk.fail_syncs(LOG)
+    replica = disks.replica(disks.leader)
+    disks.nodes[disks.leader].broker.flusher.force(replica.log).then(lambda _: None, lambda _: None)
+    disks.wait(lambda: replica.log.failed is not None)
+    disks.wait(lambda: disks.partition().leader not in (disks.leader, -1), within_ms=3_000)
+    disks.wait(disks.in_step, within_ms=20_000)
+    assert disks.said(disks.leader, "copied anew")
+    assert disks.replica(disks.leader).log.end_offset == 5
+
+
+def test_a_leader_with_a_damaged_batch_spreads_it_to_nobody(disks: Disks) -> None:
+    """A follower that comes back finds it, for it checks what it is sent."""
+    for number in range(5):
+        disks.write(disks.leader, b"v%d" % number)
+    disks.wait(disks.in_step)
+    behind = disks.other(disks.leader, disks.controller_id)
+    disks.nodes[behind].kill()
+    disks.wait(lambda: behind not in disks.partition().isr)
+    written = disks.write(disks.leader, b"rotten" * 10)
+    disks.wait(lambda: disks.replica(disks.leader).committed_offset == written.last_offset + 1)
+    disk = disks.nodes[disks.leader].disk
+    path = next(path for path in disk.contents() if path.endswith(LOG))
+    disk.flip_bit(path, len(disk.contents()[path]) - 5)
+    assert disks.nodes[behind].start()
+    disks.wait(lambda: disks.partition().leader not in (disks.leader, -1), within_ms=20_000)
+    disks.wait(disks.in_step, within_ms=30_000)
+    assert disks.said(disks.leader, "a batch of this node is damaged")
+    assert b"rotten" * 10 in disks.data(disks.leader)
+
+
+def test_damage_that_recovery_finds_is_mended_by_the_leader(disks: Disks) -> None:
+    for number in range(8):
+        disks.write(disks.leader, b"value %d" % number)
+    disks.wait(disks.in_step)
+    follower = disks.other(disks.leader, disks.controller_id)
+    disks.nodes[follower].kill()
+    disk = disks.nodes[follower].disk
+    path = next(path for path in disk.contents() if path.endswith(LOG))
+    disk.flip_bit(path, len(disk.contents()[path]) // 2)
+    assert disks.nodes[follower].start()
+    disks.wait(lambda: follower not in disks.partition().isr)
+    disks.wait(disks.in_step, within_ms=20_000)
+    assert disks.replica(follower).log.end_offset == 8
