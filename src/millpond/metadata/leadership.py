@@ -183,4 +183,6 @@ def decide_isr_change(
             return ErrorCode.INELIGIBLE_REPLICA
     # What a disk that fails still has of its records nobody knows.
     after = change(before, members, rules, can_lead, unclean=(asked.broker,) if resigns else ())
+    if after.is_recovering == asked.is_recovering:
+        return after
     return _numbered(before, replace(after, is_recovering=asked.is_recovering))
