@@ -216,10 +216,12 @@ class Inspector:
 
     def _look_at_trust(self) -> Iterator[str]:
         """Whoever the active controller calls in sync or eligible has all that anybody may have seen."""
-        controller_id, image = self.cluster.controller_id, self.cluster.image
-        if controller_id is None or image is None:
+        image = self.cluster.image
+        if image is None:
             return
-        if self.cluster.nodes[controller_id].broker.controller.leader_epoch < max(self._controllers):
+        up = [node.broker.controller for node in self.cluster.nodes.values() if node.is_up]
+        epochs = [controller.leader_epoch for controller in up if controller.is_active]
+        if epochs and max(epochs) < max(self._controllers):
             # A later one has been active, and is down by now: this one is cut off and commits nothing.
             return
         for topic in image.topics.values():
