@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from millpond.base.errors import ErrorCode
+from millpond.broker.apis import k56_alter_partition
 from millpond.metadata import elections
 from millpond.wire import messages as m
 
@@ -264,6 +265,32 @@ def test_leaders_change_their_isr(cluster: Cluster) -> None:
     assert stale.error_code == ErrorCode.INELIGIBLE_REPLICA
     cluster.two.epoch -= 1
     assert cluster.two.alter(topic, {2: cluster.two.epoch}).error_code == ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_a_leader_of_many_partitions_asks_for_all_at_once(cluster: Cluster, monkeypatch) -> None:
+    monkeypatch.setattr(k56_alter_partition, "SLICE", 4)
+    topic = cluster.create(partitions=11)
+    data = [
+        m.AlterPartitionRequest.PartitionData(
+            partition_index=index,
+            leader_epoch=0,
+            new_isr_with_epochs=[
+                m.AlterPartitionRequest.BrokerState(broker_id=node_id, broker_epoch=-1) for node_id in (2, 3)
+            ],
+            leader_recovery_state=0,
+            partition_epoch=index // 10,
+        )
+        for index in range(11)
+    ]
+    request = m.AlterPartitionRequest(
+        broker_id=2,
+        broker_epoch=cluster.two.epoch,
+        topics=[m.AlterPartitionRequest.TopicData(topic_id=topic.id, partitions=data)],
+    )
+    (replied,) = cluster.two.caller.ask(request, 3).topics
+    assert [each.partition_index for each in replied.partitions] == list(range(11))
+    assert [each.error_code for each in replied.partitions] == [ErrorCode.NONE] * 10 + [ErrorCode.NOT_CONTROLLER]
+    assert [partition.isr for partition in topic.partitions] == [(2, 3)] * 10 + [(2, 3, 1)]
 
 
 def test_a_dead_brokers_many_partitions_move_slice_by_slice(cluster: Cluster, monkeypatch) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later, gather
 from millpond.broker.api import Api
 from millpond.broker.call import Call
 from millpond.broker.replies import Outcome
-from millpond.metadata.elections import IsrReply, IsrRequest, decide_alter_partitions
+from millpond.metadata.elections import SLICE, IsrReply, IsrRequest, decide_alter_partitions
 from millpond.metadata.leadership import IsrChange
 from millpond.metadata.records import RECOVERED, RECOVERING
 from millpond.wire import messages as m
@@ -29,12 +30,34 @@ def handle(broker: Services, call: Call, request: m.AlterPartitionRequest) -> Ou
         for topic in request.topics
         for each in topic.partitions
     ]
-    decided = broker.controller.submit(
-        lambda image: decide_alter_partitions(image, broker.layers, request.broker_id, request.broker_epoch, asked)
-    )
-    return decided.map(_answer).recover(
+    return _decide(broker, request, asked).recover(
         Refused, lambda refused: m.AlterPartitionResponse(error_code=refused.code, topics=[])
     )
+
+
+def _decide(
+    broker: Services, request: m.AlterPartitionRequest, asked: list[IsrRequest]
+) -> Later[m.AlterPartitionResponse]:
+    """A leader of thousands of partitions may ask for all at once: a slice for each turn of the loop."""
+    decided: list[Later[tuple[IsrReply, ...] | ErrorCode]] = []
+    answered: Later[m.AlterPartitionResponse] = Later()
+
+    def step(first: int = 0) -> None:
+        some = asked[first : first + SLICE]
+        decided.append(
+            broker.controller.submit(
+                lambda image: decide_alter_partitions(
+                    image, broker.layers, request.broker_id, request.broker_epoch, some
+                )
+            )
+        )
+        if first + SLICE < len(asked):
+            broker.clock.call_soon(lambda: step(first + SLICE))
+        else:
+            gather(decided).map(_answer).then(answered.finish, answered.fail)
+
+    step()
+    return answered
 
 
 def _change(
@@ -54,13 +77,14 @@ def _change(
     )
 
 
-def _answer(replies: tuple[IsrReply, ...] | ErrorCode) -> m.AlterPartitionResponse:
-    if isinstance(replies, ErrorCode):
-        return m.AlterPartitionResponse(error_code=replies, topics=[])
+def _answer(slices: list[tuple[IsrReply, ...] | ErrorCode]) -> m.AlterPartitionResponse:
     topics: dict[object, m.AlterPartitionResponse.TopicData] = {}
-    for reply in replies:
-        topic = topics.setdefault(reply.topic_id, Topic(topic_id=reply.topic_id, partitions=[]))
-        topic.partitions.append(_partition(reply))
+    for replies in slices:
+        if isinstance(replies, ErrorCode):
+            return m.AlterPartitionResponse(error_code=replies, topics=[])
+        for reply in replies:
+            topic = topics.setdefault(reply.topic_id, Topic(topic_id=reply.topic_id, partitions=[]))
+            topic.partitions.append(_partition(reply))
     return m.AlterPartitionResponse(topics=list(topics.values()))
 
 
