@@ -380,3 +380,11 @@ def test_who_follows_nobody_asks_nothing(desk: Desk) -> None:
     desk.follow(partition, 4)
     request = desk.next()
     assert (wishes(request), forgotten(request)) == ({0: (4, 0, -1)}, [])
+
+
+def test_a_log_that_has_failed_claims_nothing(desk: Desk) -> None:
+    desk.partition(0)
+    failed = desk.partition(1, follows=False)
+    failed.log.fail(OSError("a sync failed"))
+    desk.follow(failed, 3)
+    assert wishes(desk.next()) == {0: (3, 0, -1)}

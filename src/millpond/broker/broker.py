@@ -19,8 +19,8 @@ from millpond.broker.connection import Connection
 from millpond.broker.connections import Connections
 from millpond.broker.controller import Controller
 from millpond.broker.coordination import Coordination, Home
-from millpond.broker.disk_watch import DiskWatch
 from millpond.broker.dispatch import Dispatcher
+from millpond.broker.failed_replicas import FailedReplicas
 from millpond.broker.fetch_sessions import FetchSessions
 from millpond.broker.flusher import Flusher
 from millpond.broker.high_watermarks import HighWatermarks
@@ -196,15 +196,14 @@ class Broker:
             journal=journal,
             on_late=self._open_coordinations,
         )
-        self._disk_watch = DiskWatch(
+        self._failed_replicas = FailedReplicas(
             node_id=self.node_id,
             clock=world.clock,
-            disk=world.disk,
             workers=world.workers,
-            store=self.store,
             partitions=self.partitions,
             life=self.lifecycle,
             copy_anew=self._keeper.copy_anew,
+            give_away=self.isr_keeper.give_away,
             journal=journal,
         )
         self.groups: Coordination[GroupShard] = Coordination(
@@ -266,7 +265,7 @@ class Broker:
         self.housekeeping.start()
         self.isr_keeper.start()
         if not self.controller.is_alone:
-            self._disk_watch.start()
+            self._failed_replicas.start()
 
     def _join(self, report: OpenReport) -> None:
         """Become one of the cluster: at once where this node is all of it, else as soon as the controller says so."""
@@ -384,7 +383,7 @@ class Broker:
             self.markers.on_leaders_changed()
 
     def _doubt(self, partition: Partition, offset: int) -> None:
-        self._disk_watch.doubt(partition, offset)
+        self._failed_replicas.doubt(partition, offset)
 
     def _give_role(self, partition: Partition) -> None:
         self._keeper.give_role(partition)
@@ -465,7 +464,7 @@ class Broker:
         self.housekeeping.stop()
         self.sessions.stop()
         self.isr_keeper.stop()
-        self._disk_watch.stop()
+        self._failed_replicas.stop()
         self.controller.resign()
         self.is_stopping = True
         self._keeper.stop()

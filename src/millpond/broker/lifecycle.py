@@ -82,7 +82,6 @@ class Lifecycle:
         self._asked_ms = 0
         self._lease_ms = 0
         """Until when, at the least, nobody else is made leader in this node's place."""
-        self._is_aside = False
         self._has_lost = False
         self._left: Callable[[], None] | None = None
         self._leaves_at_ms = 0
@@ -208,7 +207,7 @@ class Lifecycle:
             broker_epoch=self.broker_epoch,
             # On the wire it is the last offset that is known, not the first that is not.
             current_metadata_offset=self._controller.applied_offset - 1,
-            want_fence=self._is_aside or self._has_lost,
+            want_fence=self._has_lost,
             want_shut_down=self._left is not None,
         )
         self._asked_ms = self._clock.monotonic_ms()
@@ -253,24 +252,12 @@ class Lifecycle:
         """Whether others may count on this node."""
         return self._appearance is not None and self.broker_epoch >= 0 and not self.is_fenced
 
-    def stand_aside(self, is_aside: bool) -> None:
-        """Let others lead, and be counted on for nothing, until told otherwise."""
-        if is_aside != self._is_aside:
-            self._is_aside = is_aside
-            self._journal("this node stands aside" if is_aside else "this node comes back")
-            self._beat_soon()
-
     def confess(self) -> None:
         """Records of this life are lost: come back as one that nobody counts on before it has caught up."""
         if not self._has_lost:
             self._has_lost = True
+            # The next heartbeat says it.
             self._journal("this node has lost records, and comes back as one that has to catch up")
-            self._beat_soon()
-
-    def _beat_soon(self) -> None:
-        if self._timer is not None and self.broker_epoch >= 0:
-            # Else something is under way, and the next heartbeat says it.
-            self._later(0, self._beat)
 
     # Asking.
 

@@ -173,6 +173,10 @@ class _Fetcher:
 
     def _want(self, replica: _Replica) -> None:
         """Ask for what comes next, unless the leader knows that already."""
+        if replica.partition.log.failed is not None:
+            # To ask is to say that all before it is there, and nobody knows that of a log that has failed.
+            self._set_apart(replica)
+            return
         self._apart.pop(replica.key, None)
         replica.asked = replica.follower.fetch()
         if replica.wish != (replica.asked, replica.partition.log.start_offset):

@@ -33,14 +33,12 @@ class TooManyOpen(OSError):
 class OpenFiles:
     """How many files may be open, and which of them were used last."""
 
-    __slots__ = ("_unpinned", "count_max", "disk", "failed_writes", "pinned_count")
+    __slots__ = ("_unpinned", "count_max", "disk", "pinned_count")
 
     def __init__(self, disk: Disk, count_max: int = COUNT_MAX) -> None:
         self.disk = disk
         self.count_max = count_max
         self.pinned_count = 0
-        self.failed_writes = 0
-        """How often the disk did not take what was to be written. Too many open files are not its fault."""
         self._unpinned: OrderedDict[CachedFile, None] = OrderedDict()
 
     @classmethod
@@ -50,10 +48,6 @@ class OpenFiles:
 
     def __len__(self) -> int:
         return len(self._unpinned) + self.pinned_count
-
-    def note_failed_write(self, error: OSError) -> None:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
-            self.failed_writes += 1
 
     @property
     def is_pressed(self) -> bool:

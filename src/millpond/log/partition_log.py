@@ -233,7 +233,6 @@ class PartitionLog:
                 active = self.segments.active
             active.write(batches, urgent=urgent)
         except OSError as error:
-            self.files.note_failed_write(error)
             self._cut_torn_tail(error)
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder}: {error}") from error
 
