@@ -203,3 +203,63 @@ def test_nodes_come_and_go_and_agree(seed: int) -> None:
         quorum.write(within_ms=10_000)
         assert node.start(), node.journal_lines
     quorum.write(within_ms=10_000)
+
+
+# Wiped disks.
+
+
+def test_a_wiped_node_comes_back_as_a_new_voter_and_counts_again_once_it_has_caught_up(quorum: Quorum) -> None:
+    quorum.write()
+    wiped = next(node for node in quorum.nodes if not node.broker.controller.is_active)
+    wiped.kill()
+    quorum.sim.wipe(wiped.name)
+    assert wiped.start(), wiped.journal_lines
+    assert wiped.broker.controller.host.is_new
+    quorum.until(lambda: not wiped.broker.controller.host.is_new)
+    quorum.until(quorum.has_settled)
+    leader = quorum.leader()
+    leader.crash()
+    quorum.write(within_ms=10_000)
+
+
+def test_a_wiped_node_and_another_elect_nobody(quorum: Quorum) -> None:
+    """The wiped one may have had what the other has not: without the third nobody knows."""
+    quorum.write()
+    leader = quorum.leader()
+    wiped, other = [node for node in quorum.nodes if node is not leader]
+    leader.crash()
+    wiped.crash()
+    quorum.sim.wipe(wiped.name)
+    assert wiped.start(), wiped.journal_lines
+    quorum.sim.run_for(20_000)
+    assert quorum.active() == []
+    assert leader.start(), leader.journal_lines
+    quorum.write(within_ms=10_000)
+    assert other.broker.controller.image == wiped.broker.controller.image
+
+
+def test_two_wiped_nodes_do_not_found_a_cluster_of_their_own(quorum: Quorum) -> None:
+    quorum.write()
+    for node in quorum.nodes:
+        node.crash()
+    for node in quorum.nodes[:2]:
+        quorum.sim.wipe(node.name)
+        assert node.start(), node.journal_lines
+    quorum.sim.run_for(20_000)
+    assert quorum.active() == []
+    assert quorum.nodes[2].start()
+    quorum.sim.run_for(20_000)
+    assert quorum.active() == [], "a majority of what was promised is lost"
+
+
+@pytest.mark.parametrize("cut", range(3, 60, 4))
+def test_a_power_cut_in_the_founding_leaves_a_cluster_that_can_be_founded(cut: int) -> None:
+    quorum = Quorum(cut)
+    for node in quorum.nodes:
+        node.sim.host(node.name).disk.crash_at_operation(cut if node is quorum.nodes[cut % 3] else None)
+        node.start()
+    quorum.sim.run_for(3_000)
+    for node in quorum.nodes:
+        if not node.is_up:
+            assert node.start(), node.journal_lines
+    quorum.write(within_ms=10_000)

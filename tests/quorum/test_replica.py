@@ -413,3 +413,154 @@ def test_a_reply_names_its_request() -> None:
     play = Play(election=Election(5))
     play.ask(vote(5, pre=True))
     assert play.ready.send == [Reply(1, VoteResponse(NONE, 5, NO_LEADER, granted=True))]
+
+
+# New voters.
+
+NEW = Election(is_new=True)
+
+
+def new_vote(epoch: int, *, of: ReplicaKey = TWO, last: int = 0, end: int = 0, pre: bool = False) -> Vote:
+    return Vote(epoch, of, ONE, last, end, pre, is_new=True)
+
+
+def test_a_new_voter_votes_for_new_ones_alone() -> None:
+    play = Play(election=NEW)
+    assert play.ask(vote(0, pre=True)) == [VoteResponse(NONE, 0, NO_LEADER, granted=False)]
+    assert play.ask(new_vote(0, pre=True)) == [VoteResponse(NONE, 0, NO_LEADER, granted=True)]
+    play.ask(vote(5, last=4, end=9))
+    assert play.sync() == [VoteResponse(NONE, 5, NO_LEADER, granted=False)]
+    play.ask(new_vote(6))
+    assert play.sync() == [VoteResponse(NONE, 6, NO_LEADER, granted=True)]
+    assert play.replica.election == Election(6, NO_LEADER, TWO, is_new=True)
+
+
+def test_a_new_candidate_needs_all() -> None:
+    play = Play(election=NEW)
+    play.wait(1000)
+    asks = play.asks()
+    assert all(each.request.is_new for each in asks if isinstance(each.request, Vote))
+    play.grant_all(asks[:1])
+    assert isinstance(play.replica.role, Prospective), "a majority is not enough"
+    play.grant_all(asks[1:2])
+    play.sync()
+    asks = play.asks()
+    play.grant_all(asks[:1])
+    assert isinstance(play.replica.role, Candidate)
+    play.grant_all(asks[1:2])
+    assert play.replica.is_leader
+
+
+def test_one_refusal_ends_a_new_candidacy() -> None:
+    play = Play(election=NEW)
+    play.wait(1000)
+    play.answer(play.asks()[0], VoteResponse(NONE, 0, NO_LEADER, granted=False))
+    assert isinstance(play.replica.role, Unattached)
+
+
+def test_a_new_leader_is_new_until_it_has_committed() -> None:
+    play = Play(election=NEW)
+    play.wait(1000)
+    play.grant_all(play.asks()[:2])
+    play.sync()
+    play.grant_all(play.asks()[:2])
+    play.sync()
+    assert play.replica.is_new
+    play.ask(Fetch(1, TWO, 1, 1, -1, 500))
+    assert not play.replica.is_new
+    assert play.ready.save == Election(1, 1, ONE)
+
+
+def test_who_voted_for_the_first_leader_is_new_no_more() -> None:
+    play = Play(election=NEW)
+    play.ask(new_vote(1))
+    play.sync()
+    play.follow(2, 1)
+    assert play.replica.election == Election(1, 2, TWO)
+
+
+def test_who_voted_for_the_first_leader_hears_that_it_was_elected_from_its_next_call_for_votes() -> None:
+    """It was elected and lost its power before it could say so. Without this nobody would ever be elected."""
+    play = Play(election=Election(1, NO_LEADER, TWO, is_new=True))
+    play.ask(vote(1, of=THREE, last=1, end=1, pre=True))
+    assert play.replica.is_new, "who else says so may have it from another life"
+    play.ask(vote(2, of=TWO, last=1, end=1))
+    assert play.sync() == [VoteResponse(NONE, 2, NO_LEADER, granted=True)]
+    assert play.replica.election == Election(2, NO_LEADER, TWO)
+
+
+def test_what_a_new_voter_has_does_not_count() -> None:
+    play = Play().lead()
+    play.ask(Fetch(1, TWO, 1, 1, -1, 500, is_new=True))
+    play.ask(Fetch(1, THREE, 1, 1, -1, 500, is_new=True))
+    assert play.replica.high_watermark == -1
+    play.ask(Fetch(1, TWO, 1, 1, -1, 500))
+    assert play.replica.high_watermark == 1
+
+
+def test_a_leader_with_new_voters_alone_resigns() -> None:
+    play = Play().lead()
+    for _ in range(4):
+        play.ask(Fetch(1, TWO, 1, 1, -1, 500, is_new=True))
+        play.wait(1000)
+    assert isinstance(play.replica.role, Resigned)
+
+
+def test_a_new_voter_is_told_once_a_majority_of_the_others_has_come_again() -> None:
+    play = Play().lead()
+    play.ask(Fetch(1, TWO, 1, 1, -1, 0))
+    came = Fetch(1, THREE, 0, 0, 1, 0, is_new=True)
+    for has_come in range(2):
+        play.now_ms += 10
+        (response,) = play.ask(came)
+        assert isinstance(response, FetchResponse)
+        assert not response.is_confirmed, has_come
+        play.now_ms += 10
+        play.ask(Fetch(1, TWO, 1, 1, 1, 0))
+    (response,) = play.ask(came)
+    assert isinstance(response, FetchResponse)
+    assert response.is_confirmed
+
+
+@pytest.mark.parametrize(("high_watermark", "is_new"), [(2, False), (3, True)])
+def test_a_new_voter_is_new_no_more_with_all_that_a_confirmed_leader_has_committed(
+    high_watermark: int, is_new: bool
+) -> None:
+    play = Play(election=NEW)
+    fetch = play.follow(2, 4)
+    assert isinstance(fetch.request, Fetch)
+    assert fetch.request.is_new
+    play.answer(fetch, FetchResponse(NONE, 4, 2, 2, records=entries(4, 4)))
+    play.sync()
+    assert play.replica.is_new
+    (ask,) = play.asks()
+    play.answer(ask, FetchResponse(NONE, 4, 2, high_watermark, is_confirmed=True))
+    assert play.replica.is_new is is_new
+    assert (play.ready.save is None) is is_new
+
+
+# A leader that is gone.
+
+
+def test_a_leader_whose_connection_breaks_and_is_refused_is_given_up_soon() -> None:
+    play = Play(election=Election(4))
+    fetch = play.follow(2, 5)
+    play.answer(fetch, FetchResponse(NONE, 5, 2, 0))
+    (ask,) = play.asks()
+    play.ready = play.replica.step(Answered(ask, None, is_cut=True), play.now_ms)
+    (again,) = play.asks()
+    assert again.request == Fetch(5, ONE, 0, 0, 0, 0), "at once, and to be answered at once"
+    play.ready = play.replica.step(Answered(again, None, is_cut=True), play.now_ms)
+    assert [type(each) for each in play.wait(1)] == [Vote, Vote]
+    assert isinstance(play.replica.role, Prospective)
+
+
+def test_a_leader_that_takes_a_new_connection_is_kept() -> None:
+    play = Play(election=Election(4))
+    fetch = play.follow(2, 5)
+    for _ in range(5):
+        play.ready = play.replica.step(Answered(fetch, None, is_cut=True), play.now_ms)
+        (again,) = play.asks()
+        play.answer(again, FetchResponse(NONE, 5, 2, 0))
+        (fetch,) = play.asks()
+    assert isinstance(play.replica.role, Follower)

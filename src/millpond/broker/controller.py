@@ -221,7 +221,7 @@ class Controller:
         settings = self._settings
         state_path = f"{log.folder}/{STATE_FILE}"
         try:
-            election = read_election(self._world.disk, state_path) or Election()
+            election = read_election(self._world.disk, state_path)
         except DamagedState as fault:
             raise CannotStart(
                 f"{fault}. Nobody knows what this node has promised: restore it, or wipe the folder"
@@ -237,6 +237,10 @@ class Controller:
             metadata_log.open_snapshots()
         except LogDamaged as fault:
             raise CannotStart(f"the metadata log cannot be read: {fault}") from fault
+        if election is None:
+            # An empty folder may be that of a new cluster, or of a voter that was wiped.
+            is_empty = metadata_log.end_offset == 0
+            election = Election(is_new=is_empty and not self.is_alone)
         return QuorumHost(
             world=self._world,
             log=metadata_log,

@@ -123,6 +123,11 @@ class QuorumHost:
         return self._replica.is_leader and self.failed is None
 
     @property
+    def is_new(self) -> bool:
+        """Whether this node's voter began with an empty disk, and does not count yet."""
+        return self._replica.is_new
+
+    @property
     def leader_id(self) -> int:
         return self._replica.leader_id
 

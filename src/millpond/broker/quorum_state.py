@@ -27,7 +27,7 @@ def read_election(disk: Disk, path: str) -> Election | None:
         fields = json.loads(data)
         directory = UUID(bytes=urlsafe_b64decode(fields["votedDirectoryId"] + "=="))
         voted = ReplicaKey(int(fields["votedId"]), directory) if fields["votedId"] >= 0 else None
-        return Election(int(fields["leaderEpoch"]), int(fields["leaderId"]), voted)
+        return Election(int(fields["leaderEpoch"]), int(fields["leaderId"]), voted, bool(fields.get("isNew", False)))
     except (ValueError, KeyError, TypeError) as fault:
         raise DamagedState(f"{path} cannot be read: {fault}") from fault
 
@@ -41,5 +41,7 @@ def write_election(disk: Disk, path: str, election: Election) -> None:
         "votedId": voted.node_id,
         "votedDirectoryId": urlsafe_b64encode(voted.directory_id.bytes).decode().rstrip("="),
         "data_version": 1,
+        # Kafka knows voters by the ids of their directories, and has no need of this.
+        "isNew": election.is_new,
     }
     disk.replace(path, json.dumps(fields).encode())

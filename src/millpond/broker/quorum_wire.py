@@ -2,7 +2,7 @@
 EndQuorumEpoch (54), Fetch (1) of the metadata log and FetchSnapshot (59).
 
 Each request names one partition, the metadata log. Responses are read with suspicion: one that lacks that partition
-is no response.
+is no response. Voters are known by their node ids; the id of the directory says only whether a voter is new.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode, MalformedMessage
 from millpond.base.ids import EpochEnd, TopicPartition
+from millpond.metadata.image import NO_DIRECTORY
 from millpond.metadata.topics import METADATA_TOPIC
 from millpond.quorum.messages import (
     NO_LEADER,
@@ -39,6 +40,9 @@ VOTE_VERSION: Final = 2
 EPOCH_VERSION: Final = 1
 FETCH_VERSION: Final = 18
 SNAPSHOT_VERSION: Final = 1
+
+LOST_DIRECTORY: Final = UUID(int=1)
+"""Kafka's id of a directory that is gone: of a voter that is new, and may have lost what it had."""
 
 FETCH_BYTES: Final = 8 << 20
 REPLICA_STATE_FROM: Final = 15
@@ -72,7 +76,7 @@ def _vote(vote: Vote, cluster_id: str | None) -> m.VoteRequest:
         partition_index=0,
         replica_epoch=vote.epoch,
         replica_id=vote.candidate.node_id,
-        replica_directory_id=vote.candidate.directory_id,
+        replica_directory_id=LOST_DIRECTORY if vote.is_new else vote.candidate.directory_id,
         voter_directory_id=vote.voter.directory_id,
         last_offset_epoch=vote.last_epoch,
         last_offset=vote.end_offset,
@@ -117,7 +121,7 @@ def _fetch(fetch: Fetch, cluster_id: str | None) -> m.FetchRequest:
         fetch_offset=fetch.offset,
         last_fetched_epoch=fetch.last_epoch,
         partition_max_bytes=FETCH_BYTES,
-        replica_directory_id=fetch.replica.directory_id,
+        replica_directory_id=LOST_DIRECTORY if fetch.is_new else fetch.replica.directory_id,
         high_watermark=fetch.high_watermark,
     )
     return m.FetchRequest(
@@ -195,11 +199,12 @@ def decode_request(request: Any, me: ReplicaKey) -> Request:
             each = _partition_of(request.topics)
             return Vote(
                 epoch=each.replica_epoch,
-                candidate=ReplicaKey(each.replica_id, each.replica_directory_id),
+                candidate=_replica(each.replica_id, each.replica_directory_id),
                 voter=_voter(request.voter_id, each.voter_directory_id, me),
                 last_epoch=each.last_offset_epoch,
                 end_offset=each.last_offset,
                 pre_vote=each.pre_vote,
+                is_new=each.replica_directory_id == LOST_DIRECTORY,
             )
         case m.BeginQuorumEpochRequest():
             each = _partition_of(request.topics)
@@ -215,11 +220,12 @@ def decode_request(request: Any, me: ReplicaKey) -> Request:
             each = _partition_of(request.topics)
             return Fetch(
                 epoch=each.current_leader_epoch,
-                replica=ReplicaKey(request.replica_state.replica_id, each.replica_directory_id),
+                replica=_replica(request.replica_state.replica_id, each.replica_directory_id),
                 offset=each.fetch_offset,
                 last_epoch=each.last_fetched_epoch,
                 high_watermark=each.high_watermark,
                 wait_ms=request.max_wait_ms,
+                is_new=each.replica_directory_id == LOST_DIRECTORY,
             )
         case m.FetchSnapshotRequest():
             each = _partition_of(request.topics)
@@ -231,6 +237,10 @@ def decode_request(request: Any, me: ReplicaKey) -> Request:
             )
         case _:
             raise AssertionError(request)
+
+
+def _replica(node_id: int, directory_id: UUID) -> ReplicaKey:
+    return ReplicaKey(node_id, NO_DIRECTORY if directory_id == LOST_DIRECTORY else directory_id)
 
 
 def _voter(voter_id: int, directory_id: UUID, me: ReplicaKey) -> ReplicaKey:
@@ -283,6 +293,8 @@ def _fetched(response: FetchResponse) -> m.FetchResponse:
         partition_index=0,
         error_code=response.error,
         high_watermark=response.high_watermark,
+        # There are no transactions here, so it is free to say how far a new voter may trust this leader.
+        last_stable_offset=response.high_watermark if response.is_confirmed else -1,
         current_leader=m.FetchResponse.LeaderIdAndEpoch(leader_id=response.leader_id, leader_epoch=response.epoch),
         records=response.records or b"",
     )
@@ -345,6 +357,7 @@ def decode_response(response: Any) -> Response | None:
                 EpochEnd(diverging.epoch, diverging.end_offset) if diverging.end_offset >= 0 else None,
                 SnapshotId(snapshot.end_offset, snapshot.epoch) if snapshot.end_offset >= 0 else None,
                 bytes(each.records) if each.records else None,
+                each.last_stable_offset >= 0,
             )
         case m.FetchSnapshotResponse():
             leader = each.current_leader

@@ -36,6 +36,8 @@ class Vote:
     last_epoch: int
     end_offset: int
     pre_vote: bool
+    is_new: bool = False
+    """Whether the candidate is a new voter, which needs the votes of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Fetch:
     last_epoch: int
     high_watermark: int
     wait_ms: int
+    is_new: bool = False
+    """Whether a new voter asks: what it has does not count yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,9 @@ class FetchResponse:
     diverging: EpochEnd | None = None
     snapshot: SnapshotId | None = None
     records: bytes | None = None
+    is_confirmed: bool = False
+    """To a new voter: a majority of the others has followed this leader since it came. Whoever has all that is
+    committed here can have promised nothing that is not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ class Election:
     epoch: int = 0
     leader_id: int = NO_LEADER
     voted: ReplicaKey | None = None
+    is_new: bool = False
+    """Whether this voter began with an empty disk and may have forgotten what it once promised: see `Replica`."""
 
 
 class QuorumLog(Protocol):

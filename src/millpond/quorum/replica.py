@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from millpond.base.errors import ErrorCode
@@ -74,7 +74,18 @@ class Timing:
 
 
 class Replica:
-    """A voter, or an observer when `me` is none of the `voters`."""
+    """A voter, or an observer when `me` is none of the `voters`.
+
+    A voter whose disk is empty is *new*: it may have been wiped, and have forgotten votes and records that it had
+    promised to keep. It votes only for a candidate that is new, too, and such a one needs the votes of all, so it
+    leads only where nobody has more than it; the very first leader is elected so. What a new voter has fetched does
+    not count. It is new no more
+
+    - as a leader, once something of its epoch is committed;
+    - when the one it voted for as a new voter turns out to have been elected, hence by all;
+    - as a follower that has all that is committed, once a majority of the other voters has shown to the leader, since
+      it came, that it follows it. Then nothing that it promised in its earlier life can still come true elsewhere.
+    """
 
     def __init__(
         self,
@@ -106,7 +117,7 @@ class Replica:
         self._ends: deque[tuple[int, int]] = deque()
         self._rounds_lost = 0
         if log.last_epoch > election.epoch:
-            self._elect(Election(log.last_epoch))
+            self._elect(log.last_epoch)
         # Whoever may have led an epoch never leads it again: a power cut may have taken records of it that others
         # have seen, and the same offset in the same epoch must always be the same record.
         led = election.leader_id == me.node_id or election.voted == me
@@ -119,6 +130,10 @@ class Replica:
     @property
     def epoch(self) -> int:
         return self.election.epoch
+
+    @property
+    def is_new(self) -> bool:
+        return self.election.is_new and self.is_voter
 
     @property
     def leader_id(self) -> int:
@@ -241,7 +256,14 @@ class Replica:
 
     # What is remembered.
 
-    def _elect(self, election: Election) -> None:
+    def _elect(self, epoch: int, leader_id: int = NO_LEADER, voted: ReplicaKey | None = None) -> None:
+        self._remember(Election(epoch, leader_id, voted, self.election.is_new))
+
+    def _settle_in(self) -> None:
+        """What this voter may have forgotten is of no account any more."""
+        self._remember(replace(self.election, is_new=False))
+
+    def _remember(self, election: Election) -> None:
         if election != self.election:
             assert election.epoch >= self.election.epoch, "an epoch never falls"
             self.election = election
@@ -279,18 +301,21 @@ class Replica:
                 pass
             case _:
                 deadline_ms = now_ms + self._election_timeout_ms()
-        self._elect(Election(epoch))
+        self._elect(epoch)
         self._enter(Unattached(deadline_ms, now_ms + self._timing.retry_ms), now_ms)
 
     def _become_follower(self, epoch: int, leader_id: int, now_ms: int) -> None:
         voted = self.election.voted if epoch == self.election.epoch else None
-        self._elect(Election(epoch, leader_id, voted))
+        self._elect(epoch, leader_id, voted)
+        if voted is not None and voted.node_id == leader_id:
+            # A new voter's vote goes to nobody but one who needs all of them: nobody knew better.
+            self._settle_in()
         role = Follower(leader_id, now_ms + self._timing.fetch_ms)
         self._enter(role, now_ms)
         self._fetch_again(role)
 
     def _become_prospective(self, leader_id: int, now_ms: int) -> None:
-        tally = Tally(len(self.voters))
+        tally = Tally(len(self.voters), needs_all=self.is_new)
         tally.count(self.me.node_id, True)
         deadline_ms = now_ms + self._election_timeout_ms()
         self._enter(Prospective(leader_id, tally, deadline_ms, now_ms + self._timing.retry_ms), now_ms)
@@ -300,9 +325,10 @@ class Replica:
             self._call_for_votes(pre_vote=True)
 
     def _become_candidate(self, now_ms: int) -> None:
-        self._elect(Election(self.epoch + 1, NO_LEADER, self.me))
+        self._elect(self.epoch + 1, NO_LEADER, self.me)
         deadline_ms = now_ms + self._election_timeout_ms()
-        self._enter(Candidate(Tally(len(self.voters)), self.version, deadline_ms), now_ms)
+        tally = Tally(len(self.voters), needs_all=self.is_new)
+        self._enter(Candidate(tally, self.version, deadline_ms), now_ms)
         self._call_for_votes(pre_vote=False)
 
     def _become_leader(self, role: Candidate, now_ms: int) -> None:
@@ -312,7 +338,7 @@ class Replica:
             role.deadline_ms = min(role.deadline_ms, now_ms + self._backoff_ms())
             return
         # Not saved by itself: a vote for itself says all that matters after a restart, and there is one.
-        self.election = Election(self.epoch, self.me.node_id, self.me)
+        self.election = replace(self.election, leader_id=self.me.node_id)
         self._enter(Leader(epoch_start, now_ms, now_ms + self._timing.fetch_ms // 2), now_ms)
         self._log_changed()
         for voter in self._others:
@@ -343,7 +369,7 @@ class Replica:
 
     def _call_for_votes(self, *, pre_vote: bool) -> None:
         for voter in self._others:
-            vote = Vote(self.epoch, self.me, voter, self.log.last_epoch, self.log.end_offset, pre_vote)
+            vote = Vote(self.epoch, self.me, voter, self.log.last_epoch, self.log.end_offset, pre_vote, self.is_new)
             if pre_vote:
                 self._outbox.send(Ask(voter.node_id, vote))
             else:
@@ -392,11 +418,14 @@ class Replica:
         if error is not ErrorCode.NONE:
             self._reply(request_id, VoteResponse(error, self.epoch, self.leader_id))
             return
+        if vote.candidate == self.election.voted and vote.last_epoch == self.epoch:
+            # It has written in the epoch in which it had our vote: it was elected then, by all if we were new.
+            self._settle_in()
         if vote.epoch > self.epoch:
             self._become_unattached(vote.epoch, now_ms)
         granted = self._grants(vote)
         if granted and not vote.pre_vote:
-            self._elect(Election(self.epoch, NO_LEADER, vote.candidate))
+            self._elect(self.epoch, NO_LEADER, vote.candidate)
             self._enter(Unattached(now_ms + self._election_timeout_ms(), now_ms + self._timing.retry_ms), now_ms)
         self._reply(request_id, VoteResponse(ErrorCode.NONE, self.epoch, self.leader_id, granted))
 
@@ -412,6 +441,8 @@ class Replica:
 
     def _grants(self, vote: Vote) -> bool:
         if not self.is_voter or (vote.last_epoch, vote.end_offset) < (self.log.last_epoch, self.log.end_offset):
+            return False
+        if self.is_new and not vote.is_new:
             return False
         match self.role:
             case Leader():
@@ -479,9 +510,9 @@ class Replica:
         """Without a majority that fetches, another may lead already: who cannot commit should not pretend to."""
         heard = 1
         for voter in self._others:
-            fetched_ms = self._progress(role, voter).fetched_ms
-            since_ms = role.elected_ms if fetched_ms is None else fetched_ms
-            heard += now_ms - since_ms <= self._timing.check_quorum_ms
+            progress = self._progress(role, voter)
+            since_ms = role.elected_ms if progress.fetched_ms is None else progress.fetched_ms
+            heard += now_ms - since_ms <= self._timing.check_quorum_ms and not progress.is_new
         return heard <= len(self.voters) // 2
 
     def _progress(self, role: Leader, replica: ReplicaKey) -> ReplicaProgress:
@@ -505,6 +536,7 @@ class Replica:
         # not stop a replica with a later epoch from being elected without it.
         if offset > role.epoch_start and offset > self.high_watermark:
             self.high_watermark = offset
+            self._settle_in()
             self._answer_parked(now_ms)
 
     def _on_fetch(self, request_id: int, fetch: Fetch, now_ms: int) -> None:
@@ -515,7 +547,10 @@ class Replica:
             return
         assert isinstance(role, Leader)
         progress = self._progress(role, fetch.replica)
-        progress.fetched_ms = now_ms
+        if fetch.is_new and not progress.is_new:
+            progress.end_offset, progress.new_since_ms = -1, now_ms
+        progress.is_new = fetch.is_new
+        progress.fetched_before_ms, progress.fetched_ms = progress.fetched_ms, now_ms
         snapshot = self._snapshot_for(fetch)
         if snapshot is not None:
             self._reply(request_id, FetchResponse(ErrorCode.NONE, self.epoch, self.me.node_id, snapshot=snapshot))
@@ -524,7 +559,8 @@ class Replica:
         if diverging is not None:
             self._reply(request_id, FetchResponse(ErrorCode.NONE, self.epoch, self.me.node_id, diverging=diverging))
             return
-        progress.end_offset = max(progress.end_offset, fetch.offset)
+        if not fetch.is_new:
+            progress.end_offset = max(progress.end_offset, fetch.offset)
         if fetch.offset == self.log.end_offset:
             progress.caught_up_ms = now_ms
         self._advance_high_watermark(now_ms)
@@ -568,15 +604,27 @@ class Replica:
         return fetch.offset < self.log.end_offset or fetch.high_watermark < self.high_watermark
 
     def _send_records(self, request_id: int, fetch: Fetch) -> None:
-        records = self.log.read(fetch.offset)
-        self._outbox.send(
-            Reply(
-                request_id,
-                FetchResponse(
-                    ErrorCode.NONE, self.epoch, self.me.node_id, self.high_watermark, records=records or None
-                ),
-            )
+        response = FetchResponse(
+            ErrorCode.NONE,
+            self.epoch,
+            self.me.node_id,
+            self.high_watermark,
+            records=self.log.read(fetch.offset) or None,
+            is_confirmed=fetch.is_new and self._is_confirmed_to(fetch.replica),
         )
+        self._outbox.send(Reply(request_id, response))
+
+    def _is_confirmed_to(self, replica: ReplicaKey) -> bool:
+        """Whether a majority without the new voter has come, heard from us and come again since it is here."""
+        role = self.role
+        assert isinstance(role, Leader)
+        since_ms = self._progress(role, replica).new_since_ms
+        others = [self._progress(role, voter) for voter in self._others]
+        confirming = sum(
+            not each.is_new and each.fetched_before_ms is not None and each.fetched_before_ms > since_ms
+            for each in others
+        )
+        return 1 + confirming > len(self.voters) // 2 and self.high_watermark > role.epoch_start
 
     def _answer_parked(self, now_ms: int) -> None:
         role = self.role
@@ -613,7 +661,15 @@ class Replica:
         self._promise(Ask(role.leader_id, role.asked))
 
     def _fetch(self, wait_ms: int) -> Fetch:
-        return Fetch(self.epoch, self.me, self.log.end_offset, self.log.last_epoch, self.high_watermark, wait_ms)
+        return Fetch(
+            self.epoch,
+            self.me,
+            self.log.end_offset,
+            self.log.last_epoch,
+            self.high_watermark,
+            wait_ms,
+            self.is_new,
+        )
 
     def _look_for_leader(self) -> None:
         """Whoever is asked to serve a fetch says who leads."""
@@ -676,6 +732,8 @@ class Replica:
                     return
                 self._log_changed()
             self._follow_high_watermark(response.high_watermark)
+            if response.is_confirmed and self.high_watermark >= response.high_watermark:
+                self._settle_in()
         self._fetch_again(role)
 
     def _follow_high_watermark(self, leaders: int) -> None:

@@ -13,6 +13,7 @@ class Tally:
     """Who answered a call for votes, and how; the caller's own vote is one of them."""
 
     voters_count: int
+    needs_all: bool = False
     granted: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
 
@@ -21,11 +22,12 @@ class Tally:
 
     @property
     def is_won(self) -> bool:
-        return len(self.granted) > self.voters_count // 2
+        return len(self.granted) > (self.voters_count - 1 if self.needs_all else self.voters_count // 2)
 
     @property
     def is_lost(self) -> bool:
-        return self.voters_count - len(self.refused) <= self.voters_count // 2
+        left = self.voters_count - len(self.refused)
+        return left <= (self.voters_count - 1 if self.needs_all else self.voters_count // 2)
 
 
 @dataclass(slots=True)
@@ -63,6 +65,10 @@ class ReplicaProgress:
     fetched_ms: int | None = None
     caught_up_ms: int | None = None
     """When it last had all that there was."""
+    fetched_before_ms: int | None = None
+    """When it had fetched the last time but one: it has heard from this leader since."""
+    is_new: bool = False
+    new_since_ms: int = 0
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ class ForgetsTheEpoch(Replica):
 class VotesForAShorterLog(Replica):
     def _grants(self, vote: Vote) -> bool:
         role = self.role
-        if isinstance(role, Unattached | Prospective):
+        if isinstance(role, Unattached | Prospective) and not self.is_new:
             return vote.pre_vote or self.election.voted in (None, vote.candidate)
         return super()._grants(vote)
 
@@ -107,13 +108,17 @@ class TakesTheLeadersHighWatermark(Replica):
 
 
 class TakesAWipedDiskForTheOldOne(Replica):
-    """A replica is known by its node id alone, so an empty disk counts as the voter that it replaced (KIP-903)."""
+    """A voter whose disk was wiped votes and counts as if nothing had happened (KIP-903)."""
 
-    def __init__(self, me: ReplicaKey, voters: Any, *given: Any) -> None:
-        nobody = me.directory_id.__class__(int=0)
-        super().__init__(
-            me._replace(directory_id=nobody), [each._replace(directory_id=nobody) for each in voters], *given
-        )
+    def __init__(self, me: ReplicaKey, voters: Any, log: Any, election: Election, *given: Any) -> None:
+        super().__init__(me, voters, log, replace(election, is_new=False), *given)
+
+
+class LetsNewVotersElect(Replica):
+    """A voter that may have forgotten its votes and records votes for anybody."""
+
+    def _grants(self, vote: Vote) -> bool:
+        return super()._grants(replace(vote, is_new=True))
 
 
 class NeverSendsSnapshots(Replica):
@@ -150,7 +155,7 @@ class CountsWhatItSent(Replica):
         return progress
 
 
-FIRST_SEEDS = {LeadsAnEpochTwice: 245}
+FIRST_SEEDS = {LeadsAnEpochTwice: 245, NeverChecksItsQuorum: 120}
 
 CHANGED = (checkers.COMMITTED_CHANGED, checkers.SAME_NAME_OTHER_RECORD, checkers.ACKNOWLEDGED_LOST)
 
@@ -160,12 +165,13 @@ MUTANTS: dict[type[Replica], tuple[tuple[str, ...], int]] = {
     LeadsAnEpochTwice: (CHANGED, 545),
     ForgetsItsVote: ((checkers.TWO_VOTES, checkers.TWO_LEADERS), 120),
     ForgetsTheEpoch: ((checkers.EPOCH_FELL,), 40),
-    VotesForAShorterLog: (CHANGED, 60),
-    NeverChecksItsQuorum: ((checkers.CUT_OFF_LEADER,), 80),
+    VotesForAShorterLog: ((*CHANGED, checkers.NOT_HEALED), 60),
+    NeverChecksItsQuorum: ((checkers.CUT_OFF_LEADER,), 180),
     CountsLateVotes: ((checkers.TWO_LEADERS,), 120),
     NeverLooksForDivergence: ((*CHANGED, checkers.NOT_HEALED), 60),
     TakesTheLeadersHighWatermark: ((checkers.COMMITTED_BEYOND_LOG,), 60),
     TakesAWipedDiskForTheOldOne: ((*CHANGED, checkers.EPOCH_FELL, checkers.TWO_VOTES), 120),
+    LetsNewVotersElect: ((*CHANGED, checkers.EPOCH_FELL, checkers.TWO_VOTES), 120),
     NeverSendsSnapshots: ((*CHANGED, checkers.NOT_HEALED), 40),
     ForgetsTheSnapshotsEnd: ((checkers.NOT_HEALED,), 40),
     LosesTheAnswersOfObserverHunts: ((checkers.NOT_HEALED,), 20),
@@ -173,8 +179,9 @@ MUTANTS: dict[type[Replica], tuple[tuple[str, ...], int]] = {
 }
 """Which promises may name a bug, and within how many seeds one must.
 
-Two bugs are not here because chance seldom writes their story: committing what earlier epochs left by count alone,
-and truncating in one step (KAFKA-6361). tests/quorum/test_replica.py tells both step by step.
+Some bugs are not here because chance seldom writes their story: committing what earlier epochs left by count alone,
+truncating in one step (KAFKA-6361), and trusting a new voter, or its leader, too soon. tests/quorum/test_replica.py
+tells them step by step.
 """
 
 

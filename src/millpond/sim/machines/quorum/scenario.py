@@ -48,7 +48,7 @@ class QuorumHost(Host):
         self.scenario = scenario
         self.key = ReplicaKey(node_id, UUID(int=directory))
         self.log = ToyLog(scenario.read_entries_max)
-        self.saved = Election()
+        self.saved = Election(is_new=True)
         self.unsaved: deque[Election] = deque()
         self.replica: Replica | None = None
         self.rate = 1.0
@@ -90,10 +90,9 @@ class QuorumHost(Host):
 
     def wipe(self) -> None:
         self.log = ToyLog(self.scenario.read_entries_max)
-        self.saved = Election()
+        self.saved = Election(is_new=True)
         self.unsaved.clear()
         self.seen_end = 0
-        self.key = ReplicaKey(self.node_id, UUID(int=self.key.directory_id.int + 1000))
 
     def step(self, event: Event) -> None:
         replica = self.replica
@@ -388,13 +387,12 @@ class Scenario(Run):
                 host.step(Stop())
 
     def _fault_wipe(self) -> None:
-        """A disk is replaced by an empty one. The quorum must be able to spare it."""
-        voters = {host.node_id for host in self.hosts if host.key in self.voters}
+        """A disk is replaced by an empty one. The quorum must be able to spare it: one at a time."""
         host = self._any_host()
-        left = len(voters - {host.node_id})
-        if left <= len(self.voters) // 2 or "wiped" in self.outcome.faults:
+        others = [each for each in self.hosts if each is not host and each.key in self.voters]
+        if len(others) <= len(self.voters) // 2 or any(each.saved.is_new for each in others):
             return
-        self.outcome.faults["wiped"] = 1
+        self.outcome.faults["wiped"] = self.outcome.faults.get("wiped", 0) + 1
         if host.replica is not None:
             host.stop(power=True)
         host.wipe()
