@@ -6,7 +6,7 @@ The crew and what it is judged by are those of `sim.coordination`; the faults ar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -16,7 +16,7 @@ from millpond.sim.client import Client
 from millpond.sim.cluster.checkers import Inspector
 from millpond.sim.cluster.client import ClusterClient
 from millpond.sim.cluster.cluster import SimCluster
-from millpond.sim.cluster.plan import FaultPlan, make_plan
+from millpond.sim.cluster.plan import FAULTS, FaultPlan, make_plan
 from millpond.sim.cluster.trouble import Trouble
 from millpond.sim.coordination.checkers import check_copied, check_processed, check_sightings, check_transactions
 from millpond.sim.coordination.committed_reader import CommittedReader
@@ -50,10 +50,16 @@ class CrewPlan:
 
 
 def make_crew_plan(
-    seed: int, *, nodes: int | None = None, work: Work | None = None, sharing: Sharing | None = None
+    seed: int,
+    kinds: Sequence[str] = FAULTS,
+    *,
+    nodes: int | None = None,
+    work: Work | None = None,
+    sharing: Sharing | None = None,
 ) -> CrewPlan:
+    """The plan of a seed; faults of the cluster are of these kinds only."""
     crew = make_coordination_plan(seed, (), work=work, sharing=sharing)
-    cluster = make_plan(seed, nodes=nodes)
+    cluster = make_plan(seed, kinds, nodes=nodes)
     settings = {**cluster.node, **crew.node}
     return CrewPlan(cluster.nodes, crew, settings, cluster.faults)
 

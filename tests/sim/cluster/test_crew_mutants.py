@@ -1,0 +1,84 @@
+"""Bugs of coordinators that move, put in on purpose: runs of crews on clusters must find each within a few seeds, by
+the violation that it stands for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from tests.support.patience import with_time
+
+from millpond.broker.coordination import Home
+from millpond.broker.markers import _Delivery
+from millpond.coordinators.shard import Effects
+from millpond.sim.cluster.crew_scenario import CrewScenario, make_crew_plan
+from millpond.sim.coordination.plan import Work
+
+SEEDS_MAX = 12
+
+Patch = pytest.MonkeyPatch
+
+
+def answer_before_the_commit(patch: Patch) -> None:
+    """Whoever leads next has not heard of what was answered."""
+
+    def answer_later(self: Home[Any], effects: Effects) -> None:
+        self._uncommitted.append((self.partition.log.end_offset, effects))
+        self._answer(self.partition.log.end_offset)
+
+    patch.setattr(Home, "_answer_later", answer_later)
+
+
+def take_elsewhere_for_deleted(patch: Patch) -> None:
+    """A partition that another node leads gets no marker."""
+
+    def ask(self: _Delivery, node_id: int, targets: list[Any]) -> None:
+        for target in targets:
+            self._left.pop(target)
+
+    patch.setattr(_Delivery, "_ask", ask)
+
+
+class Hunt(NamedTuple):
+    violation: str
+    kinds: tuple[str, ...]
+    work: Work
+    first: int = 0
+
+
+FELL_BACK = r"heard -?\d+ for partition \d+, after \d+ was (acknowledged|committed)"
+STUCK = "the group reached .* ms of peace|a transaction hangs"
+CALM = ("slow disk",)
+
+MUTANTS: dict[Callable[[Patch], None], Hunt] = {
+    answer_before_the_commit: Hunt(FELL_BACK, ("isolation of a leader",), Work.READ, first=1),
+    take_elsewhere_for_deleted: Hunt(
+        "the group reached .* ms of peace|a transaction hangs", CALM, Work.COPY, first=1
+    ),
+}
+
+
+def find(hunt: Hunt) -> int | None:
+    """The first seed with the violation that the mutant stands for."""
+    for seed in range(hunt.first, hunt.first + SEEDS_MAX):
+        plan = make_crew_plan(seed, hunt.kinds, nodes=3, work=hunt.work)
+        found = CrewScenario(seed, plan).run().violations
+        if any(re.search(hunt.violation, each) for each in found):
+            return seed
+    return None
+
+
+@with_time
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_runs_of_crews_find(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    mutant(monkeypatch)
+    assert find(MUTANTS[mutant]) is not None, f"{SEEDS_MAX} seeds did not notice"
+
+
+@with_time
+@pytest.mark.parametrize("hunt", MUTANTS.values(), ids=lambda hunt: hunt.work.value)
+def test_without_mutants_the_same_seeds_find_nothing(hunt: Hunt) -> None:
+    plan = make_crew_plan(hunt.first, hunt.kinds, nodes=3, work=hunt.work)
+    assert CrewScenario(hunt.first, plan).run().violations == []
