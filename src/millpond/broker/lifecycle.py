@@ -16,6 +16,7 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
 from millpond.broker.identity import CannotStart
 from millpond.broker.last_life import LOST, LastLife, read_last_life, write_last_life
+from millpond.broker.sessions import OVERDUE_MS
 from millpond.config.node import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_RACK,
@@ -101,7 +102,7 @@ class Lifecycle:
     def has_lease(self) -> bool:
         """Whether this node has been heard so lately that nobody else can lead what it leads, but by its own will.
 
-        Half of a session: clocks differ, and a controller that is cut off hears itself until it gives up.
+        Shorter than a controller waits: clocks differ, and one that is cut off hears itself until it gives up.
         """
         return self._appearance is None or self._clock.monotonic_ms() < self._lease_ms
 
@@ -214,6 +215,12 @@ class Lifecycle:
         self._ask(request, HEARTBEAT_VERSION, self._on_beat, self._beat, self._interval_ms)
 
     @property
+    def _lease_length_ms(self) -> int:
+        # A controller that takes it for gone, because its connections broke, still waits for an overdue heartbeat.
+        overdue_ms = self._settings[BROKER_HEARTBEAT_INTERVAL_MS] + OVERDUE_MS // 2
+        return min(self._settings[BROKER_SESSION_TIMEOUT_MS] // 2, overdue_ms)
+
+    @property
     def _interval_ms(self) -> int:
         interval_ms = self._settings[BROKER_HEARTBEAT_INTERVAL_MS]
         return min(FENCED_HEARTBEAT_MS, interval_ms) if self.is_fenced or self._left is not None else interval_ms
@@ -222,7 +229,7 @@ class Lifecycle:
         match response.error_code:
             case ErrorCode.NONE:
                 self._heard_ms = self._clock.monotonic_ms()
-                self._lease_ms = self._asked_ms + self._settings[BROKER_SESSION_TIMEOUT_MS] // 2
+                self._lease_ms = self._asked_ms + self._lease_length_ms
                 self._on_state(response)
             case ErrorCode.STALE_BROKER_EPOCH | ErrorCode.BROKER_ID_NOT_REGISTERED:
                 self._journal("this node is not known any more, and registers again")

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 LOOKS_PER_SESSION: Final = 10
 """How often in the time of one session it is looked for brokers that are silent."""
 
-OVERDUE_MS: Final = 100
-"""How late the heartbeat of a broker is that takes no connections, before it is thought gone."""
+OVERDUE_MS: Final = 200
+"""How late the heartbeat of a broker is that takes no connections, before it is thought gone: its lease is over."""
 
 LOOKS_PER_INTERVAL: Final = 3
 NEXT_SLICE_MS: Final = 1_000
