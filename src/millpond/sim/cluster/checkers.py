@@ -181,7 +181,7 @@ class Inspector:
                 if known.crc != batch.crc:
                     yield f"{SAME_NAME_OTHER_BATCH}: {name} at {header.base_offset} in {epoch}, node {node_id}"
                 before = seen.batches.get(header.base_offset)
-                if before is not None and before[:2] != (epoch, header.crc):
+                if header.base_offset <= last and (before is None or before[:2] != (epoch, header.crc)):
                     # Everything was exchanged between two looks: begin at the start.
                     seen.batches.clear()
                     seen.end = 0
