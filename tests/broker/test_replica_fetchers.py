@@ -13,6 +13,7 @@ from tests.support.partitions import partition_context, view
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Link
+from millpond.broker import replica_fetchers
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.flusher import Flusher
 from millpond.broker.partitions import Partition
@@ -388,3 +389,18 @@ def test_a_log_that_has_failed_claims_nothing(desk: Desk) -> None:
     failed.log.fail(OSError("a sync failed"))
     desk.follow(failed, 3)
     assert wishes(desk.next()) == {0: (3, 0, -1)}
+
+
+def test_many_partitions_join_in_parts_and_nobody_waits(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_fetchers, "WISHES_MAX", 4)
+    for index in range(10):
+        desk.partition(index)
+    named: list[int] = []
+    waits: list[int] = []
+    for _ in range(3):
+        request = desk.next()
+        named += wishes(request)
+        waits.append(request.max_wait_ms)
+        desk.answer(*(reply(index) for index in wishes(request)))
+    assert (named, waits) == (list(range(10)), [0, 0, 500])
+    assert wishes(desk.next()) == {}

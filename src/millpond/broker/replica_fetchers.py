@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -42,6 +43,8 @@ SYNC_POLL_MS: Final = 5
 """How long to wait before looking again whether a sync that is under way has ended."""
 TURN_BYTES: Final = 1 << 20
 """How much of an answer is written in one turn of the loop."""
+WISHES_MAX: Final = 500
+"""How many partitions one request names: with thousands of them neither loop may stand still."""
 IN_FLIGHT_MAX: Final = 2
 SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -225,7 +228,8 @@ class _Fetcher:
             replica_state=m.FetchRequest.ReplicaState(
                 replica_id=services.node_id, replica_epoch=services.broker_epoch()
             ),
-            max_wait_ms=WAIT_MS,
+            # Whoever has more to say does not wait.
+            max_wait_ms=0 if self._news else WAIT_MS,
             min_bytes=1,
             max_bytes=ANSWER_BYTES,
             isolation_level=0,
@@ -238,7 +242,7 @@ class _Fetcher:
             ],
             rack_id="",
         )
-        self._news, self._leaving = {}, {}
+        self._leaving = {}
         self._requests += 1
         self._in_flight += 1
         if self._session_epoch:
@@ -247,10 +251,14 @@ class _Fetcher:
             lambda response: self._on_response(number, response, is_whole=is_whole),
             lambda failure: self._on_lost(number, failure),
         )
+        if self._news:
+            self._wake()
 
     def _topics(self, number: int) -> list[m.FetchRequest.FetchTopic]:
+        """What is wanted anew, or the first part of it."""
         topics: dict[UUID, list[m.FetchRequest.FetchPartition]] = {}
-        for key in self._news:
+        for key in list(islice(self._news, WISHES_MAX)):
+            del self._news[key]
             # A partition that left and came back is in both lists: the session takes the wish and forgets nothing.
             self._leaving.pop(key, None)
             replica = self._replicas[key]
