@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -25,6 +26,9 @@ from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
 from millpond.wire import messages as m
 
 WARM_STEP_BYTES: Final = 1 << 20
+
+MOVED_MAX: Final = 500
+"""Of how many partitions without records one answer tells that their high watermark has moved."""
 
 _Key: TypeAlias = tuple[UUID, int]
 """Topic id and index of a partition."""
@@ -146,7 +150,8 @@ class _Session:
             for wish in wished.partitions:
                 self._take_wish((wished.topic_id, wish.partition), wish)
         reads = self._read()
-        if reads or request.max_wait_ms <= 0 or not self._wanted:
+        has_much = len(self._moved) >= MOVED_MAX
+        if reads or has_much or request.max_wait_ms <= 0 or not self._wanted:
             return self._response(reads)
         return self._wait(min(request.max_wait_ms, self._source.settings()[FETCH_WAIT_MAX_MS]))
 
@@ -390,8 +395,8 @@ class _Session:
         topics: dict[UUID, list[m.FetchResponse.PartitionData]] = {}
         for wanted, reply, _ in reads:
             self._tell(wanted, reply, topics)
-        moved, self._moved = self._moved, {}
-        for key in moved:
+        for key in list(islice(self._moved, MOVED_MAX)):
+            del self._moved[key]
             self._tell_moved(key, topics)
         response = m.FetchResponse(
             session_id=self.id,
