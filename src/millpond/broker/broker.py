@@ -260,6 +260,7 @@ class Broker:
         self.controller.load(self.advertised(), after_crash=not report.clean)
         self._read_broker_settings()
         self.controller.on_change(self._on_records)
+        self.controller.on_change(self.sessions.on_records)
         self.controller.on_role(self.sessions.on_role)
         self._join(report)
         self.housekeeping.start()

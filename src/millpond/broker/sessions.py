@@ -6,7 +6,7 @@ stood still gives everybody the time that it slept. It never fences its own node
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,7 @@ from millpond.config.node import (
     BROKER_SESSION_TIMEOUT_MS,
     LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS,
 )
+from millpond.config.topic import UNCLEAN_LEADER_ELECTION_ENABLE
 from millpond.metadata.brokers import (
     Heartbeat,
     HeartbeatReply,
@@ -30,6 +31,7 @@ from millpond.metadata.brokers import (
 )
 from millpond.metadata.decision import Decision
 from millpond.metadata.elections import Slice, lead_first
+from millpond.metadata.records import RECOVERING, ConfigRecord, PartitionChangeRecord, Record
 
 if TYPE_CHECKING:
     from millpond.base.ports import Clock, Timer
@@ -46,6 +48,7 @@ LOOKS_PER_SESSION: Final = 10
 OVERDUE_MS: Final = 200
 """How late the heartbeat of a broker is that takes no connections, before it is thought gone: its lease is over."""
 
+ELECTION_SETTINGS: Final = frozenset({UNCLEAN_LEADER_ELECTION_ENABLE.name, UNCLEAN_LEADER_ELECTION_ENABLE.inherits})
 LOOKS_PER_INTERVAL: Final = 3
 NEXT_SLICE_MS: Final = 1_000
 """How soon the next leaderships go back to a broker that has many of them to come."""
@@ -223,6 +226,29 @@ class Sessions:
         fenced = self._controller.submit(decide)
         fenced.then(lambda is_done: None if is_done else self._settle(broker_id), _unless_deposed)
 
+    # What was decided.
+
+    def on_records(self, records: Sequence[Record]) -> Later[None]:
+        """These are committed, whoever decided them."""
+        if self._is_active:
+            unclean = [each for each in records if _is_unclean(each)]
+            if unclean:
+                self._journal(
+                    "leaders were elected that may lack records",
+                    partitions=len(unclean),
+                    first=self._name_of(unclean[0]),
+                )
+            if any(isinstance(each, ConfigRecord) and each.name in ELECTION_SETTINGS for each in records):
+                # Partitions without a leader may have one by the new value.
+                for broker_id in self._controller.image.brokers:
+                    self._settle(broker_id)
+        return done(None)
+
+    def _name_of(self, record: Record) -> str:
+        assert isinstance(record, PartitionChangeRecord)
+        topic = self._controller.image.topics_by_id.get(record.topic_id)
+        return f"{topic.name if topic else record.topic_id}-{record.partition_id}"
+
     # What has many parts.
 
     def _settle(self, broker_id: int) -> None:
@@ -287,6 +313,10 @@ class Sessions:
 
         self._controller.submit(decide).then(lambda _: None, _unless_deposed)
         return not slices or slices[0].is_last
+
+
+def _is_unclean(record: Record) -> bool:
+    return isinstance(record, PartitionChangeRecord) and record.leader_recovery_state == RECOVERING
 
 
 def _unless_deposed(failure: Exception) -> None:

@@ -59,18 +59,21 @@ class Lives:
         self.wait(lambda: bool(replies))
         return replies[0]
 
-    def create(self, first: int, partitions: int = 1) -> Any:
-        """A topic whose partitions this node leads; each node has its own turn as the one that is asked."""
+    def create(
+        self, first: int, partitions: int = 1, replicas: tuple[int, ...] | None = None, min_isr: str = "2"
+    ) -> Any:
+        """A topic whose partitions this node leads; another one is asked for it."""
         others = [node_id for node_id in self.nodes if node_id != first]
+        replicas = replicas or (first, *others)
         wanted = m.CreateTopicsRequest.CreatableTopic(
             name="pond",
             num_partitions=-1,
             replication_factor=-1,
             assignments=[
-                m.CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=[first, *others])
+                m.CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
                 for index in range(partitions)
             ],
-            configs=[m.CreateTopicsRequest.CreatableTopicConfig(name="min.insync.replicas", value="2")],
+            configs=[m.CreateTopicsRequest.CreatableTopicConfig(name="min.insync.replicas", value=min_isr)],
         )
         reply = self.ask(others[0], m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 7)
         assert [each.error_code for each in reply.topics] == [0]
@@ -208,3 +211,30 @@ def test_an_unregistered_node_is_forgotten_and_may_come_back(lives: Lives) -> No
     assert victim not in lives.image.brokers
     assert lives.nodes[victim].start()
     lives.wait(lives.is_whole)
+
+
+def test_a_leader_that_may_lack_records_is_elected_only_on_demand_and_the_other_joins_it(lives: Lives) -> None:
+    last, other = sorted({1, 2, 3} - {lives.controller_id})
+    lives.create(last, replicas=(last, other), min_isr="1")
+    lives.nodes[other].kill()
+    lives.wait(lambda: lives.partition().isr == (last,))
+    lives.nodes[last].kill()
+    assert lives.nodes[other].start()
+    lives.wait(lambda: lives.controller_id != 0 and lives.partition().leader == -1)
+    lives.wait(lambda: lives.image.is_active(other))
+    lives.sim.run_for(2000)
+    assert (lives.partition().leader, lives.partition().elr) == (-1, (last,)), "the other one lacks records"
+    change = m.IncrementalAlterConfigsRequest.AlterableConfig(
+        name="unclean.leader.election.enable", config_operation=0, value="true"
+    )
+    resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=2, resource_name="pond", configs=[change]
+    )
+    lives.ask(other, m.IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
+    lives.wait(lambda: lives.partition().leader == other)
+    lives.wait(lambda: not lives.partition().is_recovering)
+    told = [line for node in lives.nodes.values() for line in node.journal_lines if "may lack records" in line]
+    assert len(told) == 1
+    assert "pond-0" in told[0]
+    assert lives.nodes[last].start()
+    lives.wait(lambda: set(lives.partition().isr) == {last, other})
