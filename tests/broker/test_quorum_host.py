@@ -263,3 +263,14 @@ def test_a_power_cut_in_the_founding_leaves_a_cluster_that_can_be_founded(cut: i
         if not node.is_up:
             assert node.start(), node.journal_lines
     quorum.write(within_ms=10_000)
+
+
+def test_a_leader_that_cannot_read_its_log_lets_another_lead() -> None:
+    quorum = Quorum().start()
+    quorum.write()
+    leader = quorum.leader()
+    leader.disk.fail_reads("__cluster_metadata", times=None)
+    quorum.submit(leader)
+    quorum.until(lambda: any(node is not leader for node in quorum.active()), 10_000)
+    leader.disk.heal()
+    quorum.write(10_000)

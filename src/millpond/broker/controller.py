@@ -66,6 +66,7 @@ LEAP_RETRY_MS: Final = 500
 FOLD_RETRY_MS: Final = 60_000
 
 TURN_MS: Final = 5
+READ_RETRY_MS: Final = 100
 """How long committed records are applied in one turn of the loop; at least one batch is."""
 
 OnChange = Callable[[Sequence[Record]], Later[None]]
@@ -462,7 +463,13 @@ class Controller:
         if self._own and self._own[0].start_offset == self.applied_offset:
             yield self._own.popleft()
             return
-        data = self.log.read_batches(self.applied_offset, READ_BYTES)
+        try:
+            data = self.log.read_batches(self.applied_offset, READ_BYTES)
+        except Refused:
+            # The disk gives nothing for now, or the log is offline. What is committed stays so: it is applied later.
+            self._has_turn = True
+            self._clock.call_later(READ_RETRY_MS, self._go_on)
+            return
         for position, header in walk(data):
             if header.next_offset > upper:
                 break

@@ -268,6 +268,9 @@ class QuorumHost:
         try:
             while self._events:
                 self._carry_out(self._replica.step(self._events.popleft(), self._clock.monotonic_ms()))
+                if self.log.take_unreadable():
+                    # Others wait for what we cannot read: let one of them lead.
+                    self._events.append(Stop())
         finally:
             self._is_stepping = False
         self._set_timer()

@@ -53,6 +53,7 @@ class MetadataLog:
         self._cut: int | None = None
         """Where the log is to be cut, or is being cut now."""
         self._install: tuple[SnapshotId, bytes] | None = None
+        self._is_unreadable = False
 
     # What it holds.
 
@@ -111,13 +112,27 @@ class MetadataLog:
         return EpochEnd(*reversed(base)) if base is not None and base.epoch <= epoch else None
 
     def read(self, offset: int) -> bytes:
-        return b"" if self.is_changing else self.log.read_batches(offset, READ_BYTES)
+        """Nothing where the disk gives nothing; `take_unreadable` tells."""
+        try:
+            return b"" if self.is_changing else self.log.read_batches(offset, READ_BYTES)
+        except Refused:
+            self._is_unreadable = True
+            return b""
 
     def snapshot_size(self, snapshot: SnapshotId) -> int | None:
         return self.snapshots.size(snapshot)
 
     def read_snapshot(self, snapshot: SnapshotId, position: int) -> bytes:
-        return self.snapshots.read(snapshot, position)
+        try:
+            return self.snapshots.read(snapshot, position)
+        except OSError:
+            self._is_unreadable = True
+            return b""
+
+    def take_unreadable(self) -> bool:
+        """Whether something could not be read since the last time that this was asked."""
+        is_unreadable, self._is_unreadable = self._is_unreadable, False
+        return is_unreadable
 
     # What the quorum does with it.
 
