@@ -273,4 +273,20 @@ def test_a_leader_that_cannot_read_its_log_lets_another_lead() -> None:
     quorum.submit(leader)
     quorum.until(lambda: any(node is not leader for node in quorum.active()), 10_000)
     leader.disk.heal()
+    # It may have met the fault while it cut its log back; then it ends.
+    quorum.sim.run_for(1_000)
+    assert leader.is_up or leader.start()
+    quorum.write(10_000)
+
+
+def test_a_node_whose_metadata_log_fails_ends_and_the_others_go_on() -> None:
+    quorum = Quorum().start()
+    quorum.write()
+    leader = quorum.leader()
+    leader.disk.fail_syncs("__cluster_metadata")
+    quorum.submit(leader)
+    quorum.until(lambda: not leader.is_up)
+    assert "the metadata log is offline" in leader.journal_lines[-1]
+    quorum.write(10_000)
+    assert leader.start()
     quorum.write(10_000)

@@ -127,6 +127,8 @@ class Controller:
         self._is_folding = False
         self._folded_ms = world.clock.monotonic_ms()
         self._stopped: Refused | None = None
+        self.offline: Later[OSError] = Later()
+        """Ends when the metadata log has failed for good. One of several nodes should end then: the others go on."""
 
     # Facts.
 
@@ -421,6 +423,7 @@ class Controller:
         parked, self._parked = self._parked, deque()
         self._own.clear()
         end_all([(each.later, each.reply) for each in parked], self._stopped)
+        self.offline.finish(error)
 
     # Applying.
 

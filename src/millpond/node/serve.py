@@ -102,6 +102,7 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
         if cluster_nodes(settings):
             waiting.start()
         broker.ready.then(begin, give_up)
+        broker.controller.offline.then(lambda error: _end_offline(broker, journal, error))
         LoopDelay(world.clock, journal).start()
         loop.call_soon(take_signals)
         loop.run_forever()
@@ -118,6 +119,13 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         journal.flush()
+
+
+def _end_offline(broker: Broker, journal: LineJournal, error: OSError) -> None:
+    """A node that hears nothing of the cluster any more would lead on what others should lead."""
+    if not broker.controller.is_alone:
+        journal("the metadata log is offline: this node ends, start it again", reason=error)
+        leave(journal)
 
 
 def fault_reporter(journal: Journal) -> Callable[[SocketLink | None, BaseException], None]:

@@ -94,7 +94,15 @@ class SimNode:
             self.kill()
             return False
         self._broker = broker
+        if not broker.controller.is_alone:
+            broker.controller.offline.then(lambda error: self.sim.clock.call_soon(lambda: self._end(broker, error)))
         return True
+
+    def _end(self, broker: Broker, error: OSError) -> None:
+        """As the real node does: the process ends, and whoever looks after it starts it again."""
+        if self._broker is broker and self.is_up:
+            self._journal(f"the metadata log is offline: {error}")
+            self.kill()
 
     def crash(self) -> None:
         """Cut the power: the broker is forgotten, what was not synced survives in part, clients hear nothing."""
