@@ -12,7 +12,7 @@ from tests.support.partitions import ME, partition_context, view
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
-from millpond.broker.isr import AGAIN_MS, SECOND_LOOK_MS, IsrKeeper
+from millpond.broker.isr import AGAIN_MS, ASKED_AT_ONCE, SECOND_LOOK_MS, IsrKeeper
 from millpond.broker.leader_role import AILING_MS
 from millpond.broker.partitions import Partition, Partitions
 from millpond.log.limits import LogLimits
@@ -187,12 +187,26 @@ def test_an_answer_to_an_earlier_leadership_changes_nothing(play: Play) -> None:
     leading = play.pond.leading
     assert leading is not None
     play.fetch(3, 0)
-    assert len(play.asked) == 2
+    assert len(play.asked) == 1, "one message at a time"
     asked = leading.pending
     play.answer(ErrorCode.INELIGIBLE_REPLICA, 0)
     assert leading.pending is asked is not None
+    assert len(play.asked) == 2
     play.clock.run_for(3 * AGAIN_MS)
     assert len(play.asked) == 2
+
+
+def test_of_many_partitions_some_are_asked_for_at_a_time(make_batch: Callable[..., memoryview]) -> None:
+    play = Play(make_batch, ASKED_AT_ONCE + 3)
+    for partition in play.partitions:
+        assert partition.leading is not None
+        partition.leading.on_fetch(3, 1, 0, 0)
+    play.clock.run_for(1)
+    while len(play.asked) < 10 and not play.asked[-1][1].ended:
+        play.answer(ErrorCode.NONE)
+    sizes = [len(each) for each in play.wanted()]
+    assert max(sizes) <= ASKED_AT_ONCE
+    assert sum(sizes) == ASKED_AT_ONCE + 3
 
 
 def test_a_leader_that_may_lack_records_says_that_it_has_recovered(play: Play) -> None:

@@ -1,8 +1,8 @@
 """Who is in sync: asks the controller for the in-sync replicas that the leaders of this node want.
 
 A replica that has caught up joins at once. Whether one has fallen behind is looked at every half of
-`replica.lag.time.max.ms`. What is asked for in one turn of the loop goes as one AlterPartition; of each partition
-there is one request under way, and it is made again until the metadata or the controller settles it.
+`replica.lag.time.max.ms`. What is asked for in one turn of the loop goes as one AlterPartition; there is one
+under way, and of each partition one request; it is made again until the metadata or the controller settles it.
 
 A leader that cannot write, because its disk is full or has failed, asks for an ISR without itself: so it gives the
 leadership away.
@@ -10,7 +10,9 @@ leadership away.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
@@ -42,6 +44,9 @@ SECOND_LOOK_MS: Final = 250
 LOOKS_AT_ONCE: Final = 200
 """How many partitions are looked at in one turn of the loop."""
 
+ASKED_AT_ONCE: Final = 500
+"""How many partitions one message is about."""
+
 AskController = Callable[["Message", int, int], Later[Any]]
 
 
@@ -54,6 +59,12 @@ class _Asked(NamedTuple):
     def is_open(self) -> bool:
         """Whether nobody has settled it yet."""
         return self.partition.leading is self.leading and self.leading.pending is self.request
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the metadata has not changed since."""
+        epoch = self.leading.view.partition_epoch
+        return self.partition.leading is self.leading and epoch == self.request.partition_epoch
 
     @property
     def key(self) -> tuple[UUID, int]:
@@ -81,6 +92,8 @@ class IsrKeeper:
         self._journal = journal
         self._to_look: dict[tuple[UUID, int], None] = {}
         self._to_give: dict[tuple[UUID, int], None] = {}
+        self._to_ask: deque[_Asked] = deque()
+        self._is_asking = False
         self._timer: Timer | None = None
         self._due_ms = 0
         """When the next look at all should be: long past, this process has stood still."""
@@ -114,8 +127,12 @@ class IsrKeeper:
             # Whoever keeps up may have said so in what is not read yet.
             self._clock.call_later(SECOND_LOOK_MS, self._look_at_named)
             return
-        named, self._to_look = self._to_look, {}
-        partitions = [self._partitions.by_id(*each) for each in named]
+        some = list(islice(self._to_look, LOOKS_AT_ONCE))
+        for each in some:
+            del self._to_look[each]
+        if self._to_look:
+            self._clock.call_soon(self._look_at_named)
+        partitions = [self._partitions.by_id(*each) for each in some]
         self._look_at([each for each in partitions if each is not None])
 
     def _look_later(self) -> None:
@@ -144,7 +161,7 @@ class IsrKeeper:
     def _go_on(self, partitions: Iterator[Partition]) -> None:
         if self._is_late():
             return
-        some = [each for each, _ in zip(partitions, range(LOOKS_AT_ONCE), strict=False)]
+        some = list(islice(partitions, LOOKS_AT_ONCE))
         self._look_at(some)
         if some and self._is_running:
             self._clock.call_soon(lambda: self._go_on(partitions))
@@ -204,8 +221,21 @@ class IsrKeeper:
         )
 
     def _ask(self, wanted: Sequence[_Asked]) -> None:
-        if not wanted or not self._is_running:
+        self._to_ask.extend(wanted)
+        self._send()
+
+    def _send(self) -> None:
+        """One message at a time, and not with everything: the controller has more to do."""
+        if self._is_asking or not self._is_running:
             return
+        wanted: list[_Asked] = []
+        while self._to_ask and len(wanted) < ASKED_AT_ONCE:
+            asked = self._to_ask.popleft()
+            if asked.is_current:
+                wanted.append(asked)
+        if not wanted:
+            return
+        self._is_asking = True
         topics: dict[UUID, m.AlterPartitionRequest.TopicData] = {}
         for partition, _, request in wanted:
             topic = topics.setdefault(
@@ -232,6 +262,7 @@ class IsrKeeper:
         answer.then(lambda response: self._take(wanted, response))
 
     def _take(self, wanted: Sequence[_Asked], response: m.AlterPartitionResponse) -> None:
+        self._is_asking = False
         errors = {
             (topic.topic_id, partition.partition_index): ErrorCode(partition.error_code)
             for topic in response.topics
@@ -244,6 +275,7 @@ class IsrKeeper:
         if any(each.is_open for each in wanted):
             # Agreed, and the metadata is on its way; or nobody knows whether it was carried out.
             self._clock.call_later(AGAIN_MS, lambda: self._ask([each for each in wanted if each.is_open]))
+        self._send()
 
 
 def _as_response(refused: Refused) -> m.AlterPartitionResponse:
