@@ -22,6 +22,7 @@ from millpond.wire.batch import HEADER_BYTES, CorruptBatch, check_batch, read_he
 LOOK_MS: Final = 500
 CONFESS_MS: Final = 20_000
 """So long a failed replica may be counted on; a leader takes ten seconds to leave out a follower."""
+LOOKS_AT_ONCE: Final = 500
 CHECK_BYTES: Final = 1 << 20
 
 
@@ -56,6 +57,7 @@ class FailedReplicas:
         self._give_away = give_away
         self._journal = journal
         self._timer: Timer | None = None
+        self._to_look_at: list[Partition] = []
         self._failed_ms: dict[Partition, int] = {}
         """Since when a replica has failed and been counted on."""
         self._doubted: set[Partition] = set()
@@ -71,15 +73,29 @@ class FailedReplicas:
     def _look(self) -> None:
         self._timer = self._clock.call_later(LOOK_MS, self._look)
         now_ms = self._clock.monotonic_ms()
-        failed = [each for each in self._partitions if each.log.failed is not None and each.is_replicated]
-        counted_on = [each for each in failed if not self._copy_anew(each) and self._can_be_had(each)]
-        self._failed_ms = {each: self._failed_ms.get(each, now_ms) for each in counted_on}
-        for partition in counted_on:
-            if partition.is_leader:
-                self._give_away(partition.topic_id, partition.name.partition)
+        self._to_look_at = self._to_look_at or list(self._partitions)
+        some, self._to_look_at = self._to_look_at[:LOOKS_AT_ONCE], self._to_look_at[LOOKS_AT_ONCE:]
+        for partition in some:
+            if partition.log.durability.failed is not None:
+                self._look_at(partition, now_ms)
+        for partition in [each for each in self._failed_ms if not self._is_here(each)]:
+            del self._failed_ms[partition]
         if self._life.is_let_in and any(now_ms - since_ms >= CONFESS_MS for since_ms in self._failed_ms.values()):
             self._failed_ms = {}
             self._life.confess()
+
+    def _look_at(self, partition: Partition, now_ms: int) -> None:
+        if not self._is_here(partition) or not partition.is_replicated:
+            return
+        if self._copy_anew(partition) or not self._can_be_had(partition):
+            self._failed_ms.pop(partition, None)
+            return
+        self._failed_ms.setdefault(partition, now_ms)
+        if partition.is_leader:
+            self._give_away(partition.topic_id, partition.name.partition)
+
+    def _is_here(self, partition: Partition) -> bool:
+        return self._partitions.by_id(partition.topic_id, partition.name.partition) is partition
 
     def _can_be_had(self, partition: Partition) -> bool:
         """Whether another node has what it should have."""
