@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from millpond.coordinators.groups.consumer.draft import Draft
 from millpond.coordinators.groups.consumer.members import Member, MemberMetadata, MemberState, Partitions
 from millpond.coordinators.groups.consumer.reconcile import reconciled
 from millpond.coordinators.groups.consumer.state import ResolvedPattern
+from millpond.coordinators.groups.consumer.surroundings import Surroundings
 from millpond.coordinators.groups.consumer.target import (
     forget_unused_patterns,
     metadata_hash,
@@ -18,11 +18,8 @@ from millpond.coordinators.groups.consumer.target import (
 )
 from millpond.coordinators.groups.history import Why
 
-if TYPE_CHECKING:
-    from millpond.coordinators.groups.consumer.group import ConsumerGroup
 
-
-def subscribe(group: ConsumerGroup, draft: Draft, old: Member, metadata: MemberMetadata, now_ms: int) -> None:
+def subscribe(group: Surroundings, draft: Draft, old: Member, metadata: MemberMetadata, now_ms: int) -> None:
     """Write down what a member says of itself; a new member or subscription turns the group's epoch over."""
     is_new = old.id not in draft.state.members
     if not is_new and metadata == old.metadata:
@@ -39,12 +36,12 @@ def subscribe(group: ConsumerGroup, draft: Draft, old: Member, metadata: MemberM
         turn_epoch(group, draft)
 
 
-def turn_epoch(group: ConsumerGroup, draft: Draft) -> None:
+def turn_epoch(group: Surroundings, draft: Draft) -> None:
     topics_hash = metadata_hash(subscribed_names(draft.state), group.image)
     draft.set_epoch(draft.state.epoch + 1, topics_hash)
 
 
-def ensure_target(group: ConsumerGroup, draft: Draft, now_ms: int) -> None:
+def ensure_target(group: Surroundings, draft: Draft, now_ms: int) -> None:
     """Make a target for the group's epoch if there is none yet."""
     if draft.state.epoch <= draft.state.assignment_epoch:
         return
@@ -54,7 +51,7 @@ def ensure_target(group: ConsumerGroup, draft: Draft, now_ms: int) -> None:
     group.history.retargeted(before, draft.state, assignor, group.image, now_ms)
 
 
-def reconcile(group: ConsumerGroup, draft: Draft, member_id: str, owned: Partitions | None, now_ms: int) -> None:
+def reconcile(group: Surroundings, draft: Draft, member_id: str, owned: Partitions | None, now_ms: int) -> None:
     """Bring a member as far towards its target as it can come now, and watch the clock while it has to let go."""
     member = draft.state.members[member_id]
     current = reconciled(draft.state, member, owned)
@@ -69,7 +66,7 @@ def reconcile(group: ConsumerGroup, draft: Draft, member_id: str, owned: Partiti
         group.watch.revoked(member_id)
 
 
-def remove_members(group: ConsumerGroup, draft: Draft, gone: Iterable[tuple[Member, Why, str]], now_ms: int) -> None:
+def remove_members(group: Surroundings, draft: Draft, gone: Iterable[tuple[Member, Why, str]], now_ms: int) -> None:
     """They are no longer in the group, their partitions are free; `migration.go_on_without` does the rest."""
     for member, why, detail in gone:
         draft.remove_member(member.id)

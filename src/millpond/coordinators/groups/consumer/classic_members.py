@@ -8,7 +8,6 @@ partition to give up, or one that has become free for it. Its generation is its 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
 from millpond.coordinators.groups.consumer.changes import ensure_target, reconcile, remove_members, subscribe
@@ -24,20 +23,18 @@ from millpond.coordinators.groups.consumer.members import (
 )
 from millpond.coordinators.groups.consumer.migration import downgrade_if_classic, go_on_without
 from millpond.coordinators.groups.consumer.state import GroupState
+from millpond.coordinators.groups.consumer.surroundings import Surroundings
 from millpond.coordinators.groups.group import CONSUMER_PROTOCOL
 from millpond.coordinators.groups.history import Why
 from millpond.coordinators.groups.members import new_member_id, protocols_of, rebalance_timeout_of
 from millpond.coordinators.shard import Request
 from millpond.wire import messages as m
 
-if TYPE_CHECKING:
-    from millpond.coordinators.groups.consumer.group import ConsumerGroup
-
 ID_REQUIRED_VERSION = 4
 """From here on a dynamic member is first given an id and then joins with it."""
 
 
-def decide_join(group: ConsumerGroup, draft: Draft, request: Request, now_ms: int) -> m.JoinGroupResponse:
+def decide_join(group: Surroundings, draft: Draft, request: Request, now_ms: int) -> m.JoinGroupResponse:
     body = request.body
     assert isinstance(body, m.JoinGroupRequest)
     protocols = protocols_of(body)
@@ -76,7 +73,7 @@ def decide_join(group: ConsumerGroup, draft: Draft, request: Request, now_ms: in
 
 
 def _joining(
-    group: ConsumerGroup, draft: Draft, request: Request, body: m.JoinGroupRequest, owned: Partitions
+    group: Surroundings, draft: Draft, request: Request, body: m.JoinGroupRequest, owned: Partitions
 ) -> Member | None:
     """The member before this join; None when it has to ask again with an id."""
     state = draft.state
@@ -125,7 +122,7 @@ def _subscription(protocols: tuple[tuple[str, bytes], ...]) -> m.ConsumerProtoco
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the subscription cannot be read") from None
 
 
-def decide_sync(group: ConsumerGroup, draft: Draft, request: Request, now_ms: int) -> m.SyncGroupResponse:
+def decide_sync(group: Surroundings, draft: Draft, request: Request, now_ms: int) -> m.SyncGroupResponse:
     body = request.body
     assert isinstance(body, m.SyncGroupRequest)
     member, classic = _classic_member(draft.state, body.member_id, body.group_instance_id, body.generation_id)
@@ -145,9 +142,7 @@ def decide_sync(group: ConsumerGroup, draft: Draft, request: Request, now_ms: in
     )
 
 
-def decide_classic_heartbeat(
-    group: ConsumerGroup, draft: Draft, request: Request, now_ms: int
-) -> m.HeartbeatResponse:
+def decide_classic_heartbeat(group: Surroundings, draft: Draft, request: Request, now_ms: int) -> m.HeartbeatResponse:
     body = request.body
     assert isinstance(body, m.HeartbeatRequest)
     state = draft.state
@@ -168,7 +163,7 @@ def _has_something_to_do(state: GroupState, member: Member) -> bool:
     return all(each not in state.owners for each in missing)
 
 
-def decide_leave(group: ConsumerGroup, draft: Draft, request: Request, now_ms: int) -> m.LeaveGroupResponse:
+def decide_leave(group: Surroundings, draft: Draft, request: Request, now_ms: int) -> m.LeaveGroupResponse:
     body = request.body
     assert isinstance(body, m.LeaveGroupRequest)
     identity = m.LeaveGroupRequest.MemberIdentity

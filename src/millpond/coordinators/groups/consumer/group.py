@@ -40,16 +40,14 @@ from millpond.coordinators.groups.consumer.migration import (
     write_upgrade,
 )
 from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
-from millpond.coordinators.groups.consumer.rebalance_history import ConsumerGroupHistory
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.consumer.state import GroupState
+from millpond.coordinators.groups.consumer.surroundings import Surroundings
 from millpond.coordinators.groups.consumer.target import metadata_hash, refresh_patterns, subscribed_names
-from millpond.coordinators.groups.consumer.watch import REJOIN, REVOCATION, SESSION, SYNC, Watch
+from millpond.coordinators.groups.consumer.watch import REJOIN, REVOCATION, SESSION, SYNC
 from millpond.coordinators.groups.group import CONSUMER_PROTOCOL
 from millpond.coordinators.groups.history import Why
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
-from millpond.metadata.image import Image, Resource
-from millpond.metadata.records import ResourceType
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -68,7 +66,7 @@ WHY_DUE: Final = {
 }
 
 
-class ConsumerGroup:
+class ConsumerGroup(Surroundings):
     type_name: Final = "consumer"
     protocol_type: Final = CONSUMER_PROTOCOL
 
@@ -80,13 +78,8 @@ class ConsumerGroup:
         entropy: Entropy,
         history_length: int = 100,
     ) -> None:
-        self.group_id = group_id
-        self.patterns = patterns
-        self._settings = settings
-        self.entropy = entropy
+        super().__init__(group_id, patterns, settings, entropy, history_length)
         self.state = GroupState()
-        self.watch = Watch()
-        self.history = ConsumerGroupHistory(history_length)
         self.emptied_ms = 0
         """When its last member left, in the coordinator's time."""
 
@@ -104,16 +97,6 @@ class ConsumerGroup:
     @property
     def state_name(self) -> str:
         return self.state.name
-
-    @property
-    def image(self) -> Image:
-        return self.patterns.image
-
-    @property
-    def settings(self) -> ConsumerGroupSettings:
-        """Those of all groups, but for what was set for this one."""
-        own = self.image.config_of(Resource(ResourceType.GROUP, self.group_id))
-        return self._settings.changed_by(own) if own else self._settings
 
     def is_subscribed_to(self, topic: str) -> bool:
         return any(topic in self.state.topics_of(member) for member in self.state.members.values())

@@ -8,7 +8,6 @@ an assignment when it has changed or when the request was full.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.coordinators.groups.consumer.changes import ensure_target, reconcile, remove_members, subscribe
@@ -25,16 +24,14 @@ from millpond.coordinators.groups.consumer.members import (
     from_topics,
 )
 from millpond.coordinators.groups.consumer.migration import go_on_without
+from millpond.coordinators.groups.consumer.surroundings import Surroundings
 from millpond.coordinators.groups.history import Why
 from millpond.coordinators.shard import Request
 from millpond.wire import messages as m
 
-if TYPE_CHECKING:
-    from millpond.coordinators.groups.consumer.group import ConsumerGroup
-
 
 def decide_heartbeat(
-    group: ConsumerGroup, draft: Draft, request: Request, now_ms: int
+    group: Surroundings, draft: Draft, request: Request, now_ms: int
 ) -> m.ConsumerGroupHeartbeatResponse:
     """Write what the heartbeat leads to into the draft; give the reply. Refused before anything soft has changed."""
     body = request.body
@@ -52,7 +49,7 @@ def refusal(refused: Refused) -> m.ConsumerGroupHeartbeatResponse:
 
 
 def _stay(
-    group: ConsumerGroup, draft: Draft, request: Request, body: m.ConsumerGroupHeartbeatRequest, now_ms: int
+    group: Surroundings, draft: Draft, request: Request, body: m.ConsumerGroupHeartbeatRequest, now_ms: int
 ) -> m.ConsumerGroupHeartbeatResponse:
     owned = _owned(body)
     old = _sender(group, draft, body, owned)
@@ -75,7 +72,7 @@ def _stay(
 
 
 def _sender(
-    group: ConsumerGroup, draft: Draft, body: m.ConsumerGroupHeartbeatRequest, owned: Partitions | None
+    group: Surroundings, draft: Draft, body: m.ConsumerGroupHeartbeatRequest, owned: Partitions | None
 ) -> Member:
     """The member as it was before this heartbeat: known, new, or the successor of a static member."""
     if body.member_epoch > 0:
@@ -97,7 +94,7 @@ def _sender(
     return known
 
 
-def _successor(group: ConsumerGroup, draft: Draft, static: Member, member_id: str) -> Member:
+def _successor(group: Surroundings, draft: Draft, static: Member, member_id: str) -> Member:
     if not static.is_classic and static.epoch != AWAY_EPOCH:
         raise Refused(
             ErrorCode.UNRELEASED_INSTANCE_ID, f"{static.metadata.instance_id} is still in use by member {static.id}"
@@ -132,7 +129,7 @@ def _told(old: MemberMetadata, request: Request, body: m.ConsumerGroupHeartbeatR
 
 
 def _leave(
-    group: ConsumerGroup, draft: Draft, body: m.ConsumerGroupHeartbeatRequest, now_ms: int
+    group: Surroundings, draft: Draft, body: m.ConsumerGroupHeartbeatRequest, now_ms: int
 ) -> m.ConsumerGroupHeartbeatResponse:
     member = known_member(draft.state, body.member_id, body.instance_id)
     remove_members(group, draft, [(member, Why.LEFT, "")], now_ms)
@@ -141,7 +138,7 @@ def _leave(
 
 
 def _go_away(
-    group: ConsumerGroup, draft: Draft, body: m.ConsumerGroupHeartbeatRequest
+    group: Surroundings, draft: Draft, body: m.ConsumerGroupHeartbeatRequest
 ) -> m.ConsumerGroupHeartbeatResponse:
     """The session clock goes on: a static member that does not come back in time is removed like any other."""
     member = known_member(draft.state, body.member_id, body.instance_id)

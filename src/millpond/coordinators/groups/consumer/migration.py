@@ -9,7 +9,7 @@ members can share out again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from millpond.base.errors import ErrorCode, MalformedMessage, Refused
 from millpond.coordinators.groups.consumer.changes import turn_epoch
@@ -23,14 +23,12 @@ from millpond.coordinators.groups.consumer.members import (
     Partitions,
 )
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
+from millpond.coordinators.groups.consumer.surroundings import Surroundings
 from millpond.coordinators.groups.group import CONSUMER_PROTOCOL
 from millpond.coordinators.groups.records import group_record
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
 from millpond.metadata.image import Image
 from millpond.wire import messages as m
-
-if TYPE_CHECKING:
-    from millpond.coordinators.groups.consumer.group import ConsumerGroup
 
 
 class ClassicMemberView(Protocol):
@@ -135,7 +133,7 @@ def answer_parked(classic: ClassicGroupView, effects: Effects) -> None:
             )
 
 
-def go_on_without(group: ConsumerGroup, draft: Draft, now_ms: int) -> None:
+def go_on_without(group: Surroundings, draft: Draft, now_ms: int) -> None:
     """Members are gone: turn the epoch, so that the next heartbeat makes a new target for those who are left.
 
     A group that becomes a classic one stays in the generation that its members know: in a later one they would count
@@ -145,7 +143,7 @@ def go_on_without(group: ConsumerGroup, draft: Draft, now_ms: int) -> None:
         turn_epoch(group, draft)
 
 
-def downgrade_if_classic(group: ConsumerGroup, draft: Draft, now_ms: int) -> bool:
+def downgrade_if_classic(group: Surroundings, draft: Draft, now_ms: int) -> bool:
     """When only members of the classic protocol are left, let the group be theirs again. Whether it came to that."""
     members = list(draft.state.members.values())
     if not members or not all(member.is_classic for member in members):

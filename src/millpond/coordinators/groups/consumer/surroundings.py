@@ -1,0 +1,38 @@
+"""What the decisions of a group go by beside its durable state: topics, settings, members' clocks and the history."""
+
+from __future__ import annotations
+
+from millpond.base.ports import Entropy
+from millpond.coordinators.groups.consumer.pattern_topics import PatternTopics
+from millpond.coordinators.groups.consumer.rebalance_history import ConsumerGroupHistory
+from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
+from millpond.coordinators.groups.consumer.watch import Watch
+from millpond.metadata.image import Image, Resource
+from millpond.metadata.records import ResourceType
+
+
+class Surroundings:
+    def __init__(
+        self,
+        group_id: str,
+        patterns: PatternTopics,
+        settings: ConsumerGroupSettings,
+        entropy: Entropy,
+        history_length: int = 100,
+    ) -> None:
+        self.group_id = group_id
+        self.patterns = patterns
+        self._settings = settings
+        self.entropy = entropy
+        self.watch = Watch()
+        self.history = ConsumerGroupHistory(history_length)
+
+    @property
+    def image(self) -> Image:
+        return self.patterns.image
+
+    @property
+    def settings(self) -> ConsumerGroupSettings:
+        """Those of all groups, but for what was set for this one."""
+        own = self.image.config_of(Resource(ResourceType.GROUP, self.group_id))
+        return self._settings.changed_by(own) if own else self._settings
