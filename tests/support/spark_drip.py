@@ -10,7 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from millpond.spark.pipelines.kind import Context, Job, Kind, Query
+from millpond.spark.pipelines.kind import Context, Kind, Query
+from millpond.spark.pipelines.tables import Job
 from millpond.spark.pipelines.values import NAME, TEXT, value, whole
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class Drip(Job):
     """So many rows a second, into nothing."""
 
     kind: ClassVar[str] = "drip"
+    reads_source: ClassVar[bool] = False
 
     rows_per_second: int = value("How many.", whole(1, 1_000_000), 10)
     fail_at: int = value("The batch that fails.", whole(0, 1_000_000), 1_000_000)
@@ -54,7 +56,6 @@ KIND = Kind(
     doc="Rows that come by themselves.",
     job=Drip,
     start=start,
-    reads_source=False,
     example="[drip]\nrows_per_second = 5\n",
 )
 

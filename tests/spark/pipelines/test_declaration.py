@@ -24,6 +24,7 @@ from support.spark_drip import Drip
 
 class Reads(Drip):
     kind = "reads"
+    reads_source = True
 
 
 READS = Kind(name="reads", doc="Reads topics.", job=Reads, start=DRIP.start)

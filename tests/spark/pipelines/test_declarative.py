@@ -24,7 +24,7 @@ from support.spark_kinds import at, records_of
 from support.topics import create_topic
 
 if TYPE_CHECKING:
-    from millpond.spark.pipelines.kind import Job
+    from millpond.spark.pipelines.tables import Job
 
 PROJECT = Path(__file__).parents[3] / "examples" / "declarative"
 WINDOWS: dict[str, Any] = {"time": "at", "window": "1 m", "measures": {"n": "count(*)"}, "to": {"table": "t"}}

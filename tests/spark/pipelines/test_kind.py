@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from millpond.spark.pipelines.kind import Job
+from millpond.spark.pipelines.tables import Job
 from millpond.spark.pipelines.values import DeclarationError, value, whole
 
 

@@ -15,12 +15,13 @@ import pytest
 
 from millpond.spark.pipelines import kinds, runner
 from millpond.spark.pipelines.declaration import Pipeline
-from millpond.spark.pipelines.kind import Context, Job, Kind, Report
+from millpond.spark.pipelines.kind import Context, Kind, Report
 from millpond.spark.pipelines.lock import AlreadyRunning, locked
 from millpond.spark.pipelines.progress import Snapshot
 from millpond.spark.pipelines.runner import Outcome, PipelineFailed
 from millpond.spark.pipelines.status import read_status
 from millpond.spark.pipelines.stop_request import StopRequest
+from millpond.spark.pipelines.tables import Job
 
 
 class Play:
@@ -57,6 +58,7 @@ class Play:
 @dataclass(frozen=True, kw_only=True)
 class Act(Job):
     kind: ClassVar[str] = "act"
+    reads_source: ClassVar[bool] = False
 
 
 Start = Callable[[Context, Act], Any]
@@ -75,7 +77,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             doc="As scripted.",
             job=Act,
             start=lambda context, job: starts[job.name](context, job),
-            reads_source=False,
             outputs=lambda job: {"table": f"lake/{job.name}"},
         )
         monkeypatch.setattr(kinds, "KINDS", {"act": kind})

@@ -14,9 +14,10 @@ import click
 from millpond.cli.panel import Row, panel
 from millpond.cli.pipeline.file import Wrong, sentence
 from millpond.spark.pipelines.context import dead_letter_topics, parse_options, source_options
-from millpond.spark.pipelines.declaration import DeclarationError, Pipeline, kind_of
-from millpond.spark.pipelines.kind import Job
+from millpond.spark.pipelines.declaration import DeclarationError, Pipeline
+from millpond.spark.pipelines.kinds import kind_of
 from millpond.spark.pipelines.session import SessionError, check_python, find_java
+from millpond.spark.pipelines.tables import Job
 from millpond.spark.pipelines.values import Duration, key_of
 from millpond.spark.versions import installed_version
 
@@ -49,7 +50,7 @@ def check_options(pipeline: Pipeline) -> None:
         return
     try:
         for job in pipeline.jobs:
-            if kind_of(job).reads_source:
+            if job.reads_source:
                 read_options(source_options(pipeline, job) | parse_options(pipeline, job), "readStream")
     except DeclarationError as fault:
         raise Wrong(sentence(str(fault))) from None

@@ -18,7 +18,8 @@ from millpond.cli.pipeline.file import Wrong, sentence
 from millpond.cli.table import print_table
 from millpond.cli.text import counted
 from millpond.cli.times import show_span
-from millpond.spark.pipelines.declaration import DeclarationError, Pipeline, kind_of
+from millpond.spark.pipelines.declaration import DeclarationError, Pipeline
+from millpond.spark.pipelines.kinds import kind_of
 from millpond.spark.pipelines.lock import AlreadyRunning
 from millpond.spark.pipelines.progress import Snapshot
 from millpond.spark.pipelines.runner import PipelineFailed, Show, run

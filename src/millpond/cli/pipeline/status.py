@@ -17,8 +17,8 @@ from millpond.cli.pipeline.file import load
 from millpond.cli.stop import Stop, noted
 from millpond.cli.table import print_table
 from millpond.cli.times import show_span
-from millpond.spark.pipelines.declaration import HOME
 from millpond.spark.pipelines.status import Status, find_statuses, read_status
+from millpond.spark.pipelines.tables import HOME
 
 WATCH_SECONDS: Final = 1.0
 

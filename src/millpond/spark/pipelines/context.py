@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from millpond.spark.pipelines.background import Background
-from millpond.spark.pipelines.declaration import DeclarationError, Pipeline, Source, Transform, kind_of
-from millpond.spark.pipelines.kind import Job, Query, Report
+from millpond.spark.pipelines.kind import Query, Report
 from millpond.spark.pipelines.progress import JobWatch
 from millpond.spark.pipelines.reasons import reason_of
-from millpond.spark.pipelines.values import AVAILABLE_NOW, CONTINUOUS
+from millpond.spark.pipelines.tables import Declaration, Job, Source, Transform
+from millpond.spark.pipelines.values import AVAILABLE_NOW, CONTINUOUS, DeclarationError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +26,7 @@ class JobContext:
     """The `Context` of one job of a run."""
 
     spark: SparkSession
-    pipeline: Pipeline
+    pipeline: Declaration
     job: Job
     watch: JobWatch
     is_once: bool = False
@@ -109,7 +109,7 @@ def kafka_options(source: Source) -> dict[str, str]:
     return {"kafka.bootstrap.servers": source.bootstrap} | own
 
 
-def source_options(pipeline: Pipeline, job: Job) -> dict[str, str]:
+def source_options(pipeline: Declaration, job: Job) -> dict[str, str]:
     """What a job reads, without the parsing."""
     source = pipeline.source
     assert source is not None
@@ -128,7 +128,7 @@ def source_options(pipeline: Pipeline, job: Job) -> dict[str, str]:
     return options | source.options
 
 
-def parse_options(pipeline: Pipeline, job: Job) -> dict[str, str]:
+def parse_options(pipeline: Declaration, job: Job) -> dict[str, str]:
     """How a job parses. Every job reads and parses for itself, but only the first one sends the dead letters: of one
     bad record there should be one."""
     parse = pipeline.parse
@@ -145,12 +145,12 @@ def parse_options(pipeline: Pipeline, job: Job) -> dict[str, str]:
     return options
 
 
-def drops_faults(pipeline: Pipeline, job: Job) -> bool:
+def drops_faults(pipeline: Declaration, job: Job) -> bool:
     parse = pipeline.parse
     return parse.format != "raw" and parse.bad_records == "dead_letters" and not is_first(pipeline, job)
 
 
-def columns(pipeline: Pipeline, job: Job, has_headers: bool) -> list[str]:
+def columns(pipeline: Declaration, job: Job, has_headers: bool) -> list[str]:
     """The columns of the stream before any transform, as Spark SQL."""
     parse = pipeline.parse
     found = ["value"] if parse.format == "raw" else ["parsed.*", "value AS _value"]
@@ -160,12 +160,12 @@ def columns(pipeline: Pipeline, job: Job, has_headers: bool) -> list[str]:
     return found
 
 
-def is_first(pipeline: Pipeline, job: Job) -> bool:
+def is_first(pipeline: Declaration, job: Job) -> bool:
     """Whether this is the first job that reads the source: it goes first where only one of them should act."""
-    return job.name == next((each.name for each in pipeline.jobs if kind_of(each).reads_source), None)
+    return job.name == next((each.name for each in pipeline.jobs if each.reads_source), None)
 
 
-def dead_letter_topics(pipeline: Pipeline, topics: Iterator[str] | tuple[str, ...]) -> tuple[str, ...]:
+def dead_letter_topics(pipeline: Declaration, topics: Iterator[str] | tuple[str, ...]) -> tuple[str, ...]:
     """Where the parsing sends bad records."""
     parse = pipeline.parse
     if parse.format == "raw" or parse.bad_records != "dead_letters":

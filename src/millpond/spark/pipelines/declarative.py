@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millpond.spark.pipelines.context import JobContext, kafka_options
-from millpond.spark.pipelines.declaration import Pipeline, kind_of
-from millpond.spark.pipelines.kind import Job
+from millpond.spark.pipelines.declaration import Pipeline
+from millpond.spark.pipelines.kinds import kind_of
 from millpond.spark.pipelines.kinds.flows import Flow
 from millpond.spark.pipelines.kinds.quality import Quality
 from millpond.spark.pipelines.progress import JobWatch
+from millpond.spark.pipelines.tables import Job
 from millpond.spark.pipelines.values import DeclarationError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The seam between the runner and the kinds of jobs: what a job declares, and what it is given to start.
+"""The seam between the runner and the kinds of jobs: what a kind is, and what its jobs are given to start.
 
 A kind is one file in `kinds/`. It holds a frozen dataclass (a `Job`, whose fields are the keys of its table in TOML)
 and ends in one value, `KIND = Kind(...)`.
@@ -8,34 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from millpond.spark.pipelines.values import NAME, TRIGGER, settle, value
+from millpond.spark.pipelines.tables import Declaration, Job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-    from millpond.spark.pipelines.declaration import Pipeline
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What every job declares. A kind adds its own fields, made by `values.value`; they are read and checked here,
-    so a kind with a `__post_init__` of its own (checks that need several fields) calls `super().__post_init__()`."""
-
-    kind: ClassVar[str]
-
-    name: str = value(
-        "What this job is called in the table and in its checkpoint; its kind's name if not given.", NAME, ""
-    )
-    input: str = value("The transform whose rows it reads; the last one if not given.", NAME, "")
-    trigger: str | None = value("As the pipeline's, for this job alone.", TRIGGER, None)
-
-    def __post_init__(self) -> None:
-        settle(self)
-        if not self.name:
-            object.__setattr__(self, "name", self.kind)
 
 
 class Query(Protocol):
@@ -70,7 +49,7 @@ class Context(Protocol):
     def spark(self) -> SparkSession: ...
 
     @property
-    def pipeline(self) -> Pipeline: ...
+    def pipeline(self) -> Declaration: ...
 
     @property
     def checkpoint(self) -> str:
@@ -133,13 +112,11 @@ class Kind(Generic[J]):
     job: type[J]
     start: Callable[[Context, J], Query]
     """Start the job and return at once."""
-    reads_source: bool = True
-    """False: it needs no [source], and the pipeline may have none."""
     dead_letters: Callable[[J], str | None] | None = None
     """The topic that the job sends bad records to, so that its growth can be watched."""
     example: str = ""
     """The lines of a small table in TOML, for `millpond pipeline init` and the docs."""
     outputs: Callable[[J], Mapping[str, str]] | None = None
     """What it writes, for people: {"table": "…"} or {"topic": "…"}."""
-    findings: Callable[[Pipeline, J], Sequence[Findings]] | None = None
+    findings: Callable[[Declaration, J], Sequence[Findings]] | None = None
     """What a job that looks rather than writes has found, told after a run."""

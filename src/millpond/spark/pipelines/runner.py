@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from millpond.spark.pipelines.context import JobContext, dead_letter_topics, is_first, kafka_options
-from millpond.spark.pipelines.declaration import Pipeline, kind_of
 from millpond.spark.pipelines.ends import EndsWatch
-from millpond.spark.pipelines.kind import Job, Query
+from millpond.spark.pipelines.kind import Query
+from millpond.spark.pipelines.kinds import kind_of
 from millpond.spark.pipelines.lock import locked
 from millpond.spark.pipelines.metrics import Metrics
 from millpond.spark.pipelines.progress import JobFigures, JobWatch, Snapshot, State, as_dict, read_offsets
@@ -23,6 +23,7 @@ from millpond.spark.pipelines.reasons import reason_of
 from millpond.spark.pipelines.session import LOCAL, log_file, make_session
 from millpond.spark.pipelines.status import write_status
 from millpond.spark.pipelines.stop_request import StopRequest
+from millpond.spark.pipelines.tables import Declaration, Job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +69,7 @@ class Outcome:
 
 
 def run(
-    pipeline: Pipeline,
+    pipeline: Declaration,
     *,
     master: str = "",
     conf: Mapping[str, str] | None = None,
@@ -204,7 +205,7 @@ class Run:
     """The jobs of one run."""
 
     def __init__(
-        self, pipeline: Pipeline, spark: SparkSession, teller: Teller, stopping: StopRequest, *, is_once: bool
+        self, pipeline: Declaration, spark: SparkSession, teller: Teller, stopping: StopRequest, *, is_once: bool
     ) -> None:
         self._pipeline = pipeline
         self._spark = spark

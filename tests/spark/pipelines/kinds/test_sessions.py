@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from millpond.spark.pipelines.kinds.sessions import Fold, Sessions, read_folds, sessions
+from millpond.spark.pipelines.kinds.session_folds import Fold, read_folds
+from millpond.spark.pipelines.kinds.sessions import Sessions, sessions
 from millpond.spark.pipelines.values import DeclarationError
 from support.spark_kinds import at, parsed_frame, seconds_of
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from millpond.spark.pipelines.kind import Context, Job, Kind, Query, Report
-from millpond.spark.pipelines.kinds import aggregate, archive, latest, quality, replay, sessions, skew
-
-__all__ = ["KINDS", "Context", "Job", "Kind", "Query", "Report"]
+from millpond.spark.pipelines.kind import Kind
+from millpond.spark.pipelines.kinds import aggregate, archive, latest, quality, replay_work, sessions, skew
+from millpond.spark.pipelines.tables import Job
 
 _ALL: Final[tuple[Kind[Any], ...]] = (
     archive.KIND,
@@ -16,9 +15,13 @@ _ALL: Final[tuple[Kind[Any], ...]] = (
     latest.KIND,
     sessions.KIND,
     quality.KIND,
-    replay.KIND,
+    replay_work.KIND,
     skew.KIND,
 )
 
 KINDS: Final[Mapping[str, Kind[Any]]] = {kind.name: kind for kind in _ALL}
 """By their name in a declaration. Importing this imports every kind, and no kind imports pyspark at its head."""
+
+
+def kind_of(job: Job) -> Kind[Any]:
+    return KINDS[job.kind]

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from millpond.spark.pipelines.kind import Context, Job, Query
+from millpond.spark.pipelines.kind import Context, Query
 from millpond.spark.pipelines.kinds.columns import key_bytes, value_bytes
+from millpond.spark.pipelines.tables import Job
 from millpond.spark.pipelines.values import (
     DURATION,
     NAME,

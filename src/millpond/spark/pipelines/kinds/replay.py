@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from millpond.spark.pipelines.kind import Context, Job, Kind, Query
+from millpond.spark.pipelines.kind import Context
 from millpond.spark.pipelines.kinds.archive import CALENDAR
 from millpond.spark.pipelines.kinds.columns import (
     HEADER_TYPE,
@@ -29,6 +29,7 @@ from millpond.spark.pipelines.kinds.columns import (
     need_columns,
     quoted,
 )
+from millpond.spark.pipelines.tables import Job
 from millpond.spark.pipelines.values import (
     MOMENT,
     NAME,
@@ -55,6 +56,7 @@ class Replay(Job):
     """A table or a time range, sent again."""
 
     kind = "replay"
+    reads_source = False
 
     topic: str = value("Where the records go.", NAME)
     table: str = value("The table to replay; the topics of [source] if not given.", PATH, "")
@@ -150,30 +152,3 @@ def _value(frame: DataFrame, job: Replay) -> Column:
     # A tombstone was archived as a row of nulls, and is one again.
     is_empty = f.coalesce(*[f.col(quoted(name)).cast("string") for name in names]).isNull()
     return f.when(~is_empty, as_json(names, "SSSSSS"))
-
-
-def start(context: Context, job: Replay) -> Query:
-    from millpond.spark.pipelines.kinds.replay_work import ReplayWork
-
-    if not job.table and context.pipeline.source is None:
-        raise DeclarationError("[replay] table is missing: name the table, or topics in [source]")
-    work = ReplayWork(context, job, job.cluster(context))
-    return context.in_background(work.run)
-
-
-KIND = Kind(
-    name="replay",
-    doc="A table or a time range of a topic, sent to a topic again at a given rate.",
-    job=Replay,
-    start=start,
-    reads_source=False,
-    outputs=lambda job: {"topic": job.topic},
-    example="""\
-[replay]
-table = "lake/orders"
-topic = "orders.again"
-from = 2026-01-31T08:00:00Z
-to = 2026-01-31T09:00:00Z
-rate = 1000
-""",
-)

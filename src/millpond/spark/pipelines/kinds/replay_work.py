@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from millpond.spark.pipelines.declaration import is_local
-from millpond.spark.pipelines.kind import Context, Report
+from millpond.spark.pipelines.kind import Context, Kind, Query, Report
 from millpond.spark.pipelines.kinds.columns import OFFSET, PARTITION, TOPIC, moment
 from millpond.spark.pipelines.kinds.flows import TABLES, TOPICS
 from millpond.spark.pipelines.kinds.ranges import range_options, read_batch
 from millpond.spark.pipelines.kinds.replay import Replay, chosen, order_columns, restored
+from millpond.spark.pipelines.tables import is_local
 from millpond.spark.pipelines.values import DeclarationError
 
 if TYPE_CHECKING:
@@ -285,3 +285,27 @@ def _spans(frame: DataFrame) -> list[Any]:
 
     spans = frame.groupBy(TOPIC, PARTITION).agg(f.min(OFFSET).alias("first"), f.max(OFFSET).alias("last"))
     return spans.collect()
+
+
+def start(context: Context, job: Replay) -> Query:
+    if not job.table and context.pipeline.source is None:
+        raise DeclarationError("[replay] table is missing: name the table, or topics in [source]")
+    work = ReplayWork(context, job, job.cluster(context))
+    return context.in_background(work.run)
+
+
+KIND = Kind(
+    name="replay",
+    doc="A table or a time range of a topic, sent to a topic again at a given rate.",
+    job=Replay,
+    start=start,
+    outputs=lambda job: {"topic": job.topic},
+    example="""\
+[replay]
+table = "lake/orders"
+topic = "orders.again"
+from = 2026-01-31T08:00:00Z
+to = 2026-01-31T09:00:00Z
+rate = 1000
+""",
+)

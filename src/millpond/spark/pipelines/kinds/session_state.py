@@ -4,7 +4,7 @@ taken in the order of their time. So the sessions are the same in whatever order
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,7 +15,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import DecimalType, IntegralType, LongType, StructField, StructType
 
 from millpond.spark.pipelines.kinds.columns import EVENT_TIME, named, quoted
-from millpond.spark.pipelines.kinds.sessions import END, EVENTS, START, Fold, Sessions
+from millpond.spark.pipelines.kinds.session_folds import END, EVENTS, START, Fold
+from millpond.spark.pipelines.values import Duration
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -144,12 +145,20 @@ class Keeper(StatefulProcessor):
         pass
 
 
-def keep_sessions(timed: DataFrame, job: Sessions, folds: tuple[Fold, ...]) -> DataFrame:
+def keep_sessions(
+    timed: DataFrame,
+    key: Mapping[str, str],
+    folds: tuple[Fold, ...],
+    *,
+    gap: Duration,
+    longest: Duration | None,
+    ends_when: str,
+) -> DataFrame:
     """One row for each session of a stream with `_event_time`."""
     parts = [f"_part_{number}" for number in range(len(folds))]
-    ends = f.coalesce(f.expr(job.ends_when), f.lit(False)) if job.ends_when else f.lit(False)
+    ends = f.coalesce(f.expr(ends_when), f.lit(False)) if ends_when else f.lit(False)
     events = timed.select(
-        *named(job.key),
+        *named(key),
         f.col(EVENT_TIME),
         f.unix_micros(EVENT_TIME).alias("_at"),
         ends.alias("_ends"),
@@ -160,12 +169,12 @@ def keep_sessions(timed: DataFrame, job: Sessions, folds: tuple[Fold, ...]) -> D
     kept = [_kept(fold, schema[part]) for fold, part in zip(folds, parts, strict=True)]
     times = [StructField(START, LongType()), StructField(END, LongType()), StructField(EVENTS, LongType())]
     session_schema = StructType([*times, *kept])
-    output = StructType([*[schema[name] for name in job.key], *session_schema])
-    rules = Rules(job.gap.ms * 1000, job.longest.ms * 1000 if job.longest else None, tuple(x.how for x in folds))
-    rows = events.groupBy(*[quoted(name) for name in job.key]).transformWithState(
+    output = StructType([*[schema[name] for name in key], *session_schema])
+    rules = Rules(gap.ms * 1000, longest.ms * 1000 if longest else None, tuple(x.how for x in folds))
+    rows = events.groupBy(*[quoted(name) for name in key]).transformWithState(
         Keeper(rules, event_schema, session_schema, output.names), output, "append", "EventTime"
     )
-    return reduce(lambda found, name: found.withColumn(name, f.timestamp_micros(name)), (START, END), rows)
+    return reduce(lambda frame, name: frame.withColumn(name, f.timestamp_micros(name)), (START, END), rows)
 
 
 def _kept(fold: Fold, part: StructField) -> StructField:

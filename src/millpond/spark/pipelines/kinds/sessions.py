@@ -7,33 +7,27 @@ and last. Either way a session is written once, when the watermark has passed it
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from millpond.spark.pipelines.kind import Kind
 from millpond.spark.pipelines.kinds.aggregate import with_time
 from millpond.spark.pipelines.kinds.columns import COLUMNS, EVENT_TIME, named, quoted
 from millpond.spark.pipelines.kinds.flows import Flow, Sink, To, as_records, start
+from millpond.spark.pipelines.kinds.session_folds import END, EVENTS, START, read_folds
 from millpond.spark.pipelines.values import (
     DURATION,
     TEXT,
     TEXTS,
     DeclarationError,
     Duration,
-    nearest,
     table_of,
     value,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-START: Final = "session_start"
-END: Final = "session_end"
-EVENTS: Final = "events"
-FOLDS: Final = ("count", "sum", "min", "max", "first", "last")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,43 +69,6 @@ class Sessions(Flow):
         return self.to.sink(cluster)
 
 
-@dataclass(frozen=True)
-class Fold:
-    """A measure that is kept event by event: what of each event, and how it is put together."""
-
-    name: str
-    how: str
-    sql: str
-
-
-_FOLD: Final = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
-
-
-def read_folds(measures: Mapping[str, str]) -> tuple[Fold, ...]:
-    """The measures as folds; with a state of our own no others can be kept."""
-    found: list[Fold] = []
-    for name, sql in measures.items():
-        call = _FOLD.fullmatch(sql)
-        how = call[1].lower() if call else sql
-        if call is None or how not in FOLDS or not _is_one_argument(call[2]):
-            raise DeclarationError(
-                f"measures.{name} = {sql!r}: with ends_when or longest a measure is one call{nearest(how, FOLDS)}"
-            )
-        inner = call[2].strip()
-        found.append(Fold(name, how, "true" if inner == "*" else inner))
-    return tuple(found)
-
-
-def _is_one_argument(text: str) -> bool:
-    """Whether the parenthesis that ends the text is the one that began it: `a) + sum(b` is no argument."""
-    depth = 0
-    for sign in re.sub(r"'[^']*'", "", text):
-        depth += (sign == "(") - (sign == ")")
-        if depth < 0:
-            return False
-    return depth == 0 and bool(text.strip())
-
-
 def sessions(frame: DataFrame, job: Sessions) -> DataFrame:
     """One row for each session, by Spark's session windows."""
     from pyspark.sql import functions as f
@@ -132,7 +89,14 @@ def kept_sessions(frame: DataFrame, job: Sessions) -> DataFrame:
     """The same by a state of our own."""
     from millpond.spark.pipelines.kinds.session_state import keep_sessions
 
-    return keep_sessions(with_time(frame, job.time, job.watermark, "sessions"), job, read_folds(job.measures))
+    return keep_sessions(
+        with_time(frame, job.time, job.watermark, "sessions"),
+        job.key,
+        read_folds(job.measures),
+        gap=job.gap,
+        longest=job.longest,
+        ends_when=job.ends_when,
+    )
 
 
 KIND = Kind(

@@ -15,12 +15,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from millpond.spark.pipelines.declaration import Pipeline, is_local
-from millpond.spark.pipelines.kind import Context, Job, Kind, Query
+from millpond.spark.pipelines.kind import Context, Kind, Query
 from millpond.spark.pipelines.kind import Report as Telling
 from millpond.spark.pipelines.kinds.columns import KEY, PARTITION, TOPIC
 from millpond.spark.pipelines.kinds.ranges import range_options, read_batch
 from millpond.spark.pipelines.kinds.skew_report import AS_IT_IS, HotKey, PartitionLoad, Prediction, Report, judged
+from millpond.spark.pipelines.tables import Declaration, Job, is_local
 from millpond.spark.pipelines.values import (
     AVAILABLE_NOW,
     DURATION,
@@ -252,7 +252,7 @@ def report_file(checkpoint: str, folder: Path, job: Skew) -> Path:
     return home / "skew.json"
 
 
-def last_reports(pipeline: Pipeline, job: Skew) -> list[Report]:
+def last_reports(pipeline: Declaration, job: Skew) -> list[Report]:
     """What the last look of a job found, one report for each topic; nothing if it has not looked yet."""
     path = report_file(f"{pipeline.checkpoint}/jobs/{job.name}", pipeline.folder, job)
     return [Report.from_object(each) for each in json.loads(path.read_text())] if path.exists() else []

@@ -1,0 +1,52 @@
+"""The columns of a session, and its measures where its state is our own: kept event by event."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from millpond.spark.pipelines.values import DeclarationError, nearest
+
+START: Final = "session_start"
+END: Final = "session_end"
+EVENTS: Final = "events"
+FOLDS: Final = ("count", "sum", "min", "max", "first", "last")
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A measure that is kept event by event: what of each event, and how it is put together."""
+
+    name: str
+    how: str
+    sql: str
+
+
+_FOLD: Final = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
+
+
+def read_folds(measures: Mapping[str, str]) -> tuple[Fold, ...]:
+    """The measures as folds; with a state of our own no others can be kept."""
+    folds: list[Fold] = []
+    for name, sql in measures.items():
+        call = _FOLD.fullmatch(sql)
+        how = call[1].lower() if call else sql
+        if call is None or how not in FOLDS or not _is_one_argument(call[2]):
+            raise DeclarationError(
+                f"measures.{name} = {sql!r}: with ends_when or longest a measure is one call{nearest(how, FOLDS)}"
+            )
+        inner = call[2].strip()
+        folds.append(Fold(name, how, "true" if inner == "*" else inner))
+    return tuple(folds)
+
+
+def _is_one_argument(text: str) -> bool:
+    """Whether the parenthesis that ends the text is the one that began it: `a) + sum(b` is no argument."""
+    depth = 0
+    for sign in re.sub(r"'[^']*'", "", text):
+        depth += (sign == "(") - (sign == ")")
+        if depth < 0:
+            return False
+    return depth == 0 and bool(text.strip())

@@ -1,0 +1,208 @@
+"""What a pipeline declares: where it reads, what the values are, the steps in SQL, and its jobs."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from millpond.spark.pipelines.values import (
+    CONTINUOUS,
+    LENGTH_MAX,
+    NAME,
+    NAMES,
+    PATH,
+    SETTINGS,
+    TEXT,
+    TRIGGER,
+    DeclarationError,
+    Reader,
+    nearest,
+    one_of,
+    read_moment,
+    settle,
+    value,
+)
+
+JOBS_MAX: Final = 100
+HOME: Final = ".millpond/pipelines"
+"""Where pipelines keep their checkpoints unless told otherwise, each in a folder of its name."""
+
+
+def _start(given: Any) -> str | datetime:
+    if given in ("earliest", "latest"):
+        return str(given)
+    try:
+        return read_moment(given)
+    except ValueError:
+        raise ValueError('it is "earliest", "latest" or a moment such as "2026-01-31T08:30:00Z"') from None
+
+
+START: Final = Reader("start", _start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The topics that a pipeline reads."""
+
+    bootstrap: str = value("Brokers, as host:port,host:port.", TEXT, "127.0.0.1:9092")
+    topic: tuple[str, ...] = value("The topic, or a list of topics.", NAMES, ())
+    pattern: str = value("Topics by a regular expression, instead of `topic`.", TEXT, "")
+    start: str | datetime = value('Where a first run begins: "earliest", "latest" or a moment.', START, "earliest")
+    group: str = value("Commit finished offsets as this group, so that its lag can be seen.", NAME, "")
+    options: dict[str, str] = value("Any further option of the source, by its name.", SETTINGS, {})
+
+    def __post_init__(self) -> None:
+        settle(self)
+        if bool(self.topic) == bool(self.pattern):
+            raise DeclarationError(
+                "topic is missing: name what to read" if not self.topic else "give topic or pattern, not both"
+            )
+        if self.pattern:
+            try:
+                re.compile(self.pattern)
+            except re.error as fault:
+                raise DeclarationError(f"pattern = {self.pattern!r}: it is no regular expression: {fault}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parse:
+    """What the values of the records are, and what happens to those that are not."""
+
+    format: str = value("What the values are.", one_of("raw", "json", "avro"), "raw")
+    schema: str = value('Columns and types, as "id long, at timestamp", or an Avro schema.', TEXT, "")
+    schema_file: str = value("The schema in a file of its own.", PATH, "")
+    bad_records: str = value("What happens to what does not parse.", one_of("fail", "null", "dead_letters"), "fail")
+    dead_letters: str = value('The topic for bad records; "<topic>.dead" if not given.', NAME, "")
+
+    def __post_init__(self) -> None:
+        settle(self)
+        if self.schema and self.schema_file:
+            raise DeclarationError("give schema or schema_file, not both")
+        if self.format == "raw" and (self.schema or self.schema_file):
+            raise DeclarationError('a schema needs format = "json" or "avro"')
+        if self.format != "raw" and not (self.schema or self.schema_file):
+            raise DeclarationError(f'schema is missing: say what is in the {self.format}, as "id long, at timestamp"')
+        if self.dead_letters and self.bad_records != "dead_letters":
+            raise DeclarationError('dead_letters needs bad_records = "dead_letters"')
+
+    def schema_text(self) -> str:
+        """The schema itself, from its file if it has one."""
+        if not self.schema_file:
+            return self.schema
+        try:
+            with open(self.schema_file, encoding="utf-8") as file:
+                text = file.read(LENGTH_MAX + 1)
+        except (OSError, UnicodeDecodeError) as fault:
+            reason = fault.strerror if isinstance(fault, OSError) else "it is no text in UTF-8"
+            raise DeclarationError(f"[parse] schema_file = {self.schema_file!r}: {reason}") from None
+        if len(text) > LENGTH_MAX:
+            raise DeclarationError(f"[parse] schema_file = {self.schema_file!r}: it is too long for a schema")
+        return text.strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transform:
+    """One step in Spark SQL. It reads `input` (the step before) or any earlier step by its name."""
+
+    sql: str = value("A query, as select … from input.", TEXT)
+    name: str = value("A name for its rows, for later steps and for jobs.", NAME, "")
+
+    def __post_init__(self) -> None:
+        settle(self)
+        if self.name and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.name):
+            raise DeclarationError(f"name = {self.name!r}: in SQL a name is made of letters, digits and '_'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkSettings:
+    """What the pipeline wants of Spark. The command line goes before it."""
+
+    master: str = value("Where Spark runs, as local[*] or spark://host:7077.", TEXT, "")
+    conf: dict[str, str] = value("Settings of Spark by their names.", SETTINGS, {})
+
+    def __post_init__(self) -> None:
+        settle(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What every job declares. A kind adds its own fields, made by `values.value`; they are read and checked here,
+    so a kind with a `__post_init__` of its own (checks that need several fields) calls `super().__post_init__()`."""
+
+    kind: ClassVar[str]
+    reads_source: ClassVar[bool] = True
+    """False: it needs no [source], and the pipeline may have none."""
+
+    name: str = value(
+        "What this job is called in the table and in its checkpoint; its kind's name if not given.", NAME, ""
+    )
+    input: str = value("The transform whose rows it reads; the last one if not given.", NAME, "")
+    trigger: str | None = value("As the pipeline's, for this job alone.", TRIGGER, None)
+
+    def __post_init__(self) -> None:
+        settle(self)
+        if not self.name:
+            object.__setattr__(self, "name", self.kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """One pipeline as a value; `declaration.Pipeline` can be read from a file and run."""
+
+    name: str = value("What the pipeline is called.", NAME)
+    jobs: tuple[Job, ...] = ()
+    source: Source | None = None
+    parse: Parse = field(default_factory=Parse)
+    transforms: tuple[Transform, ...] = ()
+    checkpoint: str = value(f"Where its state is kept; {HOME}/<name> if not given.", PATH, "")
+    trigger: str = value('"continuous", "available_now" or an interval such as "10 seconds".', TRIGGER, CONTINUOUS)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+
+    def __post_init__(self) -> None:
+        settle(self)
+        object.__setattr__(self, "jobs", tuple(self.jobs))
+        object.__setattr__(self, "transforms", tuple(self.transforms))
+        object.__setattr__(self, "checkpoint", placed(self.checkpoint or f"{HOME}/{self.name}", Path.cwd()))
+        self._check_jobs()
+        self._check_views()
+
+    def _check_jobs(self) -> None:
+        if len(self.jobs) > JOBS_MAX:
+            raise DeclarationError(f"there are {len(self.jobs)} jobs; at most {JOBS_MAX} fit into one pipeline")
+        names = [each.name for each in self.jobs]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise DeclarationError(f'two jobs are called {twice}: give each a name of its own, as name = "{twice}-2"')
+        for job in self.jobs:
+            if self.source is None and job.reads_source:
+                raise DeclarationError(f"[source] is missing: {job.name} reads topics")
+
+    def _check_views(self) -> None:
+        names = [each.name for each in self.transforms if each.name]
+        for name in names:
+            if name.lower() == "input" or names.count(name) > 1:
+                raise DeclarationError(f"[[transform]] name = {name!r}: this name is taken")
+        for job in self.jobs:
+            if job.input and job.input not in names and job.input != "input":
+                known = nearest(job.input, names) if names else ": no [[transform]] has a name"
+                raise DeclarationError(f"[{job.kind}] input = {job.input!r}: there is no such transform{known}")
+
+    @property
+    def folder(self) -> Path:
+        """Where this machine keeps the lock, the status and the log. The checkpoint itself may be far away."""
+        return Path(self.checkpoint) if is_local(self.checkpoint) else Path.cwd() / HOME / self.name
+
+
+def is_local(location: str) -> bool:
+    return "://" not in location
+
+
+def placed(location: str, folder: Path) -> str:
+    """A path as an absolute one, from `folder` on; an address of another file system stays as it is."""
+    if not is_local(location):
+        return location.removeprefix("file://") if location.startswith("file:///") else location
+    return os.path.normpath(folder / Path(location).expanduser())
