@@ -205,6 +205,28 @@ def test_nodes_come_and_go_and_agree(seed: int) -> None:
     quorum.write(within_ms=10_000)
 
 
+def test_a_large_decision_is_applied_in_many_turns_and_seen_at_once(
+    quorum: Quorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millpond.broker.controller.TURN_MS", -1)
+    monkeypatch.setattr("millpond.broker.controller.LOOK_EVERY", 1)
+    quorum.write()
+    names = [f"name-{number}" for number in range(20)]
+    records = tuple(ConfigRecord(ALL_BROKERS.type, ALL_BROKERS.name, name, "set") for name in names)
+    seen: list[int] = []
+
+    def look() -> None:
+        configs = [controller.image.config_of(ALL_BROKERS) for controller in quorum.controllers()]
+        seen.extend(sum(name in config for name in names) for config in configs)
+        quorum.sim.clock.call_later(1, look)
+
+    look()
+    quorum.leader().broker.controller.submit(lambda _: Decision(records, None)).then(lambda _: None)
+    quorum.sim.run_for(200)
+    assert set(seen) == {0, 20}, "all or nothing of it"
+    assert seen[-3:] == [20, 20, 20]
+
+
 # Wiped disks.
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from base64 import urlsafe_b64encode
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -62,6 +62,9 @@ METADATA_LIMITS: Final = LogLimits(cleanup_delete=False, segment_ms=FOREVER, ret
 """Nothing of the metadata log expires: it goes when a snapshot has taken its place."""
 
 READ_BYTES: Final = 1 << 20
+LOOK_EVERY: Final = 64
+"""After how many records it is looked whether the turn is over."""
+
 LEAP_RETRY_MS: Final = 500
 FOLD_RETRY_MS: Final = 60_000
 
@@ -89,6 +92,24 @@ class _Batch:
     start_offset: int
     end_offset: int
     records: tuple[Record, ...]
+
+
+@dataclass(slots=True)
+class _Decoding:
+    """A batch on its way from bytes to records, a part in each turn of the loop."""
+
+    start_offset: int
+    end_offset: int
+    entries: Iterator[wire_records.Record]
+    records: list[Record] = field(default_factory=list)
+
+    def go_on(self, is_late: Callable[[], bool]) -> _Batch | None:
+        """The batch, or None when the turn was over before its end."""
+        for entry in self.entries:
+            self.records.append(decode_record(entry.value or b""))
+            if not len(self.records) % LOOK_EVERY and is_late():
+                return None
+        return _Batch(self.start_offset, self.end_offset, tuple(self.records))
 
 
 class Controller:
@@ -123,6 +144,7 @@ class Controller:
         self._role_observers: list[OnRole] = []
         self._is_applying = False
         self._has_turn = False
+        self._decoding: _Decoding | None = None
         self._is_leaping = False
         self._is_folding = False
         self._folded_ms = world.clock.monotonic_ms()
@@ -433,11 +455,16 @@ class Controller:
             return
         self._is_applying = True
         until_ms = self._clock.monotonic_ms() + TURN_MS
+
+        def is_late() -> bool:
+            return self._clock.monotonic_ms() > until_ms and not self._workers.is_inline
+
         try:
             while self.applied_offset < self._upper_offset(upper) and not self._has_turn:
-                for batch in self._next_batches(self._upper_offset(upper)):
-                    self._take(batch)
-                    if self._clock.monotonic_ms() > until_ms and not self._workers.is_inline:
+                for batch in self._next_batches(self._upper_offset(upper), is_late):
+                    if batch is not None:
+                        self._take(batch)
+                    if batch is None or is_late():
                         self._has_turn = True
                         self._clock.call_soon(self._go_on)
                         break
@@ -461,8 +488,14 @@ class Controller:
             return self.applied_offset
         return min(self.host.high_watermark, log.end_offset) if upper is None else upper
 
-    def _next_batches(self, upper: int) -> Iterator[_Batch]:
-        """Those that follow what is applied: the leader's own from memory, others from the log."""
+    def _next_batches(self, upper: int, is_late: Callable[[], bool]) -> Iterator[_Batch | None]:
+        """Those that follow what is applied: the leader's own from memory, others from the log.
+
+        None when the turn is over in the middle of a large one: the next turn goes on with it.
+        """
+        if self._decoding is not None and self._decoding.start_offset == self.applied_offset:
+            yield self._decode(self._decoding, is_late)
+            return
         if self._own and self._own[0].start_offset == self.applied_offset:
             yield self._own.popleft()
             return
@@ -480,13 +513,22 @@ class Controller:
                 yield _Batch(header.base_offset, header.next_offset, ())
                 continue
             try:
-                entries = wire_records.decode_batch(data, position)
-                records = tuple(decode_record(entry.value or b"") for entry in entries)
+                entries = iter(wire_records.decode_batch(data, position))
             except MalformedMessage as fault:
                 raise CannotStart(
                     f"the metadata log cannot be read at offset {header.base_offset}: {fault}"
                 ) from fault
-            yield _Batch(header.base_offset, header.next_offset, records)
+            yield self._decode(_Decoding(header.base_offset, header.next_offset, entries), is_late)
+
+    def _decode(self, decoding: _Decoding, is_late: Callable[[], bool]) -> _Batch | None:
+        try:
+            batch = decoding.go_on(is_late)
+        except MalformedMessage as fault:
+            raise CannotStart(
+                f"the metadata log cannot be read at offset {decoding.start_offset}: {fault}"
+            ) from fault
+        self._decoding = decoding if batch is None else None
+        return batch
 
     def _take(self, batch: _Batch, *, is_replayed: bool = False) -> None:
         if not is_replayed:

@@ -6,8 +6,10 @@ the fields serves all kinds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, get_args
 
 from millpond.base.errors import MalformedMessage
@@ -39,6 +41,8 @@ class _Kind(NamedTuple):
     record: type[Any]
     message: type[messages.Message]
     names: tuple[str, ...]
+    values_of: Callable[[Any], tuple[Any, ...]]
+    """The values of these fields."""
     type_number: int
     version: int
 
@@ -46,7 +50,14 @@ class _Kind(NamedTuple):
 def encode_record(record: Record) -> bytes:
     """The value of one record of the metadata log."""
     kind = _kinds_by_record()[type(record)]
-    message = kind.message(**{name: _to_wire(getattr(record, name)) for name in kind.names})
+    # A dead leader of ten thousand partitions is as many records: most fields are passed on without a call.
+    values = kind.values_of(record)
+    message = kind.message(
+        **{
+            name: _list_to_wire(value) if type(value) is tuple else value
+            for name, value in zip(kind.names, values, strict=True)
+        }
+    )
     return bytes((FRAME_VERSION, kind.type_number, kind.version)) + message.encode(kind.version)
 
 
@@ -62,7 +73,8 @@ def decode_record(value: Buffer) -> Record:
     message, end = kind.message.decode(view, view[2], 3)
     if end != len(view):
         raise MalformedMessage(f"{kind.record.__name__} has {len(view) - end} bytes too many")
-    record: Record = kind.record(*[_from_wire(getattr(message, name)) for name in kind.names])
+    values = kind.values_of(message)
+    record: Record = kind.record(*[_list_from_wire(value) if type(value) is list else value for value in values])
     return record
 
 
@@ -75,7 +87,7 @@ def _kinds_by_record() -> dict[type, _Kind]:
         type_number = message.API_KEY
         assert type_number is not None, record
         names = tuple(field.name for field in fields(record))
-        kinds[record] = _Kind(record, message, names, type_number, WRITTEN_VERSIONS[record])
+        kinds[record] = _Kind(record, message, names, _values_of(names), type_number, WRITTEN_VERSIONS[record])
     return kinds
 
 
@@ -84,19 +96,24 @@ def _kinds_by_type() -> dict[int, _Kind]:
     return {kind.type_number: kind for kind in _kinds_by_record().values()}
 
 
-def _to_wire(value: object) -> object:
-    if isinstance(value, tuple):
-        return [_to_wire(each) for each in value]
-    if isinstance(value, BrokerEndpoint):
-        return messages.RegisterBrokerRecord.BrokerEndpoint(
-            name=value.name, host=value.host, port=value.port, security_protocol=value.security_protocol
+def _values_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda record: tuple(getattr(record, name) for name in names)
+
+
+def _list_to_wire(values: tuple[Any, ...]) -> list[Any]:
+    if not values or not isinstance(values[0], BrokerEndpoint):
+        return list(values)
+    return [
+        messages.RegisterBrokerRecord.BrokerEndpoint(
+            name=each.name, host=each.host, port=each.port, security_protocol=each.security_protocol
         )
-    return value
+        for each in values
+    ]
 
 
-def _from_wire(value: object) -> object:
-    if isinstance(value, list):
-        return tuple(map(_from_wire, value))
-    if isinstance(value, messages.RegisterBrokerRecord.BrokerEndpoint):
-        return BrokerEndpoint(value.name, value.host, value.port, value.security_protocol)
-    return value
+def _list_from_wire(values: list[Any]) -> tuple[Any, ...]:
+    if not values or not isinstance(values[0], messages.RegisterBrokerRecord.BrokerEndpoint):
+        return tuple(values)
+    return tuple(BrokerEndpoint(each.name, each.host, each.port, each.security_protocol) for each in values)
