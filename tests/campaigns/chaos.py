@@ -37,6 +37,7 @@ def main() -> int:
         ["simulate_coordination.py", "--seeds", wanted.seeds, "--jobs", "2"],
         ["simulate_machines.py", "--seeds", wanted.seeds, "--jobs", "2"],
         ["simulate_cluster.py", "--seeds", wanted.seeds, "--jobs", "2"],
+        ["simulate_crews.py", "--seeds", wanted.seeds, "--jobs", "2"],
     ):
         print(f"\n{' '.join(words)}", flush=True)
         failed += subprocess.run([sys.executable, str(FOLDER / words[0]), *words[1:]], check=False).returncode != 0

@@ -16,3 +16,11 @@ def test_a_crew_finishes_its_work_on_three_nodes(seed: int) -> None:
     assert not outcome.violations, "\n".join([*scenario.story(), *outcome.violations])
     done = outcome.counts.get("transactions done", 0) + outcome.counts.get("commits done", 0)
     assert done > 10, "there must be something to break"
+
+
+@pytest.mark.parametrize("seed", [303, 315])
+def test_coordinators_that_stand_still_or_die_are_followed_by_others(seed: int) -> None:
+    scenario = CrewScenario(seed, make_crew_plan(seed, ("pause of a leader", "kill of a leader"), nodes=3))
+    outcome = scenario.run()
+    assert not outcome.violations, "\n".join([*scenario.story(), *outcome.violations])
+    assert sum(outcome.faults.get(kind, 0) for kind in ("pause of a leader", "kill of a leader"))
