@@ -578,3 +578,26 @@ def test_a_damaged_replica_begins_anew_once_nobody_counts_on_it(play: Play) -> N
     assert partition is not None
     assert partition.log.end_offset == 0
     assert any("begins anew" in line for line in play.journal)
+
+
+def test_a_topic_that_went_before_its_turn_leaves_nothing_to_the_next_of_its_name(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME]))
+    play.append("pond")
+    play.boot()
+    play.keeper.open_all(at_once=False)
+    # It is opened at once here; one of many would not be yet.
+    partition = play.partitions.get("pond", 0)
+    assert partition is not None
+    play.partitions.discard(partition)
+    play.commit(RemoveTopicRecord(POND))
+    play.commit(*created("pond", WEIR, [ME]))
+    fresh = play.partitions.get("pond", 0)
+    assert fresh is not None
+    assert (fresh.topic_id, fresh.log.end_offset) == (WEIR, 0)
+
+
+def test_what_is_told_twice_is_opened_once(play: Play) -> None:
+    play.commit(*replicated(OTHER))
+    partition = play.partitions.get("pond", 0)
+    play.keeper.on_records(replicated(OTHER))
+    assert play.partitions.get("pond", 0) is partition

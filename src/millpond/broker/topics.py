@@ -222,6 +222,10 @@ class TopicKeeper:
         return self._names.get(topic_id)
 
     def _open(self, topic: Topic, index: int, wait_ms: int = REOPEN_MS) -> None:
+        there = self._partitions.by_id(topic.id, index)
+        if there is not None:
+            self.give_role(there)
+            return
         self._names[topic.id] = topic.name
         name = TopicPartition(topic.name, index)
         settings, limits = self._settings_of(topic.name)
@@ -232,6 +236,10 @@ class TopicKeeper:
             if self._is_to_begin_anew(topic, index):
                 self._set_aside(name, "a damaged replica was set aside and begins anew from its leader")
             log = self._store.get(name)
+            if log is not None and _is_foreign(log, topic):
+                # Of a topic of this name that was deleted before its turn came.
+                self._set_aside(name)
+                log = None
             if log is None:
                 log = self._store.create(name, topic.id, limits)
             log.set_topic_id(topic.id)
@@ -282,7 +290,7 @@ class TopicKeeper:
         elif partition is not None:
             self._discard(partition)
             self._steps.append(partial(self._take_away, partition.name))
-        elif is_ours and (record.replicas is not None or self._is_to_begin_anew(topic, index)):
+        elif is_ours and not self.is_to_open(topic.id, index) and self._can_be_opened(topic, index):
             self._open_in_turn(topic, index)
 
     def give_role(self, partition: Partition) -> None:
@@ -299,6 +307,10 @@ class TopicKeeper:
             self._fetchers.forget(partition)
         elif partition.follower is not before:
             self._fetchers.follow(partition)
+
+    def _can_be_opened(self, topic: Topic, index: int) -> bool:
+        """Whether it is worth a try: what could not be opened is tried again by itself, or never."""
+        return TopicPartition(topic.name, index) not in self._store.failed or self._is_to_begin_anew(topic, index)
 
     def _is_to_begin_anew(self, topic: Topic, index: int) -> bool:
         """Whether a replica is damaged that can be had from its leader."""
