@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from millpond.broker.api import Api
 from millpond.broker.call import Call
+from millpond.broker.change_relay import relay_change
 from millpond.broker.config_changes import commit_changes
 from millpond.broker.replies import Outcome
 from millpond.metadata.configs import ResourceConfigs, decide_alter
@@ -34,4 +35,12 @@ def handle(broker: Services, call: Call, request: m.AlterConfigsRequest) -> Outc
     )
 
 
-API = Api(key=33, name="AlterConfigs", versions=(0, 2), handle=handle, lists="resources", at_controller=True)
+API = Api(
+    key=33,
+    name="AlterConfigs",
+    versions=(0, 2),
+    handle=handle,
+    lists="resources",
+    at_controller=True,
+    forward=relay_change,
+)

@@ -11,6 +11,7 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
 from millpond.broker.api import Api
 from millpond.broker.call import Call
+from millpond.broker.change_relay import relay_change
 from millpond.broker.replies import Outcome
 from millpond.metadata.elections import Elected, ElectionType, decide_elect_leaders
 from millpond.wire import messages as m
@@ -70,4 +71,12 @@ def _answer(elected: tuple[Elected, ...]) -> m.ElectLeadersResponse:
     )
 
 
-API = Api(key=43, name="ElectLeaders", versions=(0, 2), handle=handle, lists="topic_partitions", at_controller=True)
+API = Api(
+    key=43,
+    name="ElectLeaders",
+    versions=(0, 2),
+    handle=handle,
+    lists="topic_partitions",
+    at_controller=True,
+    forward=relay_change,
+)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode, Refused
 from millpond.broker.api import Api
 from millpond.broker.call import Call
+from millpond.broker.change_relay import relay_change
 from millpond.broker.config_changes import commit_changes
 from millpond.broker.replies import Outcome
-from millpond.broker.to_controller import forward_ms
 from millpond.metadata.configs import ConfigChange, ResourceChanges, ResourceVerdict, decide_incremental_alter
 from millpond.metadata.decision import OK, Verdict
 from millpond.metadata.image import Resource
@@ -40,7 +40,7 @@ def handle(broker: Services, call: Call, request: m.IncrementalAlterConfigsReque
         verdicts = [ResourceVerdict(_wanted(each).resource, Verdict.of(refused)) for each in others]
         return m.IncrementalAlterConfigsResponse(responses=[*map(_result, settled), *map(_result, verdicts)])
 
-    return broker.to_controller.ask(sent, call.version, forward_ms(sent)).map(join).recover(Refused, refuse)
+    return relay_change(broker, call, sent).map(join).recover(Refused, refuse)
 
 
 def _wanted(resource: m.IncrementalAlterConfigsRequest.AlterConfigsResource) -> ResourceChanges:

@@ -8,6 +8,7 @@ from millpond.base.errors import Refused
 from millpond.base.later import Later, done
 from millpond.broker.api import Api
 from millpond.broker.call import Call
+from millpond.broker.change_relay import relay_change
 from millpond.broker.replies import Outcome
 from millpond.metadata.brokers import Registered, decide_unregister
 from millpond.metadata.decision import Verdict
@@ -34,4 +35,4 @@ def _unregister(broker: Services, broker_id: int) -> Later[Registered]:
     return decided.chain(lambda reply: done(reply) if reply.is_done else _unregister(broker, broker_id))
 
 
-API = Api(key=64, name="UnregisterBroker", versions=(0, 0), handle=handle, at_controller=True)
+API = Api(key=64, name="UnregisterBroker", versions=(0, 0), handle=handle, at_controller=True, forward=relay_change)

@@ -1,0 +1,130 @@
+"""Clients may ask any node of a cluster: what only the controller can answer is sent on, and is known here then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.sim.client import SimClient
+from millpond.sim.cluster.cluster import SimCluster
+from millpond.sim.node import PORT
+from millpond.sim.records.history import History
+from millpond.sim.world.world import SimWorld
+from millpond.wire import messages as m
+
+TOPIC = 2
+"""The type of resource."""
+
+
+class Play:
+    """Three nodes that are one cluster, and a client of one of them that is not the controller."""
+
+    def __init__(self) -> None:
+        self.sim = SimWorld(7)
+        self.cluster = SimCluster(self.sim, 3, History())
+        for node_id in self.cluster.nodes:
+            assert self.cluster.start(node_id)
+        assert self.sim.run_until(self.is_founded, within_ms=30_000)
+        self.node_id = next(each for each in self.cluster.nodes if each != self.cluster.controller_id)
+        self.client = SimClient(self.sim.network, f"node{self.node_id}", PORT, "client", timeout_ms=20_000)
+
+    def is_founded(self) -> bool:
+        image = self.cluster.image
+        return image is not None and all(map(image.is_active, self.cluster.nodes))
+
+    def ask(self, request: m.Message, version: int) -> Any:
+        heard: list[Any] = []
+        self.client.send(request, version, heard.append)
+        assert self.sim.run_until(lambda: bool(heard), within_ms=20_000)
+        return heard[0]
+
+    @property
+    def image(self) -> Any:
+        """Of the node that is asked."""
+        return self.cluster.nodes[self.node_id].broker.image
+
+    def create(self, *names: str, factor: int = 3) -> dict[str, int]:
+        wanted = [
+            m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=2, replication_factor=factor)
+            for name in names
+        ]
+        topics = self.ask(m.CreateTopicsRequest(topics=wanted, timeout_ms=5_000), 7).topics
+        return {each.name: each.error_code for each in topics}
+
+    def alter(self, topic: str, name: str, value: str) -> int:
+        config = m.IncrementalAlterConfigsRequest.AlterableConfig(name=name, config_operation=0, value=value)
+        resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=TOPIC, resource_name=topic, configs=[config]
+        )
+        (result,) = self.ask(m.IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
+        return int(result.error_code)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Play:
+    return Play()
+
+
+def test_what_is_changed_through_a_node_is_known_there_when_it_is_answered(shared: Play) -> None:
+    play = shared
+    assert play.create("pond") == {"pond": ErrorCode.NONE}
+    assert "pond" in play.image.topics
+    assert play.alter("pond", "retention.ms", "1234") == ErrorCode.NONE
+    assert play.image.topic_config("pond")["retention.ms"] == "1234"
+    more = m.CreatePartitionsRequest.CreatePartitionsTopic(name="pond", count=5, assignments=None)
+    (grown,) = play.ask(m.CreatePartitionsRequest(topics=[more], timeout_ms=5_000), 3).results
+    assert (grown.error_code, len(play.image.topics["pond"].partitions)) == (ErrorCode.NONE, 5)
+    for version in (5, 6):
+        name = f"doomed{version}"
+        play.create(name)
+        topics = [m.DeleteTopicsRequest.DeleteTopicState(name=name)]
+        request = m.DeleteTopicsRequest(topics=topics, topic_names=[name], timeout_ms=5_000)
+        (deleted,) = play.ask(request, version).responses
+        assert (deleted.error_code, name in play.image.topics) == (ErrorCode.NONE, False)
+
+
+def test_refusals_come_back_as_the_controller_said_them(shared: Play) -> None:
+    play = shared
+    play.create("twice")
+    assert play.create("twice", "__consumer_offsets") == {
+        "twice": ErrorCode.TOPIC_ALREADY_EXISTS,
+        "__consumer_offsets": ErrorCode.INVALID_TOPIC_EXCEPTION,
+    }
+    assert play.create("wide", factor=4) == {"wide": ErrorCode.INVALID_REPLICATION_FACTOR}
+    assert play.alter("nothing", "retention.ms", "1") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_topics_that_come_into_being_on_the_way_do_so_at_any_node(shared: Play) -> None:
+    play = shared
+    named = m.MetadataRequest.MetadataRequestTopic(name="asked-for")
+    (topic,) = play.ask(m.MetadataRequest(topics=[named], allow_auto_topic_creation=True), 9).topics
+    assert (topic.error_code, topic.name) == (ErrorCode.NONE, "asked-for")
+    (found,) = play.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4).coordinators
+    assert found.error_code == ErrorCode.NONE
+    assert found.node_id in play.cluster.nodes
+    replicas = [each.replicas for each in play.image.topics["__consumer_offsets"].partitions]
+    assert all(len(each) == 3 for each in replicas)
+    assert play.image.topic_config("__consumer_offsets")["min.insync.replicas"] == "2"
+
+
+def test_producer_ids_of_different_nodes_differ(shared: Play) -> None:
+    play = shared
+    ids = []
+    for node_id in play.cluster.nodes:
+        client = SimClient(play.sim.network, f"node{node_id}", PORT, f"producer{node_id}")
+        heard: list[Any] = []
+        client.send(m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1), 4, heard.append)
+        assert play.sim.run_until(lambda heard=heard: bool(heard), within_ms=5_000)  # type: ignore[misc]
+        ids.append(heard[0].producer_id)
+    assert len(set(ids)) == 3
+
+
+def test_a_request_waits_for_the_next_controller_when_the_last_one_dies() -> None:
+    play = Play()
+    controller_id = play.cluster.controller_id
+    assert controller_id is not None
+    play.cluster.kill(controller_id)
+    assert play.create("pond", factor=2) == {"pond": ErrorCode.NONE}
+    assert play.cluster.controller_id not in (None, controller_id)
