@@ -43,7 +43,7 @@ class Stage:
             }
         )
         self.asked = []
-        controller: Any = SimpleNamespace(node_id=2, image=self.image, applied_offset=42)
+        controller: Any = SimpleNamespace(node_id=2, image=self.image, applied_offset=42, is_stranger=False)
         to_controller: Any = SimpleNamespace(ask=self._ask)
         life = Lifecycle(world, settings, lambda event, **_: self.journal.append(event), controller, to_controller)
         life.start(Appearance("127.0.0.1", 9092, DISK_ID), was_clean=was_clean, has_lost=has_lost)
@@ -213,12 +213,17 @@ def test_another_process_under_the_same_id_ends_the_wait_with_a_sentence(stage: 
     assert not stage.asked
 
 
-def test_a_node_of_another_cluster_is_told_so(stage: Stage) -> None:
+def test_a_node_of_another_cluster_is_told_so_and_ends(stage: Stage) -> None:
     failures: list[Exception] = []
-    stage.start().ready.then(lambda _: None, failures.append)
+    life = stage.start()
+    life.ready.then(lambda _: None, failures.append)
     _, answer = stage.next()
     answer.finish(m.BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID))
     assert "another cluster" in str(failures[0])
+    left: list[bool] = []
+    for _ in range(2):
+        life.leave(lambda: left.append(True))
+    assert left == [True]
 
 
 def test_one_that_leaves_asks_until_it_may(stage: Stage) -> None:

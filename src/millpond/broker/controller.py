@@ -175,6 +175,11 @@ class Controller:
         return max(self.host.high_watermark, self.applied_offset)
 
     @property
+    def is_stranger(self) -> bool:
+        """Whether the nodes that it was told of are another cluster's."""
+        return self._host is not None and self._host.is_stranger
+
+    @property
     def next_offset(self) -> int:
         """The offset that the first record of a decision gets which is made now."""
         return self.host.log.end_offset

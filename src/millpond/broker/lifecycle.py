@@ -49,6 +49,11 @@ SILENT_MS_MAX: Final = 2_000
 
 WRITE_AGAIN_MS: Final = 500
 
+STRANGER: Final = (
+    "the data folder of this node belongs to another cluster than the nodes that it was told of: name the nodes of "
+    "its own cluster, or give it an empty data folder"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Appearance:
@@ -172,10 +177,7 @@ class Lifecycle:
                 self.broker_epoch = response.broker_epoch
                 self._write(LastLife(self.broker_epoch, self._world.boot_id), self._beat)
             case ErrorCode.INCONSISTENT_CLUSTER_ID:
-                self._give_up(
-                    "this node belongs to another cluster than the nodes that it was told of: name the nodes of its "
-                    "own cluster, or give it an empty data folder and their cluster.id"
-                )
+                self._give_up(STRANGER)
             case ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                 self._on_duplicate()
             case code:
@@ -287,7 +289,10 @@ class Lifecycle:
             if not isinstance(failure, Refused):
                 raise failure
             if not self._is_over and incarnation_id == self._incarnation_id:
-                self._later(again_ms, again)
+                if self._controller.is_stranger:
+                    self._give_up(STRANGER)
+                else:
+                    self._later(again_ms, again)
 
         self._to_controller.ask(request, version, self._settings[BROKER_SESSION_TIMEOUT_MS]).then(answered, lost)
 
@@ -300,12 +305,12 @@ class Lifecycle:
 
     def leave(self, left: Callable[[], None]) -> None:
         """Hand over what this node leads; then `left`, at the latest when the time for it is over."""
-        if self._left is not None or self._is_over:
+        if self._left is not None:
             return
         self._left = left
         now_ms = self._heard_ms = self._clock.monotonic_ms()
         self._leaves_at_ms = now_ms + self._settings[CONTROLLED_SHUTDOWN_MS]
-        if self._appearance is None or self.is_fenced:
+        if self._appearance is None or self.is_fenced or self._is_over:
             self._end_leaving()
             return
         self._clock.call_later(FENCED_HEARTBEAT_MS, self._watch_leaving)

@@ -107,6 +107,7 @@ class QuorumHost:
         self._wake_ms = 0
         self._request_ids = 0
         self._waiting: dict[int, tuple[Request, Later[Message]]] = {}
+        self._turned_away_by: set[int] = set()
 
     # Facts.
 
@@ -121,6 +122,11 @@ class QuorumHost:
     @property
     def is_leader(self) -> bool:
         return self._replica.is_leader and self.failed is None
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether most of those whom it takes for the other voters say that it is of another cluster."""
+        return len(self._turned_away_by) > len(self.voters) // 2
 
     @property
     def is_new(self) -> bool:
@@ -256,7 +262,14 @@ class QuorumHost:
                 raise failure
             take(None, failure.is_cut)
 
-        peers.ask(ask.node_id, message, version, timeout_ms).map(decode_response).then(take, lost)
+        def read(answer: Any) -> Response | None:
+            if getattr(answer, "error_code", None) == ErrorCode.INCONSISTENT_CLUSTER_ID:
+                self._turned_away_by.add(ask.node_id)
+            else:
+                self._turned_away_by.discard(ask.node_id)
+            return decode_response(answer)
+
+        peers.ask(ask.node_id, message, version, timeout_ms).map(read).then(take, lost)
 
     # Events.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from millpond.broker.identity import IDENTITY_FILE
 from millpond.metadata.image import Image
 from millpond.sim.client import SimClient
 from millpond.sim.node import PORT, SimNode
@@ -238,3 +239,23 @@ def test_a_leader_that_may_lack_records_is_elected_only_on_demand_and_the_other_
     assert "pond-0" in told[0]
     assert lives.nodes[last].start()
     lives.wait(lambda: set(lives.partition().isr) == {last, other})
+
+
+def test_a_node_with_the_folder_of_another_cluster_is_told_so_and_changes_nothing(lives: Lives) -> None:
+    victim = lives.other(lives.controller_id)
+    node = lives.nodes[victim]
+    node.stop()
+    lives.wait(lambda: not node.is_up)
+    path = f"{node.texts['data.folder']}/{IDENTITY_FILE}"
+    lines = node.disk.read(path).decode().splitlines()
+    foreign = ["cluster.id=another" if line.startswith("cluster.id=") else line for line in lines]
+    assert foreign != lines
+    node.disk.replace(path, "\n".join(foreign).encode())
+    assert node.start()
+    failures: list[Exception] = []
+    node.broker.ready.then(lambda _: None, failures.append)
+    lives.wait(lambda: bool(failures))
+    assert "belongs to another cluster" in str(failures[0])
+    epoch = lives.nodes[lives.controller_id].broker.controller.leader_epoch
+    lives.sim.run_for(3000)
+    assert lives.nodes[lives.controller_id].broker.controller.leader_epoch == epoch
