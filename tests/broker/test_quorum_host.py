@@ -190,6 +190,11 @@ def test_an_ordered_stop_hands_over_at_once(quorum: Quorum) -> None:
     leader = quorum.leader()
     leader.broker.controller.resign()
     quorum.until(lambda: any(node is not leader for node in quorum.active()), within_ms=300)
+    (successor,) = quorum.active()
+    successor.crash()
+    quorum.sim.run_for(10_000)
+    assert leader not in quorum.active(), "who is about to go is not elected again"
+    assert len(quorum.active()) == 1, "and still votes"
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -102,6 +102,7 @@ class QuorumHost:
         self._durable_version = 0
         self._is_persisting = False
         self._is_held = False
+        self._is_leaving = False
         self._is_closed = False
         self._timer: Timer | None = None
         self._wake_ms = 0
@@ -181,8 +182,9 @@ class QuorumHost:
         self._step(Time())
 
     def stop(self) -> None:
-        """Hand over to another, if this node leads and there is one."""
+        """Hand over to another, if this node leads and there is one, and stand for election no more."""
         if not self._is_closed and len(self.voters) > 1:
+            self._is_leaving = True
             self._step(Stop())
 
     def close(self) -> None:
@@ -302,7 +304,8 @@ class QuorumHost:
 
     def _set_timer(self) -> None:
         due_ms = self._replica.next_deadline_ms()
-        if due_ms is None or self._is_closed:
+        if due_ms is None or self._is_closed or (self._is_leaving and not self.is_leader):
+            # Whoever is about to go still votes, but nobody should elect it.
             return
         if self._timer is not None:
             # One that comes too early does no harm.
@@ -324,7 +327,7 @@ class QuorumHost:
 
     def _on_time(self) -> None:
         self._timer = None
-        if not self._is_closed:
+        if not self._is_closed and not self._is_leaving:
             self._step(Time())
 
     # The disk.
