@@ -76,13 +76,11 @@ def test_what_is_changed_through_a_node_is_known_there_when_it_is_answered(share
     more = m.CreatePartitionsRequest.CreatePartitionsTopic(name="pond", count=5, assignments=None)
     (grown,) = play.ask(m.CreatePartitionsRequest(topics=[more], timeout_ms=5_000), 3).results
     assert (grown.error_code, len(play.image.topics["pond"].partitions)) == (ErrorCode.NONE, 5)
-    for version in (5, 6):
-        name = f"doomed{version}"
-        play.create(name)
-        topics = [m.DeleteTopicsRequest.DeleteTopicState(name=name)]
-        request = m.DeleteTopicsRequest(topics=topics, topic_names=[name], timeout_ms=5_000)
-        (deleted,) = play.ask(request, version).responses
-        assert (deleted.error_code, name in play.image.topics) == (ErrorCode.NONE, False)
+    by_state = [m.DeleteTopicsRequest.DeleteTopicState(name="doomed")]
+    for version, named in ((5, {"topic_names": ["doomed"]}), (6, {"topics": by_state})):
+        play.create("doomed")
+        (deleted,) = play.ask(m.DeleteTopicsRequest(timeout_ms=5_000, **named), version).responses
+        assert (deleted.error_code, "doomed" in play.image.topics) == (ErrorCode.NONE, False)
 
 
 def test_refusals_come_back_as_the_controller_said_them(shared: Play) -> None:
