@@ -224,6 +224,17 @@ def test_another_process_under_the_same_id_waits_until_the_first_is_silent(clust
     assert cluster.two.beat().error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
+def test_a_new_controller_lets_the_next_life_of_a_folder_in_unless_it_has_heard_the_last(cluster: Cluster) -> None:
+    sessions = cluster.desk.broker.sessions
+    sessions.on_role(False)
+    sessions.on_role(True)
+    cluster.two.beat()
+    twin, next_life = OtherBroker(cluster.desk, 2), OtherBroker(cluster.desk, 3)
+    twin.lives = next_life.lives = 50
+    assert twin.register() is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert next_life.register() is ErrorCode.NONE
+
+
 def test_an_answer_that_was_lost_is_given_again(cluster: Cluster) -> None:
     four = OtherBroker(cluster.desk, 4)
     assert four.register(incarnation=44) is ErrorCode.NONE

@@ -31,6 +31,7 @@ from millpond.metadata.brokers import (
 )
 from millpond.metadata.decision import Decision
 from millpond.metadata.elections import Slice, lead_first
+from millpond.metadata.image import NO_DIRECTORY
 from millpond.metadata.records import RECOVERING, ConfigRecord, PartitionChangeRecord, Record
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class Sessions:
         self._journal = journal
         self._heard_ms: dict[int, int] = {}
         """When each broker was last heard, by this controller in this term."""
+        self._unheard: set[int] = set()
+        """Those who have a session only because this controller is new."""
         self._active_since_ms: dict[int, int] = {}
         self._lifelines = lifelines(self._on_refused)
         self._settling: set[int] = set()
@@ -91,7 +94,8 @@ class Sessions:
             return
         now_ms = self._clock.monotonic_ms()
         image = self._controller.image
-        self._heard_ms = {broker.id: now_ms for broker in image.brokers.values() if not broker.fenced}
+        self._heard_ms = {broker.id: now_ms for broker in image.brokers.values() if self._may_fence(broker)}
+        self._unheard = set(self._heard_ms)
         # The one before may have stopped in the middle of it.
         for broker_id in image.brokers:
             self._settle(broker_id)
@@ -107,6 +111,7 @@ class Sessions:
         self._is_active = False
         self._lifelines.keep(())
         self._heard_ms = {}
+        self._unheard = set()
         self._active_since_ms = {}
         self._settling = set()
 
@@ -114,7 +119,7 @@ class Sessions:
 
     def register(self, wanted: Registration) -> Later[Registered]:
         """A broker has started. Refused when this is not the active controller."""
-        lives = self.lives(wanted.broker_id)
+        lives = self.lives(wanted.broker_id) and not self._has_ended(wanted)
 
         def decide(image: Image) -> Decision[Registered]:
             return decide_register(image, self._layers(), wanted, self._controller.next_offset, lives=lives)
@@ -147,6 +152,15 @@ class Sessions:
                 self._settle(beat.broker_id)
         return answered
 
+    def _has_ended(self, wanted: Registration) -> bool:
+        """Whether the broker's last life is over for certain, although its session is not.
+
+        Two processes cannot have one folder. But it may be a copy; then whoever has been heard is the one that stays.
+        """
+        known = self._controller.image.brokers.get(wanted.broker_id)
+        is_same_folder = known is not None and wanted.directory_id == known.directory_id != NO_DIRECTORY
+        return is_same_folder and wanted.broker_id in self._unheard
+
     def lives(self, broker_id: int) -> bool:
         """Whether it was heard within the time of a session."""
         heard_ms = self._heard_ms.get(broker_id)
@@ -155,6 +169,7 @@ class Sessions:
     def _hear(self, broker_id: int) -> None:
         if self._is_active:
             self._heard_ms[broker_id] = self._clock.monotonic_ms()
+            self._unheard.discard(broker_id)
             self._watch()
 
     def _tell(self, image: Image, beat: Heartbeat, reply: HeartbeatReply) -> None:
