@@ -143,7 +143,8 @@ FAULTS: Final[Mapping[str, Fault]] = {
 
 
 def plan(count: int, dice: random.Random) -> list[str]:
-    """Each kind about as often as the others, in any order."""
-    names = [*FAULTS] * (count // len(FAULTS) + 1)
-    dice.shuffle(names)
+    """All kinds in some order, then all in another, and so on."""
+    names: list[str] = []
+    while len(names) < count:
+        names += dice.sample([*FAULTS], len(FAULTS))
     return names[:count]

@@ -20,6 +20,8 @@ COMMON: Final[dict[str, Any]] = {
     # A node that stands still must not hold up what was sent to it for the minute that is usual.
     "socket.timeout.ms": 4000,
     "topic.metadata.refresh.fast.interval.ms": 50,
+    # librdkafka 2.16 forgets brokers that go away all at once, and then waits for ever for a coordinator it remembers.
+    "metadata.recovery.strategy": "none",
     "log_level": 0,
     "error_cb": lambda _: None,
 }
