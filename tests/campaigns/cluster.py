@@ -94,6 +94,7 @@ def show(outcomes: list[Outcome]) -> None:
     print(f"{'of unknown outcome':34}{sum(each.unknown for each in outcomes):12,}")
     print(f"{'records read by groups':34}{sum(each.read for each in outcomes):12,}")
     print(f"{'copied in transactions':34}{sum(each.copied for each in outcomes):12,}")
+    print(f"{'consumers begun anew':34}{sum(each.readers_anew for each in outcomes):12,}")
     for kind in CLASSES:
         print(f"{kind:34}{sum(each.findings.counts[kind] for each in outcomes):12,}")
     print(f"{'seconds':34}{sum(each.seconds for each in outcomes):12,.0f}")

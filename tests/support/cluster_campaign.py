@@ -54,6 +54,8 @@ class Outcome:
     unknown_reasons: Counter[str] = field(default_factory=Counter)
     read: int = 0
     copied: int = 0
+    readers_anew: int = 0
+    """Consumers that came to nothing and were replaced."""
     seconds: float = 0.0
 
 
@@ -164,6 +166,7 @@ class _Campaign:
         for group in GROUPS:
             read = self._read_by(group)
             outcome.read += len(read)
+            outcome.readers_anew += sum(reader.times_new for reader in self._readers[group])
             check_reads(group, acks, read, findings)
             check_commits(group, self._watches[group].commits, findings)
         if self._watcher is not None and self._crew is not None:

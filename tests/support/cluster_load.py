@@ -20,8 +20,6 @@ COMMON: Final[dict[str, Any]] = {
     # A node that stands still must not hold up what was sent to it for the minute that is usual.
     "socket.timeout.ms": 4000,
     "topic.metadata.refresh.fast.interval.ms": 50,
-    # librdkafka 2.16 forgets brokers that go away all at once, and then waits for ever for a coordinator it remembers.
-    "metadata.recovery.strategy": "none",
     "log_level": 0,
     "error_cb": lambda _: None,
 }
@@ -31,6 +29,8 @@ PAUSE_MS: Final = 20
 
 MESSAGE_SECONDS_MAX: Final = 120
 COMMIT_SECONDS: Final = 0.3
+CLOSE_SECONDS_MAX: Final = 10.0
+SILENT_SECONDS_MAX: Final = 12.0
 READ_SECONDS_MAX: Final = 60.0
 
 
@@ -142,10 +142,13 @@ class Reader(threading.Thread):
         super().__init__(name=f"reader-{group}", daemon=True)
         self.read: list[tuple[int, int]] = []
         """Partition and offset of each record, in the order in which they came."""
+        self.times_new = 0
+        """How often it had to begin anew because its consumer had come to nothing."""
         self._findings = findings
         self._group = group
+        self._topic = topic
         self._over = threading.Event()
-        self._consumer = Consumer(
+        self._settings = (
             COMMON
             | grouping(protocol)
             | {
@@ -158,17 +161,31 @@ class Reader(threading.Thread):
                 "fetch.error.backoff.ms": 20,
             }
         )
-        self._consumer.subscribe([topic])
+        self._consumer = self._joined()
+
+    def _joined(self) -> Consumer:
+        consumer = Consumer(self._settings)
+        consumer.subscribe([self._topic])
+        return consumer
 
     def run(self) -> None:
-        committed_at = time.monotonic()
+        committed_at = heard_at = time.monotonic()
         while not self._over.is_set():
-            for message in self._consumer.consume(500, timeout=0.1):
+            messages = self._consumer.consume(500, timeout=0.1)
+            for message in messages:
                 self._take(message)
-            if time.monotonic() - committed_at > COMMIT_SECONDS:
-                committed_at = time.monotonic()
+            now = time.monotonic()
+            if messages or not self._consumer.assignment():
+                heard_at = now
+            if now - committed_at > COMMIT_SECONDS:
+                committed_at = now
                 self._commit()
-        self._commit()
+            if now - heard_at > SILENT_SECONDS_MAX:
+                # librdkafka 2.16 may forget all brokers of a cluster that died as a whole, and then asks nobody any
+                # more. A program would be started anew.
+                self.times_new += 1
+                heard_at = now
+                self._consumer = self._joined()
         self._consumer.close()
 
     def _take(self, message: Message) -> None:
@@ -183,14 +200,16 @@ class Reader(threading.Thread):
 
     def _commit(self) -> None:
         try:
-            self._consumer.commit(asynchronous=False)
+            # Not waited for: see above. Where it comes to nothing, the records are read again.
+            self._consumer.commit(asynchronous=True)
         except KafkaException:
-            # Nothing new, no coordinator for a moment, or no longer a member: the records are read again.
+            # Nothing new, or no longer a member.
             return
 
     def stop(self) -> None:
         self._over.set()
-        self.join()
+        # Not waited for longer, for the same reason.
+        self.join(CLOSE_SECONDS_MAX)
 
 
 def grouping(protocol: str) -> dict[str, Any]:

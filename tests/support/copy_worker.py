@@ -34,11 +34,12 @@ class CopyJob:
             "reconnect.backoff.max.ms": 100,
             "retry.backoff.ms": 20,
             "retry.backoff.max.ms": 100,
-            # librdkafka 2.16 forgets a lone broker that goes away, and then waits for it for ever in
-            # send_offsets_to_transaction, whose coordinator it remembers.
-            "metadata.recovery.strategy": "none",
             "log_level": 0,
         }
+        if "," not in bootstrap:
+            # librdkafka 2.16 forgets a lone broker that goes away, and then waits for it for ever in
+            # send_offsets_to_transaction, whose coordinator it remembers. Of several it may forget all.
+            common["metadata.recovery.strategy"] = "none"
         self._target = target
         self._producer = Producer(
             {**common, "transactional.id": name, "transaction.timeout.ms": 10_000, "linger.ms": 1}
