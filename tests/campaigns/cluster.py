@@ -91,6 +91,7 @@ def show(outcomes: list[Outcome]) -> None:
         if seconds:
             print(f"{name:26}{len(seconds):7}{statistics.median(seconds):9.2f}{max(seconds):9.2f}")
     print(f"\n{'acknowledged writes':34}{sum(each.acked for each in outcomes):12,}")
+    print(f"{'of these without an offset':34}{sum(each.untold for each in outcomes):12,}")
     print(f"{'of unknown outcome':34}{sum(each.unknown for each in outcomes):12,}")
     print(f"{'records read by groups':34}{sum(each.read for each in outcomes):12,}")
     print(f"{'copied in transactions':34}{sum(each.copied for each in outcomes):12,}")

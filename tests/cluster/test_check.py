@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from support.cluster_check import Ack, Findings, Written, check_commits, check_copy, check_reads, check_topic
+from support.cluster_check import (
+    UNTOLD,
+    Ack,
+    Findings,
+    Written,
+    check_commits,
+    check_copy,
+    check_reads,
+    check_topic,
+    located,
+)
 
 A, B, C = Written(1, 0), Written(1, 1), Written(1, 2)
 GOOD = {0: [(0, A), (1, B), (3, C)]}
@@ -41,6 +51,14 @@ def test_what_was_never_acknowledged_may_be_there_or_not() -> None:
     check_topic(ACKS[:1], GOOD, findings)
     check_topic(ACKS[:1], {0: GOOD[0][:1]}, findings)
     assert not findings
+
+
+def test_what_was_acknowledged_without_an_offset_must_be_somewhere() -> None:
+    acks = located([Ack(0, UNTOLD, B), *ACKS[:1]], GOOD)
+    assert acks == [Ack(0, 1, B), Ack(0, 0, A)]
+    findings = Findings()
+    check_topic(located([Ack(0, UNTOLD, B)], {0: [(0, A)]}), {0: [(0, A)]}, findings)
+    assert findings.counts == {"lost": 1}
 
 
 def test_what_a_group_was_not_given_and_what_it_forgot() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from millpond.testing import Ponds
-from support.cluster_check import Findings, check_commits, check_copy, check_reads, check_topic
+from support.cluster_check import UNTOLD, Findings, check_commits, check_copy, check_reads, check_topic, located
 from support.cluster_faults import FAULTS
 from support.cluster_load import (
     AnyWriter,
@@ -53,6 +53,8 @@ class Outcome:
     """Writes of which the producer could not say how they ended."""
     unknown_reasons: Counter[str] = field(default_factory=Counter)
     read: int = 0
+    untold: int = 0
+    """Acknowledged without an offset: the producer was told that its second try was one too many."""
     copied: int = 0
     readers_anew: int = 0
     """Consumers that came to nothing and were replaced."""
@@ -160,6 +162,8 @@ class _Campaign:
         outcome.unknown = sum(len(writer.failures) for writer in self._writers)
         outcome.unknown_reasons = Counter(reason for writer in self._writers for reason in writer.failures)
         log = read_topic(self.cluster.bootstrap, TOPIC, TOPIC_PARTITIONS)
+        outcome.untold = sum(ack.offset == UNTOLD for ack in acks)
+        acks = located(acks, log)
         check_topic(acks, log, findings)
         ends = {(index, records[-1][0]) for index, records in log.items() if records}
         self._until(lambda: all(ends <= self._read_by(group) for group in GROUPS), "the groups read to the end")

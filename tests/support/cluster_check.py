@@ -45,6 +45,10 @@ class Written(NamedTuple):
         return b"%d:%d" % self
 
 
+UNTOLD: Final = -1
+"""The offset of a record that the producer was only told to be there already, by its second try."""
+
+
 class Ack(NamedTuple):
     partition: int
     offset: int
@@ -74,6 +78,12 @@ class Findings:
 
 Log = Mapping[int, Sequence[tuple[int, Written]]]
 """By partition: offset and record of everything in the topic, in the order of the offsets."""
+
+
+def located(acks: Iterable[Ack], log: Log) -> list[Ack]:
+    """With the offsets of those that have none: where the topic has them, if it does."""
+    at = {record: (partition, offset) for partition, records in log.items() for offset, record in records}
+    return [Ack(*at[ack.record], ack.record) if ack.offset == UNTOLD and ack.record in at else ack for ack in acks]
 
 
 def check_topic(acks: Iterable[Ack], log: Log, findings: Findings) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from support.cluster_check import Ack, Findings, Log, Written
+from support.cluster_check import UNTOLD, Ack, Findings, Log, Written
 
 COMMON: Final[dict[str, Any]] = {
     "reconnect.backoff.ms": 20,
@@ -89,8 +89,7 @@ class Writer(threading.Thread):
         value, partition, offset = message.value(), message.partition(), message.offset()
         assert value is not None
         assert partition is not None
-        assert offset is not None
-        self.acks.append(Ack(partition, offset, Written.parsed(value)))
+        self.acks.append(Ack(partition, UNTOLD if offset is None else offset, Written.parsed(value)))
 
     def stop(self) -> None:
         self._over.set()
