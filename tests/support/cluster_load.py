@@ -141,6 +141,8 @@ class Reader(threading.Thread):
         super().__init__(name=f"reader-{group}", daemon=True)
         self.read: list[tuple[int, int]] = []
         """Partition and offset of each record, in the order in which they came."""
+        self.is_written_to = threading.Event()
+        self.is_written_to.set()
         self.times_new = 0
         """How often it had to begin anew because its consumer had come to nothing."""
         self._findings = findings
@@ -174,7 +176,7 @@ class Reader(threading.Thread):
             for message in messages:
                 self._take(message)
             now = time.monotonic()
-            if messages or not self._consumer.assignment():
+            if messages or not self._consumer.assignment() or not self.is_written_to.is_set():
                 heard_at = now
             if now - committed_at > COMMIT_SECONDS:
                 committed_at = now
