@@ -12,6 +12,7 @@ from millpond.sim.world.world import SimWorld
 
 WATCH_MS = 20
 RESTART_MS_MAX = 1_500
+QUICK_MS = 50
 
 
 class SimCluster:
@@ -85,7 +86,8 @@ class SimCluster:
 
     def rest(self, node_id: int, at_least_ms: int = 0) -> None:
         """It is down now, and stays so for a moment."""
-        self._start_at_ms[node_id] = self.sim.clock.now_ms + at_least_ms + self._random.randint(0, RESTART_MS_MAX)
+        delay_ms = self._random.randint(0, self._random.choice((QUICK_MS, RESTART_MS_MAX)))
+        self._start_at_ms[node_id] = self.sim.clock.now_ms + at_least_ms + delay_ms
 
     def start_now(self) -> None:
         """Whoever is down need not wait any longer."""

@@ -21,7 +21,7 @@ from millpond.sim.world.world import SimWorld
 LOOK_MS = 50
 FOUND_MS = 30_000
 """How long a cluster may take to be founded and have its topics."""
-SETTLE_MS = 30_000
+SETTLE_MS = 60_000
 READ_MS = 60_000
 
 

@@ -142,7 +142,7 @@ class Trouble:
         node_id = self._any(random)
         if node_id is None or not self._may_lose_power():
             return False
-        self._cut_power(node_id, fault.lasts_ms)
+        self._cut_power(node_id, fault.lasts_ms if fault.dice % 2 else 0)
         return True
 
     def _cut_power(self, node_id: int, rest_ms: int) -> None:

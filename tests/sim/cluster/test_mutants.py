@@ -1,0 +1,121 @@
+"""Bugs that clusters have had, put into whole nodes on purpose: each must be named by a finding, within so many seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from tests.support.patience import with_time
+
+from millpond.base.later import done
+from millpond.broker.leader_role import LeaderRole
+from millpond.broker.partitions import Partition
+from millpond.log.partition_log import PartitionLog
+from millpond.metadata import leadership
+from millpond.quorum.replica import Replica
+from millpond.replication.leader import PartitionLeader
+from millpond.sim.cluster import checkers
+from millpond.sim.cluster.plan import make_plan
+from millpond.sim.cluster.shrinker import play
+
+Patch = pytest.MonkeyPatch
+DEATHS = ("kill of a leader", "power cut", "isolation of a leader", "pause of a leader")
+LACKS = (checkers.TRUSTED_LACKS_RECORDS, checkers.VISIBLE_CHANGED, checkers.SAME_NAME_OTHER_BATCH)
+
+
+def acknowledge_before_the_followers_have_it(patch: Patch) -> None:
+    patch.setattr(LeaderRole, "after_commit", lambda self, end_offset, value: done(value))
+
+
+def show_what_only_the_leader_has(patch: Patch) -> None:
+    """Readers see up to the end of the leader's log."""
+    patch.setattr(
+        Partition,
+        "committed_offset",
+        property(lambda self: self.log.end_offset if self.is_leader else self._high_watermark),
+    )
+
+
+def never_look_for_divergence(patch: Patch) -> None:
+    """KIP-279: lengths are compared, not epochs."""
+    patch.setattr(LeaderRole, "divergence", lambda *_: None)
+
+
+def join_without_catching_up(patch: Patch) -> None:
+    def may_join(self: PartitionLeader, broker: int) -> bool:
+        return broker not in self.view.isr and self.can_join(broker, self.followers[broker].broker_epoch)
+
+    patch.setattr(PartitionLeader, "_may_join", may_join)
+
+
+def commit_without_the_in_sync(patch: Patch) -> None:
+    """The leader alone says what is committed."""
+    patch.setattr(PartitionLeader, "maximal_isr", property(lambda self: {self.me}))
+
+
+def keep_the_epoch_over_a_change_of_leader(patch: Patch) -> None:
+    real = leadership.change
+
+    def change(before: Any, *given: Any, **named: Any) -> Any:
+        return replace(real(before, *given, **named), leader_epoch=before.leader_epoch)
+
+    patch.setattr(leadership, "change", change)
+
+
+def forget_producers_at_a_change_of_leader(patch: Patch) -> None:
+    """Redpanda 3039: who leads next does not know what producers have written."""
+    real = PartitionLog.append_follower
+
+    def append_follower(self: PartitionLog, batches: memoryview, *, now_ms: int) -> Any:
+        appended = real(self, batches, now_ms=now_ms)
+        self.producers.entries.clear()
+        return appended
+
+    patch.setattr(PartitionLog, "append_follower", append_follower)
+
+
+def decide_without_a_majority(patch: Patch) -> None:
+    """The leader of the quorum calls committed what nobody else has."""
+
+    def advance(self: Replica, now_ms: int) -> None:
+        self.high_watermark = max(self.high_watermark, self.log.end_offset)
+        self._answer_parked(now_ms)
+
+    patch.setattr(Replica, "_advance_high_watermark", advance)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    put_in: Callable[[Patch], None]
+    faults: tuple[str, ...]
+    seeds: int
+    named_by: tuple[str, ...] = ()
+    """How a finding may begin; any, where it is told by what clients got."""
+
+
+MUTANTS = [
+    Mutant(acknowledge_before_the_followers_have_it, DEATHS, 12),
+    Mutant(show_what_only_the_leader_has, DEATHS, 12, (*LACKS, checkers.HIGH_WATERMARK_FELL)),
+    Mutant(never_look_for_divergence, DEATHS, 20),
+    Mutant(join_without_catching_up, DEATHS, 20),
+    Mutant(commit_without_the_in_sync, DEATHS, 12),
+    Mutant(keep_the_epoch_over_a_change_of_leader, DEATHS, 12),
+    Mutant(forget_producers_at_a_change_of_leader, (*DEATHS, "resets"), 30),
+    Mutant(decide_without_a_majority, ("isolation", "split", "kill of a leader"), 30),
+]
+
+
+@with_time
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.put_in.__name__)
+def test_a_mutant_is_found(mutant: Mutant, monkeypatch: Patch) -> None:
+    mutant.put_in(monkeypatch)
+    for seed in range(mutant.seeds):
+        _, outcome = play(seed, make_plan(seed, mutant.faults, nodes=3))
+        if outcome.violations:
+            assert not mutant.named_by or any(each.startswith(mutant.named_by) for each in outcome.violations), (
+                f"seed {seed}: {outcome.violations}"
+            )
+            return
+    pytest.fail(f"{mutant.put_in.__name__} lived through {mutant.seeds} seeds")
