@@ -1,4 +1,4 @@
-"""Bugs that clusters have had, put into whole nodes on purpose: each must be named by a finding, within so many seeds."""
+"""Bugs that clusters have had, put into whole nodes on purpose: each must be found within so many seeds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LACKS = (checkers.TRUSTED_LACKS_RECORDS, checkers.VISIBLE_CHANGED, checkers.SAME
 
 
 def acknowledge_before_the_followers_have_it(patch: Patch) -> None:
-    patch.setattr(LeaderRole, "after_commit", lambda self, end_offset, value: done(value))
+    patch.setattr(LeaderRole, "after_commit", lambda _, __, value: done(value))
 
 
 def show_what_only_the_leader_has(patch: Patch) -> None:
