@@ -191,8 +191,6 @@ class Idle:
         self._clients = []
         for _ in range(connections):
             client = raw.RawClient(HOST, port)
-            # The drain buffer of ten thousand clients would be ours to pay for.
-            client._drain = memoryview(bytearray(4096))
             client.send(raw.api_versions_frame())
             client.skip()
             self._clients.append(client)

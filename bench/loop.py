@@ -1,12 +1,15 @@
 """How long one client keeps another waiting: the longest round trip of a second connection while a node is busy.
 
-A node is one loop. What stands on it too long is seen by everybody, and by this. The machine has its own part in a
-longest round trip, so each thing is done a few times and the best of these longest ones counts; "nothing" says what
-is left of the machine.
+A node is one loop. What stands on it too long is seen by everybody, and by this. The node has many partitions, and a
+crowd of clients, each the only member of a group with committed offsets, stays connected throughout.
+
+The machine has its own part in a longest round trip, so each thing is done a few times and the best of these longest
+ones counts; "nothing" says what is left of the machine.
 """
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import time
@@ -20,13 +23,15 @@ from bench.node import HOST, Node
 from millpond.wire import messages as m
 
 PARTITIONS, PARTITIONS_QUICK = 10_000, 2_000
-GROUPS, GROUPS_QUICK = 1_000, 200
+CROWD, CROWD_QUICK = 1_000, 200
+"""So many groups, and a connection for each."""
 MADE = 1_000
 MEMBERS = 300
 SEGMENTS = 1_000
 SEGMENT_BYTES = 16 << 10
 COMMITS_EACH = 20
-ITEMS_AT_ONCE = 5_000
+SESSION_MS = 1_800_000
+"""Long enough for a member that says nothing."""
 QUIET_SECONDS = 1.0
 TICK_MS = 1_000
 """How often the node looks after retention, or checkpoints, where that is measured."""
@@ -78,38 +83,116 @@ def probing(node: Node) -> Iterator[Probe]:
 
 def best_of(times: int, probe: Probe, work: Callable[[], object]) -> float:
     """The best of a few longest round trips."""
-    found = []
+    longest = []
     for _ in range(times):
         time.sleep(0.2)
         probe.longest_ms()
         work()
-        found.append(probe.longest_ms())
-    return min(found)
+        longest.append(probe.longest_ms())
+    return min(longest)
+
+
+class Crowd:
+    """Clients that are there: each is the only member of its group, and has committed offsets."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._clients: list[raw.RawClient] = []
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    def connect(self, node: Node) -> None:
+        self.close()
+        hello = raw.api_versions_frame()
+        for _ in range(self.size):
+            self._clients.append(node.connect())
+            self._clients[-1].send(hello)
+            self._clients[-1].skip()
+
+    def form_groups(self) -> None:
+        first = self._clients[0]
+        while not _has_coordinator(first):
+            time.sleep(0.05)
+        for number, client in enumerate(self._clients):
+            _join_alone(client, f"reader-{number}")
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        self._clients = []
+
+
+def _has_coordinator(client: raw.RawClient) -> bool:
+    reply = client.call(m.FindCoordinatorRequest(key="reader-0"), 2)
+    assert isinstance(reply, m.FindCoordinatorResponse)
+    return not reply.error_code
+
+
+def _join_request(group: str, session_ms: int) -> m.JoinGroupRequest:
+    protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=bytes(200))
+    return m.JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=10_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
+
+
+def _join_alone(client: raw.RawClient, group: str) -> None:
+    joined = client.call(_join_request(group, SESSION_MS), 3)
+    assert isinstance(joined, m.JoinGroupResponse)
+    given = m.SyncGroupRequest.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=bytes(200))
+    sync = m.SyncGroupRequest(
+        group_id=group, generation_id=joined.generation_id, member_id=joined.member_id, assignments=[given]
+    )
+    synced = client.call(sync, 3)
+    assert isinstance(synced, m.SyncGroupResponse)
+    partition = m.OffsetCommitRequest.OffsetCommitRequestPartition
+    partitions = [partition(partition_index=index, committed_offset=1) for index in range(COMMITS_EACH)]
+    topic = m.OffsetCommitRequest.OffsetCommitRequestTopic(name="wide-0", partitions=partitions)
+    commit = m.OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=joined.generation_id,
+        member_id=joined.member_id,
+        topics=[topic],
+    )
+    committed = client.call(commit, 7)
+    assert isinstance(committed, m.OffsetCommitResponse)
+    codes = {joined.error_code, synced.error_code, *(each.error_code for each in committed.topics[0].partitions)}
+    if codes != {0}:
+        raise RuntimeError(f"group {group} was refused with {sorted(codes)}")
 
 
 def measure_stalls(plan: Plan) -> Iterator[Stall]:
     partitions = PARTITIONS_QUICK if plan.quick else PARTITIONS
-    groups = GROUPS_QUICK if plan.quick else GROUPS
-    quiet = {"log.retention.check.interval.ms": "3600000", "log.flush.offset.checkpoint.interval.ms": "3600000"}
-    with Node(quiet) as node, node.connect() as client:
-        client.socket.settimeout(120)
-        for number in range(partitions // MADE):
-            _create(client, f"wide-{number}", MADE)
-        with probing(node) as probe:
-            yield Stall("nothing", best_of(plan.slices, probe, lambda: time.sleep(QUIET_SECONDS)))
-            yield _metadata(plan, client, probe, partitions)
-            yield from _topics(plan, client, probe)
-            yield _join(plan, node, probe)
-            yield _look_up(plan, client, probe)
-            _commit(node, groups)
-        yield _after_restart(node, groups * COMMITS_EACH, {})
-        node.stop()
-        node.settings["log.flush.offset.checkpoint.interval.ms"] = str(TICK_MS)
-        node.start()
-        with node.connect() as again, probing(node) as probe:
-            yield _checkpoint(again, probe)
-    with Node({**quiet, "log.retention.check.interval.ms": str(TICK_MS)}) as node, node.connect() as client:
-        yield _retention(node, client)
+    ticks = ("log.retention.check.interval.ms", "log.flush.offset.checkpoint.interval.ms")
+    retention_tick, checkpoint_tick = ticks
+    never = dict.fromkeys(ticks, "3600000")
+    crowd = Crowd(CROWD_QUICK if plan.quick else CROWD)
+    try:
+        with Node(never) as node, node.connect() as client:
+            client.socket.settimeout(120)
+            for number in range(partitions // MADE):
+                _create(client, f"wide-{number}", MADE)
+            crowd.connect(node)
+            crowd.form_groups()
+            with probing(node) as probe:
+                yield Stall("nothing", best_of(plan.slices, probe, lambda: time.sleep(QUIET_SECONDS)))
+                yield _metadata(plan, client, probe, partitions)
+                yield from _topics(plan, client, probe)
+                yield _join(plan, node, probe)
+                yield _look_up(plan, client, probe)
+            yield _restarted(node, crowd, {})
+            _restarted(node, crowd, {checkpoint_tick: str(TICK_MS)})
+            with node.connect() as again, probing(node) as probe:
+                yield _checkpoint(again, probe)
+            _restarted(node, crowd, {**never, retention_tick: str(TICK_MS)})
+            with node.connect() as again:
+                yield _retention(node, again)
+    finally:
+        crowd.close()
 
 
 def _create(client: raw.RawClient, name: str, partitions: int, **settings: str) -> None:
@@ -155,15 +238,7 @@ def _join(plan: Plan, node: Node, probe: Probe) -> Stall:
         client.call(m.FindCoordinatorRequest(key="crowd"), 2)
 
     def join(group: str) -> None:
-        protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=bytes(200))
-        request = m.JoinGroupRequest(
-            group_id=group,
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=10_000,
-            member_id="",
-            protocol_type="consumer",
-            protocols=[protocol],
-        )
+        request = _join_request(group, session_ms=10_000)
         with ExitStack() as stack:
             members = [stack.enter_context(node.connect()) for _ in range(MEMBERS)]
             for member in members:
@@ -189,36 +264,30 @@ def _look_up(plan: Plan, client: raw.RawClient, probe: Probe) -> Stall:
     return Stall("look-up by time in 100 partitions", best_of(plan.slices, probe, lambda: client.call(request, 5)))
 
 
-def _commit(node: Node, groups: int) -> None:
-    partition = m.OffsetCommitRequest.OffsetCommitRequestPartition
-    with node.connect() as client:
-        for number in range(groups):
-            partitions = [partition(partition_index=index, committed_offset=1) for index in range(COMMITS_EACH)]
-            topic = m.OffsetCommitRequest.OffsetCommitRequestTopic(name="wide-0", partitions=partitions)
-            client.call(m.OffsetCommitRequest(group_id=f"reader-{number}", topics=[topic]), 8)
-
-
-def _after_restart(node: Node, offsets: int, settings: dict[str, str]) -> Stall:
+def _restarted(node: Node, crowd: Crowd, settings: dict[str, str]) -> Stall:
+    """Start again; coordinators load while the crowd comes back."""
     node.stop()
     node.settings.update(settings)
     ready = node.start()
     with probing(node) as probe:
+        crowd.connect(node)
         time.sleep(QUIET_SECONDS)
         longest = probe.longest_ms()
-    return Stall(f"after a start with {offsets:,} committed offsets", longest, f"ready after {ready.seconds:.2f} s")
+    title = f"after a start with {crowd.size * COMMITS_EACH:,} committed offsets, {crowd.size:,} clients come back"
+    return Stall(title, longest, f"ready after {ready.seconds:.2f} s")
 
 
 def _checkpoint(client: raw.RawClient, probe: Probe) -> Stall:
     records = raw.batch(1, 100)
-    found = []
+    longest = []
     for _ in range(3):
         for index in range(MADE):
             client.send(raw.produce_frame("wide-0", index, records, raw.ACKS_LEADER))
             raw.check_produced(client.receive())
         probe.longest_ms()
         time.sleep(2.5 * TICK_MS / 1000)
-        found.append(probe.longest_ms())
-    return Stall(f"checkpoint, {MADE:,} partitions written to", min(found))
+        longest.append(probe.longest_ms())
+    return Stall(f"checkpoint, {MADE:,} partitions written to", min(longest))
 
 
 def _retention(node: Node, client: raw.RawClient) -> Stall:

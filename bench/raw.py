@@ -78,6 +78,10 @@ def api_versions_frame() -> bytes:
     return framed(m.ApiVersionsRequest(), API_VERSIONS_VERSION)
 
 
+_DRAIN = memoryview(bytearray(1 << 20))
+"""Where what nobody wants is read to. One for all: a thousand clients of a process would need a gigabyte."""
+
+
 class RawClient:
     """One blocking connection."""
 
@@ -85,7 +89,6 @@ class RawClient:
         self.socket = socket.create_connection((host, port), timeout=timeout_seconds)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._head = bytearray(LENGTH.size)
-        self._drain = memoryview(bytearray(1 << 20))
 
     def __enter__(self) -> RawClient:
         return self
@@ -108,7 +111,7 @@ class RawClient:
     def skip(self) -> int:
         """Read the next reply and throw it away; its size."""
         size = left = self._next_length()
-        room = self._drain
+        room = _DRAIN
         while left:
             left -= self._some(room[: min(left, len(room))])
         return size
