@@ -55,9 +55,9 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Named as text, so that the rooms below do not depend on the client by importing their own package.
-    found = getattr(import_module("millpond.client"), name)
-    globals()[name] = found
-    return found
+    exported = getattr(import_module("millpond.client"), name)
+    globals()[name] = exported
+    return exported
 
 
 def __dir__() -> list[str]:

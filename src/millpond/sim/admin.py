@@ -71,7 +71,7 @@ class SimAdmin:
 
         self._send(request, 7, on_reply)
 
-    def _find_id(self, name: str, found: Callable[[UUID], None]) -> None:
+    def _find_id(self, name: str, on_id: Callable[[UUID], None]) -> None:
         request = m.MetadataRequest(
             topics=[m.MetadataRequest.MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
         )
@@ -80,7 +80,7 @@ class SimAdmin:
             if reply is None or reply.topics[0].error_code:
                 self._later(lambda: self._send(request, 12, on_reply))
             else:
-                found(reply.topics[0].topic_id)
+                on_id(reply.topics[0].topic_id)
 
         self._send(request, 12, on_reply)
 
@@ -173,7 +173,7 @@ class SimAdmin:
         self._send(request, 1, on_reply)
 
     def describe(
-        self, names: list[str], on_found: Callable[[m.MetadataResponse, m.DescribeConfigsResponse], None]
+        self, names: list[str], on_described: Callable[[m.MetadataResponse, m.DescribeConfigsResponse], None]
     ) -> None:
         """What the node says about topics, once it answers."""
         metadata = m.MetadataRequest(
@@ -189,17 +189,17 @@ class SimAdmin:
             ]
         )
 
-        def on_metadata(found: m.MetadataResponse | None) -> None:
-            if found is None:
+        def on_metadata(known: m.MetadataResponse | None) -> None:
+            if known is None:
                 self._later(lambda: self._send(metadata, 12, on_metadata))
             else:
-                self._send(configs, 2, lambda told: on_configs(found, told))
+                self._send(configs, 2, lambda told: on_configs(known, told))
 
-        def on_configs(found: m.MetadataResponse, told: m.DescribeConfigsResponse | None) -> None:
+        def on_configs(known: m.MetadataResponse, told: m.DescribeConfigsResponse | None) -> None:
             if told is None:
                 self._later(lambda: self._send(metadata, 12, on_metadata))
             else:
-                on_found(found, told)
+                on_described(known, told)
 
         self._send(metadata, 12, on_metadata)
 

@@ -40,9 +40,9 @@ __all__ = sorted(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
+    exported = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = exported
+    return exported
 
 
 def __dir__() -> list[str]:

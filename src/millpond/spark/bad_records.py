@@ -170,10 +170,10 @@ def _messages(batch: pa.RecordBatch, topic: str, partition: int, faults: list[tu
 
 
 def _reasons(faults: list[tuple[int, str]], rows: int) -> pa.StringArray:
-    found: list[str | None] = [None] * rows
+    reasons: list[str | None] = [None] * rows
     for row, reason in faults:
-        found[row] = reason.encode(errors="replace").decode()
-    return pa.array(found, pa.string())
+        reasons[row] = reason.encode(errors="replace").decode()
+    return pa.array(reasons, pa.string())
 
 
 def _all_but(bad: list[int], rows: int) -> pa.BooleanArray:

@@ -66,10 +66,10 @@ _UNIT_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 
 
 def duration_ms(given: str) -> int:
     """Spark's way to write a time: 15m, 10s, 500ms; a bare number is milliseconds."""
-    found = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", given.strip().lower())
-    if found is None or found[2] not in _UNIT_MS:
+    match = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", given.strip().lower())
+    if match is None or match[2] not in _UNIT_MS:
         raise ValueError("it is a time such as 500ms, 10s, 15m or 1h")
-    return int(found[1]) * _UNIT_MS[found[2]]
+    return int(match[1]) * _UNIT_MS[match[2]]
 
 
 @dataclass(frozen=True)

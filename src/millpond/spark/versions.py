@@ -21,10 +21,10 @@ class WrongVersion(Exception):
 def check_packages(version_of: Callable[[str], str | None] | None = None) -> None:
     """WrongVersion unless pyspark, and what it needs for Arrow, are here and fit."""
     version_of = version_of or installed_version
-    found = version_of("pyspark") or version_of("pyspark-client")
-    if found is None:
+    installed = version_of("pyspark") or version_of("pyspark-client")
+    if installed is None:
         raise WrongVersion(f"pyspark is not installed: {INSTALL}")
-    check_pyspark(found)
+    check_pyspark(installed)
     for package in NEEDED:
         if version_of(package) is None:
             raise WrongVersion(f"{package} is not installed: {INSTALL}")
@@ -33,10 +33,12 @@ def check_packages(version_of: Callable[[str], str | None] | None = None) -> Non
         raise WrongVersion(f"pandas {pandas} is too new for Spark: pip install 'pandas>=2.2,<3'")
 
 
-def check_pyspark(found: str) -> None:
-    if numbers_of(found) < PYSPARK_LEAST:
+def check_pyspark(installed: str) -> None:
+    if numbers_of(installed) < PYSPARK_LEAST:
         least = ".".join(map(str, PYSPARK_LEAST))
-        raise WrongVersion(f"pyspark {found} is too old, it must be {least} or newer: pip install 'pyspark>={least}'")
+        raise WrongVersion(
+            f"pyspark {installed} is too old, it must be {least} or newer: pip install 'pyspark>={least}'"
+        )
 
 
 def installed_version(package: str) -> str | None:

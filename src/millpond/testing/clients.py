@@ -95,10 +95,10 @@ class Clients(ABC):
                 self._assign_all(consumer, topic)
             else:
                 consumer.subscribe([topic])
-            found = _read(consumer, topic, n, timeout)
-            if group is not None and found:
+            messages = _read(consumer, topic, n, timeout)
+            if group is not None and messages:
                 consumer.commit(asynchronous=False)
-            return found
+            return messages
         finally:
             consumer.close()
 
@@ -168,21 +168,21 @@ def _text(value: object) -> str:
 def _read(consumer: Consumer, topic: str, n: int, timeout: float) -> list[Message]:
     from confluent_kafka import KafkaException
 
-    found: list[Message] = []
+    messages: list[Message] = []
     deadline = time.monotonic() + timeout
-    while len(found) < n:
+    while len(messages) < n:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise TooFew(f"{len(found)} of {n} records came from {topic} within {timeout:g} s", found)
+            raise TooFew(f"{len(messages)} of {n} records came from {topic} within {timeout:g} s", messages)
         message = consumer.poll(left)
         if message is None:
             continue
         fault = message.error()
         if fault is None:
-            found.append(message)
+            messages.append(message)
         elif not fault.retriable():
             raise KafkaException(fault)
-    return found
+    return messages
 
 
 def _ignore(_: object) -> None:

@@ -11,7 +11,7 @@ from millpond.base.ids import TopicPartition
 from millpond.client.errors import UnknownTopic
 from millpond.remote.cluster import Cluster, PartitionInfo, TopicInfo
 from millpond.spark.options import OptionError, read_options
-from millpond.spark.source.subscription import Assigned, Matching, Named, found_in, look, subscription_of
+from millpond.spark.source.subscription import Assigned, Matching, Named, look, subscribed_in, subscription_of
 from support.node import Node
 from support.topics import create_topic
 
@@ -55,14 +55,14 @@ def test_what_is_refused(given: dict[str, str], reason: str) -> None:
 
 def test_a_pattern_matches_whole_names_of_topics_that_people_made() -> None:
     topics = {each.name: each for each in (info("or", 1), info("orders", 2), info("__orders", 1, is_internal=True))}
-    found = found_in(Matching(re.compile(".*orders")), topics)
+    found = subscribed_in(Matching(re.compile(".*orders")), topics)
     assert found.partitions == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
     assert found.ids == {"orders": UUID(int=7)}
 
 
 def test_assigned_partitions_are_those_that_exist() -> None:
     wanted = frozenset({TopicPartition("a", 1), TopicPartition("a", 9)})
-    assert found_in(Assigned(wanted), {"a": info("a", 3)}).partitions == {TopicPartition("a", 1)}
+    assert subscribed_in(Assigned(wanted), {"a": info("a", 3)}).partitions == {TopicPartition("a", 1)}
 
 
 def test_what_is_missing_is_named_with_what_was_probably_meant(node: Node, topic: str) -> None:

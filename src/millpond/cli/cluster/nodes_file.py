@@ -131,10 +131,10 @@ def _flat(values: object, name: str = "") -> Iterator[tuple[str, str]]:
 def _resolved(address: str) -> str:
     host, port = host_and_port(address)
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
     except (socket.gaierror, UnicodeError):
         raise Failed(f"The host name {host} is unknown: mend it, or give the node's address instead.") from None
-    return f"[{found}]:{port}" if ":" in str(found) else f"{found}:{port}"
+    return f"[{resolved}]:{port}" if ":" in str(resolved) else f"{resolved}:{port}"
 
 
 def _wrong(path: str, fault: str) -> click.UsageError:

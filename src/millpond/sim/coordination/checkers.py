@@ -28,11 +28,11 @@ def check_copied(ends: Mapping[int, int], shown: Sequence[Shown], copies: int) -
         for copy in range(copies)
     }
     for tag in wanted:
-        found = by_tag.pop(tag, [])
-        if not found:
+        seen = by_tag.pop(tag, [])
+        if not seen:
             yield f"the record {tag} was never copied"
-        elif len(found) > 1:
-            yield f"the record {tag} was copied by {[each.transaction for each in found]}"
+        elif len(seen) > 1:
+            yield f"the record {tag} was copied by {[each.transaction for each in seen]}"
     for tag in by_tag:
         yield f"the output has {tag}, which the input has not"
 
@@ -42,17 +42,17 @@ def check_transactions(history: CoordinationHistory, shown: Sequence[Shown]) -> 
     by_transaction: dict[str, dict[str, int]] = {}
     for each in shown:
         by_transaction.setdefault(each.transaction, {})[each.tag] = each.partition
-    for name, found in by_transaction.items():
+    for name, seen in by_transaction.items():
         if name not in history.transactions:
             yield f"the output has records of {name}, which nobody began"
         elif not history.transactions[name].may_count:
-            yield f"{name} was not committed, but {sorted(found)} are seen"
+            yield f"{name} was not committed, but {sorted(seen)} are seen"
     for transaction in history.transactions.values():
-        found = by_transaction.get(transaction.name, {})
-        if found and found != transaction.records:
-            missing = sorted(transaction.records.keys() - found.keys())
-            yield f"{transaction.name} counts in part: {missing} are not seen, {sorted(found)} are"
-        if not found and transaction.fate is Fate.DONE:
+        seen = by_transaction.get(transaction.name, {})
+        if seen and seen != transaction.records:
+            missing = sorted(transaction.records.keys() - seen.keys())
+            yield f"{transaction.name} counts in part: {missing} are not seen, {sorted(seen)} are"
+        if not seen and transaction.fate is Fate.DONE:
             yield f"{transaction.name} was committed and is not seen"
 
 

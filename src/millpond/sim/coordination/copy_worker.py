@@ -145,7 +145,7 @@ class CopyWorker:
         if self._must_renew:
             yield from self._renew()
         yield from find_coordinator(self._client, GROUP_KEY, membership.group_id)
-        found = yield from fetch_offsets(
+        committed = yield from fetch_offsets(
             self._client,
             self._clock,
             membership.group_id,
@@ -154,8 +154,8 @@ class CopyWorker:
             self._told,
             require_stable=True,
         )
-        order = list(found)
-        positions = {partition: max(offset, 0) for partition, offset in found.items()}
+        order = list(committed)
+        positions = {partition: max(offset, 0) for partition, offset in committed.items()}
         while self._membership is membership and not self._must_renew:
             self._random.shuffle(order)
             asked = {partition: positions[partition] for partition in order}

@@ -249,16 +249,16 @@ class ClassicMember(Member):
     def _assignments(self, members: Sequence[str]) -> list[m.SyncGroupRequest.SyncGroupRequestAssignment]:
         numbers = list(range(self._topic.partitions))
         kind = m.ConsumerProtocolAssignment
-        found = []
+        assignments = []
         for index, member_id in enumerate(sorted(members)):
             mine = numbers[len(numbers) * index // len(members) : len(numbers) * (index + 1) // len(members)]
             told = kind(assigned_partitions=[kind.TopicPartition(topic=self._topic.name, partitions=mine)])
-            found.append(
+            assignments.append(
                 m.SyncGroupRequest.SyncGroupRequestAssignment(
                     member_id=member_id, assignment=b"\0\0" + told.encode(0)
                 )
             )
-        return found
+        return assignments
 
     def _beat(self) -> Script[None]:
         """Until the group rebalances or forgets us."""

@@ -43,7 +43,7 @@ def fetch_offsets(
     """How far the group is in each partition; asks until it hears so of all of them."""
     kind = m.OffsetFetchRequest
     left = sorted(partitions)
-    found: dict[int, int] = {}
+    offsets: dict[int, int] = {}
     while left:
         asked = kind.OffsetFetchRequestTopics(name=topic.name, partition_indexes=list(left))
         request = kind(
@@ -55,11 +55,11 @@ def fetch_offsets(
             for part in reply.groups[0].topics[0].partitions:
                 if not part.error_code:
                     told(asked_ms, part.partition_index, part.committed_offset)
-                    found[part.partition_index] = part.committed_offset
+                    offsets[part.partition_index] = part.committed_offset
                     left.remove(part.partition_index)
         if left:
             yield Rest(RETRY_MS)
-    return found
+    return offsets
 
 
 def fetch_records(
@@ -144,7 +144,7 @@ class ReadJob:
     def _work(self, membership: Membership) -> Script[None]:
         if not membership.partitions:
             return
-        found = yield from fetch_offsets(
+        committed = yield from fetch_offsets(
             self._client,
             self._clock,
             membership.group_id,
@@ -153,8 +153,8 @@ class ReadJob:
             self._told,
             require_stable=False,
         )
-        order = list(found)
-        positions = {partition: max(offset, 0) for partition, offset in found.items()}
+        order = list(committed)
+        positions = {partition: max(offset, 0) for partition, offset in committed.items()}
         while True:
             self._random.shuffle(order)
             asked = {partition: positions[partition] for partition in order}

@@ -188,7 +188,7 @@ class CoordinationScenario:
 
     def _judge(self) -> None:
         if self.plan.work is Work.READ:
-            self._found(check_processed(self.history, self.ends))
+            self._note(check_processed(self.history, self.ends))
             return
         final = self._reader("auditor", version=16)
         if not self.sim.run_until(final.is_at_end, within_ms=READ_MS):
@@ -196,12 +196,12 @@ class CoordinationScenario:
             self._blame(f"a transaction hangs: the output is stable up to, and ends at, {views}")
         final.close()
         self._judge_states()
-        self._found(check_copied(self.ends, final.shown, min(2, self.output.partitions)))
-        self._found(check_transactions(self.history, final.shown))
+        self._note(check_copied(self.ends, final.shown, min(2, self.output.partitions)))
+        self._note(check_transactions(self.history, final.shown))
         for reader in self.readers:
-            self._found(check_sightings(self.history, reader.shown, final.shown))
+            self._note(check_sightings(self.history, reader.shown, final.shown))
 
-    def _found(self, findings: Iterable[str]) -> None:
+    def _note(self, findings: Iterable[str]) -> None:
         self.history.violations += findings
 
     def _judge_states(self) -> None:

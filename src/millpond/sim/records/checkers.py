@@ -61,17 +61,17 @@ def check_partition(history: History, view: PartitionView, rules: TopicRules, no
     assert view.records is not None
     assert view.batches is not None
     sent = _Sent.to(view.partition, history)
-    found = {offset: Content.of(record) for offset, record in sorted(view.records.items())}
+    contents = {offset: Content.of(record) for offset, record in sorted(view.records.items())}
     return [
         f"{view.partition}: {finding}"
         for check in (
             _check_offsets(view, rules),
-            _check_known(found, sent, rules),
-            _check_acknowledged(history, found, view, sent, rules, now_ms),
-            _check_once_in_order(found, sent),
+            _check_known(contents, sent, rules),
+            _check_acknowledged(history, contents, view, sent, rules, now_ms),
+            _check_once_in_order(contents, sent),
             _check_sequences(view.batches, rules),
             _check_sightings(history, view.partition, sent, rules),
-            _check_deleted(history, found, view, sent),
+            _check_deleted(history, contents, view, sent),
         )
         for finding in check
     ]
@@ -89,14 +89,14 @@ def _check_offsets(view: PartitionView, rules: TopicRules) -> Iterator[str]:
             yield f"offsets {missing[:5]} … are missing between {view.start_offset} and {view.high_watermark}"
 
 
-def _is_same(sent: Content, found: Content, rules: TopicRules) -> bool:
+def _is_same(sent: Content, seen: Content, rules: TopicRules) -> bool:
     if rules.stamps_append_time:
-        return sent[:3] == found[:3]
-    return sent == found
+        return sent[:3] == seen[:3]
+    return sent == seen
 
 
-def _check_known(found: Mapping[int, Content], sent: _Sent, rules: TopicRules) -> Iterator[str]:
-    for offset, content in found.items():
+def _check_known(contents: Mapping[int, Content], sent: _Sent, rules: TopicRules) -> Iterator[str]:
+    for offset, content in contents.items():
         known = sent.by_tag.get(content.tag)
         if known is None:
             if content.tag not in sent.strays:
@@ -118,9 +118,14 @@ def _is_owed(batch: SentBatch, history: History) -> bool:
 
 
 def _check_acknowledged(
-    history: History, found: Mapping[int, Content], view: PartitionView, sent: _Sent, rules: TopicRules, now_ms: int
+    history: History,
+    contents: Mapping[int, Content],
+    view: PartitionView,
+    sent: _Sent,
+    rules: TopicRules,
+    now_ms: int,
 ) -> Iterator[str]:
-    latest_offset = {content.key: offset for offset, content in sorted(found.items())}
+    latest_offset = {content.key: offset for offset, content in sorted(contents.items())}
     tombstones = {
         content.key
         for batch in sent.batches
@@ -139,7 +144,7 @@ def _check_acknowledged(
                         f"{now_ms - batch.made_at_ms} of {rules.keeps_all_ms} ms"
                     )
                 continue
-            there = found.get(offset)
+            there = contents.get(offset)
             if there is None and rules.is_compacted:
                 if latest_offset.get(content.key, -1) > offset or content.key in tombstones:
                     continue
@@ -150,11 +155,11 @@ def _check_acknowledged(
                 yield f"offset {offset} was acknowledged to be {content.tag!r} and is {there.tag!r}"
 
 
-def _check_once_in_order(found: Mapping[int, Content], sent: _Sent) -> Iterator[str]:
+def _check_once_in_order(contents: Mapping[int, Content], sent: _Sent) -> Iterator[str]:
     """Idempotent producers: every record at most once, those of one producer id in the order of sending."""
     offsets: dict[str, int] = {}
     last: dict[int, tuple[int, int]] = {}
-    for offset, content in found.items():
+    for offset, content in contents.items():
         known = sent.by_tag.get(content.tag)
         if known is None or known[0].producer_id < 0:
             continue
@@ -203,11 +208,13 @@ def _check_sightings(history: History, partition: TopicIdPartition, sent: _Sent,
                     )
 
 
-def _check_deleted(history: History, found: Mapping[int, Content], view: PartitionView, sent: _Sent) -> Iterator[str]:
+def _check_deleted(
+    history: History, contents: Mapping[int, Content], view: PartitionView, sent: _Sent
+) -> Iterator[str]:
     """What was deleted from the front stays deleted. (Offsets start again only where nothing was ever safe.)"""
     deleted = history.deleted_before.get(view.partition, 0)
     moment = history.deleted_at_ms.get(view.partition, -1)
-    for offset, content in found.items():
+    for offset, content in contents.items():
         known = sent.by_tag.get(content.tag)
         if known is None or not view.start_offset <= offset < deleted:
             continue

@@ -142,7 +142,7 @@ class History:
                 sightings.append(Sighting(content, now_ms))
 
     def counts(self) -> dict[str, int]:
-        found = {status.value: 0 for status in Status}
+        counts = {status.value: 0 for status in Status}
         for batch in self.batches:
-            found[batch.status.value] += len(batch.contents)
-        return found
+            counts[batch.status.value] += len(batch.contents)
+        return counts

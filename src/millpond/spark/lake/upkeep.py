@@ -73,8 +73,8 @@ def _old_staging(location: Location, age: timedelta, dry_run: bool) -> list[str]
     from pyarrow.fs import FileSelector, FileType
 
     horizon = datetime.now(UTC) - age
-    found = location.files().get_file_info(FileSelector(STAGING_FOLDER, recursive=True, allow_not_found=True))
-    old = [info.path for info in found if info.type == FileType.File and info.mtime <= horizon]
+    staged = location.files().get_file_info(FileSelector(STAGING_FOLDER, recursive=True, allow_not_found=True))
+    old = [info.path for info in staged if info.type == FileType.File and info.mtime <= horizon]
     if not dry_run:
         location.remove(old)
     return old

@@ -46,10 +46,10 @@ _WIDER: Final[dict[frozenset[str], str]] = {
 
 def type_of_avro(schema: Any) -> types.StructType:
     """A field that is no union with null may not be null, though no Avro value could be."""
-    found, _ = _Reader().type(schema, "", "")
-    if not isinstance(found, types.StructType):
+    struct, _ = _Reader().type(schema, "", "")
+    if not isinstance(struct, types.StructType):
         raise SchemaError('an Avro schema of records says "type": "record"')
-    return found
+    return struct
 
 
 class _Reader:
@@ -82,8 +82,8 @@ class _Reader:
                 if not isinstance(schema.get("size"), int) or schema["size"] < 1:
                     # Of what takes no bytes a short value could claim to have any number.
                     raise SchemaError(f"{path}: a fixed type needs a size of at least 1")
-                found = _decimal(schema, path) if logical == "decimal" else types.BinaryType()
-                return self._note(schema, space, found)
+                fixed = _decimal(schema, path) if logical == "decimal" else types.BinaryType()
+                return self._note(schema, space, fixed)
             case "array":
                 items, _ = self.type(schema.get("items"), f"{path}[]", space)
                 return types.ArrayType(items)
@@ -133,15 +133,15 @@ class _Reader:
             )
         for each in (name, f"{space}.{name}" if space else name):
             if each in self._named:
-                found = self._named[each]
-                if found is None:
+                kind = self._named[each]
+                if kind is None:
                     raise SchemaError(f"{path}: the record {name!r} contains itself, which a column cannot")
-                return found
+                return kind
         raise SchemaError(f"{path or 'the Avro schema'}: there is no Avro type {name!r}")
 
-    def _note(self, schema: dict[str, Any], space: str, found: types.DataType) -> types.DataType:
-        self._named[_full_name(schema, space)[0]] = found
-        return found
+    def _note(self, schema: dict[str, Any], space: str, kind: types.DataType) -> types.DataType:
+        self._named[_full_name(schema, space)[0]] = kind
+        return kind
 
 
 def _full_name(schema: dict[str, Any], space: str) -> tuple[str, str]:

@@ -63,10 +63,10 @@ def read_ddl(text: str) -> types.StructType:
         raise SchemaError(f"the schema has {len(text):,} characters; at most {CHARACTERS_MAX:,} are read")
     reader = _Reader(text)
     if reader.is_word("struct", "<"):
-        found = reader.type(0)
+        struct = reader.type(0)
         reader.end()
-        assert isinstance(found, types.StructType)
-        return found
+        assert isinstance(struct, types.StructType)
+        return struct
     fields = reader.fields(until="", depth=0)
     reader.end()
     return types.StructType(fields)
@@ -82,15 +82,15 @@ class _Reader:
 
     def fields(self, until: str, depth: int) -> list[types.StructField]:
         """Up to the sign `until`, which is left."""
-        found = [self._field(depth)]
+        fields = [self._field(depth)]
         while self._take(","):
-            found.append(self._field(depth))
+            fields.append(self._field(depth))
         if until and not self._is(until):
             raise self._unexpected(f"a comma or {until!r}")
-        name, times = Counter(each.name for each in found).most_common(1)[0]
+        name, times = Counter(each.name for each in fields).most_common(1)[0]
         if times > 1:
             raise SchemaError(f"the schema has the field {name!r} {times} times")
-        return found
+        return fields
 
     def type(self, depth: int) -> types.DataType:
         if depth > DEPTH_MAX:
@@ -149,10 +149,10 @@ class _Reader:
     def _inside(self, read: Callable[[], T]) -> T:
         if not self._take("<"):
             raise self._unexpected("'<'")
-        found = read()
+        inner = read()
         if not self._take(">"):
             raise self._unexpected("'>'")
-        return found
+        return inner
 
     def _decimal(self) -> types.DecimalType:
         given = self._numbers()
@@ -162,22 +162,22 @@ class _Reader:
         return types.DecimalType(precision, scale)
 
     def _numbers(self) -> list[int]:
-        found: list[int] = []
+        numbers: list[int] = []
         if not self._take("("):
-            return found
+            return numbers
         while not self._take(")"):
             text = self._name("a number")
             if not text.isdecimal():
                 raise SchemaError(f"{text!r} in the schema should be a number")
-            found.append(int(text))
+            numbers.append(int(text))
             self._take(",")
-        return found
+        return numbers
 
     def _name(self, what: str) -> str:
-        found = self._next("name") or self._next("quoted")
-        if found is None:
+        token = self._next("name") or self._next("quoted")
+        if token is None:
             raise self._unexpected(what)
-        return found.text
+        return token.text
 
     def _is(self, text: str) -> bool:
         if self._at >= len(self._tokens):
@@ -209,10 +209,10 @@ class _Reader:
 def _tokens(text: str) -> Iterator[_Token]:
     at, end = 0, len(text.rstrip())
     while at < end:
-        found = _TOKEN.match(text, at)
-        if found is None:
+        match = _TOKEN.match(text, at)
+        if match is None:
             raise SchemaError(f"character {at + 1} of the schema ({text[at : at + 20]!r}) means nothing there")
-        kind = str(found.lastgroup)
-        word = found[kind].replace("``", "`") if kind == "quoted" else found[kind]
-        yield _Token("text" if kind == "text2" else kind, word, found.start(kind))
-        at = found.end()
+        kind = str(match.lastgroup)
+        word = match[kind].replace("``", "`") if kind == "quoted" else match[kind]
+        yield _Token("text" if kind == "text2" else kind, word, match.start(kind))
+        at = match.end()

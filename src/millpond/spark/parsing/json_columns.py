@@ -86,8 +86,8 @@ class ColumnReader:
 
 
 def _row_of(fault: pa.ArrowInvalid) -> int | None:
-    found = _ROW.search(str(fault))
-    return int(found[1]) if found else None
+    row = _ROW.search(str(fault))
+    return int(row[1]) if row else None
 
 
 def _lines(values: pa.BinaryArray) -> pa.Buffer:

@@ -52,7 +52,7 @@ def row_reader(kind: types.StructType) -> Callable[[bytes], dict[str, Any]]:
         except UnicodeDecodeError as fault:
             raise Fault(f"not UTF-8 text: byte {fault.start + 1} is 0x{value[fault.start]:02x}") from None
         try:
-            found = _DECODER.decode(text)
+            decoded = _DECODER.decode(text)
         except json.JSONDecodeError as fault:
             where = "the value is empty" if not text.strip() else f"{fault.msg} at character {fault.pos + 1}"
             raise Fault(f"not JSON: {where}") from None
@@ -60,10 +60,10 @@ def row_reader(kind: types.StructType) -> Callable[[bytes], dict[str, Any]]:
             raise BeyondReader("not readable: nested too deep") from None
         except ValueError:
             raise BeyondReader("not readable: a number has thousands of digits") from None
-        if not isinstance(found, dict):
-            raise Fault(f"an object was expected, not {_named(found)}")
+        if not isinstance(decoded, dict):
+            raise Fault(f"an object was expected, not {_named(decoded)}")
         try:
-            row: dict[str, Any] = read(found)
+            row: dict[str, Any] = read(decoded)
         except ArithmeticError:
             raise Fault("not readable: a number is beyond all measure") from None
         return row
@@ -133,14 +133,14 @@ def _struct(kind: types.StructType, path: str) -> Reader:
     def read(value: Any) -> dict[str, Any] | None:
         if not isinstance(value, dict):
             raise _wrong(path, "an object", value)
-        found: dict[str, Any] = {}
+        row: dict[str, Any] = {}
         for name, reader, required in readers:
             each = value.get(name)
             if each is not None:
-                found[name] = reader(each)
+                row[name] = reader(each)
             elif required:
                 raise Fault(f"{prefix}{name}: a value is required and {'is null' if name in value else 'is missing'}")
-        return found
+        return row
 
     return read
 
@@ -214,10 +214,10 @@ def _double(path: str) -> Reader:
             return value
         try:
             if type(value) in (Decimal, int):
-                found = float(value)
-                if found in (float("inf"), float("-inf")):
+                number = float(value)
+                if number in (float("inf"), float("-inf")):
                     raise OverflowError
-                return found
+                return number
         except OverflowError:
             raise Fault(f"{path}: the number is too large") from None
         if isinstance(value, str) and value in _NOT_FINITE:
@@ -231,12 +231,12 @@ def _float(path: str) -> Reader:
     read_double = _double(path)
 
     def read(value: Any) -> float:
-        found: float = read_double(value)
+        number: float = read_double(value)
         try:
-            struct.pack("<f", found)
+            struct.pack("<f", number)
         except OverflowError:
-            raise Fault(f"{path}: {found} does not fit into 32 bits") from None
-        return found
+            raise Fault(f"{path}: {number} does not fit into 32 bits") from None
+        return number
 
     return read
 
@@ -251,8 +251,8 @@ def _decimal(kind: types.DecimalType, path: str) -> Reader:
             raise _wrong(path, f"a {kind.simpleString()}", value)
         try:
             # Arithmetic would round to 28 digits; copying and comparing does not.
-            if number.copy_abs() < limit and (found := number.quantize(step, context=_WIDE)) == number:
-                return found
+            if number.copy_abs() < limit and (rounded := number.quantize(step, context=_WIDE)) == number:
+                return rounded
         except InvalidOperation:
             pass
         raise Fault(f"{path}: {_named(number)} does not fit into {kind.simpleString()}")
@@ -313,10 +313,10 @@ def _timestamp(path: str) -> Reader:
 
 def iso_microseconds(text: str) -> int:
     """Since 1970; ValueError for what is no time."""
-    found = _TIME.fullmatch(text)
-    if found is None:
+    match = _TIME.fullmatch(text)
+    if match is None:
         raise ValueError(text)
-    day, clock, zone = found.groups()
+    day, clock, zone = match.groups()
     moment = datetime.fromisoformat(f"{day}T{clock}{zone or '+00:00'}" if clock else f"{day}T00:00:00+00:00")
     return (moment - _EPOCH) // _MICROSECOND
 

@@ -19,10 +19,10 @@ _CHOICES: Final = ("anyOf", "oneOf")
 
 def type_of_json_schema(schema: dict[str, Any]) -> types.StructType:
     """A property that is not required may be missing or null. What has no type is kept as the text of its JSON."""
-    found, _ = _Reader(schema).type(schema, "", ())
-    if not isinstance(found, types.StructType):
+    struct, _ = _Reader(schema).type(schema, "", ())
+    if not isinstance(struct, types.StructType):
         raise SchemaError("the JSON Schema of a record is an object with properties")
-    return found
+    return struct
 
 
 class _Reader:
@@ -47,15 +47,15 @@ class _Reader:
         names = [kinds] if isinstance(kinds, str) else list(kinds or [])
         others = [each for each in names if each != "null"]
         # Several types, or none: the string column takes any JSON as text.
-        found = self._named(others[0], schema, path, inside) if len(others) == 1 else types.StringType()
-        return found, len(others) < len(names) or not names
+        kind = self._named(others[0], schema, path, inside) if len(others) == 1 else types.StringType()
+        return kind, len(others) < len(names) or not names
 
     def _one_of(self, choices: Any, path: str, inside: tuple[str, ...]) -> tuple[types.DataType, bool]:
         others = [each for each in choices if each != {"type": "null"}]
         if len(others) != 1:
             return types.StringType(), True
-        found, takes_null = self.type(others[0], path, inside)
-        return found, takes_null or len(others) < len(choices)
+        kind, takes_null = self.type(others[0], path, inside)
+        return kind, takes_null or len(others) < len(choices)
 
     def _named(self, name: str, schema: dict[str, Any], path: str, inside: tuple[str, ...]) -> types.DataType:
         if name in _PLAIN:
@@ -87,10 +87,10 @@ class _Reader:
     def _referred(self, name: str, path: str) -> Any:
         if not name.startswith("#/"):
             raise SchemaError(f"{path}: only references within the schema are followed, not {name!r}")
-        found: Any = self._root
+        node: Any = self._root
         for part in name[2:].split("/"):
             key = part.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, dict) or key not in found:
+            if not isinstance(node, dict) or key not in node:
                 raise SchemaError(f"{path}: {name} is not in the schema")
-            found = found[key]
-        return found
+            node = node[key]
+        return node

@@ -85,11 +85,11 @@ class Parser:
         if count <= few:
             pieces.append(self._read_single(values, first, faults))
             return
-        found = self._read_together(values)
-        if isinstance(found, pa.StructArray):
-            pieces.append(found)
+        together = self._read_together(values)
+        if isinstance(together, pa.StructArray):
+            pieces.append(together)
             return
-        for start, end in _parts(count, few, found):
+        for start, end in _parts(count, few, together):
             self._read(values.slice(start, end - start), first + start, pieces, faults)
 
     def _read_together(self, values: pa.BinaryArray) -> pa.StructArray | int | None:
@@ -97,7 +97,7 @@ class Parser:
         bad: int | None = None
         for reader in list(self._readers):
             try:
-                found = reader.read(values)
+                columns = reader.read(values)
             except Refused as refusal:
                 bad = refusal.row
                 if bad == 0:
@@ -106,7 +106,7 @@ class Parser:
                 return bad
             # What worked comes first the next time: a topic's times are mostly written in one way.
             self._readers = [reader, *(each for each in self._readers if each is not reader)]
-            return found
+            return columns
         return bad
 
     def _read_single(self, values: pa.BinaryArray, first: int, faults: list[tuple[int, str]]) -> pa.StructArray:
@@ -118,9 +118,9 @@ class Parser:
                 continue
             except BeyondReader as fault:
                 # Among many others it would be read, so it is when it is alone.
-                found = self._read_together(values.slice(row, 1))
-                if isinstance(found, pa.StructArray):
-                    apart[row] = found
+                alone = self._read_together(values.slice(row, 1))
+                if isinstance(alone, pa.StructArray):
+                    apart[row] = alone
                 else:
                     faults.append((first + row, str(fault)))
             except Fault as fault:
@@ -130,8 +130,8 @@ class Parser:
             column = self._as_column(rows)
         except MISFITS:
             column = self._without_misfits(rows, first, faults)
-        for row, found in apart.items():
-            column = pa.concat_arrays([column.slice(0, row), found, column.slice(row + 1)])
+        for row, alone in apart.items():
+            column = pa.concat_arrays([column.slice(0, row), alone, column.slice(row + 1)])
         return column
 
     def _checked(self, value: bytes) -> dict[str, Any]:

@@ -54,34 +54,34 @@ def read_schema(text: str) -> types.StructType:
     text = inlined(text)
     if not text.strip():
         raise SchemaError("the schema is empty")
-    found = _from_json(read_json(text)) if text.lstrip().startswith("{") else read_ddl(text)
-    check(found)
-    return found
+    schema = _from_json(read_json(text)) if text.lstrip().startswith("{") else read_ddl(text)
+    check(schema)
+    return schema
 
 
 def read_json(text: str) -> dict[str, Any]:
     if len(text) > CHARACTERS_MAX:
         raise SchemaError(f"the schema has more than {CHARACTERS_MAX:,} characters")
     try:
-        found = json.loads(text)
+        schema = json.loads(text)
     except (ValueError, RecursionError) as fault:
         raise SchemaError(f"the schema begins like JSON but is none: {fault}") from None
-    if not isinstance(found, dict):
+    if not isinstance(schema, dict):
         raise SchemaError("a schema in JSON is an object")
-    return found
+    return schema
 
 
-def _from_json(found: dict[str, Any]) -> types.StructType:
-    kind = found.get("type")
+def _from_json(schema: dict[str, Any]) -> types.StructType:
+    kind = schema.get("type")
     if kind == "record":
-        return type_of_avro(found)
+        return type_of_avro(schema)
     if kind == "struct":
         try:
-            return types.StructType.fromJson(found)
+            return types.StructType.fromJson(schema)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as fault:
             raise SchemaError(f"the schema in Spark's JSON cannot be read: {fault!r}") from None
-    if kind == "object" or "properties" in found or "$ref" in found:
-        return type_of_json_schema(found)
+    if kind == "object" or "properties" in schema or "$ref" in schema:
+        return type_of_json_schema(schema)
     raise SchemaError(
         'the JSON is no schema of a record, which says "type": "struct" (Spark), "record" (Avro) or "object" (JSON '
         "Schema)"

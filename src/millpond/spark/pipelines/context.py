@@ -153,11 +153,11 @@ def drops_faults(pipeline: Declaration, job: Job) -> bool:
 def columns(pipeline: Declaration, job: Job, has_headers: bool) -> list[str]:
     """The columns of the stream before any transform, as Spark SQL."""
     parse = pipeline.parse
-    found = ["value"] if parse.format == "raw" else ["parsed.*", "value AS _value"]
-    found += [f"`{name}` AS _{name}" for name in _ORIGIN if name != "headers" or has_headers]
+    chosen = ["value"] if parse.format == "raw" else ["parsed.*", "value AS _value"]
+    chosen += [f"`{name}` AS _{name}" for name in _ORIGIN if name != "headers" or has_headers]
     if parse.format != "raw" and parse.bad_records == "null":
-        found.append("fault AS _fault")
-    return found
+        chosen.append("fault AS _fault")
+    return chosen
 
 
 def is_first(pipeline: Declaration, job: Job) -> bool:

@@ -136,29 +136,29 @@ class _File:
     def _paths(self, kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
         """Relative paths begin at the file that names them, in tables inside tables too."""
         readers = {key_of(each): each.metadata.get("reader") for each in fields(kind)}
-        found = dict(given)
+        filled = dict(given)
         for key, each in given.items():
             reader = readers.get(key)
             if reader is not None and reader.is_path and isinstance(each, str) and each:
-                found[key] = placed(each, self.folder)
+                filled[key] = placed(each, self.folder)
             elif reader is not None and reader.table is not None and isinstance(each, Mapping):
-                found[key] = self._paths(reader.table, each)
-        return found
+                filled[key] = self._paths(reader.table, each)
+        return filled
 
     def _filled(self, given: Any, where: str) -> Any:
         """With ${NAME} and ${NAME:-otherwise} replaced from the environment; $${ is a plain ${."""
         if isinstance(given, str):
-            return _VARIABLE.sub(lambda found: self._variable(found, where), given)
+            return _VARIABLE.sub(lambda match: self._variable(match, where), given)
         if isinstance(given, list):
             return [self._filled(each, where) for each in given]
         if isinstance(given, dict):
             return {key: self._filled(each, f"{where}.{key}") for key, each in given.items()}
         return given
 
-    def _variable(self, found: re.Match[str], where: str) -> str:
-        if found[0] == "$${":
+    def _variable(self, match: re.Match[str], where: str) -> str:
+        if match[0] == "$${":
             return "${"
-        name, otherwise = found[1], found[2]
+        name, otherwise = match[1], match[2]
         text = self.environment.get(name, otherwise)
         if text is None:
             raise DeclarationError(

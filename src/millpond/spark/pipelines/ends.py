@@ -76,9 +76,9 @@ class EndsWatch:
         from millpond.remote.offsets import latest
 
         names = sorted(self.topics | self._letters)
-        found = cluster.topics(names) if names else {}
-        partitions = [TopicPartition(topic, each) for topic, info in found.items() for each in info.partitions]
-        ends: dict[str, dict[int, int]] = {topic: {} for topic in found}
+        topics = cluster.topics(names) if names else {}
+        partitions = [TopicPartition(topic, each) for topic, info in topics.items() for each in info.partitions]
+        ends: dict[str, dict[int, int]] = {topic: {} for topic in topics}
         for partition, end in (latest(cluster, partitions) if partitions else {}).items():
             ends[partition.topic][partition.partition] = end
         if self._before is None:

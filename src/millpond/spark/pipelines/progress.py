@@ -169,8 +169,8 @@ def as_dict(progress: Any) -> dict[str, Any] | None:
     if progress is None:
         return None
     text = getattr(progress, "json", None)
-    found: dict[str, Any] = json.loads(text) if isinstance(text, str) else dict(progress)
-    return found
+    fields: dict[str, Any] = json.loads(text) if isinstance(text, str) else dict(progress)
+    return fields
 
 
 def is_idle(progress: Mapping[str, Any]) -> bool:
@@ -240,7 +240,7 @@ def _unread_partitions(done: Ends, latest: Ends, ends: Ends, total: int | None) 
 def read_offsets(given: Any) -> dict[str, dict[int, int]]:
     """Offsets as the source writes them, {"topic": {"0": 5}}; empty if they are anything else."""
     try:
-        found = json.loads(given) if isinstance(given, str) else given
-        return {topic: {int(at): int(offset) for at, offset in each.items()} for topic, each in found.items()}
+        offsets = json.loads(given) if isinstance(given, str) else given
+        return {topic: {int(at): int(offset) for at, offset in each.items()} for topic, each in offsets.items()}
     except (ValueError, AttributeError, TypeError):
         return {}

@@ -29,8 +29,8 @@ def reason_of(error: BaseException) -> str:
 
 def reason_in(text: str) -> str:
     """The reason in a text of Spark."""
-    found = _raised(text) if _TRACEBACK in text else None
-    reason = found if found is not None else _unwrapped(text)
+    raised = _raised(text) if _TRACEBACK in text else None
+    reason = raised if raised is not None else _unwrapped(text)
     reason = " ".join(reason.split())
     return reason if len(reason) <= LENGTH_MAX else reason[: LENGTH_MAX - 1] + "…"
 
@@ -41,20 +41,20 @@ def _raised(text: str) -> str | None:
     lines = block.splitlines()
     for number, line in enumerate(lines):
         # The frames are indented; the first line that is not names what was raised.
-        found = _RAISED.match(line)
-        if found is None:
+        match = _RAISED.match(line)
+        if match is None:
             continue
         rest: list[str] = []
         for following in lines[number + 1 :]:
             if not following.strip() or following.startswith(("\t", "    at ", "  File ")):
                 break
             rest.append(following)
-        message = _STATE.split("\n".join([found["text"] or "", *rest]))[0].strip()
-        name = found["type"].rpartition(".")[2]
+        message = _STATE.split("\n".join([match["text"] or "", *rest]))[0].strip()
+        name = match["type"].rpartition(".")[2]
         if not message:
             return name
         # Our own errors are sentences; of others the name tells what kind of thing went wrong.
-        return message if found["type"].startswith("millpond.") else f"{name}: {message}"
+        return message if match["type"].startswith("millpond.") else f"{name}: {message}"
     return None
 
 

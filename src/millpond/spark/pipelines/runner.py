@@ -324,11 +324,11 @@ class Run:
 
     def _topics(self) -> set[str]:
         """What is really read, patterns resolved."""
-        found: set[str] = set()
+        topics: set[str] = set()
         for each in self._jobs:
             for source in (as_dict(each.query.lastProgress) or {}).get("sources") or ():
-                found |= read_offsets(source.get("endOffset")).keys()
-        return found
+                topics |= read_offsets(source.get("endOffset")).keys()
+        return topics
 
     def _letter_topics(self) -> set[str]:
         own = (self._letter_topic(job) for job in self._pipeline.jobs)

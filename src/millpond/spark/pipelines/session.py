@@ -80,14 +80,14 @@ def java_version(path: str) -> int | None:
         release_text = release.read_text(errors="replace")[:10_000]
     except OSError:
         release_text = ""
-    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release_text, re.MULTILINE)
-    if found is None:
+    match = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release_text, re.MULTILINE)
+    if match is None:
         try:
             ran = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=30)
         except (OSError, subprocess.TimeoutExpired):
             return None
-        found = re.search(r'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
-    return int(found[1]) if found else None
+        match = re.search(r'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
+    return int(match[1]) if match else None
 
 
 def install_line(system: str | None = None) -> str:

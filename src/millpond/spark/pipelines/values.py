@@ -115,10 +115,10 @@ def _names(given: Any) -> tuple[str, ...]:
         given = [part.strip() for part in given.split(",")]
     if not isinstance(given, Sequence):
         raise ValueError('write a list of names, as ["a", "b"]')
-    found = tuple(_text(each) for each in given)
-    if len(set(found)) < len(found):
+    texts = tuple(_text(each) for each in given)
+    if len(set(texts)) < len(texts):
         raise ValueError("a name is in it twice")
-    return found
+    return texts
 
 
 def _texts(given: Any) -> dict[str, str]:
@@ -131,12 +131,12 @@ def _settings(given: Any) -> dict[str, str]:
     """Spark's way of writing: true and numbers are texts too."""
     if not isinstance(given, Mapping):
         raise ValueError('write a table, as { name = "value" }')
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, each in given.items():
         if not isinstance(each, str | int | float | bool):
             raise ValueError(f"{name} must be a text, a number, true or false")
-        found[str(name)] = str(each).lower() if isinstance(each, bool) else str(each)
-    return found
+        texts[str(name)] = str(each).lower() if isinstance(each, bool) else str(each)
+    return texts
 
 
 TEXT: Final = Reader("text", _text)
@@ -259,11 +259,11 @@ def read_size(given: Any) -> int:
     """Bytes, of a number or a text such as `128 MB` or `1GiB`."""
     if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
         return given
-    found = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
-    if found is None:
+    match = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
+    if match is None:
         raise ValueError('a size is written like "128 MB", "1 GiB" or 4096')
-    factor: int = (1024 if found[3] else 1000) ** ("", "k", "m", "g", "t").index(found[2].lower())
-    return round(float(found[1]) * factor)
+    factor: int = (1024 if match[3] else 1000) ** ("", "k", "m", "g", "t").index(match[2].lower())
+    return round(float(match[1]) * factor)
 
 
 def read_moment(given: Any) -> datetime:

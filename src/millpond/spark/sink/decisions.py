@@ -148,23 +148,23 @@ class DecisionLog:
             )
 
     def _partition_of(self, owner: str) -> tuple[TopicPartition, UUID]:
-        found = self._cluster.topics([TOPIC]).get(TOPIC)
-        if found is None:
+        info = self._cluster.topics([TOPIC]).get(TOPIC)
+        if info is None:
             _create(self._cluster)
-            found = self._made()
-        return TopicPartition(TOPIC, partition_for_key(owner.encode(), len(found.partitions))), found.topic_id
+            info = self._made()
+        return TopicPartition(TOPIC, partition_for_key(owner.encode(), len(info.partitions))), info.topic_id
 
     def _made(self) -> TopicInfo:
         """The topic that was just created: brokers learn of it one after another, and its leaders after that."""
         deadline = time.monotonic() + SETTLED_SECONDS
         while True:
-            found = self._cluster.topics([TOPIC]).get(TOPIC)
+            info = self._cluster.topics([TOPIC]).get(TOPIC)
             if (
-                found is not None
-                and len(found.partitions)
-                and all(each.leader >= 0 for each in found.partitions.values())
+                info is not None
+                and len(info.partitions)
+                and all(each.leader >= 0 for each in info.partitions.values())
             ):
-                return found
+                return info
             if time.monotonic() > deadline:
                 raise ClusterError(f"topic {TOPIC} was created, but has no leaders after {SETTLED_SECONDS:g} s")
             time.sleep(_STEP_SECONDS)

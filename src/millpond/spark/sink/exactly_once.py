@@ -165,10 +165,10 @@ def abort_unnumbered(cluster: Cluster, reported: Collection[Part]) -> None:
 
 def settle(cluster: Cluster, decision: Decision) -> dict[Part, bool]:
     """Commit whatever of the decision is open; for each part whether readers see it."""
-    found = describe(cluster, [_identity(part).transactional_id for part in decision.parts])
+    described = describe(cluster, [_identity(part).transactional_id for part in decision.parts])
     outcomes: dict[ProducerIdentity, Outcome | None] = {}
     for identity in map(_identity, decision.parts):
-        known = found.get(identity.transactional_id)
+        known = described.get(identity.transactional_id)
         outcomes[identity] = known.outcome(identity) if known else Outcome.FENCED
     waiting = [identity for identity, outcome in outcomes.items() if outcome is None]
     # The first goes alone: a cluster that is out of reach is better noticed before the batch is half committed.
@@ -184,10 +184,10 @@ def _is_seen(cluster: Cluster, part: Part, outcome: Outcome | None) -> bool:
 
 def check_open(cluster: Cluster, what: str, parts: Collection[Part]) -> None:
     """BatchNotWritten unless each of the transactions waits to be ended."""
-    found = describe(cluster, [_identity(part).transactional_id for part in parts])
+    described = describe(cluster, [_identity(part).transactional_id for part in parts])
     gone = []
     for part in parts:
-        known = found.get(_identity(part).transactional_id)
+        known = described.get(_identity(part).transactional_id)
         if known is None or known.outcome(_identity(part)) is not None:
             gone.append(part)
     if gone:
@@ -304,14 +304,14 @@ def _seen_in_log(cluster: Cluster, part: Part) -> bool:
     deadline = time.monotonic() + PENDING_SECONDS
     name, where = _identity(part).transactional_id, _partitions_of(part)
     while True:
-        found = [
+        fates = [
             fate(cluster, _identity(part), TopicPartition(topic, at), offset) for topic, at, offset in part.begins
         ]
-        if Fate.SEEN in found:
+        if Fate.SEEN in fates:
             return True
-        if Fate.HIDDEN in found:
+        if Fate.HIDDEN in fates:
             return False
-        if Fate.PENDING not in found:
+        if Fate.PENDING not in fates:
             raise BatchTorn(
                 f"nobody knows any more whether transaction {name!r} was committed: its coordinator has forgotten "
                 f"it, and its records are gone from {where}. Look at what is there, then go on with a new checkpoint"

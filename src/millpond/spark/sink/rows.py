@@ -116,13 +116,13 @@ class RowEncoder:
     def _count_partitions(self, topic: str) -> int:
         count = self._partition_counts.get(topic)
         if count is None:
-            found = self._cluster.topics([topic], create=True).get(topic)
-            if found is None or not found.partitions:
+            info = self._cluster.topics([topic], create=True).get(topic)
+            if info is None or not info.partitions:
                 raise SinkError(
                     f"there is no topic {topic!r} and the cluster does not create it by itself; create it first: "
                     f"millpond topic create {topic}"
                 )
-            count = self._partition_counts[topic] = len(found.partitions)
+            count = self._partition_counts[topic] = len(info.partitions)
         return count
 
     def _check_size(self, topic: str, size: int) -> None:

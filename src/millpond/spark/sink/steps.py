@@ -34,8 +34,8 @@ def _load(name: str | None) -> Callable[[str], object] | None:
     if not name:
         return None
     module, _, function = name.partition(":")
-    found: Callable[[str], object] = getattr(import_module(module), function)
-    return found
+    step: Callable[[str], object] = getattr(import_module(module), function)
+    return step
 
 
 _witness: Final = _load(os.environ.get(VARIABLE))

@@ -54,8 +54,8 @@ class BatchReader(DataSourceReader):
         return read_rows(self._options, partition.value)
 
     def _ranges(self, cluster: Cluster) -> list[Range]:
-        found = look(cluster, self._subscription, all_must_exist=True)
-        partitions = found.partitions
+        subscribed = look(cluster, self._subscription, all_must_exist=True)
+        partitions = subscribed.partitions
         isolation = self._options.isolation
         starts = resolve(cluster, self._start, partitions, isolation)
         ends = resolve(cluster, self._end, partitions, isolation)
@@ -64,7 +64,7 @@ class BatchReader(DataSourceReader):
         latest = cluster_offsets.latest(cluster, partitions)
         return [
             self._kept(
-                Range(partition, starts[partition], ends[partition], found.ids[partition.topic]),
+                Range(partition, starts[partition], ends[partition], subscribed.ids[partition.topic]),
                 earliest[partition],
                 latest[partition],
             )

@@ -146,15 +146,15 @@ def _parsed(option: str, given: str, least: int) -> Offsets:
 
 
 def _read(by_topic: Mapping[str, Mapping[str, int]], least: int) -> Offsets:
-    found: Offsets = {}
+    offsets: Offsets = {}
     for topic, by_partition in by_topic.items():
         for partition, offset in by_partition.items():
             if type(offset) is not int or not least <= offset <= OFFSET_MAX:
                 raise ValueError("no offset")
             if not partition.isdecimal():
                 raise ValueError("no partition")
-            found[TopicPartition(topic, int(partition))] = offset
-    return found
+            offsets[TopicPartition(topic, int(partition))] = offset
+    return offsets
 
 
 def _refuse_edge(option: str, bound: Bound, edge: str, number: int) -> None:

@@ -24,14 +24,14 @@ def resolve(cluster: Cluster, bound: Bound, partitions: Collection[TopicPartitio
             return cluster_offsets.latest(cluster, partitions, isolation)
         case AtOffsets(offsets):
             _check_same(offsets, partitions)
-            found = dict(offsets)
-            found |= cluster_offsets.earliest(
+            resolved = dict(offsets)
+            resolved |= cluster_offsets.earliest(
                 cluster, [partition for partition in partitions if offsets[partition] == EARLIEST]
             )
-            found |= cluster_offsets.latest(
+            resolved |= cluster_offsets.latest(
                 cluster, [partition for partition in partitions if offsets[partition] == LATEST], isolation
             )
-            return found
+            return resolved
         case AtTimes():
             return _at_times(cluster, bound, partitions, isolation)
     assert_never(bound)
@@ -45,11 +45,11 @@ def _at_times(
     else:
         _check_same(bound.times_ms, partitions)
         times_ms = dict(bound.times_ms)
-    found: Offsets = {}
+    resolved: Offsets = {}
     late: list[TopicPartition] = []
     for partition, offset in cluster_offsets.at_times(cluster, times_ms, isolation).items():
         if offset is not None:
-            found[partition] = offset
+            resolved[partition] = offset
         elif bound.no_match == "latest":
             late.append(partition)
         else:
@@ -57,7 +57,7 @@ def _at_times(
                 f"{partition} has no record at {times_ms[partition]} ms or later; to start such a "
                 "partition at its end, set startingOffsetsByTimestampStrategy=latest"
             )
-    return found | cluster_offsets.latest(cluster, late, isolation)
+    return resolved | cluster_offsets.latest(cluster, late, isolation)
 
 
 def _check_same(named: Iterable[TopicPartition], partitions: Iterable[TopicPartition]) -> None:

@@ -13,7 +13,7 @@ from millpond.remote.offsets import Isolation
 from millpond.spark.source.data_loss import confirmed, may_be_gone, report_loss, was_made_anew
 from millpond.spark.source.offset_spec import Offsets
 from millpond.spark.source.ranges import Range
-from millpond.spark.source.subscription import Found, Subscription, look
+from millpond.spark.source.subscription import Subscribed, Subscription, look
 
 if TYPE_CHECKING:
     from millpond.remote.cluster import Cluster
@@ -41,8 +41,8 @@ class StreamOffsets:
     def available(self, cluster: Cluster, begun: Offsets) -> Span:
         """From where the query is to the end of the log. New partitions begin with their first record."""
         self._left = {partition: offset for partition, offset in self._left.items() if begun.get(partition) == offset}
-        found, ends = self._confirmed(cluster, begun)
-        self._note_made_anew(found, begun)
+        subscribed, ends = self._confirmed(cluster, begun)
+        self._note_made_anew(subscribed, begun)
         self._note_removed(cluster, ends, begun)
         self._note_beyond(ends, begun)
         fresh = [partition for partition in ends if partition not in begun or partition in self._left]
@@ -65,9 +65,9 @@ class StreamOffsets:
 
     def ranges(self, cluster: Cluster, begun: Offsets, ends: Offsets) -> list[Range]:
         """What the tasks of a batch read. Offsets that the log does not have any more are lost."""
-        found = confirmed(lambda: look(cluster, self._subscription), lambda seen: ends.keys() <= seen.partitions)
+        subscribed = confirmed(lambda: look(cluster, self._subscription), lambda seen: ends.keys() <= seen.partitions)
         earliest = cluster_offsets.earliest(
-            cluster, [partition for partition in ends if partition in found.partitions]
+            cluster, [partition for partition in ends if partition in subscribed.partitions]
         )
         planned = []
         for partition, end in ends.items():
@@ -76,7 +76,7 @@ class StreamOffsets:
                 if start is None or start < end:
                     self._lost(f"{partition} is gone, its offsets {start or 0} to {end} were to be read")
                 continue
-            topic_id = found.ids[partition.topic]
+            topic_id = subscribed.ids[partition.topic]
             if was_made_anew(self._ids.get(partition.topic, NO_TOPIC_ID), topic_id):
                 if start is None or start < end:
                     self._lost(
@@ -106,15 +106,15 @@ class StreamOffsets:
             return earliest
         return start
 
-    def _confirmed(self, cluster: Cluster, begun: Offsets) -> tuple[Found, Offsets]:
+    def _confirmed(self, cluster: Cluster, begun: Offsets) -> tuple[Subscribed, Offsets]:
         """The partitions and their ends."""
 
-        def look_for_ends() -> tuple[Found, Offsets]:
-            found = look(cluster, self._subscription)
-            ends = cluster_offsets.latest(cluster, found.partitions, self._isolation)
-            return found, ends | self._held_back(cluster, begun, ends)
+        def look_for_ends() -> tuple[Subscribed, Offsets]:
+            subscribed = look(cluster, self._subscription)
+            ends = cluster_offsets.latest(cluster, subscribed.partitions, self._isolation)
+            return subscribed, ends | self._held_back(cluster, begun, ends)
 
-        def is_whole(seen: tuple[Found, Offsets]) -> bool:
+        def is_whole(seen: tuple[Subscribed, Offsets]) -> bool:
             ends = seen[1]
             return all(
                 ends.get(partition, -1) >= offset or partition in self._left for partition, offset in begun.items()
@@ -130,8 +130,8 @@ class StreamOffsets:
         log_ends = cluster_offsets.latest(cluster, behind)
         return {partition: begun[partition] for partition in behind if begun[partition] <= log_ends[partition]}
 
-    def _note_made_anew(self, found: Found, begun: Offsets) -> None:
-        for topic, topic_id in found.ids.items():
+    def _note_made_anew(self, subscribed: Subscribed, begun: Offsets) -> None:
+        for topic, topic_id in subscribed.ids.items():
             before = self._ids.get(topic, NO_TOPIC_ID)
             self._ids[topic] = topic_id
             if not was_made_anew(before, topic_id):

@@ -138,18 +138,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _first_offsets(self) -> Offsets:
         partitions = look(self._cluster, self._subscription, all_must_exist=True).partitions
-        found = resolve(self._cluster, self._start, partitions, self._options.isolation)
+        starts = resolve(self._cluster, self._start, partitions, self._options.isolation)
         earliest = cluster_offsets.earliest(self._cluster, partitions)
         latest = cluster_offsets.latest(self._cluster, partitions)
-        for partition, offset in found.items():
+        for partition, offset in starts.items():
             if not earliest[partition] <= offset <= latest[partition]:
                 report_loss(
                     f"{partition}: the query was to start at offset {offset}, the log has {earliest[partition]} to "
                     f"{latest[partition]}",
                     fails=self._options[FAIL_ON_DATA_LOSS],
                 )
-                found[partition] = earliest[partition]
-        return found
+                starts[partition] = earliest[partition]
+        return starts
 
     def _must_note_initial(self, begun: Offsets) -> bool:
         """Whether the first batch should be an empty one that ends where the query starts.

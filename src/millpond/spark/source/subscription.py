@@ -36,7 +36,7 @@ Subscription: TypeAlias = Named | Matching | Assigned
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Subscribed:
     """The partitions of a subscription at one moment."""
 
     partitions: frozenset[TopicPartition]
@@ -61,15 +61,15 @@ def subscription_of(options: Options) -> Subscription:
     return _assigned(options[ASSIGN] or "")
 
 
-def look(cluster: Cluster, subscription: Subscription, *, all_must_exist: bool = False) -> Found:
+def look(cluster: Cluster, subscription: Subscription, *, all_must_exist: bool = False) -> Subscribed:
     """The partitions that there are now."""
     topics = cluster.topics(_names(subscription))
     if all_must_exist:
         _check_all_exist(cluster, subscription, topics)
-    return found_in(subscription, topics)
+    return subscribed_in(subscription, topics)
 
 
-def found_in(subscription: Subscription, topics: Mapping[str, TopicInfo]) -> Found:
+def subscribed_in(subscription: Subscription, topics: Mapping[str, TopicInfo]) -> Subscribed:
     """The partitions of these topics that the subscription wants."""
     match subscription:
         case Matching(pattern):
@@ -80,7 +80,7 @@ def found_in(subscription: Subscription, topics: Mapping[str, TopicInfo]) -> Fou
     partitions = frozenset(TopicPartition(info.name, number) for info in chosen for number in info.partitions)
     if isinstance(subscription, Assigned):
         partitions &= subscription.partitions
-    return Found(partitions, {info.name: info.topic_id for info in chosen})
+    return Subscribed(partitions, {info.name: info.topic_id for info in chosen})
 
 
 def _names(subscription: Subscription) -> Collection[str] | None:

@@ -66,11 +66,11 @@ class Aggregate(Flow):
         return output(windows(frame, self), self)
 
     def sink(self, cluster: Mapping[str, str]) -> Sink:
-        found = self.to.sink(cluster)
+        sink = self.to.sink(cluster)
         if self.mode == "append":
-            return found
+            return sink
         upsert = {"mode": "upsert", "keys": f"{START},{ROW}"} if self.to.table else {}
-        return replace(found, options={**found.options, **upsert}, mode="update")
+        return replace(sink, options={**sink.options, **upsert}, mode="update")
 
 
 def check_windows(window: Duration, slide: Duration | None) -> None:

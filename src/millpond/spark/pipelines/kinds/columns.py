@@ -93,8 +93,8 @@ def value_bytes(frame: DataFrame) -> Column:
     """The value of the record: its own bytes where they are still there, otherwise its columns as JSON."""
     from pyspark.sql import functions as f
 
-    found = bytes_column(frame)
-    return as_json(content_columns(frame.columns)) if found is None else f.col(found)
+    name = bytes_column(frame)
+    return as_json(content_columns(frame.columns)) if name is None else f.col(name)
 
 
 def key_bytes(names: Sequence[str]) -> Column:

@@ -93,9 +93,9 @@ def is_tombstone(frame: DataFrame) -> Column:
     """The record had no value. Where its bytes are not at hand, that nothing in it has a value."""
     from pyspark.sql import functions as f
 
-    found = bytes_column(frame)
-    if found is not None:
-        return f.col(found).isNull()
+    name = bytes_column(frame)
+    if name is not None:
+        return f.col(name).isNull()
     empty = [f.col(quoted(name)).isNull() for name in content_columns(frame.columns)]
     return reduce(lambda one, other: one & other, empty, f.lit(True))
 

@@ -168,11 +168,11 @@ class ReplayWork:
 
     def _offsets(self) -> dict[str, dict[str, tuple[int, int]]]:
         """What is in the time range now. What is written while it is replayed, and be it by us, is not."""
-        found: dict[str, dict[str, tuple[int, int]]] = {}
+        ranges: dict[str, dict[str, tuple[int, int]]] = {}
         whole = read_batch(self.context, range_options(self.context, self.job.from_, self.job.to))
         for row in _spans(whole):
-            found.setdefault(row[TOPIC], {})[str(row[PARTITION])] = (row["first"], row["last"] + 1)
-        return found
+            ranges.setdefault(row[TOPIC], {})[str(row[PARTITION])] = (row["first"], row["last"] + 1)
+        return ranges
 
     def _send(self, sliced: DataFrame, progress: Progress, report: Report) -> None:
         from pyspark.sql import functions as f
@@ -252,14 +252,14 @@ def _by_time(rows: DataFrame, job: Replay, slice_rows: int) -> tuple[DataFrame, 
 def joined_steps(counts: Mapping[int, int], slice_rows: int) -> dict[int, int]:
     """The slice of every step: steps are joined while they fit together. A step that alone is too large stays whole,
     because within it nothing is known of the order."""
-    found: dict[int, int] = {}
+    slices: dict[int, int] = {}
     number, rows = 0, 0
     for step in sorted(counts):
         if rows and rows + counts[step] > slice_rows:
             number, rows = number + 1, 0
-        found[step] = number
+        slices[step] = number
         rows += counts[step]
-    return found
+    return slices
 
 
 def in_order(rows: DataFrame, job: Replay, tasks: int) -> DataFrame:

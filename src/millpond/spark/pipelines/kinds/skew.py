@@ -174,14 +174,14 @@ def _predictions(name: str, keyed_rows: DataFrame, counts: Sequence[int]) -> Ite
     from pyspark.sql import functions as f
 
     exploded = keyed_rows.select("bytes", f.posexplode("tried_partitions").alias("tried", "index"))
-    found = {
+    loads = {
         (row["tried"], row["index"]): row["bytes"]
         for row in exploded.groupBy("tried", "index").agg(f.sum("bytes").alias("bytes")).collect()
     }
     for tried, count in enumerate(counts):
         # Clients spread what has no key evenly.
-        keyless = found.get((tried, NO_KEY), 0) // count
-        yield Prediction(name, count, tuple(found.get((tried, at), 0) + keyless for at in range(count)))
+        keyless = loads.get((tried, NO_KEY), 0) // count
+        yield Prediction(name, count, tuple(loads.get((tried, at), 0) + keyless for at in range(count)))
 
 
 def _other_keys(rows: DataFrame, job: Skew, counts: Sequence[int]) -> Iterator[Prediction]:

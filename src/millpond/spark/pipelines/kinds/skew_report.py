@@ -238,10 +238,12 @@ def _advice(report: Report, cause: Cause, balance: float) -> str:
             return f"{now}. No key is too hot; the keys fall unevenly on {len(report.loads)} partitions. {what}"
 
 
-def _spoken(found: Prediction, report: Report) -> str:
+def _spoken(prediction: Prediction, report: Report) -> str:
     change = []
-    if found.key != AS_IT_IS:
-        change.append("the key " + repr(found.key) if not found.key.startswith("hot keys") else found.key)
-    if found.partitions != len(report.loads):
-        change.append(f"{found.partitions} partitions")
-    return f"With {' and '.join(change)} it would be {found.imbalance:.2f}."
+    if prediction.key != AS_IT_IS:
+        change.append(
+            "the key " + repr(prediction.key) if not prediction.key.startswith("hot keys") else prediction.key
+        )
+    if prediction.partitions != len(report.loads):
+        change.append(f"{prediction.partitions} partitions")
+    return f"With {' and '.join(change)} it would be {prediction.imbalance:.2f}."
