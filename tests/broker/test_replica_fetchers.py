@@ -258,15 +258,14 @@ def test_an_answer_to_an_older_question_changes_nothing(desk: Desk) -> None:
 
 
 def test_a_partition_that_fails_is_set_apart_and_the_others_go_on(desk: Desk) -> None:
-    desk.partition(0)
+    partition = desk.partition(0)
     desk.partition(1)
     desk.answer(reply(0), reply(1, error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
     request = desk.next()
     assert (wishes(request), forgotten(request)) == ({}, [1])
+    assert desk.sim.run_until(lambda: any(1 in wishes(each) for each in desk.leader.asked))
     desk.answer(reply(0, desk.records(0, b"x")))
-    assert wishes(desk.next()) == {0: (3, 1, 3)}
-    assert wishes(desk.next(count=2)) == {0: (3, 1, 3)}, "it comes back behind the fetch that waits"
-    assert wishes(desk.leader.asked[1]) == {1: (3, 0, -1)}
+    assert desk.sim.run_until(lambda: partition.log.end_offset == 1)
 
 
 def test_a_batch_that_was_damaged_on_its_way_is_asked_for_again(desk: Desk) -> None:
@@ -404,3 +403,15 @@ def test_many_partitions_join_in_parts_and_nobody_waits(desk: Desk, monkeypatch:
         desk.answer(*(reply(index) for index in wishes(request)))
     assert (named, waits) == (list(range(10)), [0, 0, 500])
     assert wishes(desk.next()) == {}
+
+
+def test_a_leader_that_does_not_know_it_yet_is_asked_again_soon_and_then_less_often(desk: Desk) -> None:
+    desk.partition()
+    waits = []
+    for _ in range(7):
+        desk.answer(reply(0, error=ErrorCode.UNKNOWN_LEADER_EPOCH), session=0)
+        began_ms = desk.sim.clock.now_ms
+        desk.next()
+        waits.append(desk.sim.clock.now_ms - began_ms)
+    assert waits[0] <= 15, waits
+    assert all(50 <= wait <= 115 for wait in waits[5:]), waits

@@ -39,6 +39,9 @@ ANSWER_BYTES: Final = 10 << 20
 TIMEOUT_MS: Final = 3_000
 BACKOFF_MS: Final = 50
 """How long to leave a leader or a partition alone after a failure: so long, or up to twice that."""
+FIRST_BACKOFF_MS: Final = 5
+"""The first time a partition is tried again sooner, twice as long each time: a new leader hears of its leadership a
+moment later than its followers."""
 SYNC_POLL_MS: Final = 5
 """How long to wait before looking again whether a sync that is under way has ended."""
 TURN_BYTES: Final = 1 << 20
@@ -68,6 +71,8 @@ class _Replica:
     """What the leader's session knows of its wishes, with the start of its log."""
     sent_in: int = -1
     """The number of the request that said what it wants now."""
+    failures: int = 0
+    """How often in a row it could not be fetched."""
     complaint: str = ""
     """What the journal has been told of it last."""
 
@@ -336,7 +341,11 @@ class _Fetcher:
 
     def _end_answer(self, answer: _Answer) -> None:
         if answer.failed:
-            self._clock.call_later(self._backoff_ms(), lambda: self._want_all(answer.failed))
+            first = min(each.failures for each in answer.failed)
+            delay_ms = min(FIRST_BACKOFF_MS << min(first, 10), self._backoff_ms())
+            for replica in answer.failed:
+                replica.failures += 1
+            self._clock.call_later(delay_ms, lambda: self._want_all(answer.failed))
 
         def synced(_: object) -> None:
             self._answers -= 1
@@ -388,7 +397,7 @@ class _Fetcher:
             # The leader's log begins further on: ours does, too, as far as we have it.
             log.delete_before(min(fetched.start_offset, log.end_offset))
         follower.follow_high_watermark(fetched)
-        replica.complaint = ""
+        replica.failures, replica.complaint = 0, ""
         if fetched.records:
             answer.grown.append(replica)
         else:
