@@ -39,7 +39,7 @@ TRY_AGAIN_MS = 100
 TRY_AGAIN_MS_MAX = 10_000
 """How long to wait before a marker is tried again that a partition could not take; longer each time."""
 
-ASK_MS = 10_000
+ASK_MS = 4_000
 """How long another node may take to commit markers; a change of leaders ends the wait at once."""
 
 WRITE_TXN_MARKERS_VERSION = 2
