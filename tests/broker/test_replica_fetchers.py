@@ -88,10 +88,11 @@ class Desk:
         self.store.open(0)
         self.flusher = Flusher(self.world.sync_workers, self.world.disk, "/data")
         self.journal: list[str] = []
+        self.broker_epoch = 77
         self.services = FetcherServices(
             world=self.world,
             node_id=ME,
-            broker_epoch=lambda: 77,
+            broker_epoch=lambda: self.broker_epoch,
             peers=Peers(self.world, "me", lambda _: ("leader", PORT)),
             store=self.store,
             flusher=self.flusher,
@@ -415,3 +416,11 @@ def test_a_leader_that_does_not_know_it_yet_is_asked_again_soon_and_then_less_of
         waits.append(desk.sim.clock.now_ms - began_ms)
     assert waits[0] <= 15, waits
     assert all(50 <= wait <= 115 for wait in waits[5:]), waits
+
+
+def test_a_node_that_is_not_registered_asks_nothing(desk: Desk) -> None:
+    desk.broker_epoch = -1
+    desk.partition()
+    desk.silence(500)
+    desk.broker_epoch = 78
+    assert desk.next().replica_state.replica_epoch == 78

@@ -64,6 +64,7 @@ class Play:
         max_bytes: int = 10 << 20,
         partition_bytes: int = 1 << 20,
         start: int = 0,
+        broker_epoch: int = 5,
     ) -> None:
         kind = m.FetchRequest
         topic = kind.FetchTopic(
@@ -81,7 +82,7 @@ class Play:
             ],
         )
         request = kind(
-            replica_state=kind.ReplicaState(replica_id=FOLLOWER, replica_epoch=5),
+            replica_state=kind.ReplicaState(replica_id=FOLLOWER, replica_epoch=broker_epoch),
             max_wait_ms=wait_ms,
             min_bytes=1,
             max_bytes=max_bytes,
@@ -273,3 +274,9 @@ def test_a_follower_whose_connection_ends_is_watched_for_no_more(play: Play) -> 
     play.begin({0: 0})
     play.follower.link.end()
     assert not play.partition(0).replica_watchers
+
+
+def test_who_has_registered_anew_says_again_how_far_it_is(play: Play) -> None:
+    play.begin({0: 0})
+    play.ask(broker_epoch=6)
+    assert play.settle() == [{}, {-1: "FETCH_SESSION_ID_NOT_FOUND"}]

@@ -217,6 +217,10 @@ class _Fetcher:
         self._is_woken = False
         if self._answers or self._is_waiting or len(self._replicas) == len(self._apart):
             return
+        if self._services.broker_epoch() < 0:
+            # Nobody would count what a node says that is not registered.
+            self._wait()
+            return
         # A second one only joins a session, and only because somebody has news: it ends the wait of the first.
         if not self._in_flight or (self._news and self._session_epoch and self._in_flight < IN_FLIGHT_MAX):
             self._send()

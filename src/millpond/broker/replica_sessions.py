@@ -106,6 +106,10 @@ class ReplicaSessions:
             session = self._sessions[node_id] = _Session(self, self._source, node_id, session_id)
         elif session is None or session.id != request.session_id:
             return _refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        elif session.broker_epoch != broker_epoch:
+            # Who has registered anew says of every partition how far it is: nothing else counts for its new epoch.
+            session.end()
+            return _refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         elif session.epoch != request.session_epoch:
             return _refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         return session.fetch(request, broker_epoch)
@@ -125,7 +129,7 @@ class _Session:
         self._sessions = sessions
         self._source = source
         self._clock = source.clock
-        self._broker_epoch = -1
+        self.broker_epoch = -1
         self._wanted: dict[_Key, _Wanted] = {}
         self._ready: dict[_Key, None] = {}
         """Those to be looked at for the next answer; whoever has been served comes back at the end."""
@@ -140,7 +144,7 @@ class _Session:
 
     def fetch(self, request: m.FetchRequest, broker_epoch: int) -> Outcome:
         self.answer()
-        self._broker_epoch = broker_epoch
+        self.broker_epoch = broker_epoch
         self._bytes_max = min(request.max_bytes, self._source.settings()[FETCH_MAX_BYTES])
         self.epoch = self.epoch % ((1 << 31) - 1) + 1
         for topic in request.forgotten_topics_data:
@@ -183,7 +187,7 @@ class _Session:
             return
         if wanted.is_sound and partition.leading is not None:
             # The follower has all that comes before what it wants.
-            partition.leading.on_fetch(self.node_id, self._broker_epoch, wanted.offset, wanted.start_offset)
+            partition.leading.on_fetch(self.node_id, self.broker_epoch, wanted.offset, wanted.start_offset)
 
     def _look_for_doubt(self, wanted: _Wanted, partition: Partition) -> None:
         served = self._served.get(wanted.key)
@@ -222,7 +226,7 @@ class _Session:
         if wanted is None or wanted.is_served or wanted.key in self._ready:
             return
         if wanted.is_sound and partition.leading is not None:
-            partition.leading.on_caught_up(self.node_id, self._broker_epoch, wanted.offset)
+            partition.leading.on_caught_up(self.node_id, self.broker_epoch, wanted.offset)
         self._look_at(wanted)
 
     def on_commit(self, partition: Partition) -> None:
@@ -346,7 +350,7 @@ class _Session:
         partition.check_leads()
         if partition.leading is None:
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{partition.name} has no other replica")
-        partition.leading.check_replica(self.node_id, self._broker_epoch)
+        partition.leading.check_replica(self.node_id, self.broker_epoch)
         return partition.leading.divergence(wanted.offset, wanted.last_epoch)
 
     def _failed(
