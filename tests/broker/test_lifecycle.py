@@ -43,7 +43,9 @@ class Stage:
             }
         )
         self.asked = []
-        controller: Any = SimpleNamespace(node_id=2, image=self.image, applied_offset=42, is_stranger=False)
+        controller: Any = SimpleNamespace(
+            node_id=2, image=self.image, applied_offset=42, is_stranger=False, is_active=False
+        )
         to_controller: Any = SimpleNamespace(ask=self._ask)
         life = Lifecycle(world, settings, lambda event, **_: self.journal.append(event), controller, to_controller)
         life.start(Appearance("127.0.0.1", 9092, DISK_ID), was_clean=was_clean, has_lost=has_lost)

@@ -262,6 +262,7 @@ class Broker:
         self.controller.on_change(self._on_records)
         self.controller.on_change(self.sessions.on_records)
         self.controller.on_role(self.sessions.on_role)
+        self.controller.on_role(self.lifecycle.on_role)
         self._join(report)
         self.housekeeping.start()
         self.isr_keeper.start()

@@ -149,6 +149,8 @@ class Controller:
         self._is_folding = False
         self._folded_ms = world.clock.monotonic_ms()
         self._stopped: Refused | None = None
+        self.last_leader_id = NO_LEADER
+        """The other node that led the quorum last, as far as this one knows."""
         self.offline: Later[OSError] = Later()
         """Ends when the metadata log has failed for good. One of several nodes should end then: the others go on."""
 
@@ -193,6 +195,11 @@ class Controller:
     def leader_id(self) -> int:
         """Who leads the quorum, as far as this node knows; -1 if it does not."""
         return NO_LEADER if self._host is None else self._host.leader_id
+
+    @property
+    def led_ago_ms(self) -> int | None:
+        """How long ago most nodes followed this one as the active controller for certain; None where it is not it."""
+        return self.host.led_ago_ms() if self.is_active else None
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
@@ -416,6 +423,8 @@ class Controller:
             return
         if self._active_epoch is not None and not (host.is_leader and host.epoch == self._active_epoch):
             self._deactivate()
+        if host.leader_id not in (NO_LEADER, self.node_id):
+            self.last_leader_id = host.leader_id
         self._apply()
         if self._active_epoch is None and host.is_leader and self.applied_offset > host.epoch_start:
             self._activate()

@@ -107,9 +107,15 @@ class Lifecycle:
     def has_lease(self) -> bool:
         """Whether this node has been heard so lately that nobody else can lead what it leads, but by its own will.
 
-        Shorter than a controller waits: clocks differ, and one that is cut off hears itself until it gives up.
+        Shorter than a controller waits, because clocks differ.
         """
-        return self._appearance is None or self._clock.monotonic_ms() < self._lease_ms
+        if self._appearance is None:
+            return True
+        if self._controller.is_active:
+            # It hears itself, even when it is cut off from everybody: only those who follow it are a proof.
+            led_ago_ms = self._controller.led_ago_ms
+            return led_ago_ms is not None and led_ago_ms < self._lease_length_ms
+        return self._clock.monotonic_ms() < self._lease_ms
 
     # Beginning.
 
@@ -231,7 +237,8 @@ class Lifecycle:
         match response.error_code:
             case ErrorCode.NONE:
                 self._heard_ms = self._clock.monotonic_ms()
-                self._lease_ms = self._asked_ms + self._lease_length_ms
+                if not self._controller.is_active:
+                    self._lease_ms = self._asked_ms + self._lease_length_ms
                 self._on_state(response)
             case ErrorCode.STALE_BROKER_EPOCH | ErrorCode.BROKER_ID_NOT_REGISTERED:
                 self._journal("this node is not known any more, and registers again")
@@ -268,6 +275,12 @@ class Lifecycle:
             # The next heartbeat says it.
             self._journal("this node has lost records, and comes back as one that has to catch up")
 
+    def on_role(self, is_active: bool) -> None:
+        """This node has become the active controller, or is it no more: the next one does not wait for long."""
+        if not is_active and self._timer is not None and self.broker_epoch >= 0:
+            # Else something is under way already.
+            self._later(0, self._beat)
+
     # Asking.
 
     def _ask(
@@ -297,9 +310,13 @@ class Lifecycle:
         self._to_controller.ask(request, version, self._settings[BROKER_SESSION_TIMEOUT_MS]).then(answered, lost)
 
     def _later(self, delay_ms: int, step: Callable[[], None]) -> None:
+        def fire() -> None:
+            self._timer = None
+            step()
+
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if self._is_over else self._clock.call_later(delay_ms, step)
+        self._timer = None if self._is_over else self._clock.call_later(delay_ms, fire)
 
     # Ending.
 

@@ -176,6 +176,16 @@ class QuorumHost:
             for replica, progress in known.items()
         ]
 
+    def led_ago_ms(self) -> int | None:
+        """How long ago most voters followed this node for certain; None where it does not lead."""
+        ago_ms = sorted(
+            state.fetched_ago_ms
+            for state in self.states()
+            if state.fetched_ago_ms is not None and state.replica in self.voters
+        )
+        majority = len(self.voters) // 2 + 1
+        return ago_ms[majority - 1] if len(ago_ms) >= majority else None
+
     # Life.
 
     def start(self) -> None:

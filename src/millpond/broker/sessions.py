@@ -50,6 +50,9 @@ OVERDUE_MS: Final = 200
 """How late the heartbeat of a broker is that takes no connections, before it is thought gone: its lease is over."""
 
 ELECTION_SETTINGS: Final = frozenset({UNCLEAN_LEADER_ELECTION_ENABLE.name, UNCLEAN_LEADER_ELECTION_ENABLE.inherits})
+DEPOSED_MS: Final = 400
+"""How long the controller of before is waited for by the next one."""
+
 LOOKS_PER_INTERVAL: Final = 3
 NEXT_SLICE_MS: Final = 1_000
 """How soon the next leaderships go back to a broker that has many of them to come."""
@@ -96,6 +99,11 @@ class Sessions:
         image = self._controller.image
         self._heard_ms = {broker.id: now_ms for broker in image.brokers.values() if self._may_fence(broker)}
         self._unheard = set(self._heard_ms)
+        if self._controller.last_leader_id in self._heard_ms:
+            # The others have waited for it already, else there would be no new controller. If it lives it is heard at
+            # once: whoever is deposed says so.
+            left_ms = min(self._session_ms, DEPOSED_MS)
+            self._heard_ms[self._controller.last_leader_id] = now_ms - self._session_ms + left_ms
         # The one before may have stopped in the middle of it.
         for broker_id in image.brokers:
             self._settle(broker_id)

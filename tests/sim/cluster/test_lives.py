@@ -131,6 +131,45 @@ def test_a_leader_that_stands_still_is_replaced_and_hears_that_it_was(lives: Liv
     lives.wait(lambda: not here.is_leader)
 
 
+def test_a_controller_that_leads_and_stands_still_is_replaced_in_both(lives: Lives) -> None:
+    victim = lives.controller_id
+    lives.create(victim)
+    lives.sim.pause(f"node{victim}")
+    alive = lives.nodes[lives.other(victim)]
+    took_ms = lives.wait(lambda: alive.broker.image.topics["pond"].partitions[0].leader not in (victim, -1))
+    assert took_ms < 2800
+    lives.sim.resume(f"node{victim}")
+    lives.wait(lives.is_whole)
+
+
+def test_a_controller_that_is_cut_off_trusts_itself_no_longer_than_the_others_wait(lives: Lives) -> None:
+    victim = lives.controller_id
+    lives.create(victim)
+    lives.sim.run_for(1000)
+    life = lives.nodes[victim].broker.lifecycle
+    others = [node_id for node_id in lives.nodes if node_id != victim]
+    for node_id in others:
+        lives.sim.network.partition(f"node{victim}", f"node{node_id}")
+    lives.wait(lambda: not life.has_lease(), within_ms=1000)
+    assert lives.controller_id == victim, "nobody else is made leader before that"
+    image = lives.nodes[others[0]].broker.image
+    lives.wait(lambda: image.topics["pond"].partitions[0].leader not in (victim, -1))
+    assert not life.has_lease()
+    lives.sim.network.heal()
+    lives.wait(lives.is_whole)
+    lives.wait(life.has_lease)
+
+
+def test_a_controller_that_gives_up_and_lives_is_not_fenced(lives: Lives) -> None:
+    victim = lives.controller_id
+    lives.create(victim)
+    lives.nodes[victim].broker.controller.host.stop()
+    lives.wait(lambda: lives.controller_id not in (0, victim))
+    lives.sim.run_for(3000)
+    assert lives.is_whole()
+    assert lives.partition().leader == victim
+
+
 def test_a_node_that_stops_in_order_has_handed_over_before_it_ends(lives: Lives) -> None:
     victim = lives.other(lives.controller_id)
     lives.create(victim, partitions=5)
