@@ -147,6 +147,8 @@ class SimAdmin:
         self._send(request, 1, on_reply)
 
     def delete_records(self, partition: TopicIdPartition, offset: int, then: Then) -> None:
+        asked = self._history.delete_asked
+        asked[partition] = max(asked.get(partition, 0), offset)
         request = m.DeleteRecordsRequest(
             topics=[
                 m.DeleteRecordsRequest.DeleteRecordsTopic(

@@ -17,7 +17,7 @@ def test_a_cluster_of_one_keeps_every_promise(seed: int) -> None:
     outcome = scenario.run()
     assert not outcome.violations, "\n".join([*scenario.story(), *outcome.violations])
     assert outcome.records["acknowledged"] > 20, "there must be something to lose"
-    assert outcome.records_checked >= outcome.records["acknowledged"]
+    assert outcome.records_checked >= outcome.records["acknowledged"] or scenario.history.delete_asked
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -26,7 +26,7 @@ def test_a_cluster_keeps_every_promise(seed: int) -> None:
     outcome = scenario.run()
     assert not outcome.violations, "\n".join([*scenario.story(), *outcome.violations])
     assert outcome.records["acknowledged"] > 20, "there must be something to lose"
-    assert outcome.records_checked >= outcome.records["acknowledged"]
+    assert outcome.records_checked >= outcome.records["acknowledged"] or scenario.history.delete_asked
 
 
 def test_the_same_seed_is_the_same_run() -> None:

@@ -86,6 +86,8 @@ class ClusterClient:
                 _Produce(self, request, version, on_reply).start()
             case m.FetchRequest():
                 _Fetch(self, request, version, on_reply).start()
+            case m.DeleteRecordsRequest():
+                self._delete_records(request, version, on_reply)
             case m.FindCoordinatorRequest():
                 self.send_to_any(request, version, on_reply)
             case _:
@@ -102,6 +104,23 @@ class ClusterClient:
             on_reply(reply)
 
         self.nodes[self._favourite].send(request, version, heard)
+
+    def _delete_records(self, request: m.DeleteRecordsRequest, version: int, on_reply: OnReply) -> None:
+        """Of one partition, to its leader; lost at once where none is known."""
+        topic = request.topics[0]
+        index = topic.partitions[0].partition_index
+        leader = self.leader_of(topic.name, index)
+        if leader is None:
+            self.clock.call_soon(lambda: on_reply(None))
+            return
+        node_id = leader[0]
+
+        def heard(reply: m.DeleteRecordsResponse | None) -> None:
+            if reply is None or reply.topics[0].partitions[0].error_code in WRONG_NODE:
+                self.forget_leader(topic.name, index, node_id)
+            on_reply(reply)
+
+        self.nodes[node_id].send(request, version, heard)
 
     def look_elsewhere(self) -> None:
         self._favourite = self._random.choice(list(self.nodes))

@@ -83,6 +83,8 @@ class Plan:
     """The Fetch version of each."""
     faults: tuple[FaultPlan, ...]
     disk_delay_ms: int = 5
+    admin_operations: int = 0
+    """How often topics come and go, or records are deleted, while things go wrong."""
 
 
 def make_plan(seed: int | str, kinds: Sequence[str] = FAULTS, nodes: int | None = None) -> Plan:
@@ -115,6 +117,7 @@ def make_plan(seed: int | str, kinds: Sequence[str] = FAULTS, nodes: int | None 
         readers=tuple(random.choice((11, 12, 16, 18)) for _ in range(random.randint(1, 2))),
         faults=tuple(faults),
         disk_delay_ms=random.choice((1, 5, 30)),
+        admin_operations=random.choice((0, 0, 5, 15)),
     )
 
 

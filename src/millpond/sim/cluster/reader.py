@@ -105,6 +105,9 @@ class ClusterReader:
         error = ErrorCode.REQUEST_TIMED_OUT if reply is None else reply.error_code
         if part is not None:
             error = part.error_code or error
+        if part is not None and error == ErrorCode.OFFSET_OUT_OF_RANGE and view.position < self._deleted(view):
+            view.position = max(view.position, part.log_start_offset)
+            return False
         if error or part is None:
             view.high_watermark = -1
             self.client.forget_leader(topic, index, node_id)
@@ -116,12 +119,17 @@ class ClusterReader:
                 view, f"the high watermark fell from {view.high_watermark} to {part.high_watermark} at one leader"
             )
         view.high_watermark = part.high_watermark
+        view.start_offset = max(part.log_start_offset, 0)
         self.records_read += take_records(self._history, self.name, view, part, self._clock.now_ms)
         if part.records and view.position > part.high_watermark:
             self._blame(
                 view, f"records up to {view.position} were given, the high watermark is {part.high_watermark}"
             )
         return True
+
+    def _deleted(self, view: PartitionView) -> int:
+        """Up to where somebody has asked to delete records."""
+        return self._history.delete_asked.get(view.partition, 0)
 
     def _blame(self, view: PartitionView, sentence: str) -> None:
         self._history.violations.append(f"{self.name}: {view.partition}: {sentence}")

@@ -13,12 +13,14 @@ from millpond.sim.cluster.cluster import SimCluster
 from millpond.sim.cluster.plan import WORK_MS, Plan, ProducerPlan, TopicPlan, make_plan
 from millpond.sim.cluster.reader import ClusterReader
 from millpond.sim.cluster.trouble import Trouble
-from millpond.sim.records.checkers import TopicRules, check_partition
+from millpond.sim.records.checkers import TopicRules, check_metadata, check_partition
 from millpond.sim.records.history import Content, History, Promise, TopicIdPartition
 from millpond.sim.records.producer import SimProducer
 from millpond.sim.world.world import SimWorld
+from millpond.wire import messages as m
 
 LOOK_MS = 50
+EXTRA = "extra"
 FOUND_MS = 30_000
 """How long a cluster may take to be founded and have its topics."""
 SETTLE_MS = 60_000
@@ -63,6 +65,9 @@ class Scenario:
         self.partitions: list[TopicIdPartition] = []
         self.producers: list[SimProducer] = []
         self.readers: list[ClusterReader] = []
+        self.admin = SimAdmin(self._client("admin"), self.sim.clock, self.history)
+        self._admin_left = 0
+        self._extra = 0
         self._left_to_send = 0
         self._tags = 0
         self._records_checked = 0
@@ -74,6 +79,7 @@ class Scenario:
         self._look()
         if self._found():
             self._start_clients()
+            self._administer(self.plan.admin_operations)
             self.trouble.schedule(self.plan.faults)
             self.sim.run_for(WORK_MS)
             self.trouble.end()
@@ -94,13 +100,12 @@ class Scenario:
 
     def _found(self) -> bool:
         """Bring the cluster and its topics into being, before anything goes wrong."""
-        admin = SimAdmin(self._client("admin"), self.sim.clock, self.history)
         if not self._wait_for(self._is_founded):
             self._blame("the cluster is not founded")
             return False
         for topic in self.plan.topics:
             created: list[None] = []
-            admin.create(
+            self.admin.create(
                 topic.name,
                 topic.partitions,
                 topic.configs,
@@ -165,6 +170,41 @@ class Scenario:
             contents.append(Content(f"{producer}:{self._tags}", key, value, self.sim.clock.wall_ms()))
         return contents
 
+    def _administer(self, left: int) -> None:
+        """One change at a time, with pauses between: topics come and go, records are deleted."""
+        self._admin_left = left
+        if left:
+            self.sim.clock.call_later(self.random.randint(0, 800), lambda: self._change_something(left - 1))
+
+    def _change_something(self, left: int) -> None:
+        extra = [name for name in self.history.topics if name.startswith(EXTRA) and self._is_there(name)]
+        kind = self.random.randrange(4)
+
+        def then() -> None:
+            self._administer(left)
+
+        if kind == 0 and extra:
+            self.admin.delete(self.random.choice(extra), then)
+        elif kind == 1 and extra:
+            name = self.random.choice(extra)
+            self.admin.add_partitions(name, max(self.history.topics[name].partition_counts) + 1, then)
+        elif kind == 2:
+            partition = self.random.choice(self.partitions)
+            known = [batch.base_offset for batch in self.history.batches if batch.partition == partition]
+            self.admin.delete_records(partition, max(self.random.choice(known or [0]), 0), then)
+        else:
+            self._extra += 1
+            factor = min(self.plan.nodes, 3)
+            # A name that was there before: what is left of the old one must not be taken for the new one.
+            name = f"{EXTRA}{self._extra % 3}"
+            if name in extra:
+                then()
+            else:
+                self.admin.create(name, self.random.randint(1, 3), {}, then, replication_factor=factor)
+
+    def _is_there(self, name: str) -> bool:
+        return None not in self.history.topics[name].ids
+
     # The end
 
     def _settle(self) -> None:
@@ -183,7 +223,7 @@ class Scenario:
             producer.close()
 
     def _is_done(self) -> bool:
-        return not self._left_to_send and all(each.is_idle() for each in self.producers)
+        return not self._left_to_send and not self._admin_left and all(each.is_idle() for each in self.producers)
 
     def _judge(self) -> None:
         for reader in self.readers:
@@ -196,8 +236,20 @@ class Scenario:
         auditor.close()
         for view in auditor.views.values():
             self.history.violations += check_partition(self.history, view, TopicRules(), self.sim.clock.now_ms)
+            asked = self.history.delete_asked.get(view.partition, 0)
+            if view.start_offset > asked:
+                self._blame(f"{view.partition} begins at {view.start_offset}, nobody deleted beyond {asked}")
         self._records_checked = auditor.records_read
+        self._judge_metadata()
         self.inspector.look()
+
+    def _judge_metadata(self) -> None:
+        heard: list[tuple[m.MetadataResponse, m.DescribeConfigsResponse]] = []
+        self.admin.describe(list(self.history.topics), lambda *told: heard.append(told))
+        if not self.sim.run_until(lambda: bool(heard), within_ms=READ_MS):
+            self._blame("nobody answers Metadata")
+            return
+        self.history.violations += check_metadata(self.history, *heard[0])
 
     def _blame(self, sentence: str) -> None:
         self.history.violations.append(sentence)

@@ -110,6 +110,8 @@ class History:
     deleted_before: dict[TopicIdPartition, int] = field(default_factory=dict)
     """Acknowledged DeleteRecords: what was acknowledged by then with a lower offset may never be seen again."""
     deleted_at_ms: dict[TopicIdPartition, int] = field(default_factory=dict)
+    delete_asked: dict[TopicIdPartition, int] = field(default_factory=dict)
+    """Up to where DeleteRecords was asked for, whatever came of it."""
     forgotten_ids: dict[UUID, None] = field(default_factory=dict)
     """Topics whose deletion was acknowledged."""
     last_power_cut_ms: int = -1
