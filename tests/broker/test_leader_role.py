@@ -111,11 +111,11 @@ class Play:
     def seen(self) -> list[Any]:
         return [answer_of(reply) for reply in self.reader.replies()]
 
-    def end(self, *, replica_id: int = -1) -> Any:
+    def end(self, *, replica_id: int = -1, version: int = 7) -> Any:
         kind = m.ListOffsetsRequest
         wanted = kind.ListOffsetsPartition(partition_index=0, timestamp=-1)
         topic = kind.ListOffsetsTopic(name="pond", partitions=[wanted])
-        reply = self.reader.ask(kind(replica_id=replica_id, isolation_level=0, topics=[topic]), 7)
+        reply = self.reader.ask(kind(replica_id=replica_id, isolation_level=0, topics=[topic]), version)
         part = reply.topics[0].partitions[0]
         return ErrorCode(part.error_code).name if part.error_code else part.offset
 
@@ -298,6 +298,7 @@ def test_a_new_leader_does_not_tell_the_end_before_it_knows_it(play: Play) -> No
     play.produce(acks=LEADER)
     play.lead(epoch=EPOCH + 1, partition_epoch=11)
     assert (play.end(), play.end(replica_id=2)) == ("OFFSET_NOT_AVAILABLE", 1)
+    assert play.end(version=4) == "LEADER_NOT_AVAILABLE"
     for node_id in play.followers:
         play.fetch(node_id, 1, epoch=EPOCH + 1)
     play.desk.run(1)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 READ_COMMITTED = 1
-LEADER_EPOCH_FROM = 4
+LEADER_EPOCH_FROM, NOT_AVAILABLE_FROM = 4, 5
 LOOKUPS_AGAIN_MAX = 5
 """How often a look-up is made again because compaction exchanged the files under it."""
 
@@ -62,10 +62,13 @@ def handle(broker: Services, call: Call, request: m.ListOffsetsRequest) -> Outco
     )
 
     def answer() -> m.ListOffsetsResponse:
-        if call.version < LEADER_EPOCH_FROM:
-            for topic in response.topics:
-                for result in topic.partitions:
+        for topic in response.topics if call.version < NOT_AVAILABLE_FROM else ():
+            for result in topic.partitions:
+                if call.version < LEADER_EPOCH_FROM:
                     result.leader_epoch = -1
+                if result.error_code == ErrorCode.OFFSET_NOT_AVAILABLE:
+                    # Older clients know of no such thing; by this they ask again, too.
+                    result.error_code = ErrorCode.LEADER_NOT_AVAILABLE
         return response
 
     if not searches:
