@@ -263,6 +263,8 @@ class Broker:
         self.controller.on_change(self.sessions.on_records)
         self.controller.on_role(self.sessions.on_role)
         self.controller.on_role(self.lifecycle.on_role)
+        if not self.controller.is_alone:
+            self.controller.on_role(self._tell_role)
         self._join(report)
         self.housekeeping.start()
         self.isr_keeper.start()
@@ -288,6 +290,10 @@ class Broker:
         self._has_begun = True
         self._keeper.open_all(at_once=at_once)
         self._keeper.followed().then(lambda _: self._on_leaders_changed())
+
+    def _tell_role(self, is_active: bool) -> None:
+        event = "this node is the active controller" if is_active else "this node is the active controller no more"
+        self.journal(event, epoch=self.controller.leader_epoch)
 
     def advertised(self) -> tuple[str, int]:
         """Where clients are told to connect, as far as that is the same for all of them."""
