@@ -17,6 +17,15 @@ RETRY_MS = 100
 TOPIC = 2
 SET = 0
 
+LEAVES_IT_OPEN = (
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.INVALID_PARTITIONS,
+)
+"""Answers after which a change may have been made all the same: another node was asked and did not answer in time, or
+an earlier try of the node that we asked was the one that did it."""
+
 Then = Callable[[], None]
 
 
@@ -112,7 +121,7 @@ class SimAdmin:
         )
 
         def on_reply(reply: m.CreatePartitionsResponse | None) -> None:
-            if reply is None or reply.results[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+            if reply is None or reply.results[0].error_code in LEAVES_IT_OPEN:
                 facts.partition_counts[count] = None
             elif reply.results[0].error_code == ErrorCode.NONE:
                 facts.partition_counts = {count: None}
@@ -137,7 +146,7 @@ class SimAdmin:
 
         def on_reply(reply: m.IncrementalAlterConfigsResponse | None) -> None:
             known = facts.configs.setdefault(key, {None: None})
-            if reply is None or reply.responses[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+            if reply is None or reply.responses[0].error_code in LEAVES_IT_OPEN:
                 known[value] = None
             elif reply.responses[0].error_code == ErrorCode.NONE:
                 facts.configs[key] = {value: None}
