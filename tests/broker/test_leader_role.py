@@ -401,6 +401,21 @@ def test_a_shrunk_isr_commits_nothing_that_the_disk_does_not_have(
     assert (play.pond.committed_offset, play.acknowledged()) == (1, [0])
 
 
+def test_an_isr_that_grows_commits_nothing_that_only_the_leaders_memory_has(
+    make_desk: Callable[..., Any], make_batch: Callable[..., memoryview]
+) -> None:
+    play = Play(make_desk, make_batch, min_insync_replicas="1")
+    play.lead("1", partition_epoch=11)
+    play.produce(acks=LEADER)
+    play.lead("12", partition_epoch=12)
+    assert play.pond.committed_offset == 0
+    play.desk.run(50)
+    assert play.pond.committed_offset == 0
+    play.fetch(2, 1)
+    play.desk.run(1)
+    assert play.pond.committed_offset == 1
+
+
 def test_a_disk_that_fails_acknowledges_nothing(
     make_desk: Callable[..., Any], make_batch: Callable[..., memoryview]
 ) -> None:

@@ -170,9 +170,11 @@ class LeaderRole:
     def on_view(self, view: PartitionView) -> None:
         """The metadata has changed within this leader epoch."""
         before = self._machine.high_watermark
-        # First: what counts of the own log may be less where the ISR has shrunk to this node.
-        self._machine.on_append(self.log.end_offset, self._own_end(view))
+        # What counts of the own log is less while this node alone is in sync, before the change or after it.
+        own_end = self._own_end(view)
+        self._machine.on_append(self.log.end_offset, min(own_end, self._own_end(self._machine.view)))
         self._machine.on_view(view)
+        self._machine.on_append(self.log.end_offset, own_end)
         if self._machine.high_watermark > before:
             self._committed(before)
         self._sync()
