@@ -41,7 +41,7 @@ class Reachability:
                 return
             self._journal(
                 "not ready: waiting for the other nodes of the cluster; most must run, at the first start all",
-                cannot_be_reached=", ".join(away) or "none; they have not agreed on a leader yet",
+                cannot_be_reached=", ".join(away) or "none; they have not let this node in yet",
             )
             seconds = AGAIN_SECONDS
 
