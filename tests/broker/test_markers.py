@@ -108,7 +108,11 @@ class Play:
         self.partitions = SimpleNamespace(by_id=lambda *_: self.own if self.own_is_open else None)
         self.groups = SimpleNamespace(topic="__consumer_offsets")
         self.completed: list[str] = []
-        shard = SimpleNamespace(coordinator_epoch=EPOCH, markers_written=lambda name, *_: self.completed.append(name))
+        shard = SimpleNamespace(
+            coordinator_epoch=EPOCH,
+            markers_written=lambda name, *_: self.completed.append(name),
+            awaits_markers=lambda name, *_: name not in self.completed,
+        )
         home = SimpleNamespace(shard=shard, run=lambda decide: decide(shard, 0))
         self.transactions = SimpleNamespace(
             topic="__transaction_state", partition_of=lambda _: 0, home_of=lambda _: home
@@ -243,6 +247,15 @@ def test_the_same_order_again_changes_nothing_and_another_one_replaces_it() -> N
     play.sim.run_for(TRY_AGAIN_MS * 4)
     assert peers.seen() == [(B, [0])], "the order before is not tried again"
     assert play.ends(lambda: peers.answer(B))
+
+
+def test_an_order_that_was_given_anew_and_is_carried_out_late_ends_no_later_transaction() -> None:
+    play = Play([B])
+    peers = play.begin()
+    assert play.ends(lambda: peers.answer(B))
+    # As a coordinator that was loaded again meanwhile gives it, once its log is committed.
+    play.begin()
+    assert (peers.asked, play.markers.under_way("tx")) == ([], False)
 
 
 def test_who_coordinates_no_more_gives_the_order_up_and_says_nothing_of_it() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from millpond.base.errors import ErrorCode
+from millpond.base.later import Later
+from millpond.coordinators.shard import Request
 from millpond.wire import messages as m
 
 
@@ -248,17 +250,33 @@ def test_a_producer_that_goes_straight_on_waits_for_the_last_end_inside_the_brok
     assert play.stable()[0] == (2, 3)
 
 
-def test_a_partition_that_cannot_be_needs_no_marker(play: Play) -> None:
-    play.begin()
+def add_for_broker(play: Play, *partitions: int) -> m.AddPartitionsToTxnRequest:
     kind = m.AddPartitionsToTxnRequest
     wanted = kind.AddPartitionsToTxnTransaction(
         transactional_id="tx",
         producer_id=play.id,
         producer_epoch=play.epoch,
         verify_only=False,
-        topics=[kind.AddPartitionsToTxnTopic(name="pond", partitions=[-1, 0, 9])],
+        topics=[kind.AddPartitionsToTxnTopic(name="pond", partitions=list(partitions))],
     )
-    play.ask(kind(transactions=[wanted]), 4)
+    return kind(transactions=[wanted])
+
+
+def test_a_partition_of_which_the_coordinator_has_not_heard_yet_is_not_taken_in(play: Play) -> None:
+    """It would be left without a marker: its leader knows of a new topic sooner than the coordinator."""
+    play.begin()
+    for partitions in ([9], [0, 9]):
+        (result,) = play.ask(add_for_broker(play, *partitions), 5).results_by_transaction
+        codes = {each.partition_error_code for each in result.topic_results[0].results_by_partition}
+        assert codes == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}, "the producer tries again"
+    assert play.end(committed=True) == ErrorCode.INVALID_TXN_STATE, "nothing has begun"
+
+
+def test_a_partition_that_cannot_be_needs_no_marker(play: Play) -> None:
+    play.begin()
+    home = play.desk.broker.transactions.home_of("tx")
+    request = Request(add_for_broker(play, -1, 0, 9), 4, Later())
+    home.run(lambda shard, now_ms: shard.step(request, now_ms))
     assert play.end(committed=True) == 0
     play.desk.run(1000)
     assert not play.desk.broker.markers.under_way("tx")

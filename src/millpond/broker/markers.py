@@ -84,8 +84,24 @@ class Markers:
                 # A coordinator that was loaded again orders what is under way already.
                 return
             known.stop()
+        elif not self._is_needed(order):
+            return
         delivery = self._deliveries[order.transactional_id] = _Delivery(self, self._broker, order)
         delivery.attempt()
+
+    def _is_needed(self, order: WriteMarkers) -> bool:
+        """Whether its markers may still be missing.
+
+        A coordinator that was loaded again gives an order once its log is committed. What was under way from before
+        may have ended until then, and the producer may be writing its next transaction, in the same epoch: a second
+        marker would end that one.
+        """
+        try:
+            home = self._broker.transactions.home_of(order.transactional_id)
+        except Refused:
+            # Whoever loads the transaction next orders them again.
+            return False
+        return home.shard.awaits_markers(order.transactional_id, order.producer_id, order.producer_epoch)
 
     def on_leaders_changed(self) -> None:
         """The image has other leaders: whoever waits for one of the old ones need not."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.base.later import Later, gather
+from millpond.base.later import Later, done, gather
 from millpond.broker.api import Api
 from millpond.broker.call import Call
 from millpond.broker.replies import Outcome
@@ -42,6 +42,10 @@ def handle(broker: Services, call: Call, request: m.AddPartitionsToTxnRequest) -
 def _ask_one(broker: Services, call: Call, body: m.AddPartitionsToTxnRequest) -> Later[Any]:
     (transaction,) = body.transactions
     refuse = partial(_fail, call.version, body)
+    if not transaction.verify_only and _unknown(broker, transaction.topics):
+        # The one that asks has it, so the news has yet to come here. Until then it could not be given its marker:
+        # in time it would look like the partition of a deleted topic, and the transaction would stay open there.
+        return done(refuse(Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the partition is not known here yet")))
     # Brokers that ask for their clients decide by themselves how long those wait.
     return ask_transaction(broker, call, transaction.transactional_id, body, refuse, lambda _: ErrorCode.NONE)
 

@@ -270,11 +270,18 @@ class TransactionShard:
     def markers_written(self, transactional_id: str, producer_id: int, epoch: int, now_ms: int) -> Effects:
         """Every partition of a `WriteMarkers` has its marker. Hearing of it twice does no harm."""
         current = self.transactions.get(transactional_id)
-        if current is None or current.state not in DECIDED:
-            return Effects()
-        if (current.producer_id, current.producer_epoch) != (producer_id, epoch):
+        if current is None or not self.awaits_markers(transactional_id, producer_id, epoch):
             return Effects()
         return Effects(records=[record_of(outcome.complete(current, self._begin(now_ms)))])
+
+    def awaits_markers(self, transactional_id: str, producer_id: int, epoch: int) -> bool:
+        """Whether this transaction is decided, and not known yet to have all its markers."""
+        current = self.transactions.get(transactional_id)
+        return (
+            current is not None
+            and current.state in DECIDED
+            and (current.producer_id, current.producer_epoch) == (producer_id, epoch)
+        )
 
     def on_time(self, now_ms: int) -> Effects:
         effects = Effects()
