@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from millpond.sim.cluster import checkers
+from millpond.sim.cluster import scenario as scenario_module
 from millpond.sim.cluster.plan import make_plan
 from millpond.sim.cluster.scenario import Scenario
 
@@ -20,7 +21,7 @@ def test_a_cluster_of_one_keeps_every_promise(seed: int) -> None:
     assert outcome.records_checked >= outcome.records["acknowledged"] or scenario.history.delete_asked
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_cluster_keeps_every_promise(seed: int) -> None:
     scenario = Scenario(seed)
     outcome = scenario.run()
@@ -35,7 +36,10 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert one.trace_hash != Scenario(5, make_plan(5, nodes=1)).run().trace_hash
 
 
-def test_records_that_vanish_from_a_leader_are_noticed() -> None:
+def test_records_that_vanish_from_a_leader_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nobody is healed after that: there is nothing to wait for.
+    monkeypatch.setattr(scenario_module, "SETTLE_MS", 2_000)
+    monkeypatch.setattr(scenario_module, "READ_MS", 1_000)
     scenario = Scenario(1, replace(make_plan(1, nodes=1), faults=()))
 
     def lose_some() -> None:
