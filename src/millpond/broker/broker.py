@@ -278,6 +278,7 @@ class Broker:
             self.lifecycle.start_alone(registered.epoch, registered.incarnation_id)
             self._begin(at_once=True)
             return
+        _load_coordinators()
         host, port = self.advertised()
         if host in WILDCARDS:
             # Others know it by the address that the operator wrote down for it.
@@ -504,3 +505,11 @@ class Broker:
         self.controller.close()
         self.high_watermarks.close()
         self.store.close()
+
+
+def _load_coordinators() -> None:
+    """One of several nodes may have to coordinate at any moment: the middle of a failover is no time to read code."""
+    import millpond.broker.groups
+    import millpond.broker.transactions
+    import millpond.coordinators.groups.refusals
+    import millpond.coordinators.transactions.replies  # noqa: F401
