@@ -424,3 +424,19 @@ def test_a_node_that_is_not_registered_asks_nothing(desk: Desk) -> None:
     desk.silence(500)
     desk.broker_epoch = 78
     assert desk.next().replica_state.replica_epoch == 78
+
+
+def test_an_answer_that_comes_while_records_are_synced_is_not_taken_for_theirs(desk: Desk) -> None:
+    one = desk.partition(0)
+    one.flush_ack = "always"
+    desk.answer(reply(0))
+    desk.next()
+    desk.partition(1)
+    desk.next(count=2)
+    # The high watermark moves while the leader has yet to hear that the records are there.
+    desk.answer(reply(0, desk.records(0, b"a")))
+    desk.answer(reply(0, high_watermark=1), reply(1))
+    assert wishes(desk.next()) == {0: (3, 1, 3)}
+    desk.answer(reply(0, high_watermark=1))
+    desk.next()
+    assert one.committed_offset == 1

@@ -99,3 +99,36 @@ def test_a_peer_that_answers_nonsense_is_left(frame: bytes) -> None:
     assert sim.run_until(lambda: bool(heard), within_ms=TIMEOUT_MS - 100)
     assert isinstance(heard[0], RequestLost)
     assert sim.network.faults
+
+
+@pytest.mark.parametrize("for_bulk", [True, False])
+def test_only_bulk_may_be_large_and_slow(for_bulk: bool) -> None:
+    sim = SimWorld(3)
+    asker, peer = sim.start("asker"), sim.start("peer")
+    links: list[Link] = []
+
+    class Slow:
+        def __init__(self, link: Link) -> None:
+            links.append(link)
+
+        def buffer(self) -> memoryview:
+            return memoryview(bytearray(1_000))
+
+        def received(self, count: int) -> None:
+            links[0].send([Struct(">i").pack(70 << 20)])
+
+        def drained(self) -> None: ...
+
+        def closed(self) -> None: ...
+
+    peer.network.listen("", 9092, Slow)
+    heard: list[Any] = []
+    requester = Requester(asker.network, asker.clock, "peer", 9092, "asker", for_bulk=for_bulk)
+    requester.ask(m.ApiVersionsRequest(), 0, TIMEOUT_MS).then(heard.append, heard.append)
+    for _ in range(5):
+        sim.run_for(TIMEOUT_MS - 100)
+        if not heard:
+            links[0].send([b"some of it"])
+    assert bool(heard) is not for_bulk
+    sim.run_for(2 * TIMEOUT_MS)
+    assert isinstance(heard[0], RequestLost), "nothing came any more"

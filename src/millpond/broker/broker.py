@@ -164,7 +164,9 @@ class Broker:
                 world=world,
                 node_id=self.node_id,
                 broker_epoch=lambda: self.lifecycle.broker_epoch,
-                peers=Peers(world, f"millpond-node-{self.node_id}", node_addresses(settings, self.image)),
+                peers=Peers(
+                    world, f"{NODE_CLIENT_ID}{self.node_id}", node_addresses(settings, self.image), for_bulk=True
+                ),
                 store=self.store,
                 flusher=self.flusher,
                 checkpoints=self.checkpoints,

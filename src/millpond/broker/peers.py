@@ -22,9 +22,10 @@ Addresses = Callable[[int], tuple[str, int] | None]
 
 
 class Peers:
-    """Asks other nodes by their ids."""
+    """Asks other nodes by their ids; `for_bulk` as of a `Requester`."""
 
-    def __init__(self, world: World, client_id: str, addresses: Addresses) -> None:
+    def __init__(self, world: World, client_id: str, addresses: Addresses, *, for_bulk: bool = False) -> None:
+        self._for_bulk = for_bulk
         self._world = world
         self._client_id = client_id
         self._addresses = addresses
@@ -39,7 +40,9 @@ class Peers:
         if known is None or known[0] != address:
             if known is not None:
                 known[1].disconnect()
-            requester = Requester(self._world.network, self._world.clock, *address, self._client_id)
+            requester = Requester(
+                self._world.network, self._world.clock, *address, self._client_id, for_bulk=self._for_bulk
+            )
             known = self._requesters[node_id] = address, requester
         return known[1].ask(request, version, timeout_ms)
 

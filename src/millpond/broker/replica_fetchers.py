@@ -336,6 +336,9 @@ class _Fetcher:
             if replica is None or replica.wish is None or key in self._news or replica.sent_in > answer.number:
                 # It has been forgotten, or wants something else by now.
                 continue
+            if replica.asked is None:
+                # The answer before this one is still being taken in: it asks again after that, and hears it then.
+                continue
             self._take_reply(replica, reply, answer)
             taken += len(reply.records or b"")
             if taken >= TURN_BYTES:

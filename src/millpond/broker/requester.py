@@ -22,6 +22,8 @@ from millpond.wire.messages import Message
 
 _LENGTH = Struct(">i")
 FRAME_BYTES_MAX = 64 << 20
+FRAME_BYTES_ANY = (1 << 31) - 1
+"""Where the answer is as large as its largest batch. Room for it is made as it arrives."""
 SCRATCH_BYTES = 16 << 10
 
 
@@ -44,9 +46,15 @@ class _InFlight:
 
 
 class Requester:
-    """One connection at a time, made when there is something to send."""
+    """One connection at a time, made when there is something to send.
 
-    def __init__(self, network: Network, clock: Clock, host: str, port: int, client_id: str) -> None:
+    One that is `for_bulk` takes answers of any size, and gives none up of which more has arrived meanwhile.
+    """
+
+    def __init__(
+        self, network: Network, clock: Clock, host: str, port: int, client_id: str, *, for_bulk: bool = False
+    ) -> None:
+        self._for_bulk = for_bulk
         self.client_id = client_id
         self.connections_made = 0
         self._network = network
@@ -63,8 +71,20 @@ class Requester:
         """The response, or RequestLost: also when it does not come in this time."""
         connection, asked = self._send(request, version)
         connection.in_flight.append(asked)
-        asked.timer = self._clock.call_later(timeout_ms, connection.give_up)
+        self._wait(connection, asked, timeout_ms)
         return asked.response
+
+    def _wait(self, connection: _Connection, asked: _InFlight, timeout_ms: int) -> None:
+        before = connection.bytes_received
+
+        def time_is_up() -> None:
+            if self._for_bulk and connection.bytes_received != before:
+                # A slow way, not a dead peer: whoever broke it off would ask for the same again, for ever.
+                self._wait(connection, asked, timeout_ms)
+            else:
+                connection.give_up()
+
+        asked.timer = self._clock.call_later(timeout_ms, time_is_up)
 
     def tell(self, request: Message, version: int) -> None:
         """Send what is never answered (produce with acks=0)."""
@@ -91,7 +111,8 @@ class Requester:
         made: list[_Connection] = []
 
         def handler(link: Link) -> _Connection:
-            made.append(_Connection(link, self._forget))
+            frame_bytes_max = FRAME_BYTES_ANY if self._for_bulk else FRAME_BYTES_MAX
+            made.append(_Connection(link, self._forget, frame_bytes_max))
             return made[0]
 
         self._network.connect(*self._address, handler)
@@ -106,18 +127,20 @@ class Requester:
 class _Connection:
     """One connection and what is in flight on it."""
 
-    def __init__(self, link: Link, forget: Callable[[_Connection], None]) -> None:
+    def __init__(self, link: Link, forget: Callable[[_Connection], None], frame_bytes_max: int) -> None:
         self.link = link
+        self.bytes_received = 0
         self.in_flight: deque[_InFlight] = deque()
         self._forget = forget
         self._is_given_up = False
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self._reader = FrameReader(self._scratch, FRAME_BYTES_MAX)
+        self._reader = FrameReader(self._scratch, frame_bytes_max)
 
     def buffer(self) -> memoryview:
         return self._reader.buffer()
 
     def received(self, count: int) -> None:
+        self.bytes_received += count
         for frame in self._reader.advance(count):
             # A frame in the scratch lives no longer than this call; a large one has a buffer of its own.
             self._take(memoryview(bytes(frame)) if frame.obj is self._scratch.obj else frame)
