@@ -280,3 +280,22 @@ def test_who_has_registered_anew_says_again_how_far_it_is(play: Play) -> None:
     play.begin({0: 0})
     play.ask(broker_epoch=6)
     assert play.settle() == [{}, {-1: "FETCH_SESSION_ID_NOT_FOUND"}]
+
+
+@pytest.mark.parametrize("broker_epoch", [-1, 4, 6, 1 << 62])
+def test_who_is_not_the_follower_that_the_metadata_knows_takes_nothing_from_it(play: Play, broker_epoch: int) -> None:
+    play.begin(everything())
+    stranger = Play.__new__(Play)
+    stranger.desk, stranger.follower = play.desk, play.desk.connect()
+    stranger.session_id = stranger.session_epoch = 0
+    play.write(0)
+    play.settle()
+    assert play.partition(0).committed_offset == 0
+    stranger.ask({0: 1}, last_epoch=0, broker_epoch=broker_epoch)
+    (told,) = stranger.settle()
+    assert told[0] in ("NOT_LEADER_OR_FOLLOWER", "UNKNOWN_LEADER_EPOCH")
+    assert stranger.session_id == 0
+    assert play.partition(0).committed_offset == 0, "it counts nothing"
+    play.ask({0: 1}, last_epoch=0)
+    assert play.settle() == []
+    assert play.partition(0).committed_offset == 1, "and the follower goes on in its session"

@@ -113,6 +113,7 @@ class Broker:
                 partitions=self.partitions,
                 settings=lambda: self.settings,
                 absence=self.absence,
+                broker_epoch_of=self._broker_epoch_of,
                 doubt=self._doubt,
             )
         )

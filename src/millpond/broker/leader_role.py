@@ -137,8 +137,12 @@ class LeaderRole:
         if broker not in self._machine.followers:
             # Perhaps it knows more than we do.
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"node {broker} has no replica as far as this node knows")
-        if broker_epoch < 0 or broker_epoch < self._context.broker_epoch_of(broker):
+        known = self._context.broker_epoch_of(broker)
+        if broker_epoch < 0 or broker_epoch < known:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {broker} has been started anew since")
+        if broker_epoch > known:
+            # If it is true we hear of it in a moment. If not, nothing that the node itself says would count any more.
+            raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"node {broker} has another epoch as far as this node knows")
 
     def divergence(self, offset: int, last_epoch: int) -> EpochEnd | None:
         """Where a follower's log parts from ours, if it does: it ends at `offset`, with a record of `last_epoch`."""

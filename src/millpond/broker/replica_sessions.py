@@ -82,6 +82,8 @@ class Source:
     settings: Callable[[], Settings]
     absence: Callable[[UUID, int], ErrorCode]
     """Why a partition is not open here."""
+    broker_epoch_of: Callable[[int], int]
+    """As the metadata knows it; -1 for a node that it does not know."""
     doubt: Callable[[Partition, int], None]
     """Hears of records that a follower is sent, and asks for again."""
 
@@ -97,7 +99,9 @@ class ReplicaSessions:
     def fetch(self, request: m.FetchRequest, node_id: int, broker_epoch: int) -> Outcome:
         """Serve one request of a follower."""
         session = self._sessions.get(node_id)
-        if request.session_epoch == FINAL_EPOCH:
+        is_stranger = broker_epoch < 0 or broker_epoch != self._source.broker_epoch_of(node_id)
+        if request.session_epoch == FINAL_EPOCH or (request.session_epoch == INITIAL_EPOCH and is_stranger):
+            # A session is kept only for nodes that the metadata knows, and nobody else ends it.
             session = _Session(self, self._source, node_id, NO_SESSION)
         elif request.session_epoch == INITIAL_EPOCH:
             if session is not None:
