@@ -463,3 +463,17 @@ def test_what_is_not_committed_cannot_be_deleted(play: Play) -> None:
         kind(topics=[kind.DeleteRecordsTopic(name="pond", partitions=[wanted])], timeout_ms=100), 2
     )
     assert reply.topics[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_whoever_waits_for_a_partition_hears_at_once_that_it_is_deleted(play: Play) -> None:
+    play.produce(timeout_ms=30_000)
+    starts: list[Any] = []
+    play.pond.leading.after_start(1).then(starts.append, starts.append)  # type: ignore[union-attr]
+    assert (play.acknowledged(), starts) == ([], [])
+    play.desk.broker.partitions.discard(play.pond)
+    play.desk.run(1)
+    assert play.acknowledged() == ["NOT_LEADER_OR_FOLLOWER"]
+    assert [each.code.name for each in starts] == ["NOT_LEADER_OR_FOLLOWER"]
+    late: list[Any] = []
+    play.pond.after_commit(1, None).then(late.append, late.append)
+    assert [each.code.name for each in late] == ["NOT_LEADER_OR_FOLLOWER"]

@@ -142,7 +142,9 @@ class LeaderRole:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {broker} has been started anew since")
         if broker_epoch > known:
             # If it is true we hear of it in a moment. If not, nothing that the node itself says would count any more.
-            raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"node {broker} has another epoch as far as this node knows")
+            raise Refused(
+                ErrorCode.UNKNOWN_LEADER_EPOCH, f"node {broker} has another epoch as far as this node knows"
+            )
 
     def divergence(self, offset: int, last_epoch: int) -> EpochEnd | None:
         """Where a follower's log parts from ours, if it does: it ends at `offset`, with a record of `last_epoch`."""

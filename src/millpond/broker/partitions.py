@@ -168,6 +168,14 @@ class Partition:
             lost.end()
         self.dismiss_watchers()
 
+    def retire(self) -> None:
+        """It is no partition of this node any more: whoever waits for it need not wait until the time is up."""
+        self._high_watermark = self.committed_offset
+        lost, self.leading, self.is_leader = self.leading, None, False
+        if lost is not None:
+            lost.end()
+        self.dismiss_watchers()
+
     @property
     def is_replicated(self) -> bool:
         """Whether there are other replicas."""
@@ -485,4 +493,4 @@ class Partitions:
         del topic[index]
         if not topic:
             del self._by_topic[partition.topic_id]
-        partition.dismiss_watchers()
+        partition.retire()
