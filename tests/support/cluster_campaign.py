@@ -35,6 +35,7 @@ GROUPS: Final = {"classic-group": "cooperative-sticky", "consumer-group": "consu
 READERS_EACH: Final = 2
 AGAIN_SECONDS_MAX: Final = 60.0
 END_SECONDS_MAX: Final = 60.0
+ANEW_SECONDS: Final = 20.0
 
 SETTINGS: Final = {
     "group.min.session.timeout.ms": "1000",
@@ -178,23 +179,30 @@ class _Campaign:
             check_reads(group, acks, read, findings)
             check_commits(group, self._watches[group].commits, findings)
         if self._watcher is not None and self._crew is not None:
-            watcher, crew = self._watcher, self._crew
+            self._judge_copy(self._watcher, self._crew)
 
-            def is_copied() -> bool:
-                crew.replace_ended()
-                return watcher.count >= self._copies
+    def _judge_copy(self, watcher: Watcher, crew: Crew) -> None:
+        def is_copied() -> bool:
+            crew.replace_ended()
+            return watcher.count >= self._copies
 
+        self._until(is_copied, f"the copy of {GROUP} is whole", seconds=ANEW_SECONDS)
+        if not is_copied():
+            # As the members of groups, whoever watched may have a library that has forgotten all brokers.
+            watcher.stop()
+            self.outcome.readers_anew += 1
+            watcher = self._watcher = Watcher(self.cluster.bootstrap)
             self._until(is_copied, f"the copy of {GROUP} is whole")
-            # Time enough for what must not come: a record a second time.
-            time.sleep(0.5)
-            outcome.copied = watcher.count
-            check_copy(self._copies, watcher.seen, NO_NUMBER, findings)
+        # Time enough for what must not come: a record a second time.
+        time.sleep(0.5)
+        self.outcome.copied = watcher.count
+        check_copy(self._copies, watcher.seen, NO_NUMBER, self.outcome.findings)
 
     def _read_by(self, group: str) -> set[tuple[int, int]]:
         return {each for reader in self._readers[group] for each in list(reader.read)}
 
-    def _until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + END_SECONDS_MAX
+    def _until(self, condition: Callable[[], bool], what: str, seconds: float = END_SECONDS_MAX) -> None:
+        deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
                 # What is missing is judged by the checker.
