@@ -6,16 +6,20 @@ is never too high: what is committed stays so.
 
 from __future__ import annotations
 
+from typing import TypeAlias
 from uuid import UUID
 
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Disk, Workers
 from millpond.broker.housekeeping import Journal
-from millpond.broker.partitions import Partition, Partitions
+from millpond.broker.partitions import Partitions
 from millpond.log.checkpoints import DamagedCheckpoint, encode_offsets, read_offsets
 
 FILE = "high-watermark-checkpoint"
 """Not Kafka's own, which goes by names: a topic that has another one's name must not inherit its offsets."""
+
+_Mark: TypeAlias = tuple[UUID, int, int]
+"""Topic id and index of a partition, and its offset."""
 
 
 class HighWatermarks:
@@ -26,6 +30,8 @@ class HighWatermarks:
         self._partitions = partitions
         self._journal = journal
         self._written: dict[TopicPartition, int] = {}
+        self._noted: list[_Mark] = []
+        """What was written last, as `_current` gave it."""
         self._is_away = False
 
     def load(self) -> None:
@@ -40,33 +46,46 @@ class HighWatermarks:
         return self._written.get(TopicPartition(str(topic_id), index), 0)
 
     def write(self) -> None:
-        """Write down what has changed, on a worker."""
-        offsets = self._current()
-        if self._is_away or offsets == self._written:
+        """Write down what has changed, on a worker: for thousands of partitions the text alone takes a while."""
+        current = self._current()
+        if self._is_away or current == self._noted:
             return
         self._is_away = True
 
-        def end(error: Exception | None) -> None:
-            self._is_away = False
-            if error is None:
-                self._written = offsets
-            elif isinstance(error, OSError):
-                self._journal("checkpoint failed", error=str(error))
-            else:
-                raise error
+        def write() -> dict[TopicPartition, int]:
+            offsets = _by_name(current)
+            self._disk.replace(self._path, encode_offsets(offsets))
+            return offsets
 
-        data = encode_offsets(offsets)
-        self._workers.run(lambda: self._disk.replace(self._path, data)).then(lambda _: end(None), end)
+        def end(offsets: dict[TopicPartition, int]) -> None:
+            self._is_away = False
+            self._noted, self._written = current, offsets
+
+        def fail(error: Exception) -> None:
+            self._is_away = False
+            if not isinstance(error, OSError):
+                raise error
+            self._journal("checkpoint failed", error=str(error))
+
+        self._workers.run(write).then(end, fail)
 
     def close(self) -> None:
         """The same at once. Waits for the disk."""
-        offsets = self._current()
+        offsets = _by_name(self._current())
         if offsets != self._written:
             self._disk.replace(self._path, encode_offsets(offsets))
 
-    def _current(self) -> dict[TopicPartition, int]:
-        return {_key(each): each.committed_offset for each in self._partitions if each.is_replicated}
+    def _current(self) -> list[_Mark]:
+        return [
+            (each.topic_id, each.name.partition, each.committed_offset)
+            for each in self._partitions
+            if each.is_replicated
+        ]
 
 
-def _key(partition: Partition) -> TopicPartition:
-    return TopicPartition(str(partition.topic_id), partition.name.partition)
+def _by_name(marks: list[_Mark]) -> dict[TopicPartition, int]:
+    names: dict[UUID, str] = {}
+    return {
+        TopicPartition(names.get(topic_id) or names.setdefault(topic_id, str(topic_id)), index): offset
+        for topic_id, index, offset in marks
+    }
