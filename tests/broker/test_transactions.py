@@ -8,6 +8,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later
+from millpond.broker.partitions import Partition
 from millpond.coordinators.shard import Request
 from millpond.wire import messages as m
 
@@ -42,14 +43,16 @@ class Play:
         return [each.partition_error_code for each in result.results_by_partition]
 
     def produce(self, index: int, sequence: int, version: int = 9) -> int:
+        reply = self.ask(self.produce_request(index, sequence), version)
+        return reply.responses[0].partition_responses[0].error_code
+
+    def produce_request(self, index: int, sequence: int) -> m.ProduceRequest:
         records = self.make_batch(
             b"v", producer_id=self.id, producer_epoch=self.epoch, base_sequence=sequence, transactional=True
         )
         data = m.ProduceRequest.PartitionProduceData(index=index, records=records)
         topic = m.ProduceRequest.TopicProduceData(name="pond", partition_data=[data])
-        request = m.ProduceRequest(transactional_id="tx", acks=-1, timeout_ms=5000, topic_data=[topic])
-        reply = self.ask(request, version)
-        return reply.responses[0].partition_responses[0].error_code
+        return m.ProduceRequest(transactional_id="tx", acks=-1, timeout_ms=5000, topic_data=[topic])
 
     def end(self, committed: bool) -> int:
         request = m.EndTxnRequest(
@@ -270,6 +273,30 @@ def test_a_partition_of_which_the_coordinator_has_not_heard_yet_is_not_taken_in(
         codes = {each.partition_error_code for each in result.topic_results[0].results_by_partition}
         assert codes == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}, "the producer tries again"
     assert play.end(committed=True) == ErrorCode.INVALID_TXN_STATE, "nothing has begun"
+
+
+def test_nobody_is_let_in_by_what_the_coordinator_may_yet_forget(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its coordinator would know nothing of the partition, and leave the transaction open there for ever."""
+    play.begin()
+    home = play.desk.broker.transactions.home_of("tx")
+    commit, parked = Partition.after_commit, []
+
+    def after_commit(partition: Partition, end_offset: int, value: Any) -> Later[Any]:
+        if partition is not home.partition:
+            return commit(partition, end_offset, value)
+        parked.append((Later[Any](), value))
+        return parked[-1][0]
+
+    monkeypatch.setattr(Partition, "after_commit", after_commit)
+    home.run(lambda shard, now_ms: shard.step(Request(add_for_broker(play, 0), 5, Later()), now_ms))
+    produced = play.desk.connect()
+    produced.send(play.produce_request(0, 0), 9)
+    play.desk.run(100)
+    assert play.stable()[0] == (0, 0)
+    for later, value in parked:
+        later.finish(value)
+    play.desk.run(100)
+    assert play.stable()[0] == (0, 1)
 
 
 def test_a_partition_that_cannot_be_needs_no_marker(play: Play) -> None:

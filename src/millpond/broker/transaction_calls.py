@@ -117,7 +117,6 @@ def permission_to_write(
     verification = partition.log.verification(producer.id, producer.epoch, sequence, broker.clock.wall_ms())
     if verification is None:
         return done(None)
-    topic, index = partition.name
     if _is_overtaken(broker, transactional_id, partition.log.producers.coordinator_epoch_of(producer.id)):
         return failed(Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator has moved on; ask again"))
     if broker.transactions.is_open and not broker.transactions.leads(transactional_id):
@@ -129,17 +128,15 @@ def permission_to_write(
             home = broker.transactions.home_of(transactional_id)
         except Refused as refused:
             return failed(refused)
-        if not implicit:
-            return done(
-                home.shard.is_partition_in_transaction(transactional_id, producer.id, producer.epoch, topic, index)
-            )
-        added: Later[Any] = Later()
+        # What it says leaves when it is committed, and by a coordinator that nobody has followed: who is let in by a
+        # transaction that is then forgotten would leave one here that nobody ever ends.
+        told: Later[Any] = Later()
         home.run(
-            lambda shard, now_ms: shard.add_partition_implicitly(
-                transactional_id, producer.id, producer.epoch, topic, index, now_ms, added
+            lambda shard, now_ms: shard.permit(
+                transactional_id, producer.id, producer.epoch, partition.name, now_ms, told, implicit=implicit
             )
         )
-        return added.map(_partition_error)
+        return told.map(_partition_error)
 
     return past_the_last_end(broker, transactional_id, ask, int).map(partial(_permitted, verification))
 

@@ -83,11 +83,19 @@ def test_offsets_join_as_the_partition_of_their_group(stage: Any) -> None:
 
 def test_the_produce_path_asks_and_adds(stage: Any) -> None:
     stage.init()
-    asked = stage.shard.is_partition_in_transaction
+
+    def asked(name: str, producer_id: int, epoch: int, topic: str, index: int, *, implicit: bool = False) -> E:
+        partition = TopicPartition(topic, index)
+        effects = stage.take(
+            stage.shard.permit(name, producer_id, epoch, partition, stage.now_ms, "later", implicit=implicit)
+        )
+        assert bool(effects.records) is implicit
+        ((token, response),) = effects.replies
+        assert token == "later"
+        return partition_error(response)
+
     assert asked("t", 1000, 0, "a", 1) is E.TRANSACTION_ABORTABLE
-    effects = stage.take(stage.shard.add_partition_implicitly("t", 1000, 0, "a", 1, stage.now_ms, "later"))
-    ((token, response),) = effects.replies
-    assert (token, partition_error(response)) == ("later", E.NONE)
+    assert asked("t", 1000, 0, "a", 1, implicit=True) is E.NONE
     assert asked("t", 1000, 0, "a", 1) is E.NONE
     assert asked("t", 1000, 0, "a", 2) is E.TRANSACTION_ABORTABLE
     assert asked("t", 1000, 1, "a", 1) is E.PRODUCER_FENCED

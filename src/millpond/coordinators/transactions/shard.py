@@ -238,28 +238,30 @@ class TransactionShard:
 
     # For the produce path
 
-    def is_partition_in_transaction(
-        self, transactional_id: str, producer_id: int, epoch: int, topic: str, partition: int
-    ) -> ErrorCode:
-        """Whether a producer that adds partitions by itself has added this one to its open transaction."""
-        name = TopicPartition(topic, partition)
-        return self._membership(transactional_id, producer_id, epoch, [name])[name]
-
-    def add_partition_implicitly(
-        self, transactional_id: str, producer_id: int, epoch: int, topic: str, partition: int, now_ms: int, token: Any
+    def permit(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partition: TopicPartition,
+        now_ms: int,
+        token: Any,
+        *,
+        implicit: bool,
     ) -> Effects:
-        """Take in the partition that a producer of transactions v2 is about to write to.
+        """Whether a producer may write to this partition inside its transaction; with `implicit` it is taken in.
 
         The reply is an AddPartitionsToTxnResponse of version 5; `replies.partition_error` reads it.
         """
+        topics = [m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=partition[0], partitions=[partition[1]])]
         body = m.AddPartitionsToTxnRequest(
             transactions=[
                 m.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
                     transactional_id=transactional_id,
                     producer_id=producer_id,
                     producer_epoch=epoch,
-                    verify_only=False,
-                    topics=[m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[partition])],
+                    verify_only=not implicit,
+                    topics=topics,
                 )
             ]
         )
