@@ -13,10 +13,12 @@ from millpond.broker.partitions import Partition
 from millpond.broker.replica_sessions import _Session
 from millpond.metadata.records import (
     BrokerEndpoint,
+    ConfigRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
+    ResourceType,
     TopicRecord,
 )
 from millpond.wire import messages as m
@@ -299,3 +301,19 @@ def test_who_is_not_the_follower_that_the_metadata_knows_takes_nothing_from_it(p
     play.ask({0: 1}, last_epoch=0)
     assert play.settle() == []
     assert play.partition(0).committed_offset == 1, "and the follower goes on in its session"
+
+
+def test_a_leader_that_hears_of_all_at_once_obeys_the_new_settings_in_its_new_role(play: Play) -> None:
+    """As after a snapshot. Who is eligible by the new `min.insync.replicas` must have all that is acknowledged."""
+    play.tell(
+        ConfigRecord(ResourceType.TOPIC, "pond", "flush.ack", "never"),
+        ConfigRecord(ResourceType.TOPIC, "pond", "min.insync.replicas", "1"),
+    )
+    play.write(0)
+    play.tell(
+        PartitionChangeRecord(0, POND, isr=(ME,), eligible_leader_replicas=(FOLLOWER,)),
+        ConfigRecord(ResourceType.TOPIC, "pond", "min.insync.replicas", "2"),
+    )
+    play.settle()
+    assert play.partition(0).view.isr == (ME,)  # type: ignore[union-attr]
+    assert play.partition(0).committed_offset == 0

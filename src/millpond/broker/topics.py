@@ -142,7 +142,9 @@ class TopicKeeper:
         """
         queued = len(self._steps)
         self._settings_by_topic.clear()
-        configured: dict[str, None] = {}
+        # First: after a snapshot there is everything at once, and with fewer in sync a leader by its old settings
+        # would commit what those who are eligible by the new ones do not have.
+        self._configure_all(records)
         for record in records:
             match record:
                 case PartitionRecord():
@@ -154,13 +156,8 @@ class TopicKeeper:
                     self._steps.extend(partial(self.give_role, each) for each in self._partitions if each.is_leader)
                 case RemoveTopicRecord():
                     self._delete(record)
-                case ConfigRecord():
-                    is_topic = record.resource_type == ResourceType.TOPIC
-                    configured.update(dict.fromkeys([record.resource_name] if is_topic else self._image.topics))
                 case _:
                     pass
-        for topic_name in configured:
-            self._configure(topic_name)
         return self.followed() if len(self._steps) > queued else done(None)
 
     def followed(self) -> Later[None]:
@@ -364,6 +361,15 @@ class TopicKeeper:
         except OSError as error:
             # It belongs to no topic any more: the next start sets it aside.
             self._journal("files of a deleted topic cannot be removed", partition=name.folder, error=str(error))
+
+    def _configure_all(self, records: Sequence[Record]) -> None:
+        configured: dict[str, None] = {}
+        for record in records:
+            if isinstance(record, ConfigRecord):
+                is_topic = record.resource_type == ResourceType.TOPIC
+                configured.update(dict.fromkeys([record.resource_name] if is_topic else self._image.topics))
+        for topic_name in configured:
+            self._configure(topic_name)
 
     def _configure(self, topic_name: str) -> None:
         topic = self._image.topics.get(topic_name)
