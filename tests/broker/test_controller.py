@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 from functools import partial
+from uuid import UUID
 
 import pytest
 
@@ -15,7 +16,7 @@ from millpond.log.store import LogStore
 from millpond.metadata.decision import Decision
 from millpond.metadata.image import Image
 from millpond.metadata.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
-from millpond.metadata.records import NoOpRecord, Record
+from millpond.metadata.records import NoOpRecord, Record, RegisterBrokerRecord
 from millpond.metadata.topics import NewTopic, TopicRef, decide_create_topics, decide_delete_topics
 from millpond.sim.world.world import SimWorld
 from millpond.wire.records import Record as WireRecord
@@ -142,6 +143,17 @@ def test_a_folder_of_another_node_is_left_alone(play: Play, texts: dict[str, str
     play.start({"cluster.id": "pond"})
     with pytest.raises(CannotStart, match=said):
         play.restart(texts)
+
+
+def test_one_of_several_nodes_does_not_decide_alone(play: Play) -> None:
+    """It would elect itself, and its epoch would overrule what the others have committed meanwhile."""
+    other = RegisterBrokerRecord(2, UUID(int=2), 5, ())
+    play.start().submit(lambda _: Decision((other,), None)).then(lambda _: None)
+    play.settle()
+    epoch, end = play.controller.leader_epoch, play.controller.log.end_offset
+    with pytest.raises(CannotStart, match="node 1 of a cluster"):
+        play.restart()
+    assert (play.controller.leader_epoch, play.controller.log.end_offset) == (epoch, end), "nothing was written"
 
 
 def test_a_record_of_a_later_version_keeps_the_node_from_starting(play: Play) -> None:

@@ -72,6 +72,36 @@ def test_a_broken_connection_is_told_to_all_that_wait_once(desk: Desk) -> None:
     assert len(desk.heard) == 2
 
 
+def test_one_who_gives_up_costs_no_other_its_answer_where_many_ask(desk: Desk) -> None:
+    desk.requester.is_shared = True
+    desk.sim.pause("node")
+    desk.ask()
+    desk.requester.ask(m.ApiVersionsRequest(), 0, 100).then(desk.heard.append, desk.heard.append)
+    assert desk.heard_all(1, within_ms=200)
+    assert isinstance(desk.heard[0], RequestLost)
+    desk.sim.resume("node")
+    assert desk.heard_all(2)
+    assert isinstance(desk.heard[1], m.ApiVersionsResponse)
+    desk.ask()
+    assert desk.heard_all(3)
+    assert isinstance(desk.heard[2], m.ApiVersionsResponse)
+    assert desk.requester.connections_made == 2
+    desk.sim.run_for(100)
+    assert len(desk.node.broker.connections) == 1, "nobody waits on the first one any more"
+
+
+def test_what_nobody_waits_for_any_more_is_broken_off_where_many_ask(desk: Desk) -> None:
+    desk.requester.is_shared = True
+    desk.sim.pause("node")
+    desk.ask()
+    desk.ask()
+    assert desk.heard_all(2, within_ms=TIMEOUT_MS + 10)
+    assert all(isinstance(each, RequestLost) for each in desk.heard)
+    desk.sim.resume("node")
+    desk.sim.run_for(1_000)
+    assert len(desk.node.broker.connections) == 0
+
+
 @pytest.mark.parametrize("frame", [b"", b"\0\0\0\7", b"\0\0\0\1\0\0"], ids=["empty", "wrong number", "cut short"])
 def test_a_peer_that_answers_nonsense_is_left(frame: bytes) -> None:
     sim = SimWorld(1)

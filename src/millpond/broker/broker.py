@@ -120,7 +120,9 @@ class Broker:
         self.dispatcher = Dispatcher(self, world.clock)
         self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings)
         self.controller = Controller(world, self.store, settings, self.checkpoints)
-        self.to_controller = ToController(world.clock, self.controller, self.dispatcher.ask, self._new_peers().ask)
+        # Clients say how long their requests may take: none may end the wait of another.
+        asked = self._new_peers(is_shared=True).ask
+        self.to_controller = ToController(world.clock, self.controller, self.dispatcher.ask, asked)
         self.sessions = Sessions(
             clock=world.clock,
             controller=self.controller,
@@ -157,7 +159,8 @@ class Broker:
             partitions=self.partitions,
             lag_ms_max=lambda: self.settings[node.REPLICA_LAG_MS_MAX],
             broker_epoch_of=self._broker_epoch_of,
-            ask_controller=self.to_controller.ask,
+            # Who is in sync must not wait behind what clients ask for.
+            ask_controller=ToController(world.clock, self.controller, self.dispatcher.ask, self._new_peers().ask).ask,
             journal=journal,
         )
         self.fetchers = ReplicaFetchers(
@@ -408,8 +411,9 @@ class Broker:
 
     # Coordinators.
 
-    def _new_peers(self) -> Peers:
-        return Peers(self.world, f"{NODE_CLIENT_ID}{self.node_id}", node_addresses(self._static, self.image))
+    def _new_peers(self, *, is_shared: bool = False) -> Peers:
+        addresses = node_addresses(self._static, self.image)
+        return Peers(self.world, f"{NODE_CLIENT_ID}{self.node_id}", addresses, is_shared=is_shared)
 
     def _leads(self, topic: str, index: int) -> bool:
         known = self.image.partition(topic, index)

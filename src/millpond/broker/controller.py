@@ -243,6 +243,7 @@ class Controller:
         if self.is_alone:
             # A quorum of one has committed whatever is in its log.
             self._apply(upper=self._host.log.end_offset)
+            self._check_alone()
         self._identify()
         if not self.is_alone:
             # What an earlier life wrote and never synced must not count before it is.
@@ -316,6 +317,16 @@ class Controller:
         if not self._workers.is_inline:
             return self._checkpoints.write()
         return self._workers.run(self._store.checkpoint)
+
+    def _check_alone(self) -> None:
+        """One of several nodes decides nothing by itself: back among the others it would overrule them."""
+        others = sorted(self.image.brokers.keys() - {self.node_id})
+        if others and self.node_id in self.image.brokers:
+            names = ", ".join(map(str, others))
+            raise CannotStart(
+                f"the data folder is that of node {self.node_id} of a cluster with the nodes {names}: start it as "
+                "one of them (millpond cluster up, or millpond up --node N --cluster nodes.toml)"
+            )
 
     def _identify(self) -> None:
         """Write down whose folder this is, unless that is known already. One of another cluster is refused."""

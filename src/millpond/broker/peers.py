@@ -22,10 +22,19 @@ Addresses = Callable[[int], tuple[str, int] | None]
 
 
 class Peers:
-    """Asks other nodes by their ids; `for_bulk` as of a `Requester`."""
+    """Asks other nodes by their ids; `for_bulk` and `is_shared` as of a `Requester`."""
 
-    def __init__(self, world: World, client_id: str, addresses: Addresses, *, for_bulk: bool = False) -> None:
+    def __init__(
+        self,
+        world: World,
+        client_id: str,
+        addresses: Addresses,
+        *,
+        for_bulk: bool = False,
+        is_shared: bool = False,
+    ) -> None:
         self._for_bulk = for_bulk
+        self._is_shared = is_shared
         self._world = world
         self._client_id = client_id
         self._addresses = addresses
@@ -41,7 +50,12 @@ class Peers:
             if known is not None:
                 known[1].disconnect()
             requester = Requester(
-                self._world.network, self._world.clock, *address, self._client_id, for_bulk=self._for_bulk
+                self._world.network,
+                self._world.clock,
+                *address,
+                self._client_id,
+                for_bulk=self._for_bulk,
+                is_shared=self._is_shared,
             )
             known = self._requesters[node_id] = address, requester
         return known[1].ask(request, version, timeout_ms)

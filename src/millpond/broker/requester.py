@@ -1,7 +1,8 @@
 """Requests to one other node, through the network's port: each has a number of its own and a deadline.
 
 Answers come in the order of the requests. An answer that is overdue takes the connection with it, because nothing
-behind it can be trusted to come; the next request makes a new one.
+behind it can be trusted to come; the next request makes a new one. Where the requests are those of many clients, one
+that gives up takes nobody along: the others wait on, and only what comes next is sent by a new connection.
 """
 
 from __future__ import annotations
@@ -48,19 +49,31 @@ class _InFlight:
 class Requester:
     """One connection at a time, made when there is something to send.
 
-    One that is `for_bulk` takes answers of any size, and gives none up of which more has arrived meanwhile.
+    One that is `for_bulk` takes answers of any size, and gives none up of which more has arrived meanwhile. Where it
+    `is_shared` the requests have nothing to do with each other, and none may cost another its answer.
     """
 
     def __init__(
-        self, network: Network, clock: Clock, host: str, port: int, client_id: str, *, for_bulk: bool = False
+        self,
+        network: Network,
+        clock: Clock,
+        host: str,
+        port: int,
+        client_id: str,
+        *,
+        for_bulk: bool = False,
+        is_shared: bool = False,
     ) -> None:
         self._for_bulk = for_bulk
         self.client_id = client_id
+        self.is_shared = is_shared
         self.connections_made = 0
         self._network = network
         self._clock = clock
         self._address = host, port
         self._connection: _Connection | None = None
+        self._overdue: set[_Connection] = set()
+        """Those on which an answer did not come in time, while others are still waited for."""
         self._correlation_id = 0
 
     @property
@@ -82,7 +95,7 @@ class Requester:
                 # A slow way, not a dead peer: whoever broke it off would ask for the same again, for ever.
                 self._wait(connection, asked, timeout_ms)
             else:
-                connection.give_up()
+                self._on_overdue(connection, asked)
 
         asked.timer = self._clock.call_later(timeout_ms, time_is_up)
 
@@ -92,8 +105,17 @@ class Requester:
 
     def disconnect(self) -> None:
         """Break the connection off; what is in flight is lost."""
-        if self._connection is not None:
-            self._connection.give_up()
+        for connection in [*self._overdue, self._connection]:
+            if connection is not None:
+                connection.give_up()
+
+    def _on_overdue(self, connection: _Connection, asked: _InFlight) -> None:
+        if not self.is_shared:
+            connection.give_up()
+            return
+        self._forget(connection)
+        self._overdue.add(connection)
+        connection.abandon(asked)
 
     def _send(self, request: Message, version: int) -> tuple[_Connection, _InFlight]:
         assert request.API_KEY is not None
@@ -120,6 +142,7 @@ class Requester:
         return made[0]
 
     def _forget(self, connection: _Connection) -> None:
+        self._overdue.discard(connection)
         if self._connection is connection:
             self._connection = None
 
@@ -133,6 +156,7 @@ class _Connection:
         self.in_flight: deque[_InFlight] = deque()
         self._forget = forget
         self._is_given_up = False
+        self._is_overdue = False
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._reader = FrameReader(self._scratch, frame_bytes_max)
 
@@ -160,6 +184,18 @@ class _Connection:
         if asked.timer is not None:
             asked.timer.cancel()
         asked.response.finish(response)
+        if self._is_overdue:
+            self._end_unless_waited_for()
+
+    def abandon(self, asked: _InFlight) -> None:
+        """One answer is waited for no longer. Nothing more is sent here; whoever waits on may still have his."""
+        self._is_overdue = True
+        asked.response.fail(RequestLost(f"no answer from {self.link.peer}"))
+        self._end_unless_waited_for()
+
+    def _end_unless_waited_for(self) -> None:
+        if all(each.response.ended for each in self.in_flight):
+            self.give_up()
 
     def drained(self) -> None: ...
 
