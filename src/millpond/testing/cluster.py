@@ -235,8 +235,12 @@ class Ponds(Clients):
 
     def partitions(self, topic: str, *, seen_by: int | None = None) -> Mapping[int, PartitionInfo]:
         """The partitions: leader, leader epoch, replicas, and those in sync; as one node sees them, or any."""
+        deadline = time.monotonic() + ANSWER_SECONDS
         with self._cluster(seen_by) as cluster:
-            return cluster.topics([topic])[topic].partitions
+            # The other nodes hear of a new topic a moment after the one that was asked for it.
+            while topic not in (known := cluster.topics([topic])) and time.monotonic() < deadline:
+                time.sleep(LOOK_SECONDS)
+            return known[topic].partitions
 
     def leader(self, topic: str, partition: int = 0, *, seen_by: int | None = None) -> PondNode:
         """The node that leads a partition; waits for there being one."""
