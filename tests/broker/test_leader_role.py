@@ -477,3 +477,17 @@ def test_whoever_waits_for_a_partition_hears_at_once_that_it_is_deleted(play: Pl
     late: list[Any] = []
     play.pond.after_commit(1, None).then(late.append, late.append)
     assert [each.code.name for each in late] == ["NOT_LEADER_OR_FOLLOWER"]
+
+
+def test_records_are_deleted_without_a_follower_that_is_gone(play: Play) -> None:
+    play.produce(acks=LEADER)
+    for node_id in (2, 3):
+        play.fetch(node_id, 1, last_epoch=EPOCH)
+    ended: list[Any] = []
+    play.pond.delete_before(1).then(ended.append, ended.append)
+    play.fetch(2, 1, last_epoch=EPOCH, start=1)
+    assert ended == []
+    end_points = (BrokerEndpoint("PLAINTEXT", "10.0.0.7", 9003),)
+    play.desk.broker.image.replay(RegisterBrokerRecord(3, UUID(int=103), 103, end_points, fenced=True))
+    play.lead("12", partition_epoch=11)
+    assert ended == [None]

@@ -183,6 +183,9 @@ class LeaderRole:
         self._machine.on_append(self.log.end_offset, own_end)
         if self._machine.high_watermark > before:
             self._committed(before)
+        if self._start_waits:
+            # Who has left the ISR may be gone for good.
+            self._look_at_starts()
         self._sync()
 
     @property
