@@ -213,6 +213,11 @@ def test_a_controller_never_fences_its_own_node(cluster: Cluster) -> None:
     assert [broker.id for broker in cluster.image.brokers.values() if not broker.fenced] == [1]
 
 
+def test_clients_hear_of_all_brokers_while_most_are_away(cluster: Cluster) -> None:
+    cluster.desk.run(3 * SESSION_MS)
+    assert [each.node_id for each in cluster.metadata().brokers] == [1, 2, 3]
+
+
 def test_another_process_under_the_same_id_waits_until_the_first_is_silent(cluster: Cluster) -> None:
     epoch = cluster.two.epoch
     twin = OtherBroker(cluster.desk, 2)

@@ -91,7 +91,7 @@ def _describe(broker: Services, call: Call, request: m.MetadataRequest, topics: 
                 topic.topic_authorized_operations = ON_TOPIC
     brokers = [
         m.MetadataResponse.MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=rack)
-        for node_id, host, port, rack in broker.addresses_for(call.connection)
+        for node_id, host, port, rack in _addresses(broker, call)
     ]
     return m.MetadataResponse(
         brokers=brokers,
@@ -100,6 +100,14 @@ def _describe(broker: Services, call: Call, request: m.MetadataRequest, topics: 
         topics=topics,
         cluster_authorized_operations=ON_CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED_FOR,
     )
+
+
+def _addresses(broker: Services, call: Call) -> list[tuple[int, str, int, str | None]]:
+    """Those that live. While most are away, all: librdkafka forgets whom it is not told of, and for minutes looks for
+    nobody else once the last one that it knows has gone."""
+    lives = broker.addresses_for(call.connection)
+    known = broker.addresses_for(call.connection, with_fenced=True)
+    return lives if 2 * len(lives) > len(known) else known
 
 
 def _named(
