@@ -7,8 +7,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from millpond.broker.api import Api
 from millpond.broker.apis import APIS
+from millpond.broker.serving.api import Api
 from millpond.wire import messages
 from millpond.wire.header import NAMES, WITHOUT_SCHEMA
 

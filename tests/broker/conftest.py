@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millpond.base.ports import FileRange, LinkHandler, ReplyPart
-from millpond.broker.partitions import Partition
+from millpond.broker.replication.partitions import Partition
 from millpond.metadata.topics import NewTopic, TopicRef, decide_create_topics, decide_delete_topics
 from millpond.sim.node import SimNode
 from millpond.sim.world.clock import WALL_START_MS

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from millpond.broker import apis
-from millpond.broker.api import Api
 from millpond.broker.apis import APIS
+from millpond.broker.serving.api import Api
 from millpond.wire import messages
 from millpond.wire.header import NAMES
 

@@ -11,8 +11,8 @@ import pytest
 
 from millpond.base.errors import RemoteError
 from millpond.base.later import Later
-from millpond.broker.connection import Connection
-from millpond.broker.request_memory import TURN_MS, RequestMemory
+from millpond.broker.serving.connection import Connection
+from millpond.broker.serving.request_memory import TURN_MS, RequestMemory
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire.frames import FrameReader
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from millpond.base.later import Later
-from millpond.broker.connections import Connections
-from millpond.broker.request_memory import STUCK_BYTES, STUCK_MS, TURN_MS
+from millpond.broker.serving.connections import Connections
+from millpond.broker.serving.request_memory import STUCK_BYTES, STUCK_MS, TURN_MS
 from millpond.config.node import node_settings
 from millpond.sim.world.clock import VirtualClock
 

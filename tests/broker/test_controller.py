@@ -7,8 +7,8 @@ import pytest
 from millpond.base.errors import Refused
 from millpond.base.later import Later, done
 from millpond.broker.controller import Controller
-from millpond.broker.identity import CannotStart
-from millpond.broker.quorum_wire import METADATA_PARTITION
+from millpond.broker.lives.identity import CannotStart
+from millpond.broker.quorum.wire import METADATA_PARTITION
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.log.limits import LogLimits

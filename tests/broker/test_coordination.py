@@ -12,10 +12,10 @@ from tests.support.partitions import ME, partition_context, view
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
-from millpond.broker.call import Call
-from millpond.broker.coordination import Coordination, Home, Producer, Writing
+from millpond.broker.coordination.coordination import Coordination, Home, Producer, Writing
 from millpond.broker.flusher import Flusher
-from millpond.broker.partitions import Partition
+from millpond.broker.replication.partitions import Partition
+from millpond.broker.serving.call import Call
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from millpond.base.errors import ErrorCode, MalformedMessage
-from millpond.broker.api import Api
-from millpond.broker.dispatch import Dispatcher, UnservedRequest, _Entry
-from millpond.broker.replies import UnwritableReply
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.dispatch import Dispatcher, UnservedRequest, _Entry
+from millpond.broker.serving.replies import UnwritableReply
 from millpond.config.node import node_settings
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m

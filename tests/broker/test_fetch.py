@@ -10,7 +10,7 @@ from tests.support.partitions import ME, view
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID
-from millpond.broker.partitions import Partition
+from millpond.broker.replication.partitions import Partition
 from millpond.log.partition_log import PartitionLog
 from millpond.wire import messages as m
 from millpond.wire.batch import walk

@@ -7,8 +7,8 @@ from uuid import UUID
 from tests.support.partitions import partition_context, view
 
 from millpond.base.ids import TopicPartition
-from millpond.broker.high_watermarks import FILE, HighWatermarks
-from millpond.broker.partitions import Partition, Partitions
+from millpond.broker.replication.high_watermarks import FILE, HighWatermarks
+from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
 from millpond.sim.world.world import SimWorld

@@ -14,7 +14,7 @@ from millpond.broker import housekeeping
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.flusher import Flusher
 from millpond.broker.housekeeping import RETIRED_AT_ONCE, SWEEP_MS, Housekeeping
-from millpond.broker.partitions import Partition, Partitions
+from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.config.node import node_settings
 from millpond.log.limits import LogLimits
 from millpond.log.removal import RemovalJob

@@ -12,9 +12,9 @@ from tests.support.partitions import ME, partition_context, view
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
-from millpond.broker.isr import AGAIN_MS, ASKED_AT_ONCE, SECOND_LOOK_MS, IsrKeeper
-from millpond.broker.leader_role import AILING_MS
-from millpond.broker.partitions import Partition, Partitions
+from millpond.broker.replication.isr import AGAIN_MS, ASKED_AT_ONCE, SECOND_LOOK_MS, IsrKeeper
+from millpond.broker.replication.leader_role import AILING_MS
+from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
 from millpond.replication.leader import PartitionView

@@ -10,7 +10,7 @@ import pytest
 from tests.support.partitions import view
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.partitions import Partition
+from millpond.broker.replication.partitions import Partition
 from millpond.metadata.records import BrokerEndpoint, BrokerRegistrationChangeRecord, RegisterBrokerRecord
 from millpond.wire import messages as m
 from millpond.wire.batch import walk

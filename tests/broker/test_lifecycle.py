@@ -10,8 +10,8 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
-from millpond.broker.last_life import LOST, LastLife, read_last_life, write_last_life
-from millpond.broker.lifecycle import DUPLICATE_MS_MAX, SILENT_MS_MAX, Appearance, Lifecycle
+from millpond.broker.lives.last_life import LOST, LastLife, read_last_life, write_last_life
+from millpond.broker.lives.lifecycle import DUPLICATE_MS_MAX, SILENT_MS_MAX, Appearance, Lifecycle
 from millpond.config.node import node_settings
 from millpond.metadata.image import Image
 from millpond.metadata.records import RegisterBrokerRecord

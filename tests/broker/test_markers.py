@@ -12,8 +12,8 @@ import pytest
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
-from millpond.broker.markers import ASK_MS, TRY_AGAIN_MS, Markers
-from millpond.broker.requester import RequestLost
+from millpond.broker.coordination.markers import ASK_MS, TRY_AGAIN_MS, Markers
+from millpond.broker.links.requester import RequestLost
 from millpond.coordinators.transactions.shard import WriteMarkers
 from millpond.metadata.image import Image
 from millpond.metadata.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord

@@ -11,7 +11,7 @@ from tests.support.partitions import ME, partition_context, view
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
-from millpond.broker.partitions import Partition, Partitions
+from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.log.limits import LogLimits

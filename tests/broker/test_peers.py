@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from millpond.broker.peers import Peers, node_addresses
-from millpond.broker.requester import RequestLost
+from millpond.broker.links.peers import Peers, node_addresses
+from millpond.broker.links.requester import RequestLost
 from millpond.config.node import node_settings
 from millpond.metadata.image import Image
 from millpond.sim.node import SimNode

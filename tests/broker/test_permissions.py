@@ -11,9 +11,9 @@ import pytest
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
-from millpond.broker.coordination import Producer
-from millpond.broker.permissions import AGAIN_MS, AGAIN_MS_MAX, Permissions
-from millpond.broker.requester import RequestLost
+from millpond.broker.coordination.coordination import Producer
+from millpond.broker.coordination.permissions import AGAIN_MS, AGAIN_MS_MAX, Permissions
+from millpond.broker.links.requester import RequestLost
 from millpond.metadata.image import Broker, Image
 from millpond.metadata.records import PartitionChangeRecord, PartitionRecord, TopicRecord
 from millpond.sim.world.world import SimWorld

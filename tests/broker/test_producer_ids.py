@@ -6,7 +6,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later, done
-from millpond.broker.producer_ids import ProducerIds
+from millpond.broker.coordination.producer_ids import ProducerIds
 from millpond.metadata.decision import OK, Verdict
 from millpond.metadata.producer_ids import ProducerIdBlock
 

@@ -13,12 +13,12 @@ from tests.support.partitions import partition_context, view
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Link
-from millpond.broker import replica_fetchers
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.flusher import Flusher
-from millpond.broker.partitions import Partition
-from millpond.broker.peers import Peers
-from millpond.broker.replica_fetchers import FetcherServices, ReplicaFetchers
+from millpond.broker.links.peers import Peers
+from millpond.broker.replication import fetchers as replica_fetchers
+from millpond.broker.replication.fetchers import FetcherServices, ReplicaFetchers
+from millpond.broker.replication.partitions import Partition
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
 from millpond.sim.world.world import SimWorld

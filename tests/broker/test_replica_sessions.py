@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.partitions import Partition
-from millpond.broker.replica_sessions import _Session
+from millpond.broker.replication.partitions import Partition
+from millpond.broker.replication.sessions import _Session
 from millpond.metadata.records import (
     BrokerEndpoint,
     ConfigRecord,

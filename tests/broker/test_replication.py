@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from millpond.base.errors import Refused
-from millpond.broker.partitions import Partition
+from millpond.broker.replication.partitions import Partition
 from millpond.broker.topics import TopicKeeper
 from millpond.metadata.records import (
     BrokerEndpoint,

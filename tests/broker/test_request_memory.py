@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millpond.broker.request_memory import RequestMemory
+from millpond.broker.serving.request_memory import RequestMemory
 
 
 class Peer:

@@ -8,8 +8,8 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done, failed
-from millpond.broker.requester import RequestLost
-from millpond.broker.to_controller import AGAIN_MS, NO_NODE, ToController
+from millpond.broker.links.requester import RequestLost
+from millpond.broker.links.to_controller import AGAIN_MS, NO_NODE, ToController
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 

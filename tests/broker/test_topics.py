@@ -11,7 +11,7 @@ from tests.support.partitions import partition_context
 
 from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.base.later import Later
-from millpond.broker.partitions import Partition, Partitions
+from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.broker.topics import AT_ONCE, LEAVING_MS, REOPEN_MS, TURN_MS, TopicKeeper
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings

@@ -8,7 +8,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later
-from millpond.broker.partitions import Partition
+from millpond.broker.replication.partitions import Partition
 from millpond.coordinators.shard import Request
 from millpond.wire import messages as m
 

@@ -123,4 +123,4 @@ def test_more_partitions_than_descriptors_can_bear_are_refused_with_a_reason(mak
         assert reply.error_code == ErrorCode.POLICY_VIOLATION
         assert "max.partitions=1536" in reply.error_message
         raw.create_topic(topic, 50)
-    assert "raise `ulimit -n`" in node.journal()
+    node.wait_for_word("raise `ulimit -n`")

@@ -18,6 +18,7 @@ import psutil
 HOST = "127.0.0.1"
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 30.0
+JOURNAL_SECONDS = 10.0
 PORTS = range(20_000, 32_000)
 """Below the ports that outgoing connections are given: a client that knocks on a dead node's port again and again
 would otherwise some day connect to itself, and the node could not have its port back."""
@@ -122,6 +123,14 @@ class Node:
     def journal(self) -> str:
         """What it has told its operator so far, over all starts."""
         return self.journal_path.read_text(errors="replace") if self.journal_path.exists() else ""
+
+    def wait_for_word(self, word: str) -> str:
+        """All that it has told, once `word` is in it: a thread of the node's own writes it, a moment after the fact."""
+        deadline = time.monotonic() + JOURNAL_SECONDS
+        while word not in (journal := self.journal()):
+            assert time.monotonic() < deadline, f"the node did not say {word!r}: {journal[-2000:]}"
+            time.sleep(0.01)
+        return journal
 
     def resident_bytes(self) -> int:
         return int(psutil.Process(self.pid).memory_info().rss)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
 import threading
@@ -56,6 +57,7 @@ def test_ten_lives_leave_no_threads_and_no_descriptors(texts: dict[str, str]) ->
     node = ThreadNode(texts, silent)
     node.start()
     node.kill()
+    gc.collect()
     threads, files = threading.active_count(), descriptors()
     for life in range(10):
         node.start()
@@ -63,7 +65,9 @@ def test_ten_lives_leave_no_threads_and_no_descriptors(texts: dict[str, str]) ->
             node.kill()
         else:
             node.stop()
-    assert (threading.active_count(), descriptors()) == (threads, files)
+    # What other tests have left to the collector may go in between; nothing may come.
+    assert threading.active_count() <= threads
+    assert descriptors() <= files
 
 
 def test_a_node_that_cannot_start_says_why_and_can_try_again(texts: dict[str, str]) -> None:

@@ -12,34 +12,34 @@ from millpond.base.ids import NodeId
 from millpond.base.later import Later, done
 from millpond.base.ports import Listener, World
 from millpond.base.settings import Settings
-from millpond.broker.api import Api
-from millpond.broker.call import NODE_CLIENT_ID
 from millpond.broker.checkpoint_writer import CheckpointWriter
-from millpond.broker.connection import Connection
-from millpond.broker.connections import Connections
 from millpond.broker.controller import Controller
-from millpond.broker.coordination import Coordination, Home
-from millpond.broker.dispatch import Dispatcher
-from millpond.broker.failed_replicas import FailedReplicas
+from millpond.broker.coordination.coordination import Coordination, Home
+from millpond.broker.coordination.markers import Markers
+from millpond.broker.coordination.permissions import Permissions
+from millpond.broker.coordination.producer_ids import ProducerIds, block_of, no_block
 from millpond.broker.fetch_sessions import FetchSessions
 from millpond.broker.flusher import Flusher
-from millpond.broker.high_watermarks import HighWatermarks
 from millpond.broker.housekeeping import Housekeeping, Journal
 from millpond.broker.image_watch import ImageWatch
-from millpond.broker.isr import IsrKeeper
-from millpond.broker.lifecycle import Appearance, Lifecycle
-from millpond.broker.lifelines import Lifelines
+from millpond.broker.links.peers import Peers, node_addresses
+from millpond.broker.links.to_controller import ToController
+from millpond.broker.lives.lifecycle import Appearance, Lifecycle
+from millpond.broker.lives.lifelines import Lifelines
+from millpond.broker.lives.sessions import Sessions
 from millpond.broker.loggers import Loggers
-from millpond.broker.markers import Markers
-from millpond.broker.partition_context import PartitionContext
-from millpond.broker.partitions import Partition, Partitions
-from millpond.broker.peers import Peers, node_addresses
-from millpond.broker.permissions import Permissions
-from millpond.broker.producer_ids import ProducerIds, block_of, no_block
-from millpond.broker.replica_fetchers import FetcherServices, ReplicaFetchers
-from millpond.broker.replica_sessions import ReplicaSessions, Source
-from millpond.broker.sessions import Sessions
-from millpond.broker.to_controller import ToController
+from millpond.broker.replication.failed_replicas import FailedReplicas
+from millpond.broker.replication.fetchers import FetcherServices, ReplicaFetchers
+from millpond.broker.replication.high_watermarks import HighWatermarks
+from millpond.broker.replication.isr import IsrKeeper
+from millpond.broker.replication.partition_context import PartitionContext
+from millpond.broker.replication.partitions import Partition, Partitions
+from millpond.broker.replication.sessions import ReplicaSessions, Source
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import NODE_CLIENT_ID
+from millpond.broker.serving.connection import Connection
+from millpond.broker.serving.connections import Connections
+from millpond.broker.serving.dispatch import Dispatcher
 from millpond.broker.topic_creation import CREATE_MS, VERSION, create_topics, request_for
 from millpond.broker.topics import TopicKeeper
 from millpond.config import node
@@ -420,12 +420,12 @@ class Broker:
         return known is not None and known.leader == self.node_id
 
     def _group_home(self, partition: Partition) -> Home[GroupShard]:
-        from millpond.broker.groups import group_home
+        from millpond.broker.coordination.groups import group_home
 
         return group_home(self, partition)
 
     def _transaction_home(self, partition: Partition) -> Home[TransactionShard]:
-        from millpond.broker.transactions import transaction_home
+        from millpond.broker.coordination.transactions import transaction_home
 
         return transaction_home(self, partition)
 
@@ -516,7 +516,7 @@ class Broker:
 
 def _load_coordinators() -> None:
     """One of several nodes may have to coordinate at any moment: the middle of a failover is no time to read code."""
-    import millpond.broker.groups
-    import millpond.broker.transactions
+    import millpond.broker.coordination.groups
+    import millpond.broker.coordination.transactions
     import millpond.coordinators.groups.refusals
     import millpond.coordinators.transactions.replies  # noqa: F401

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
-from millpond.broker.replies import Outcome
+from millpond.broker.serving.replies import Outcome
 from millpond.metadata.configs import ResourceVerdict
 from millpond.metadata.decision import Decision, Verdict
 from millpond.metadata.image import Image, Resource

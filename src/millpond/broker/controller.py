@@ -22,13 +22,13 @@ from millpond.base.later import Later, done, end_all, failed, gather
 from millpond.base.ports import Entropy, World
 from millpond.base.settings import Settings
 from millpond.broker.checkpoint_writer import CheckpointWriter
-from millpond.broker.identity import CannotStart, Identity, read_identity, write_identity
-from millpond.broker.peers import Peers, node_addresses
-from millpond.broker.quorum_host import QuorumHost, StartWorkers
-from millpond.broker.quorum_log import MetadataLog
-from millpond.broker.quorum_snapshots import SnapshotFiles, decode_snapshot, encode_snapshot
-from millpond.broker.quorum_state import STATE_FILE, DamagedState, read_election
-from millpond.broker.quorum_wire import METADATA_PARTITION, METADATA_TOPIC_ID
+from millpond.broker.links.peers import Peers, node_addresses
+from millpond.broker.lives.identity import CannotStart, Identity, read_identity, write_identity
+from millpond.broker.quorum.host import QuorumHost, StartWorkers
+from millpond.broker.quorum.log import MetadataLog
+from millpond.broker.quorum.snapshots import SnapshotFiles, decode_snapshot, encode_snapshot
+from millpond.broker.quorum.state import STATE_FILE, DamagedState, read_election
+from millpond.broker.quorum.wire import METADATA_PARTITION, METADATA_TOPIC_ID
 from millpond.config.effective import NodeLayers
 from millpond.config.node import (
     BROKER_RACK,

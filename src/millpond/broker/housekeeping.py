@@ -16,7 +16,7 @@ from millpond.base.ports import Clock, Timer, Workers
 from millpond.base.settings import Setting, Settings
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.flusher import Flusher
-from millpond.broker.partitions import Partition, Partitions
+from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.config.node import (
     CLEANER_BACKOFF_MS,
     CLEANER_ENABLE,

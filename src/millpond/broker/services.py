@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from millpond.base.ports import Clock, Entropy, Workers, World
     from millpond.base.settings import Settings
     from millpond.broker.checkpoint_writer import CheckpointWriter
-    from millpond.broker.connection import Connection
     from millpond.broker.controller import Controller
-    from millpond.broker.coordination import Coordination
+    from millpond.broker.coordination.coordination import Coordination
+    from millpond.broker.coordination.markers import Markers
+    from millpond.broker.coordination.permissions import Permissions
+    from millpond.broker.coordination.producer_ids import ProducerIds
     from millpond.broker.fetch_sessions import FetchSessions
     from millpond.broker.flusher import Flusher
     from millpond.broker.housekeeping import Journal
-    from millpond.broker.lifecycle import Lifecycle
+    from millpond.broker.links.peers import Peers
+    from millpond.broker.links.to_controller import ToController
+    from millpond.broker.lives.lifecycle import Lifecycle
+    from millpond.broker.lives.sessions import Sessions
     from millpond.broker.loggers import Loggers
-    from millpond.broker.markers import Markers
-    from millpond.broker.partitions import Partitions
-    from millpond.broker.peers import Peers
-    from millpond.broker.permissions import Permissions
-    from millpond.broker.producer_ids import ProducerIds
-    from millpond.broker.replica_sessions import ReplicaSessions
-    from millpond.broker.sessions import Sessions
-    from millpond.broker.to_controller import ToController
+    from millpond.broker.replication.partitions import Partitions
+    from millpond.broker.replication.sessions import ReplicaSessions
+    from millpond.broker.serving.connection import Connection
     from millpond.config.effective import NodeLayers
     from millpond.coordinators.groups.shard import GroupShard
     from millpond.coordinators.transactions.shard import TransactionShard

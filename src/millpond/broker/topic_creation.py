@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later
-from millpond.broker.to_controller import SHOWN_MS
+from millpond.broker.links.to_controller import SHOWN_MS
 from millpond.metadata.topics import NewTopic
 from millpond.wire import messages as m
 

@@ -20,8 +20,8 @@ from millpond.base.ports import Clock
 from millpond.base.settings import Settings
 from millpond.broker.housekeeping import DelayedJob, Journal
 from millpond.broker.limits import log_limits
-from millpond.broker.partition_context import PartitionContext
-from millpond.broker.partitions import Partition, Partitions, view_of
+from millpond.broker.replication.partition_context import PartitionContext
+from millpond.broker.replication.partitions import Partition, Partitions, view_of
 from millpond.config.effective import NodeLayers
 from millpond.log.limits import LogLimits
 from millpond.log.partition_log import PartitionLog

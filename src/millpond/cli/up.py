@@ -80,7 +80,7 @@ def command(
 
 
 def _serve(settings: Settings) -> None:
-    from millpond.broker.identity import CannotStart
+    from millpond.broker.lives.identity import CannotStart
     from millpond.log.store import FolderInUse
     from millpond.node.journal import LineJournal
     from millpond.node.serve import serve

@@ -14,9 +14,9 @@ from millpond.base.errors import RemoteError
 from millpond.base.ports import World
 from millpond.base.settings import Settings
 from millpond.broker.broker import Broker
-from millpond.broker.dispatch import UnservedRequest
 from millpond.broker.housekeeping import Journal
-from millpond.broker.replies import UnwritableReply
+from millpond.broker.serving.dispatch import UnservedRequest
+from millpond.broker.serving.replies import UnwritableReply
 from millpond.config.node import MAX_CONNECTIONS, MAX_PARTITIONS, NETWORK_SENDFILE, cluster_nodes
 from millpond.log.open_files import share_for_files
 from millpond.node.bugs import leave, watch_for_bugs

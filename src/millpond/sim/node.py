@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from millpond.base.errors import Refused
 from millpond.broker.broker import Broker
-from millpond.broker.identity import CannotStart
+from millpond.broker.lives.identity import CannotStart
 from millpond.config.node import node_settings
 from millpond.sim.world.disk import PowerCut, SimDisk
 from millpond.sim.world.host_clock import HostClock

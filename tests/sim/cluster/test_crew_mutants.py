@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 from tests.support.patience import with_time
 
-from millpond.broker.coordination import Home
-from millpond.broker.markers import _Delivery
+from millpond.broker.coordination.coordination import Home
+from millpond.broker.coordination.markers import _Delivery
 from millpond.coordinators.shard import Effects
 from millpond.sim.cluster.crew_scenario import CrewScenario, make_crew_plan
 from millpond.sim.coordination.plan import Work

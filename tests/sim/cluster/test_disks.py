@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.sim.cluster.test_lives import Lives
 
-from millpond.broker.partitions import Partition
+from millpond.broker.replication.partitions import Partition
 from millpond.sim.world.clock import WALL_START_MS
 from millpond.wire.records import Record, encode_batch
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millpond.broker.identity import IDENTITY_FILE
+from millpond.broker.lives.identity import IDENTITY_FILE
 from millpond.metadata.image import Image
 from millpond.sim.client import SimClient
 from millpond.sim.node import PORT, SimNode

@@ -10,8 +10,8 @@ import pytest
 from tests.support.patience import with_time
 
 from millpond.base.later import done
-from millpond.broker.leader_role import LeaderRole
-from millpond.broker.partitions import Partition
+from millpond.broker.replication.leader_role import LeaderRole
+from millpond.broker.replication.partitions import Partition
 from millpond.log.partition_log import PartitionLog
 from millpond.metadata import leadership
 from millpond.quorum.replica import Replica

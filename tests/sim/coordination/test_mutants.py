@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from millpond.broker.coordination import Home
-from millpond.broker.markers import _Delivery
-from millpond.broker.partitions import Partition
+from millpond.broker.coordination.coordination import Home
+from millpond.broker.coordination.markers import _Delivery
+from millpond.broker.replication.partitions import Partition
 from millpond.coordinators.groups import classic
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
 from millpond.coordinators.groups.offsets import Offsets

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from millpond.broker.api import Api
 from millpond.broker.apis import (
     groups,
     k00_produce,
@@ -51,6 +50,7 @@ from millpond.broker.apis import (
     k74_list_config_resources,
     k75_describe_topic_partitions,
 )
+from millpond.broker.serving.api import Api
 
 _ALL: tuple[Api, ...] = (
     *groups.APIS,

@@ -20,12 +20,12 @@ from millpond.base.errors import ErrorCode, MalformedMessage, Refused, RemoteErr
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.base.later import Later, done, gather
 from millpond.base.ports import ReplyPart
-from millpond.broker.api import Api
-from millpond.broker.call import Call
-from millpond.broker.current_leader import MOVED, current_leader, endpoints
-from millpond.broker.partitions import Partition
-from millpond.broker.replies import Encoded, Outcome, Response, encode_reply
-from millpond.broker.transaction_calls import permission_for_batch
+from millpond.broker.coordination.transaction_calls import permission_for_batch
+from millpond.broker.replication.current_leader import MOVED, current_leader, endpoints
+from millpond.broker.replication.partitions import Partition
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Encoded, Outcome, Response, encode_reply
 from millpond.config.node import PRODUCE_WAIT_MAX_MS
 from millpond.log.checks import InvalidRecords
 from millpond.wire import messages as m
@@ -33,8 +33,8 @@ from millpond.wire.batch import CorruptBatch
 from millpond.wire.kernel import SingleProduce, single_produce, single_produce_reply
 
 if TYPE_CHECKING:
-    from millpond.broker.connection import Connection
     from millpond.broker.services import Services
+    from millpond.broker.serving.connection import Connection
     from millpond.log.producers import Verification
     from millpond.wire.header import RequestHeader
 

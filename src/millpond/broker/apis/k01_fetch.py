@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
 from millpond.base.ports import FileRange
-from millpond.broker.api import Api
-from millpond.broker.call import Call
-from millpond.broker.current_leader import MOVED, current_leader, endpoints
 from millpond.broker.fetch_sessions import FetchContext, Wanted
-from millpond.broker.partitions import Partition
-from millpond.broker.quorum_wire import is_metadata_fetch
-from millpond.broker.replies import Outcome, release_ranges
+from millpond.broker.quorum.wire import is_metadata_fetch
+from millpond.broker.replication.current_leader import MOVED, current_leader, endpoints
+from millpond.broker.replication.partitions import Partition
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome, release_ranges
 from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
 from millpond.wire import messages as m
 

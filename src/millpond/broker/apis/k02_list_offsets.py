@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
-from millpond.broker.api import Api
-from millpond.broker.call import Call
-from millpond.broker.partitions import Partition
-from millpond.broker.replies import Outcome
+from millpond.broker.replication.partitions import Partition
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
 from millpond.log.lookup import TimedOffset, TimeLookup
 from millpond.wire import messages as m
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
 from millpond.base.later import Later
-from millpond.broker.api import Api
-from millpond.broker.authorised_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
-from millpond.broker.call import Call
-from millpond.broker.partition_states import PartitionStates
-from millpond.broker.replies import Encoded, Outcome
+from millpond.broker.replication.partition_states import PartitionStates
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.authorised_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Encoded, Outcome
 from millpond.config.node import AUTO_CREATE_TOPICS_ENABLE
 from millpond.metadata.image import Partition, Topic
 from millpond.metadata.topics import NewTopic

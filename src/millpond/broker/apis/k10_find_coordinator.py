@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.api import Api
-from millpond.broker.call import Call
-from millpond.broker.replies import Outcome
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
-    from millpond.broker.coordination import Coordination
+    from millpond.broker.coordination.coordination import Coordination
     from millpond.broker.services import Services
 
 GROUP, TRANSACTION = 0, 1

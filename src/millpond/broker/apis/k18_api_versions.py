@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.api import Api
-from millpond.broker.call import Call
-from millpond.broker.replies import Encoded, Outcome, Response
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Encoded, Outcome, Response
 from millpond.metadata.brokers import FEATURES
 from millpond.wire import messages as m
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
 from millpond.base.later import Later
-from millpond.broker.api import Api
-from millpond.broker.call import Call
-from millpond.broker.replies import Outcome
-from millpond.broker.to_controller import SHOWN_MS, forward_ms
+from millpond.broker.links.to_controller import SHOWN_MS, forward_ms
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
 from millpond.metadata.decision import Verdict
 from millpond.metadata.topics import DeletedTopic, TopicRef, decide_delete_topics
 from millpond.wire import messages as m

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
-from millpond.broker.api import Api
-from millpond.broker.call import Call
-from millpond.broker.replies import Outcome
-from millpond.broker.transaction_calls import ask_transaction, opened
+from millpond.broker.coordination.transaction_calls import ask_transaction, opened
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:

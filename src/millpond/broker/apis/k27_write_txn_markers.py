@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later, done, gather
-from millpond.broker.api import Api
-from millpond.broker.call import Call
-from millpond.broker.coordination import Producer
-from millpond.broker.replies import Outcome
+from millpond.broker.coordination.coordination import Producer
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
-from millpond.broker.api import Api
-from millpond.broker.call import Call
-from millpond.broker.coordination import Producer, Writing
-from millpond.broker.group_calls import ask_group, refuse_group
-from millpond.broker.replies import Outcome
-from millpond.broker.transaction_calls import permission_to_write
+from millpond.broker.coordination.coordination import Producer, Writing
+from millpond.broker.coordination.group_calls import ask_group, refuse_group
+from millpond.broker.coordination.transaction_calls import permission_to_write
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
 from millpond.log.producers import Verification
 from millpond.wire import messages as m
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import topic_name_fault
-from millpond.broker.api import Api
-from millpond.broker.call import Call
-from millpond.broker.replies import Outcome
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
 from millpond.config.client_metrics import CLIENT_METRICS
 from millpond.config.effective import Effective, Source
 from millpond.config.group import GROUP

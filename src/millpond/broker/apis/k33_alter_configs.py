@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.broker.api import Api
-from millpond.broker.call import Call
-from millpond.broker.change_relay import relay_change
 from millpond.broker.config_changes import commit_changes
-from millpond.broker.replies import Outcome
+from millpond.broker.links.change_relay import relay_change
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
 from millpond.metadata.configs import ResourceConfigs, decide_alter
 from millpond.metadata.image import Resource
 from millpond.wire import messages as m

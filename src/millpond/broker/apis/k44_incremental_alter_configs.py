@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.broker.api import Api
-from millpond.broker.call import Call
-from millpond.broker.change_relay import relay_change
 from millpond.broker.config_changes import commit_changes
-from millpond.broker.replies import Outcome
+from millpond.broker.links.change_relay import relay_change
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
 from millpond.metadata.configs import ConfigChange, ResourceChanges, ResourceVerdict, decide_incremental_alter
 from millpond.metadata.decision import OK, Verdict
 from millpond.metadata.image import Resource

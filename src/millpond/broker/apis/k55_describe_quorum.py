@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.api import Api
-from millpond.broker.call import Call
-from millpond.broker.quorum_host import ReplicaState
-from millpond.broker.replies import Outcome
+from millpond.broker.quorum.host import ReplicaState
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
 from millpond.metadata.topics import METADATA_TOPIC
 from millpond.wire import messages as m
 

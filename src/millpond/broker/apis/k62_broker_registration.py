@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.broker.api import Api
-from millpond.broker.call import Call
-from millpond.broker.replies import Outcome
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
 from millpond.metadata.brokers import Registered, Registration
 from millpond.metadata.decision import Verdict
 from millpond.metadata.image import NO_DIRECTORY

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
 from millpond.base.later import Later, done
-from millpond.broker.api import Api
-from millpond.broker.call import Call
-from millpond.broker.change_relay import relay_change
-from millpond.broker.replies import Outcome
+from millpond.broker.links.change_relay import relay_change
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
 from millpond.metadata.brokers import Registered, decide_unregister
 from millpond.metadata.decision import Verdict
 from millpond.wire import messages as m

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import Refused
 from millpond.base.later import Later, gather
-from millpond.broker.api import Api
-from millpond.broker.call import Call
-from millpond.broker.replies import Outcome
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:

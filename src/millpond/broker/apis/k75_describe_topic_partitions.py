@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import topic_name_fault
-from millpond.broker.api import Api
-from millpond.broker.authorised_operations import ON_TOPIC
-from millpond.broker.call import Call
-from millpond.broker.partition_states import PartitionStates
-from millpond.broker.replies import Outcome
+from millpond.broker.replication.partition_states import PartitionStates
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.authorised_operations import ON_TOPIC
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
 from millpond.config.node import MAX_REQUEST_PARTITION_SIZE_LIMIT
 from millpond.metadata.image import Partition, Topic
 from millpond.wire import messages as m

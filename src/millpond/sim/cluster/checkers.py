@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from millpond.base.errors import Refused
-from millpond.broker.partitions import Partition
+from millpond.broker.replication.partitions import Partition
 from millpond.metadata.codec import encode_record
 from millpond.metadata.image import Image
 from millpond.metadata.snapshot import records_of

@@ -1,0 +1,545 @@
+"""Runs the shards of a coordinator: appends what they decide to their internal topic, answers once it is committed.
+
+Each partition of the internal topic is the home of one shard. A step's records are appended as one batch and replayed
+at once; its replies and orders leave, in order, when the batch is committed. A home that cannot write resigns:
+whoever waits is sent away, what is in memory is forgotten, and after a while it is loaded again from the log, bit by
+bit, so that nobody else has to wait for it.
+
+A home belongs to one leader epoch of its partition. When the leadership moves, or begins anew on the same node, it
+resigns for good, and the new leader loads one of its own, up to the end of its log: what it read there and is not
+committed yet is part of its state, but no reply tells of it before it is committed.
+
+Others may lead and have gone on without this node's knowing it. What a step writes shows that nobody does, for it is
+committed only by those who would have to elect another leader. What only reads shows nothing: where that matters, a
+barrier is written with it (`Home.run`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from enum import Enum
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later, end_all, failed, run_all
+from millpond.base.ports import Clock, Timer
+from millpond.broker.housekeeping import Journal
+from millpond.broker.replication.partitions import Partition
+from millpond.broker.serving.call import Call
+from millpond.coordinators.runtime import CoordinatorTime, TransactionalShard, partition_for, replay_batches
+from millpond.coordinators.shard import CoordinatorRecord, Effects, Request, Shard
+from millpond.log.producers import Verification
+from millpond.wire.batch import walk
+from millpond.wire.messages import JoinGroupRequest, Message, OffsetFetchRequest, SyncGroupRequest
+from millpond.wire.records import Record, encode_batch
+
+S = TypeVar("S", bound=Shard)
+
+LOAD_BYTES = 16 << 10
+"""How much of a log is replayed at a time; everybody else waits for it."""
+LOAD_AT_ONCE_BYTES = 256 << 10
+"""How much is replayed before the first request is taken: with little to load nobody hears that it is loaded."""
+
+OVERDUE_MS = 10_000
+"""From when on a request without an answer is told to people."""
+PARKED_FOR_LONG = frozenset({JoinGroupRequest.API_KEY, SyncGroupRequest.API_KEY})
+"""These wait for other members, as they should."""
+
+LOAD_AGAIN_MS = 250
+LOAD_AGAIN_MS_MAX = 10_000
+"""How long a home that could not write waits before it is loaded again; longer each time it fails."""
+TOO_FEW_AGAIN_MS_MAX = 1_000
+"""The same where only too few replicas are in sync: they come back by themselves, mostly soon."""
+
+
+BEYOND_THE_PRODUCER = frozenset(
+    {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS}
+)
+"""Refusals of a write that say nothing of the one for whom it is made."""
+
+
+ASKS_FOR_THE_LATEST = frozenset({OffsetFetchRequest.API_KEY})
+"""Who begins where an older leader says, does again what others have done since."""
+
+BARRIER_KEY = b"\x7f\xff"
+"""A record that says nothing: of a kind that every reader of these topics leaves to later programs."""
+
+
+class Producer(NamedTuple):
+    """In whose transaction records are written."""
+
+    id: int
+    epoch: int
+
+
+class Writing(NamedTuple):
+    """Records that count only once a producer's transaction is committed."""
+
+    producer: Producer
+    verification: Verification | None
+
+
+class _Unanswered(NamedTuple):
+    """A request whose answer has not come yet."""
+
+    reply: Later[Any]
+    since_ms: int
+    request: str
+    client_id: str
+
+
+class HomeState(Enum):
+    LOADING = "is being loaded"
+    ACTIVE = "serves"
+    OFFLINE = "is offline"
+
+
+class Home(Generic[S]):
+    """One shard and the log that it lives in. Made empty; it serves once `load_some` has been called to the end."""
+
+    def __init__(
+        self,
+        make_shard: Callable[[], S],
+        partition: Partition,
+        clock: Clock,
+        carry_out: Callable[[Any], None],
+        has_lease: Callable[[], bool],
+        after_step: Callable[[S], None] | None = None,
+    ) -> None:
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        """In which this node leads the partition. In another one, this home has nothing more to say."""
+        self.on_resigned: Callable[[Refused], None] = _nobody_cares
+        """Hears that the home has resigned, and why."""
+        self.on_overdue: Callable[[str, str], None] = _nobody_cares
+        """Hears of a request, and whose, that has no answer after a long time."""
+        self.failures = 0
+        """How often it has resigned since it last could write."""
+        self._unanswered: deque[_Unanswered] = deque()
+        self._is_watching = False
+        self._make_shard = make_shard
+        self._clock = clock
+        self._carry_out = carry_out
+        self._has_lease = has_lease
+        self._after_step = after_step
+        self._uncommitted: deque[tuple[int, Effects]] = deque()
+        self._once_active: list[Callable[[S, int], Effects]] = []
+        self._timer: Timer | None = None
+        self._timer_ms = 0
+        self.begin_load()
+
+    @property
+    def is_active(self) -> bool:
+        return self.state is HomeState.ACTIVE and self.is_current
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this node still leads the partition in the epoch that the home was made for."""
+        return self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
+
+    @property
+    def is_lost(self) -> bool:
+        """Its log is out of reach until the node starts again."""
+        return self.partition.log.failed is not None or self.partition.log.closed
+
+    # Loading and resigning.
+
+    def begin_load(self) -> None:
+        """Start anew with nothing in memory."""
+        self.state = HomeState.LOADING
+        self.shard = self._make_shard()
+        self._time = CoordinatorTime(self._clock.wall_ms())
+        self._next_offset: int = self.partition.log.start_offset
+
+    def load_some(self, bytes_max: int = LOAD_BYTES) -> int:
+        """Replay the next part of the log; gives its size, 0 when that was all and requests are taken."""
+        assert self.state is HomeState.LOADING
+        if not self.is_current:
+            self.resign(_moved(self.partition))
+            return 0
+        try:
+            data = self.partition.log.read_batches(self._next_offset, bytes_max)
+        except Refused as refused:
+            self.resign(refused)
+            return 0
+        if data:
+            replay_batches(self.shard, data, self._time)
+            for _, header in walk(data):
+                self._next_offset = header.next_offset
+            return len(data)
+        self.state = HomeState.ACTIVE
+        self.run(lambda shard, now_ms: shard.on_loaded(now_ms))
+        waiting, self._once_active = self._once_active, []
+        for decide in waiting:
+            self.run_once_active(decide)
+        return 0
+
+    def resign(self, refused: Refused) -> None:
+        """Forget what is in memory: the log may hold less, or be out of reach. Whoever waits asks again."""
+        if self.state is HomeState.OFFLINE:
+            return
+        self.stop()
+        self.failures += 1
+        uncommitted, self._uncommitted = self._uncommitted, deque()
+        steps: list[Callable[[], None]] = [partial(_send_away, effects, refused) for _, effects in uncommitted]
+        steps.append(lambda: end_all(self.shard.unload(error_for_clients(refused)).replies))
+        steps.append(lambda: self.on_resigned(refused))
+        run_all(steps)
+
+    def stop(self) -> None:
+        self.state = HomeState.OFFLINE
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # Deciding.
+
+    def run_once_active(self, decide: Callable[[S, int], Effects]) -> None:
+        """As `run`; a home that is being loaded or offline does it when it serves again."""
+        if self.is_active:
+            self.run(decide)
+        else:
+            self._once_active.append(decide)
+
+    def run(
+        self,
+        decide: Callable[[S, int], Effects],
+        writing: Writing | None = None,
+        *,
+        is_for_the_latest: bool = False,
+    ) -> None:
+        """Let the shard decide, write down what it decided, answer when that is committed.
+
+        An answer that tells without writing waits for a barrier to be committed if it must be the latest, or if this
+        node has not been heard by the controller for so long that another may lead by now.
+        """
+        assert self.is_active, self.partition.name
+        now_ms = self._time.now_ms(self._clock.monotonic_ms())
+        self.shard.at(now_ms, self._clock.wall_ms())
+        effects = decide(self.shard, now_ms)
+        if effects.records:
+            try:
+                self._append(effects.records, writing)
+            except Refused as refused:
+                # A producer whose transaction has ended meanwhile is turned away; the log is as sound as before.
+                if writing is not None and refused.code not in BEYOND_THE_PRODUCER:
+                    end_all(effects.replies, refused)
+                else:
+                    _send_away(effects, refused)
+                    self.resign(refused)
+                return
+            self.failures = 0
+        elif effects.replies and (is_for_the_latest or not self._has_lease()) and not self._is_confirmed(effects):
+            return
+        self._answer_later(effects)
+        self._set_timer()
+        if self._after_step is not None:
+            self._after_step(self.shard)
+
+    def _is_confirmed(self, effects: Effects) -> bool:
+        """Write a barrier where there are other replicas; if that is refused, so are those who wait."""
+        if self.partition.leading is None:
+            return True
+        try:
+            if not self.is_current:
+                raise _moved(self.partition)
+            self.partition.append_own(encode_batch([Record(0, self._clock.wall_ms(), BARRIER_KEY, None)]))
+        except Refused as refused:
+            _send_away(effects, refused)
+            # With too few replicas nothing was written: the shard is as it was.
+            if refused.code is not ErrorCode.NOT_ENOUGH_REPLICAS:
+                self.resign(refused)
+            return False
+        return True
+
+    def ask(self, call: Call, body: Message, writing: Writing | None = None) -> Later[Any]:
+        """Put a client's request to the shard; Refused when what it decides cannot be written down."""
+        reply: Later[Any] = Later()
+        request = Request(body, call.version, reply, call.client_id or "", call.client_host)
+        is_for_the_latest = body.API_KEY in ASKS_FOR_THE_LATEST
+        self.run(lambda shard, now_ms: shard.step(request, now_ms), writing, is_for_the_latest=is_for_the_latest)
+        if not reply.ended and body.API_KEY not in PARKED_FOR_LONG:
+            self._watch(reply, type(body).__name__, call.client_id or "")
+        return reply
+
+    # Answers that do not come. Nobody has seen why one took 70 s once; the next one tells.
+
+    def _watch(self, reply: Later[Any], request: str, client_id: str) -> None:
+        while self._unanswered and self._unanswered[0].reply.ended:
+            self._unanswered.popleft()
+        self._unanswered.append(_Unanswered(reply, self._clock.monotonic_ms(), request, client_id))
+        self._look_later(OVERDUE_MS)
+
+    def _look_later(self, within_ms: int) -> None:
+        if not self._is_watching:
+            self._is_watching = True
+            self._clock.call_later(within_ms, self._look_for_overdue)
+
+    def _look_for_overdue(self) -> None:
+        self._is_watching = False
+        now_ms = self._clock.monotonic_ms()
+        while self._unanswered:
+            oldest = self._unanswered[0]
+            waits_ms = now_ms - oldest.since_ms
+            if not oldest.reply.ended and waits_ms < OVERDUE_MS:
+                self._look_later(OVERDUE_MS - waits_ms)
+                return
+            self._unanswered.popleft()
+            if not oldest.reply.ended:
+                self.on_overdue(oldest.request, oldest.client_id)
+
+    def _append(self, records: list[CoordinatorRecord], writing: Writing | None) -> None:
+        if not self.is_current:
+            raise _moved(self.partition)
+        stamp_ms = self._clock.wall_ms()
+        written = [Record(index, stamp_ms, record.key, record.value) for index, record in enumerate(records)]
+        if writing is None:
+            batch = encode_batch(written)
+            first_offset = self.partition.append_own(batch).first_offset
+            for index, record in enumerate(records):
+                self.shard.replay(first_offset + index, record.key, record.value)
+            return
+        producer, verification = writing
+        batch = encode_batch(written, producer_id=producer.id, producer_epoch=producer.epoch, transactional=True)
+        first_offset = self.partition.append_own(batch, verification).first_offset
+        for index, record in enumerate(records):
+            self._transactional.replay_transactional(
+                producer.id, producer.epoch, first_offset + index, record.key, record.value
+            )
+
+    def on_marker(self, producer: Producer, committed: bool, offset: int) -> None:
+        """A transaction that wrote here has ended; its marker is in the log, where a home that loads finds it."""
+        if not self.is_active:
+            return
+        self._transactional.replay_marker(producer.id, producer.epoch, committed, offset)
+
+    @property
+    def _transactional(self) -> TransactionalShard:
+        shard: object = self.shard
+        assert isinstance(shard, TransactionalShard)
+        return shard
+
+    # Answering.
+
+    def _answer_later(self, effects: Effects) -> None:
+        if not (effects.replies or effects.orders):
+            return
+        end_offset = self.partition.log.end_offset
+        self._uncommitted.append((end_offset, effects))
+        self.partition.after_commit(end_offset, end_offset).then(self._answer, self._on_uncommitted)
+
+    def _on_uncommitted(self, failure: Exception) -> None:
+        if isinstance(failure, Refused):
+            self.resign(failure)
+        elif isinstance(failure, OSError):
+            self.resign(Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log could not be forced to disk: {failure}"))
+        else:
+            raise failure
+
+    def _answer(self, committed_offset: int) -> None:
+        while self._uncommitted and self._uncommitted[0][0] <= committed_offset:
+            _, effects = self._uncommitted.popleft()
+            # Orders first: some replies wait for what is under way.
+            for order in effects.orders:
+                self._carry_out(order)
+            end_all(effects.replies)
+
+    # Time.
+
+    def _set_timer(self) -> None:
+        deadline_ms = self.shard.next_deadline_ms()
+        if self._timer is not None:
+            if deadline_ms == self._timer_ms:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if deadline_ms is not None and self.is_active:
+            self._timer_ms = deadline_ms
+            now_ms = self._time.now_ms(self._clock.monotonic_ms())
+            self._timer = self._clock.call_later(max(deadline_ms - now_ms, 1), self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if self.is_active:
+            self.run(lambda shard, now_ms: shard.on_time(now_ms))
+
+
+def error_for_clients(refused: Refused) -> ErrorCode:
+    """To ask again: clients look for their coordinator anew, where the code of a disk would end some of them."""
+    if refused.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR):
+        return ErrorCode.NOT_COORDINATOR
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def _send_away(effects: Effects, refused: Refused) -> None:
+    end_all(effects.replies, Refused(error_for_clients(refused), str(refused)))
+
+
+def _moved(partition: Partition) -> Refused:
+    return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leadership of {partition.name.folder} has moved")
+
+
+def _nobody_cares(*_: object) -> None: ...
+
+
+def _serves(home: Home[Any], led: dict[int, Partition]) -> bool:
+    return led.get(home.partition.name.partition) is home.partition and home.is_current
+
+
+class Coordination(Generic[S]):
+    """All homes of one coordinator on this node."""
+
+    def __init__(
+        self,
+        topic: str,
+        make_home: Callable[[Partition], Home[S]],
+        clock: Clock,
+        journal: Journal,
+        leads: Callable[[str, int], bool],
+    ) -> None:
+        self.topic = topic
+        self._leads = leads
+        self._make_home = make_home
+        self._clock = clock
+        self._journal = journal
+        self._homes: dict[int, Home[S]] = {}
+        self._to_load: deque[Home[S]] = deque()
+        self._is_loading = False
+        self._count = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._count > 0
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether some home is being loaded, or soon will be."""
+        return any(not home.is_active and not home.is_lost for home in self._homes.values())
+
+    def follow(self, partitions: list[Partition], count: int) -> None:
+        """The internal topic is there, and these of its `count` partitions have a replica here.
+
+        Load the shard of every one that this node leads, and give up those that it leads no more, or in another
+        epoch. Which partition is a key's own does not depend on that.
+        """
+        self._count = count
+        led = {partition.name.partition: partition for partition in partitions if partition.is_leader}
+        # Out of the table first: whatever happens while it ends, an old home is not asked again.
+        gone = [self._homes.pop(index) for index, home in list(self._homes.items()) if not _serves(home, led)]
+        run_all(partial(home.resign, _moved(home.partition)) for home in gone)
+        fresh = [self._add(index, partition) for index, partition in led.items() if index not in self._homes]
+        # The small ones first: they need not wait for a large one.
+        self._to_load.extend(sorted(fresh, key=lambda home: home.partition.log.end_offset))
+        left_bytes = LOAD_AT_ONCE_BYTES
+        while self._to_load and left_bytes > 0:
+            left_bytes -= self._load_some()
+        self._go_on_loading()
+
+    def _add(self, index: int, partition: Partition) -> Home[S]:
+        home = self._homes[index] = self._make_home(partition)
+        home.on_resigned = lambda refused: self._on_resigned(home, refused)
+        home.on_overdue = lambda request, client_id: self._journal(
+            "a request to a coordinator has no answer",
+            request=request,
+            client_id=client_id,
+            partition=partition.name.folder,
+            after_ms=OVERDUE_MS,
+            end_offset=partition.log.end_offset,
+            synced_offset=partition.log.synced_offset,
+        )
+        return home
+
+    # Loading: one home after the other, a slice at a time, so that everybody else gets a turn between two of them.
+
+    def _load_some(self) -> int:
+        home = self._to_load[0]
+        size = home.load_some() if home.state is HomeState.LOADING else 0
+        if not size:
+            self._to_load.popleft()
+        return size
+
+    def _go_on_loading(self) -> None:
+        if self._to_load and not self._is_loading:
+            self._is_loading = True
+            self._clock.call_soon(self._load_next)
+
+    def _load_next(self) -> None:
+        self._is_loading = False
+        if self._to_load:
+            self._load_some()
+            self._go_on_loading()
+
+    def _on_resigned(self, home: Home[S], refused: Refused) -> None:
+        if not home.is_current or self._homes.get(home.partition.name.partition) is not home:
+            # Whoever leads the partition now loads a home of its own.
+            return
+        if home.is_lost:
+            self._journal("a coordinator is offline", partition=home.partition.name.folder, reason=str(refused))
+            return
+        too_few = refused.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        wait_ms_max = TOO_FEW_AGAIN_MS_MAX if too_few else LOAD_AGAIN_MS_MAX
+        wait_ms = min(LOAD_AGAIN_MS << min(home.failures - 1, 10), wait_ms_max)
+        self._journal(
+            "a coordinator starts anew from its log",
+            partition=home.partition.name.folder,
+            reason=str(refused),
+            after_ms=wait_ms,
+        )
+        self._clock.call_later(wait_ms, lambda: self._load_again(home))
+
+    def _load_again(self, home: Home[S]) -> None:
+        if self._homes.get(home.partition.name.partition) is home and home.is_current:
+            home.begin_load()
+            self._to_load.append(home)
+            self._go_on_loading()
+
+    # Asking.
+
+    def leads(self, key: str) -> bool:
+        """Whether this node coordinates the group or transactional id, as far as the metadata says."""
+        return self._count > 0 and self._leads(self.topic, self.partition_of(key))
+
+    def partition_of(self, key: str) -> int:
+        return partition_for(key, self._count)
+
+    def home_of(self, key: str) -> Home[S]:
+        """The home of a group or transactional id. Refused while there is none that serves."""
+        if not self._count:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet")
+        index = self.partition_of(key)
+        home = self._homes.get(index)
+        if not self._leads(self.topic, index):
+            raise Refused(ErrorCode.NOT_COORDINATOR, f"another node leads that partition of {self.topic}")
+        if home is None or home.state is HomeState.OFFLINE:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"a partition of {self.topic} is offline")
+        if not home.is_active:
+            raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"a partition of {self.topic} is being loaded")
+        return home
+
+    def ask(self, call: Call, key: str, body: Message, writing: Writing | None = None) -> Later[Any]:
+        """Put a request to the shard that is responsible for `key`; what it writes may be part of a transaction."""
+        try:
+            home = self.home_of(key)
+        except Refused as refused:
+            return failed(refused)
+        return home.ask(call, body, writing)
+
+    def home_at(self, index: int) -> Home[S] | None:
+        return self._homes.get(index)
+
+    def homes(self) -> Iterator[Home[S]]:
+        """Those that serve now."""
+        return iter([home for home in self._homes.values() if home.is_active])
+
+    def run_everywhere(self, decide: Callable[[S, int], Effects]) -> None:
+        """In every shard, now or as soon as it serves."""
+        for home in list(self._homes.values()):
+            home.run_once_active(decide)
+
+    def stop(self) -> None:
+        homes, self._homes = self._homes, {}
+        self._to_load.clear()
+        for home in homes.values():
+            home.stop()

@@ -1,0 +1,29 @@
+"""What all APIs of groups share: one group's request goes to its coordinator, whatever kind it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millpond.base.errors import Refused
+from millpond.base.later import Later
+from millpond.broker.coordination.coordination import Writing
+from millpond.broker.serving.call import Call
+from millpond.coordinators.shard import Request
+from millpond.wire.messages import Message
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+
+def ask_group(
+    broker: Services, call: Call, group_id: str, body: Message, writing: Writing | None = None
+) -> Later[Any]:
+    reply = broker.groups.ask(call, group_id, body, writing)
+    return reply.recover(Refused, lambda refused: refuse_group(call, body, refused))
+
+
+def refuse_group(call: Call, body: Message, refused: Refused) -> Message:
+    # Not at the head of the file: it brings all of the coordinator with it, which a start can do without.
+    from millpond.coordinators.groups.refusals import refusal
+
+    return refusal(Request(body, call.version, None), refused)

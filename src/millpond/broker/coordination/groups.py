@@ -1,0 +1,54 @@
+"""The homes of group coordinators: which settings they go by, and the history that they leave.
+
+Imported when the first group appears: a node without groups starts faster without it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from millpond.base.settings import Settings
+from millpond.broker.coordination.coordination import Home
+from millpond.broker.coordination.group_history import keep_history
+from millpond.broker.replication.partitions import Partition
+from millpond.config import node
+from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
+from millpond.coordinators.groups.settings import MINUTE_MS, GroupSettings
+from millpond.coordinators.groups.shard import GroupShard
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+
+def group_home(broker: Services, partition: Partition) -> Home[GroupShard]:
+    def make_shard() -> GroupShard:
+        return GroupShard(broker.image, group_settings(broker.settings), broker.entropy)
+
+    return Home(
+        make_shard, partition, broker.clock, _no_orders, broker.lifecycle.has_lease, partial(keep_history, broker)
+    )
+
+
+def group_settings(of_node: Settings) -> GroupSettings:
+    return GroupSettings(
+        initial_rebalance_delay_ms=of_node[node.GROUP_INITIAL_REBALANCE_DELAY_MS],
+        session_timeout_min_ms=of_node[node.GROUP_MIN_SESSION_TIMEOUT_MS],
+        session_timeout_max_ms=of_node[node.GROUP_MAX_SESSION_TIMEOUT_MS],
+        group_size_max=of_node[node.GROUP_MAX_SIZE],
+        offset_metadata_bytes_max=of_node[node.OFFSET_METADATA_MAX_BYTES],
+        offsets_retention_ms=of_node[node.OFFSETS_RETENTION_MINUTES] * MINUTE_MS,
+        offsets_retention_check_interval_ms=of_node[node.OFFSETS_RETENTION_CHECK_INTERVAL_MS],
+        consumer=ConsumerGroupSettings(
+            heartbeat_interval_ms=of_node[node.GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS],
+            session_timeout_ms=of_node[node.GROUP_CONSUMER_SESSION_TIMEOUT_MS],
+            max_size=of_node[node.GROUP_CONSUMER_MAX_SIZE],
+            assignors=of_node[node.GROUP_CONSUMER_ASSIGNORS],
+            migration_policy=of_node[node.GROUP_CONSUMER_MIGRATION_POLICY],
+            classic_max_size=of_node[node.GROUP_MAX_SIZE],
+        ),
+    )
+
+
+def _no_orders(order: object) -> None:
+    raise AssertionError(f"a group coordinator gives no orders: {order}")

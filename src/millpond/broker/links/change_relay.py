@@ -1,0 +1,39 @@
+"""A client's change that is sent on to the controller: answered once this node knows of it, too.
+
+What the client does next it does here: a setting that it has just changed must not be told to it with its old value.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millpond.base.errors import Refused
+from millpond.base.later import Later
+from millpond.broker.links.to_controller import SHOWN_MS, forward_ms
+from millpond.metadata.topics import METADATA_TOPIC
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+    from millpond.broker.serving.call import Call
+
+QUORUM_VERSION = 1
+
+
+def relay_change(broker: Services, call: Call, request: m.Message) -> Later[Any]:
+    """The controller's response, once what was committed by then is applied here. Refused without a controller."""
+    asked = broker.to_controller.ask(request, call.version, forward_ms(request))
+    return asked.chain(lambda response: _caught_up(broker).map(lambda _: response))
+
+
+def _caught_up(broker: Services) -> Later[None]:
+    partition = m.DescribeQuorumRequest.PartitionData(partition_index=0)
+    topic = m.DescribeQuorumRequest.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])
+    asked = broker.to_controller.ask(m.DescribeQuorumRequest(topics=[topic]), QUORUM_VERSION, SHOWN_MS)
+
+    def wait(response: m.DescribeQuorumResponse) -> Later[None]:
+        committed_offset = response.topics[0].partitions[0].high_watermark
+        return broker.once_shown(lambda: broker.controller.applied_offset >= committed_offset, SHOWN_MS)
+
+    # Without a controller by now: the change is made, and nobody knows how far this node is behind.
+    return asked.chain(wait).recover(Refused, lambda _: None)

@@ -1,0 +1,83 @@
+"""The way to the other nodes of the cluster: one connection to each, made when there is something to ask.
+
+Answers come in the order of the requests. So what may wait for long (a fetch, a decision) has a `Peers` of its own:
+on a shared one it would hold up what must not wait, a vote or a heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millpond.base.later import Later, failed
+from millpond.base.ports import World
+from millpond.base.settings import Settings
+from millpond.broker.links.requester import Requester, RequestLost
+from millpond.config.node import cluster_nodes
+from millpond.metadata.image import Image
+from millpond.wire.messages import Message
+
+Addresses = Callable[[int], tuple[str, int] | None]
+"""Where a node listens; None where nobody knows."""
+
+
+class Peers:
+    """Asks other nodes by their ids; `for_bulk` and `is_shared` as of a `Requester`."""
+
+    def __init__(
+        self,
+        world: World,
+        client_id: str,
+        addresses: Addresses,
+        *,
+        for_bulk: bool = False,
+        is_shared: bool = False,
+    ) -> None:
+        self._for_bulk = for_bulk
+        self._is_shared = is_shared
+        self._world = world
+        self._client_id = client_id
+        self._addresses = addresses
+        self._requesters: dict[int, tuple[tuple[str, int], Requester]] = {}
+
+    def ask(self, node_id: int, request: Message, version: int, timeout_ms: int) -> Later[Any]:
+        """The node's response, or RequestLost: nobody knows whether it was served, or where the node is."""
+        address = self._addresses(node_id)
+        if address is None:
+            return failed(RequestLost(f"nobody knows where node {node_id} is"))
+        known = self._requesters.get(node_id)
+        if known is None or known[0] != address:
+            if known is not None:
+                known[1].disconnect()
+            requester = Requester(
+                self._world.network,
+                self._world.clock,
+                *address,
+                self._client_id,
+                for_bulk=self._for_bulk,
+                is_shared=self._is_shared,
+            )
+            known = self._requesters[node_id] = address, requester
+        return known[1].ask(request, version, timeout_ms)
+
+    def close(self) -> None:
+        """Break all connections off; what is in flight is lost."""
+        for _, requester in list(self._requesters.values()):
+            requester.disconnect()
+
+
+def node_addresses(settings: Settings, image: Image) -> Addresses:
+    """Those that the operator wrote down; else what the node itself has registered."""
+    written = {each.node_id: (each.host, each.port) for each in cluster_nodes(settings)}
+
+    def address_of(node_id: int) -> tuple[str, int] | None:
+        if node_id in written:
+            return written[node_id]
+        broker = image.brokers.get(node_id)
+        return (
+            None
+            if broker is None or not broker.end_points
+            else (broker.end_points[0].host, broker.end_points[0].port)
+        )
+
+    return address_of

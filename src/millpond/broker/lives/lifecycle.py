@@ -1,0 +1,357 @@
+"""This node as one of a cluster: it registers with the controller, says again and again that it lives, and leaves.
+
+A node that is alone has registered itself before this begins; it says nothing to anybody and may leave at once. What
+`last_life` keeps is written before the step that depends on it: the name of this life before it is told to the
+controller, its epoch before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later
+from millpond.broker.lives.identity import CannotStart
+from millpond.broker.lives.last_life import LOST, LastLife, read_last_life, write_last_life
+from millpond.broker.lives.sessions import OVERDUE_MS
+from millpond.config.node import (
+    BROKER_HEARTBEAT_INTERVAL_MS,
+    BROKER_RACK,
+    BROKER_SESSION_TIMEOUT_MS,
+    CLUSTER_ID,
+    CONTROLLED_SHUTDOWN_MS,
+    DATA_FOLDER,
+)
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.base.ports import Timer, World
+    from millpond.base.settings import Settings
+    from millpond.broker.controller import Controller
+    from millpond.broker.housekeeping import Journal
+    from millpond.broker.links.to_controller import ToController
+
+REGISTRATION_VERSION: Final = 4
+HEARTBEAT_VERSION: Final = 1
+
+REGISTER_AGAIN_MS: Final = 100
+FENCED_HEARTBEAT_MS: Final = 50
+"""How often one that waits to be let in, or to be let go, asks."""
+
+DUPLICATE_MS_MAX: Final = 15_000
+"""How long another process may be heard under this node's id before this one gives up."""
+
+SILENT_MS_MAX: Final = 2_000
+"""How long one that leaves waits for a controller that does not answer."""
+
+WRITE_AGAIN_MS: Final = 500
+
+STRANGER: Final = (
+    "the data folder of this node belongs to another cluster than the nodes that it was told of: name the nodes of "
+    "its own cluster, or give it an empty data folder"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Appearance:
+    """What a broker tells of itself when it registers."""
+
+    host: str
+    port: int
+    directory_id: UUID
+
+
+class Lifecycle:
+    def __init__(
+        self, world: World, settings: Settings, journal: Journal, controller: Controller, to_controller: ToController
+    ) -> None:
+        self.broker_epoch = -1
+        self.is_fenced = True
+        self.ready: Later[None] = Later()
+        """Ends once this node has been let in; CannotStart if it never will be."""
+        self._world = world
+        self._clock = world.clock
+        self._settings = settings
+        self._journal = journal
+        self._controller = controller
+        self._to_controller = to_controller
+        self._folder = settings[DATA_FOLDER]
+        self._incarnation_id = UUID(int=0)
+        self._last = LastLife(-1, world.boot_id)
+        self._appearance: Appearance | None = None
+        self._timer: Timer | None = None
+        self._refused_since_ms: int | None = None
+        self._heard_ms = 0
+        self._asked_ms = 0
+        self._lease_ms = 0
+        """Until when, at the least, nobody else is made leader in this node's place."""
+        self._has_lost = False
+        self._left: Callable[[], None] | None = None
+        self._leaves_at_ms = 0
+        self._is_over = False
+
+    # Facts.
+
+    @property
+    def knows_itself(self) -> bool:
+        """Whether the image of this node has come to its own registration.
+
+        What is older was said to an earlier life: it must not lead or follow by that.
+        """
+        broker = self._controller.image.brokers.get(self._controller.node_id)
+        return broker is not None and broker.incarnation_id == self._incarnation_id
+
+    def has_lease(self) -> bool:
+        """Whether this node has been heard so lately that nobody else can lead what it leads, but by its own will.
+
+        Shorter than a controller waits, because clocks differ.
+        """
+        if self._appearance is None:
+            return True
+        if self._controller.is_active:
+            # It hears itself, even when it is cut off from everybody: only those who follow it are a proof.
+            led_ago_ms = self._controller.led_ago_ms
+            return led_ago_ms is not None and led_ago_ms < self._lease_length_ms
+        return self._clock.monotonic_ms() < self._lease_ms
+
+    # Beginning.
+
+    def start_alone(self, broker_epoch: int, incarnation_id: UUID) -> None:
+        """The node has registered itself, and there is nobody else."""
+        self.broker_epoch = broker_epoch
+        self._incarnation_id = incarnation_id
+        self.is_fenced = False
+        self.ready.finish(None)
+
+    def start(self, appearance: Appearance, *, was_clean: bool, has_lost: bool) -> None:
+        """Ask to be let in. Of the store: whether it had been closed in order, and whether records are missing."""
+        self._appearance = appearance
+        last = read_last_life(self._world.disk, self._folder)
+        self._last = last.next(self._world.boot_id, was_clean=was_clean, has_lost=has_lost)
+        self._begin_life(self._last.incarnation_id or self._world.entropy.uuid())
+
+    def _begin_life(self, incarnation_id: UUID) -> None:
+        self.broker_epoch = -1
+        self.is_fenced = True
+        self._incarnation_id = incarnation_id
+        self._write(LastLife(self._last.epoch, self._world.boot_id, incarnation_id), self._register)
+
+    def _write(self, life: LastLife, then: Callable[[], None]) -> None:
+        def write() -> None:
+            write_last_life(self._world.disk, self._folder, life)
+
+        def written(_: None) -> None:
+            self._last = life
+            if not self._is_over:
+                then()
+
+        def failed(error: Exception) -> None:
+            if not isinstance(error, OSError):
+                raise error
+            self._journal("this node cannot write down its epoch, and waits", error=error)
+            self._later(WRITE_AGAIN_MS, lambda: self._write(life, then))
+
+        self._world.sync_workers.run(write).then(written, failed)
+
+    def _register(self) -> None:
+        appearance = self._appearance
+        assert appearance is not None
+        incarnation_id = self._incarnation_id
+        request = m.BrokerRegistrationRequest(
+            broker_id=self._controller.node_id,
+            cluster_id=self._settings[CLUSTER_ID] or self._controller.image.cluster_id or "",
+            incarnation_id=incarnation_id,
+            listeners=[
+                m.BrokerRegistrationRequest.Listener(
+                    name="PLAINTEXT", host=appearance.host, port=appearance.port, security_protocol=0
+                )
+            ],
+            features=[],
+            rack=self._settings[BROKER_RACK] or None,
+            log_dirs=[appearance.directory_id],
+            previous_broker_epoch=self._last.epoch,
+        )
+        self._ask(request, REGISTRATION_VERSION, self._on_registered, self._register, REGISTER_AGAIN_MS)
+
+    def _on_registered(self, response: m.BrokerRegistrationResponse) -> None:
+        match response.error_code:
+            case ErrorCode.NONE:
+                self._refused_since_ms = None
+                self.broker_epoch = response.broker_epoch
+                self._write(LastLife(self.broker_epoch, self._world.boot_id), self._beat)
+            case ErrorCode.INCONSISTENT_CLUSTER_ID:
+                self._give_up(STRANGER)
+            case ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                self._on_duplicate()
+            case code:
+                self._journal("this node is not let in yet", error=ErrorCode(code).name)
+                self._later(REGISTER_AGAIN_MS, self._register)
+
+    def _on_duplicate(self) -> None:
+        """The last life of this node may still be waited for; who goes on to be heard is somebody else."""
+        now_ms = self._clock.monotonic_ms()
+        if self._refused_since_ms is None:
+            self._refused_since_ms = now_ms
+        if now_ms - self._refused_since_ms < DUPLICATE_MS_MAX:
+            self._later(REGISTER_AGAIN_MS, self._register)
+        else:
+            self._give_up(
+                f"another process runs as node {self._controller.node_id} of this cluster: stop it, or give this one "
+                "an id of its own"
+            )
+
+    def _give_up(self, why: str) -> None:
+        self._journal("this node cannot join the cluster", reason=why)
+        self.stop()
+        self.ready.fail(CannotStart(why))
+
+    # Living.
+
+    def _beat(self) -> None:
+        request = m.BrokerHeartbeatRequest(
+            broker_id=self._controller.node_id,
+            broker_epoch=self.broker_epoch,
+            # On the wire it is the last offset that is known, not the first that is not.
+            current_metadata_offset=self._controller.applied_offset - 1,
+            want_fence=self._has_lost,
+            want_shut_down=self._left is not None,
+        )
+        self._asked_ms = self._clock.monotonic_ms()
+        self._ask(request, HEARTBEAT_VERSION, self._on_beat, self._beat, self._interval_ms)
+
+    @property
+    def _lease_length_ms(self) -> int:
+        # A controller that takes it for gone, because its connections broke, still waits for an overdue heartbeat.
+        overdue_ms = self._settings[BROKER_HEARTBEAT_INTERVAL_MS] + OVERDUE_MS // 2
+        return min(self._settings[BROKER_SESSION_TIMEOUT_MS] // 2, overdue_ms)
+
+    @property
+    def _interval_ms(self) -> int:
+        interval_ms = self._settings[BROKER_HEARTBEAT_INTERVAL_MS]
+        return min(FENCED_HEARTBEAT_MS, interval_ms) if self.is_fenced or self._left is not None else interval_ms
+
+    def _on_beat(self, response: m.BrokerHeartbeatResponse) -> None:
+        match response.error_code:
+            case ErrorCode.NONE:
+                self._heard_ms = self._clock.monotonic_ms()
+                if not self._controller.is_active:
+                    self._lease_ms = self._asked_ms + self._lease_length_ms
+                self._on_state(response)
+            case ErrorCode.STALE_BROKER_EPOCH | ErrorCode.BROKER_ID_NOT_REGISTERED:
+                self._journal("this node is not known any more, and registers again")
+                self._begin_life(self._world.entropy.uuid())
+            case code:
+                self._journal("this node was not heard", error=ErrorCode(code).name)
+                self._later(self._interval_ms, self._beat)
+
+    def _on_state(self, response: m.BrokerHeartbeatResponse) -> None:
+        if self._left is not None and response.should_shut_down:
+            self._end_leaving()
+            return
+        if response.is_fenced != self.is_fenced:
+            self.is_fenced = response.is_fenced
+            self._journal("this node is fenced" if self.is_fenced else "this node is let in")
+        if not self.is_fenced:
+            self.ready.finish(None)
+        elif self._has_lost:
+            self._has_lost = False
+            self._last = LastLife(LOST, self._world.boot_id)
+            self._begin_life(self._world.entropy.uuid())
+            return
+        self._later(self._interval_ms, self._beat)
+
+    @property
+    def is_let_in(self) -> bool:
+        """Whether others may count on this node."""
+        return self._appearance is not None and self.broker_epoch >= 0 and not self.is_fenced
+
+    def confess(self) -> None:
+        """Records of this life are lost: come back as one that nobody counts on before it has caught up."""
+        if not self._has_lost:
+            self._has_lost = True
+            # The next heartbeat says it.
+            self._journal("this node has lost records, and comes back as one that has to catch up")
+
+    def on_role(self, is_active: bool) -> None:
+        """This node has become the active controller, or is it no more: the next one does not wait for long."""
+        if not is_active and self._timer is not None and self.broker_epoch >= 0:
+            # Else something is under way already.
+            self._later(0, self._beat)
+
+    # Asking.
+
+    def _ask(
+        self,
+        request: m.Message,
+        version: int,
+        use: Callable[[m.BrokerRegistrationResponse], None] | Callable[[m.BrokerHeartbeatResponse], None],
+        again: Callable[[], None],
+        again_ms: int,
+    ) -> None:
+        """One request at a time; whatever it is answered with, `use` or `again` goes on."""
+        incarnation_id = self._incarnation_id
+
+        def answered(response: object) -> None:
+            if not self._is_over and incarnation_id == self._incarnation_id:
+                use(response)  # type: ignore[arg-type]
+
+        def lost(failure: Exception) -> None:
+            if not isinstance(failure, Refused):
+                raise failure
+            if not self._is_over and incarnation_id == self._incarnation_id:
+                if self._controller.is_stranger:
+                    self._give_up(STRANGER)
+                else:
+                    self._later(again_ms, again)
+
+        self._to_controller.ask(request, version, self._settings[BROKER_SESSION_TIMEOUT_MS]).then(answered, lost)
+
+    def _later(self, delay_ms: int, step: Callable[[], None]) -> None:
+        def fire() -> None:
+            self._timer = None
+            step()
+
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if self._is_over else self._clock.call_later(delay_ms, fire)
+
+    # Ending.
+
+    def leave(self, left: Callable[[], None]) -> None:
+        """Hand over what this node leads; then `left`, at the latest when the time for it is over."""
+        if self._left is not None:
+            return
+        self._left = left
+        now_ms = self._heard_ms = self._clock.monotonic_ms()
+        self._leaves_at_ms = now_ms + self._settings[CONTROLLED_SHUTDOWN_MS]
+        if self._appearance is None or self.is_fenced or self._is_over:
+            self._end_leaving()
+            return
+        self._clock.call_later(FENCED_HEARTBEAT_MS, self._watch_leaving)
+        if self._timer is not None:
+            # Else a heartbeat is under way, and the next one says it.
+            self._later(0, self._beat)
+
+    def _watch_leaving(self) -> None:
+        if self._is_over:
+            return
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._leaves_at_ms or now_ms - self._heard_ms >= SILENT_MS_MAX:
+            self._journal("others could not be told in time that this node leaves")
+            self._end_leaving()
+        else:
+            self._clock.call_later(FENCED_HEARTBEAT_MS, self._watch_leaving)
+
+    def _end_leaving(self) -> None:
+        left = self._left
+        self.stop()
+        assert left is not None
+        left()
+
+    def stop(self) -> None:
+        """Say nothing more."""
+        self._is_over = True
+        self._later(0, self.stop)

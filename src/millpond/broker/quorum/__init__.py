@@ -1,0 +1,1 @@
+"""The quorum of the metadata on the real log, disk and wire."""

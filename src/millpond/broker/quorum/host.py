@@ -1,0 +1,391 @@
+"""Drives this node's replica of the quorum: hands it events and the time, makes durable what it says must be, sends
+what it says may go, and answers the other voters."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from millpond.base.errors import ErrorCode
+from millpond.base.later import Later, done, failed
+from millpond.base.ports import Timer, Workers, World
+from millpond.broker.links.peers import Peers
+from millpond.broker.links.requester import RequestLost
+from millpond.broker.quorum.log import MetadataLog
+from millpond.broker.quorum.state import write_election
+from millpond.broker.quorum.wire import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    fault_of,
+    refusal,
+)
+from millpond.quorum.events import Answered, Appended, Asked, Event, Hung, Stop, Time
+from millpond.quorum.messages import Fetch, FetchSnapshot, ReplicaKey, Request, Response
+from millpond.quorum.ports import Election
+from millpond.quorum.ready import Ask, Durable, Ready, Reply
+from millpond.quorum.replica import Replica, Timing
+from millpond.quorum.roles import Leader, ReplicaProgress
+from millpond.wire.messages import Message
+
+T = TypeVar("T")
+
+PERSIST_RETRY_MS: Final = 100
+LATE_MS: Final = 50
+"""A timer that comes later than this tells of a loop that stood still, not of a leader that is gone: what the others
+have sent meanwhile is read first."""
+
+FETCH_WAIT_MS_MAX: Final = 5_000
+
+
+class ReplicaState(NamedTuple):
+    """What the leader knows of a replica; times in ms before now, None for never."""
+
+    replica: ReplicaKey
+    end_offset: int
+    fetched_ago_ms: int | None
+    caught_up_ago_ms: int | None
+
+
+class StartWorkers:
+    """Workers that do everything at once while a node starts, when nobody waits for the loop."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self.is_inline = True
+
+    def run(self, job: Callable[[], T]) -> Later[T]:
+        if not self.is_inline:
+            return self._workers.run(job)
+        try:
+            return done(job())
+        except OSError as error:
+            return failed(error)
+
+
+class QuorumHost:
+    """One replica in a world. `start` first; `on_step` is called after whatever happened."""
+
+    def __init__(
+        self,
+        world: World,
+        log: MetadataLog,
+        workers: Workers,
+        state_path: str,
+        election: Election,
+        me: ReplicaKey,
+        voters: Sequence[ReplicaKey],
+        timing: Timing,
+        peers: tuple[Peers, Peers],
+        cluster_id: Callable[[], str | None],
+        on_step: Callable[[], None],
+    ) -> None:
+        self.log: Final = log
+        self.failed: OSError | None = None
+        """Why this replica is out of it until the next start."""
+        self._clock = world.clock
+        self._disk = world.disk
+        self._workers = workers
+        self._state_path = state_path
+        self._timing = timing
+        self._peers_for_calls, self._peers_for_fetches = peers
+        self._cluster_id = cluster_id
+        self._on_step = on_step
+        self._replica = Replica(me, voters, log, election, world.entropy, self._clock.monotonic_ms(), timing)
+        self._events: deque[Event] = deque()
+        self._is_stepping = False
+        self._unsaved: Election | None = None
+        self._durable_version = 0
+        self._is_persisting = False
+        self._is_held = False
+        self._is_leaving = False
+        self._is_closed = False
+        self._timer: Timer | None = None
+        self._wake_ms = 0
+        self._request_ids = 0
+        self._waiting: dict[int, tuple[Request, Later[Message]]] = {}
+        self._turned_away_by: set[int] = set()
+
+    # Facts.
+
+    @property
+    def me(self) -> ReplicaKey:
+        return self._replica.me
+
+    @property
+    def voters(self) -> tuple[ReplicaKey, ...]:
+        return self._replica.voters
+
+    @property
+    def is_leader(self) -> bool:
+        return self._replica.is_leader and self.failed is None
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether most of those whom it takes for the other voters say that it is of another cluster."""
+        return len(self._turned_away_by) > len(self.voters) // 2
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this node's voter began with an empty disk, and does not count yet."""
+        return self._replica.is_new
+
+    @property
+    def leader_id(self) -> int:
+        return self._replica.leader_id
+
+    @property
+    def epoch(self) -> int:
+        return self._replica.epoch
+
+    @property
+    def epoch_start(self) -> int:
+        """The offset of the record that opened the epoch that this node leads."""
+        role = self._replica.role
+        assert isinstance(role, Leader)
+        return role.epoch_start
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is committed; -1 while unknown."""
+        return self._replica.high_watermark
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._is_persisting
+
+    def states(self) -> list[ReplicaState]:
+        """How far each replica is, as the leader knows; nothing anywhere else."""
+        role = self._replica.role
+        if not isinstance(role, Leader):
+            return []
+        now_ms = self._clock.monotonic_ms()
+
+        def ago(moment_ms: int | None) -> int | None:
+            return None if moment_ms is None else now_ms - moment_ms
+
+        known = dict.fromkeys(self.voters, ReplicaProgress()) | role.progress
+        return [
+            ReplicaState(self.me, self.log.end_offset, 0, 0)
+            if replica == self.me
+            else ReplicaState(replica, progress.end_offset, ago(progress.fetched_ms), ago(progress.caught_up_ms))
+            for replica, progress in known.items()
+        ]
+
+    def led_ago_ms(self) -> int | None:
+        """How long ago most voters followed this node for certain; None where it does not lead."""
+        ago_ms = sorted(
+            state.fetched_ago_ms
+            for state in self.states()
+            if state.fetched_ago_ms is not None and state.replica in self.voters
+        )
+        majority = len(self.voters) // 2 + 1
+        return ago_ms[majority - 1] if len(ago_ms) >= majority else None
+
+    # Life.
+
+    def start(self) -> None:
+        self._step(Time())
+
+    def stop(self) -> None:
+        """Hand over to another, if this node leads and there is one, and stand for election no more."""
+        if not self._is_closed and len(self.voters) > 1:
+            self._is_leaving = True
+            self._step(Stop())
+
+    def close(self) -> None:
+        """Do nothing more. What is being made durable may still end."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._peers_for_calls.close()
+        self._peers_for_fetches.close()
+
+    # Writing.
+
+    def write(self, batch: bytes) -> None:
+        """A leader writes; then `on_written`. Refused when it cannot be written; then nothing has changed."""
+        assert not self._is_stepping, "the log is the replica's own while it takes a step"
+        self.log.append(batch, self.epoch)
+
+    def on_written(self) -> None:
+        self._step(Appended())
+
+    def hold(self) -> None:
+        """Make nothing durable until `release`: while a node starts, one sync serves all that it writes."""
+        self._is_held = True
+
+    def release(self) -> None:
+        self._is_held = False
+        self._persist()
+
+    # The others.
+
+    def answer(self, message: Any) -> Later[Message] | Message:
+        """The response to a voter's request, now or once what it promises is durable."""
+        request = decode_request(message, self.me)
+        if self._is_closed or self.failed is not None:
+            return refusal(request, ErrorCode.BROKER_NOT_AVAILABLE)
+        fault = fault_of(request, self.voters)
+        if len(self.voters) == 1 and not isinstance(request, Fetch | FetchSnapshot):
+            # A node that is alone elects itself, whatever anybody says.
+            fault = ErrorCode.INCONSISTENT_VOTER_SET
+        if fault is not ErrorCode.NONE:
+            return refusal(request, fault)
+        known = self._cluster_id()
+        if known and message.cluster_id and message.cluster_id != known:
+            return refusal(request, ErrorCode.INCONSISTENT_CLUSTER_ID)
+        if isinstance(request, Fetch):
+            request = replace(request, wait_ms=min(request.wait_ms, FETCH_WAIT_MS_MAX))
+        self._request_ids += 1
+        request_id = self._request_ids
+        response: Later[Message] = Later(partial(self._forget, request_id))
+        self._waiting[request_id] = request, response
+        self._step(Asked(request_id, request))
+        return response
+
+    def _forget(self, request_id: int) -> None:
+        if self._waiting.pop(request_id, None) is not None:
+            self._step(Hung(request_id))
+
+    def _reply(self, reply: Reply) -> None:
+        waiting = self._waiting.pop(reply.request_id, None)
+        if waiting is not None:
+            request, response = waiting
+            response.finish(encode_response(request, reply.response))
+
+    def _ask(self, ask: Ask) -> None:
+        is_fetch = isinstance(ask.request, Fetch | FetchSnapshot)
+        peers = self._peers_for_fetches if is_fetch else self._peers_for_calls
+        message, version = encode_request(ask.request, self._cluster_id())
+        # An answer that comes when nobody believes in the leader any more is worth nothing.
+        timeout_ms = self._timing.fetch_ms if is_fetch else self._timing.election_ms
+
+        def take(response: Response | None, is_cut: bool = False) -> None:
+            if not self._is_closed:
+                self._step(Answered(ask, response, is_cut))
+
+        def lost(failure: Exception) -> None:
+            if not isinstance(failure, RequestLost):
+                raise failure
+            take(None, failure.is_cut)
+
+        def read(answer: Any) -> Response | None:
+            if getattr(answer, "error_code", None) == ErrorCode.INCONSISTENT_CLUSTER_ID:
+                self._turned_away_by.add(ask.node_id)
+            else:
+                self._turned_away_by.discard(ask.node_id)
+            return decode_response(answer)
+
+        peers.ask(ask.node_id, message, version, timeout_ms).map(read).then(take, lost)
+
+    # Events.
+
+    def _step(self, event: Event) -> None:
+        self._events.append(event)
+        if self._is_stepping or self.failed is not None:
+            return
+        self._is_stepping = True
+        try:
+            while self._events:
+                self._carry_out(self._replica.step(self._events.popleft(), self._clock.monotonic_ms()))
+                if self.log.take_unreadable():
+                    # Others wait for what we cannot read: let one of them lead.
+                    self._events.append(Stop())
+        finally:
+            self._is_stepping = False
+        self._set_timer()
+        self._on_step()
+
+    def _carry_out(self, ready: Ready) -> None:
+        if ready.save is not None:
+            self._unsaved = ready.save
+        for message in ready.send:
+            if isinstance(message, Reply):
+                self._reply(message)
+            else:
+                self._ask(message)
+        if ready.must_persist:
+            self._persist()
+
+    def _set_timer(self) -> None:
+        due_ms = self._replica.next_deadline_ms()
+        if due_ms is None or self._is_closed or (self._is_leaving and not self.is_leader):
+            # Whoever is about to go still votes, but nobody should elect it.
+            return
+        if self._timer is not None:
+            # One that comes too early does no harm.
+            if self._wake_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._wake_ms = due_ms
+        delay_ms = max(due_ms - self._clock.monotonic_ms(), 0)
+        self._timer = self._clock.call_later(delay_ms, partial(self._on_timer, due_ms))
+
+    def _on_timer(self, due_ms: int) -> None:
+        if self._is_closed:
+            return
+        if self._clock.monotonic_ms() - due_ms > LATE_MS:
+            # Not at once, and not in the next turn's beginning: sockets are looked at before timers are.
+            self._timer = self._clock.call_later(1, self._on_time)
+        else:
+            self._on_time()
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if not self._is_closed and not self._is_leaving:
+            self._step(Time())
+
+    # The disk.
+
+    def _persist(self) -> None:
+        """Make everything as it is now durable; what comes meanwhile waits for the next round."""
+        if self._is_held or self._is_persisting or self.failed is not None or self.log.log.closed:
+            return
+        self._is_persisting = True
+        version = self._replica.version
+        election, self._unsaved = self._unsaved, None
+
+        def save(_: None) -> Later[None]:
+            # After the log: an election won says that the record of it is there.
+            if election is None:
+                return done(None)
+            return self._workers.run(lambda: write_election(self._disk, self._state_path, election))
+
+        def persisted(_: None) -> None:
+            self._is_persisting = False
+            self._durable_version = version
+            self._step(Durable(version))
+            if self._replica.version > self._durable_version:
+                self._persist()
+
+        def not_persisted(error: Exception) -> None:
+            if not isinstance(error, OSError):
+                raise error
+            self._is_persisting = False
+            self._unsaved = self._unsaved or election
+            if self.log.log.failed is not None or self._workers_are_inline():
+                self._fail(error)
+            else:
+                # Nothing is lost, and nothing was promised: a full disk, or too many open files.
+                self._clock.call_later(PERSIST_RETRY_MS, self._persist)
+
+        self.log.persist().chain(save).then(persisted, not_persisted)
+
+    def _workers_are_inline(self) -> bool:
+        return isinstance(self._workers, StartWorkers) and self._workers.is_inline
+
+    def _fail(self, error: OSError) -> None:
+        """The log is closed for good: nobody knows what of it would survive, so nothing more may be promised."""
+        if self.is_leader and not self._is_stepping:
+            self.stop()
+        self.failed = error
+        waiting, self._waiting = self._waiting, {}
+        for request, response in waiting.values():
+            response.finish(refusal(request, ErrorCode.KAFKA_STORAGE_ERROR))
+        if not self._is_stepping:
+            self._on_step()

@@ -1,0 +1,327 @@
+"""The metadata log of this node as the quorum sees it: a partition's log and snapshots.
+
+What the quorum changes is seen at once, as its port demands. The slow part of cutting the log back, or of beginning
+it anew behind a snapshot, waits for `persist` and a worker; nothing is appended before that is done, because nothing
+is fetched and nobody is elected before the cut is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from millpond.base.errors import Refused
+from millpond.base.ids import EpochEnd
+from millpond.base.later import Later, done, failed
+from millpond.base.ports import Clock, Workers
+from millpond.broker.quorum.snapshots import KEPT, SnapshotFiles
+from millpond.log.checks import trusted_headers
+from millpond.log.durability import SyncTicket
+from millpond.log.partition_log import PartitionLog
+from millpond.log.recovery import LogDamaged
+from millpond.log.truncation import Truncation
+from millpond.quorum.messages import SnapshotId
+from millpond.wire import messages
+from millpond.wire import records as wire_records
+
+T = TypeVar("T")
+
+READ_BYTES: Final = 1 << 20
+RETRY_MS: Final = 500
+_LEADER_CHANGE_KEY = b"\0\0\0\2"
+
+
+class MetadataLog:
+    """The `QuorumLog` of a real node, and what its owner does with it."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        snapshots: SnapshotFiles,
+        clock: Clock,
+        workers: Workers,
+        write_checkpoint: Callable[[], Later[None]],
+        voters: tuple[int, ...],
+    ) -> None:
+        self.log: Final = log
+        self.snapshots: Final = snapshots
+        self._clock = clock
+        self._workers = workers
+        self._write_checkpoint = write_checkpoint
+        self._voters = voters
+        self._cut: int | None = None
+        """Where the log is to be cut, or is being cut now."""
+        self._install: tuple[SnapshotId, bytes] | None = None
+        self._is_unreadable = False
+
+    # What it holds.
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the files are behind what is seen here: then nothing can be read or written."""
+        return self._cut is not None or self._install is not None
+
+    @property
+    def start_offset(self) -> int:
+        return self.end_offset if self._install is not None else int(self.log.start_offset)
+
+    @property
+    def end_offset(self) -> int:
+        if self._install is not None:
+            return self._install[0].end_offset
+        end = int(self.log.end_offset)
+        return end if self._cut is None else min(end, self._cut)
+
+    @property
+    def last_epoch(self) -> int:
+        entries = self._entries()
+        if entries:
+            return entries[-1][0]
+        base = self._base
+        return 0 if base is None else base.epoch
+
+    @property
+    def latest_snapshot(self) -> SnapshotId | None:
+        if self._install is not None:
+            return self._install[0]
+        return self.snapshots.ids[-1] if self.snapshots.ids else None
+
+    @property
+    def _base(self) -> SnapshotId | None:
+        """The snapshot at whose end the log begins."""
+        if self._install is not None:
+            return self._install[0]
+        start = self.log.start_offset
+        return next((each for each in self.snapshots.ids if each.end_offset == start), None)
+
+    def _entries(self) -> list[tuple[int, int]]:
+        """Each epoch with its first offset."""
+        if self._install is not None:
+            return []
+        end = self.end_offset
+        return [entry for entry in self.log.epochs.entries if entry[1] < end]
+
+    def end_of(self, epoch: int) -> EpochEnd | None:
+        end = self.end_offset
+        for known, start in reversed(self._entries()):
+            if known <= epoch:
+                return EpochEnd(known, end)
+            end = start
+        base = self._base
+        return EpochEnd(*reversed(base)) if base is not None and base.epoch <= epoch else None
+
+    def read(self, offset: int) -> bytes:
+        """Nothing where the disk gives nothing; `take_unreadable` tells."""
+        try:
+            return b"" if self.is_changing else self.log.read_batches(offset, READ_BYTES)
+        except Refused:
+            self._is_unreadable = True
+            return b""
+
+    def snapshot_size(self, snapshot: SnapshotId) -> int | None:
+        return self.snapshots.size(snapshot)
+
+    def read_snapshot(self, snapshot: SnapshotId, position: int) -> bytes:
+        try:
+            return self.snapshots.read(snapshot, position)
+        except OSError:
+            self._is_unreadable = True
+            return b""
+
+    def take_unreadable(self) -> bool:
+        """Whether something could not be read since the last time that this was asked."""
+        is_unreadable, self._is_unreadable = self._is_unreadable, False
+        return is_unreadable
+
+    # What the quorum does with it.
+
+    def append_leader_change(self, epoch: int, leader_id: int) -> bool:
+        voters = [messages.LeaderChangeMessage.Voter(voter_id=each) for each in self._voters]
+        change = messages.LeaderChangeMessage(version=0, leader_id=leader_id, voters=voters, granting_voters=[])
+        record = wire_records.Record(0, self._clock.wall_ms(), _LEADER_CHANGE_KEY, change.encode(0))
+        try:
+            self.append(wire_records.encode_batch([record], control=True), epoch)
+        except Refused:
+            return False
+        return True
+
+    def append(self, batch: bytes, epoch: int) -> None:
+        """Write a leader's batch at the end. Refused when the disk has no room; then nothing is written."""
+        assert not self.is_changing, "written to before it was cut"
+        self.log.append(
+            memoryview(bytearray(batch)), leader_epoch=epoch, now_ms=self._clock.wall_ms(), from_client=False
+        )
+
+    def append_fetched(self, records: bytes) -> bool:
+        assert not self.is_changing, "written to before it was cut"
+        try:
+            self.log.append_follower(memoryview(records), now_ms=self._clock.wall_ms())
+        except Refused:
+            return False
+        return True
+
+    def truncate_to(self, offset: int) -> None:
+        self._cut = min(offset, self.end_offset)
+
+    def install_snapshot(self, snapshot: SnapshotId, data: bytes) -> bool:
+        try:
+            trusted_headers(data)
+        except Refused:
+            return False
+        self._install = snapshot, data
+        return True
+
+    # What makes it last.
+
+    def persist(self) -> Later[None]:
+        """Ends when all that is seen now would survive a power cut. OSError: it will not, and `log.failed` says why,
+        or it may be tried again."""
+        if self._install is not None:
+            return self._begin_anew(*self._install).chain(lambda _: self.persist())
+        if self._cut is not None:
+            return self._cut_back(self._cut).chain(lambda _: self.persist())
+        try:
+            ticket = self.log.sync_target()
+        except OSError as error:
+            # Its files cannot be had at the moment (too many are open): nothing is lost.
+            return failed(error)
+        return (
+            self._workers.run(ticket.run)
+            .map(lambda _: self.log.synced(ticket))
+            .recover(OSError, lambda error: self._sync_failed(error, ticket))
+        )
+
+    def _sync_failed(self, error: OSError, ticket: SyncTicket) -> None:
+        self.log.fail(error, ticket)
+        raise error
+
+    def _cut_back(self, offset: int) -> Later[None]:
+        return self._truncate(self.log.begin_truncation(offset)).map(lambda _: self._on_cut(offset))
+
+    def _on_cut(self, offset: int) -> None:
+        # It may have to be cut further by now.
+        if self._cut is not None and self._cut >= offset:
+            self._cut = None
+
+    def _begin_anew(self, snapshot: SnapshotId, data: bytes) -> Later[None]:
+        def written(_: None) -> Later[None]:
+            self.snapshots.add(snapshot)
+            return self._truncate(self.log.begin_truncation(snapshot.end_offset, is_new_start=True))
+
+        def installed(_: None) -> None:
+            self._cut = None
+            if self._install is not None and self._install[0] == snapshot:
+                self._install = None
+            # Their files go with the next start, should that not work now.
+            paths = self.snapshots.drop_before(snapshot.end_offset)
+            self._workers.run(partial(self._remove, paths)).recover(OSError, lambda _: None).then(lambda _: None)
+
+        # The snapshot first: a start that finds it without the log goes on from here.
+        write = lambda: self._workers.run(lambda: self.snapshots.write(snapshot, data))  # noqa: E731
+        return self._until_it_works(write).chain(written).map(installed)
+
+    def _remove(self, paths: list[str]) -> None:
+        for path in paths:
+            self.log.disk.remove(path)
+
+    def _truncate(self, truncation: Truncation) -> Later[None]:
+        def run(_: None) -> Later[None]:
+            return self._workers.run(truncation.run).recover(OSError, failed_with)
+
+        def failed_with(error: OSError) -> None:
+            self.log.finish_truncation(truncation, error)
+            raise error
+
+        # Without the checkpoint a crash in the middle of it would look like damage.
+        return (
+            self._until_it_works(self._write_checkpoint)
+            .chain(run)
+            .map(lambda _: self.log.finish_truncation(truncation))
+        )
+
+    def _until_it_works(self, begin: Callable[[], Later[T]]) -> Later[T]:
+        """A full disk may have room again: try until it has."""
+        result: Later[T] = Later()
+
+        def tried(error: Exception) -> None:
+            if not isinstance(error, OSError):
+                raise error
+            self._clock.call_later(RETRY_MS, attempt)
+
+        def attempt() -> None:
+            if self.log.closed:
+                result.fail(OSError("the log was closed"))
+            else:
+                begin().then(result.finish, tried)
+
+        attempt()
+        return result
+
+    # Snapshots.
+
+    def take_snapshot(self, snapshot: SnapshotId, encode: Callable[[], bytes], workers: Workers) -> Later[None]:
+        """Keep what the records below the snapshot's end come to; ends when the log is cut behind the one before.
+
+        OSError: what is missing of it is done the next time.
+        """
+
+        def written(_: None) -> Later[None]:
+            # Meanwhile the leader may have sent one that goes further.
+            if self.is_changing or self.log.closed or self.log.failed is not None:
+                return done(None)
+            self.snapshots.add(snapshot)
+            return self._drop_old()
+
+        return workers.run(lambda: self.snapshots.write(snapshot, encode())).chain(written)
+
+    def _drop_old(self) -> Later[None]:
+        """Drop all but the newest snapshots, and what of the log lies before them."""
+        # The part up to here becomes a file of its own, which goes the time after next.
+        self.log.roll()
+        kept = self.snapshots.ids[-KEPT:]
+        if len(kept) < KEPT:
+            return done(None)
+        start = kept[0].end_offset
+        self.log.delete_before(start)
+        active = self.log.segments.active
+        gone = [each for each in self.log.segments if each.next_offset <= start and each is not active]
+        removal = self.log.retire(gone)
+        paths = self.snapshots.drop_before(start)
+        if not removal.begin():
+            return done(None)
+
+        def remove() -> None:
+            removal.run()
+            self._remove(paths)
+
+        def end(error: OSError | None) -> None:
+            removal.end()
+            if error is not None:
+                raise error
+
+        # The start of the log must be known for good before anything that lies before it goes.
+        removed = self._write_checkpoint().chain(lambda _: self._workers.run(remove))
+        return removed.map(lambda _: None).recover(OSError, lambda error: error).map(end)
+
+    def open_snapshots(self) -> None:
+        """At a start: the log begins at the end of a snapshot, or at its very beginning. Waits for the disk.
+
+        LogDamaged when what lies before it is lost.
+        """
+        log = self.log
+        self._remove(self.snapshots.drop_before(log.start_offset))
+        if not self.snapshots.ids:
+            if log.start_offset > 0:
+                raise LogDamaged(f"{log.folder} begins at {log.start_offset}, and no snapshot has what came before")
+            return
+        newest = self.snapshots.ids[-1]
+        if log.end_offset < newest.end_offset:
+            # The last life had begun to take over what the leader had sent.
+            truncation = log.begin_truncation(newest.end_offset, is_new_start=True)
+            self._write_checkpoint().then(lambda _: None)
+            truncation.run()
+            log.finish_truncation(truncation)
+            self._remove(self.snapshots.drop_before(newest.end_offset))
+        elif log.start_offset < self.snapshots.ids[0].end_offset:
+            log.delete_before(self.snapshots.ids[0].end_offset)

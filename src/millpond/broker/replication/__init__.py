@@ -1,0 +1,1 @@
+"""Partitions with their roles: leaders, followers, and who is in sync."""

@@ -1,0 +1,140 @@
+"""Replicas whose logs have failed, by a sync or by a damaged batch, are had from their leaders again.
+
+Such a replica may lack what others count on. A leader gives its leadership away (`isr`), a follower asks for nothing
+and falls behind; once nobody counts on the replica any more it is copied anew. Where it is counted on for too long
+(its partition is idle, or calls it eligible to lead) the node says that it has lost records, and comes back as one
+that has to catch up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+from uuid import UUID
+
+from millpond.base.errors import Refused
+from millpond.base.ports import Clock, Timer, Workers
+from millpond.broker.housekeeping import Journal
+from millpond.broker.replication.partitions import Partition, Partitions
+from millpond.log.scan import Damaged
+from millpond.wire.batch import HEADER_BYTES, CorruptBatch, check_batch, read_header
+
+LOOK_MS: Final = 500
+CONFESS_MS: Final = 20_000
+"""So long a failed replica may be counted on; a leader takes ten seconds to leave out a follower."""
+LOOKS_AT_ONCE: Final = 500
+CHECK_BYTES: Final = 1 << 20
+
+
+class Life(Protocol):
+    """This node as one of the cluster."""
+
+    @property
+    def is_let_in(self) -> bool: ...
+
+    def confess(self) -> None: ...
+
+
+class FailedReplicas:
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        clock: Clock,
+        workers: Workers,
+        partitions: Partitions,
+        life: Life,
+        copy_anew: Callable[[Partition], bool],
+        give_away: Callable[[UUID, int], None],
+        journal: Journal,
+    ) -> None:
+        self._node_id = node_id
+        self._clock = clock
+        self._workers = workers
+        self._partitions = partitions
+        self._life = life
+        self._copy_anew = copy_anew
+        self._give_away = give_away
+        self._journal = journal
+        self._timer: Timer | None = None
+        self._to_look_at: list[Partition] = []
+        self._failed_ms: dict[Partition, int] = {}
+        """Since when a replica has failed and been counted on."""
+        self._doubted: set[Partition] = set()
+
+    def start(self) -> None:
+        self._timer = self._clock.call_later(LOOK_MS, self._look)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = self._clock.call_later(LOOK_MS, self._look)
+        now_ms = self._clock.monotonic_ms()
+        self._to_look_at = self._to_look_at or list(self._partitions)
+        some, self._to_look_at = self._to_look_at[:LOOKS_AT_ONCE], self._to_look_at[LOOKS_AT_ONCE:]
+        for partition in some:
+            if partition.log.durability.failed is not None:
+                self._look_at(partition, now_ms)
+        for partition in [each for each in self._failed_ms if not self._is_here(each)]:
+            del self._failed_ms[partition]
+        if self._life.is_let_in and any(now_ms - since_ms >= CONFESS_MS for since_ms in self._failed_ms.values()):
+            self._failed_ms = {}
+            self._life.confess()
+
+    def _look_at(self, partition: Partition, now_ms: int) -> None:
+        if not self._is_here(partition) or not partition.is_replicated:
+            return
+        if self._copy_anew(partition) or not self._can_be_had(partition):
+            self._failed_ms.pop(partition, None)
+            return
+        self._failed_ms.setdefault(partition, now_ms)
+        if partition.is_leader:
+            self._give_away(partition.topic_id, partition.name.partition)
+
+    def _is_here(self, partition: Partition) -> bool:
+        return self._partitions.by_id(partition.topic_id, partition.name.partition) is partition
+
+    def _can_be_had(self, partition: Partition) -> bool:
+        """Whether another node has what it should have."""
+        view = partition.view
+        return view is not None and any(other != self._node_id for other in view.isr)
+
+    def doubt(self, partition: Partition, offset: int) -> None:
+        """A follower asks again and again for what it was sent: see whether our own bytes are what was written."""
+        if partition in self._doubted or partition.log.failed is not None:
+            return
+        try:
+            part = partition.log.read(offset, CHECK_BYTES).range
+        except Refused:
+            return
+        if part is None:
+            return
+        self._doubted.add(partition)
+
+        def checked(damage: Damaged | None) -> None:
+            part.file.release()
+            self._doubted.discard(partition)
+            if damage is not None and partition.log.failed is None:
+                self._journal("a batch of this node is damaged", partition=partition.name.folder, error=str(damage))
+                partition.log.fail(damage)
+
+        check = self._workers.run(lambda: _damage(part.file.read_at(part.position, part.length)))
+        check.recover(OSError, lambda error: Damaged(part.position, str(error))).then(checked)
+
+
+def _damage(data: bytes) -> Damaged | None:
+    position = 0
+    while position < len(data):
+        left = len(data) - position
+        if position and (left < HEADER_BYTES or read_header(data, position).size > left):
+            # The last one of what was read is cut.
+            break
+        try:
+            check_batch(data, position, len(data), compacted=True)
+        except CorruptBatch as fault:
+            return Damaged(position, str(fault))
+        position += read_header(data, position).size
+    return None

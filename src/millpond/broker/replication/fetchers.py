@@ -1,0 +1,577 @@
+"""Keeps the replicas of this node that follow in step with their leaders: one fetcher for each leader node.
+
+A fetcher has one connection and one incremental session: a request names only partitions with news, and only those
+that the answer names are looked at. What a partition asks for and makes of an answer `replication.follower` says.
+A partition that fails, or whose log is being cut, is set apart: it leaves the session until it can go on, and nobody
+else waits for it. A partition that joins while a fetch waits at the leader sends another one behind it, which the
+leader takes as a reason to answer the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import EpochEnd
+from millpond.base.later import Later, done, gather
+from millpond.base.ports import Buffer, FileRange, World
+from millpond.broker.checkpoint_writer import CheckpointWriter
+from millpond.broker.flusher import Flusher
+from millpond.broker.housekeeping import Journal
+from millpond.broker.links.peers import Peers
+from millpond.broker.links.requester import RequestLost
+from millpond.broker.replication.partitions import Partition
+from millpond.log.scan import whole_batches
+from millpond.log.store import LogStore
+from millpond.log.truncation import Truncation
+from millpond.replication.follower import Append, AskAgain, Fetched, FetchFrom, PartitionFollower, Restart, Truncate
+from millpond.wire import messages as m
+
+FETCH_VERSION: Final = 17
+EPOCH_END_VERSION: Final = 4
+WAIT_MS: Final = 500
+PARTITION_BYTES: Final = 1 << 20
+ANSWER_BYTES: Final = 10 << 20
+TIMEOUT_MS: Final = 3_000
+BACKOFF_MS: Final = 50
+"""How long to leave a leader or a partition alone after a failure: so long, or up to twice that."""
+FIRST_BACKOFF_MS: Final = 5
+"""The first time a partition is tried again sooner, twice as long each time: a new leader hears of its leadership a
+moment later than its followers."""
+SYNC_POLL_MS: Final = 5
+"""How long to wait before looking again whether a sync that is under way has ended."""
+TURN_BYTES: Final = 1 << 20
+"""How much of an answer is written in one turn of the loop."""
+WISHES_MAX: Final = 500
+"""How many partitions one request names: with thousands of them neither loop may stand still."""
+IN_FLIGHT_MAX: Final = 2
+SESSION_ERRORS: Final = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
+
+_Key: TypeAlias = tuple[UUID, int]
+"""Topic id and index of a partition."""
+
+
+@dataclass(slots=True, eq=False)
+class _Replica:
+    """One partition that follows."""
+
+    partition: Partition
+    follower: PartitionFollower
+    asked: FetchFrom | None = None
+    """What it wants now; None while an answer is being carried out."""
+    wish: tuple[FetchFrom, int] | None = None
+    """What the leader's session knows of its wishes, with the start of its log."""
+    sent_in: int = -1
+    """The number of the request that said what it wants now."""
+    failures: int = 0
+    """How often in a row it could not be fetched."""
+    complaint: str = ""
+    """What the journal has been told of it last."""
+
+    @property
+    def key(self) -> _Key:
+        return self.partition.topic_id, self.partition.name.partition
+
+
+@dataclass(slots=True)
+class FetcherServices:
+    """What fetchers need of the node."""
+
+    world: World
+    node_id: int
+    broker_epoch: Callable[[], int]
+    peers: Peers
+    """Of their own: a fetch may wait at the leader, and answers come in order."""
+    store: LogStore
+    flusher: Flusher
+    checkpoints: CheckpointWriter
+    journal: Journal
+    cuts: set[Partition] = field(default_factory=set)
+    """Partitions whose logs are being cut back."""
+    on_cut: Callable[[Partition], None] = lambda _: None
+    """A cut has ended."""
+
+
+class ReplicaFetchers:
+    """All fetchers of this node."""
+
+    def __init__(self, services: FetcherServices) -> None:
+        self._services = services
+        self._fetchers: dict[int, _Fetcher] = {}
+        self._leaders: dict[Partition, int] = {}
+        self._is_stopped = False
+
+    def follow(self, partition: Partition) -> None:
+        """Keep up with the leader that the partition follows now, in this leader epoch."""
+        self.forget(partition)
+        follower = partition.follower
+        assert follower is not None, f"{partition.name.folder} follows nobody"
+        if self._is_stopped:
+            return
+        fetcher = self._fetchers.get(follower.leader)
+        if fetcher is None:
+            fetcher = self._fetchers[follower.leader] = _Fetcher(self._services, follower.leader)
+        self._leaders[partition] = follower.leader
+        fetcher.add(partition, follower)
+
+    def forget(self, partition: Partition) -> None:
+        """Ask nothing more for it; an answer that is under way counts no more."""
+        leader = self._leaders.pop(partition, None)
+        if leader is not None:
+            self._fetchers[leader].drop(partition)
+
+    def is_cutting(self, partition: Partition) -> bool:
+        """Whether its log is being cut back: until that has ended it can take no other role."""
+        return partition in self._services.cuts
+
+    def is_idle(self) -> bool:
+        """Whether no log is being cut back."""
+        return not self._services.cuts
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        for partition in list(self._leaders):
+            self.forget(partition)
+        self._services.peers.close()
+
+
+class _Fetcher:
+    """All partitions that this node has from one leader."""
+
+    def __init__(self, services: FetcherServices, leader: int) -> None:
+        self._services = services
+        self._clock = services.world.clock
+        self._leader = leader
+        self._replicas: dict[_Key, _Replica] = {}
+        self._news: dict[_Key, None] = {}
+        """Partitions that want something else than the leader knows."""
+        self._leaving: dict[_Key, None] = {}
+        """Partitions that the session has and should not."""
+        self._apart: dict[_Key, None] = {}
+        self._session_id = 0
+        self._session_epoch = 0
+        self._requests = 0
+        self._in_flight = 0
+        self._answers = 0
+        """Those that are being taken in, or whose records are being synced."""
+        self._is_waiting = False
+        """After a failure, for a while."""
+        self._is_woken = False
+
+    # Who is followed.
+
+    def add(self, partition: Partition, follower: PartitionFollower) -> None:
+        replica = _Replica(partition, follower)
+        self._replicas[replica.key] = replica
+        self._want(replica)
+
+    def drop(self, partition: Partition) -> None:
+        replica = self._replicas.pop((partition.topic_id, partition.name.partition))
+        self._apart.pop(replica.key, None)
+        self._leave_session(replica)
+        self._wake()
+
+    def _want(self, replica: _Replica) -> None:
+        """Ask for what comes next, unless the leader knows that already."""
+        if replica.partition.log.failed is not None:
+            # To ask is to say that all before it is there, and nobody knows that of a log that has failed.
+            self._set_apart(replica)
+            return
+        self._apart.pop(replica.key, None)
+        replica.asked = replica.follower.fetch()
+        if replica.wish != (replica.asked, replica.partition.log.start_offset):
+            self._news[replica.key] = None
+        self._wake()
+
+    def _leave_session(self, replica: _Replica) -> None:
+        self._news.pop(replica.key, None)
+        if replica.wish is not None:
+            replica.wish = None
+            self._leaving[replica.key] = None
+
+    def _set_apart(self, replica: _Replica) -> None:
+        """Ask for it no more until `_want`: the leader would answer at once, again and again."""
+        self._apart[replica.key] = None
+        self._leave_session(replica)
+
+    def _is_here(self, replica: _Replica) -> bool:
+        return self._replicas.get(replica.key) is replica
+
+    # Asking.
+
+    def _wake(self) -> None:
+        """Send a request in this turn of the loop, one for all who have news."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._clock.call_soon(self._send_if_due)
+
+    def _send_if_due(self) -> None:
+        self._is_woken = False
+        if self._answers or self._is_waiting or len(self._replicas) == len(self._apart):
+            return
+        if self._services.broker_epoch() < 0:
+            # Nobody would count what a node says that is not registered.
+            self._wait()
+            return
+        # A second one only joins a session, and only because somebody has news: it ends the wait of the first.
+        if not self._in_flight or (self._news and self._session_epoch and self._in_flight < IN_FLIGHT_MAX):
+            self._send()
+
+    def _send(self) -> None:
+        is_whole = self._session_epoch == 0
+        if is_whole:
+            self._leaving = {}
+            self._news = {key: None for key, each in self._replicas.items() if each.asked is not None}
+        number = self._requests
+        services = self._services
+        topics = self._topics(number)
+        request = m.FetchRequest(
+            replica_state=m.FetchRequest.ReplicaState(
+                replica_id=services.node_id, replica_epoch=services.broker_epoch()
+            ),
+            # Whoever has more to say does not wait.
+            max_wait_ms=0 if self._news else WAIT_MS,
+            min_bytes=1,
+            max_bytes=ANSWER_BYTES,
+            isolation_level=0,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=topics,
+            forgotten_topics_data=[
+                m.FetchRequest.ForgottenTopic(topic_id=topic_id, partitions=indexes)
+                for topic_id, indexes in _by_topic(self._leaving).items()
+            ],
+            rack_id="",
+        )
+        self._leaving = {}
+        self._requests += 1
+        self._in_flight += 1
+        if self._session_epoch:
+            self._session_epoch = self._session_epoch % ((1 << 31) - 1) + 1
+        services.peers.ask(self._leader, request, FETCH_VERSION, WAIT_MS + TIMEOUT_MS).then(
+            lambda response: self._on_response(number, response, is_whole=is_whole),
+            lambda failure: self._on_lost(number, failure),
+        )
+        if self._news:
+            self._wake()
+
+    def _topics(self, number: int) -> list[m.FetchRequest.FetchTopic]:
+        """What is wanted anew, or the first part of it."""
+        topics: dict[UUID, list[m.FetchRequest.FetchPartition]] = {}
+        for key in list(islice(self._news, WISHES_MAX)):
+            del self._news[key]
+            # A partition that left and came back is in both lists: the session takes the wish and forgets nothing.
+            self._leaving.pop(key, None)
+            replica = self._replicas[key]
+            asked, start_offset = replica.asked, replica.partition.log.start_offset
+            assert asked is not None, "it wants nothing"
+            replica.sent_in, replica.wish = number, (asked, start_offset)
+            topics.setdefault(key[0], []).append(
+                m.FetchRequest.FetchPartition(
+                    partition=key[1],
+                    current_leader_epoch=asked.leader_epoch,
+                    fetch_offset=asked.offset,
+                    last_fetched_epoch=asked.last_epoch,
+                    log_start_offset=start_offset,
+                    partition_max_bytes=PARTITION_BYTES,
+                )
+            )
+        return [m.FetchRequest.FetchTopic(topic_id=topic_id, partitions=each) for topic_id, each in topics.items()]
+
+    def _on_lost(self, number: int, failure: Exception) -> None:
+        if not isinstance(failure, RequestLost):
+            raise failure
+        self._in_flight -= 1
+        self._begin_session_anew()
+        self._wait()
+
+    def _begin_session_anew(self) -> None:
+        self._session_id = self._session_epoch = 0
+        for replica in self._replicas.values():
+            replica.wish = None
+            # An answer to what was asked in the old session counts no more.
+            replica.sent_in = self._requests
+
+    def _wait(self) -> None:
+        self._is_waiting = True
+
+        def go_on() -> None:
+            self._is_waiting = False
+            self._wake()
+
+        self._clock.call_later(self._backoff_ms(), go_on)
+
+    def _backoff_ms(self) -> int:
+        return BACKOFF_MS + self._services.world.entropy.below(BACKOFF_MS + 1)
+
+    # Taking in an answer.
+
+    def _on_response(self, number: int, response: m.FetchResponse, *, is_whole: bool) -> None:
+        self._in_flight -= 1
+        if response.error_code:
+            self._begin_session_anew()
+            if ErrorCode(response.error_code) in SESSION_ERRORS and not is_whole:
+                self._wake()
+            else:
+                self._wait()
+            return
+        if is_whole:
+            self._session_id, self._session_epoch = response.session_id, 1 if response.session_id else 0
+        self._answers += 1
+        self._take_in(_Answer(number, response))
+
+    def _take_in(self, answer: _Answer) -> None:
+        """As much of it as one turn of the loop allows."""
+        taken = 0
+        for key, reply in answer.left:
+            replica = self._replicas.get(key)
+            if replica is None or replica.wish is None or key in self._news or replica.sent_in > answer.number:
+                # It has been forgotten, or wants something else by now.
+                continue
+            if replica.asked is None:
+                # The answer before this one is still being taken in: it asks again after that, and hears it then.
+                continue
+            self._take_reply(replica, reply, answer)
+            taken += len(reply.records or b"")
+            if taken >= TURN_BYTES:
+                self._clock.call_soon(lambda: self._take_in(answer))
+                return
+        self._end_answer(answer)
+
+    def _end_answer(self, answer: _Answer) -> None:
+        if answer.failed:
+            first = min(each.failures for each in answer.failed)
+            delay_ms = min(FIRST_BACKOFF_MS << min(first, 10), self._backoff_ms())
+            for replica in answer.failed:
+                replica.failures += 1
+            self._clock.call_later(delay_ms, lambda: self._want_all(answer.failed))
+
+        def synced(_: object) -> None:
+            self._answers -= 1
+            for replica in answer.grown:
+                if self._is_here(replica):
+                    self._want(replica)
+            self._wake()
+
+        # The next fetch says that the leader may count what was appended.
+        flusher = self._services.flusher
+        logs = [each.partition.log for each in answer.grown if each.partition.flush_ack == "always"]
+        syncs = [flusher.after_sync(log, log.end_offset, None).recover(OSError, lambda _: None) for log in logs]
+        gather(syncs).then(synced)
+
+    def _want_all(self, replicas: Sequence[_Replica]) -> None:
+        for replica in replicas:
+            if self._is_here(replica) and replica.key in self._apart:
+                self._want(replica)
+
+    def _take_reply(self, replica: _Replica, reply: m.FetchResponse.PartitionData, answer: _Answer) -> None:
+        fetched = _fetched(reply)
+        if fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._ask_for_end(replica, fetched)
+        else:
+            self._carry_out(replica, fetched, answer)
+
+    def _carry_out(self, replica: _Replica, fetched: Fetched, answer: _Answer) -> None:
+        asked, replica.asked = replica.asked, None
+        assert asked is not None, "nothing was asked"
+        follower = replica.follower
+        for effect in follower.on_response(asked, fetched):
+            match effect:
+                case Append(records):
+                    if not self._append(replica, records):
+                        answer.failed.append(replica)
+                        return
+                case Truncate(offset):
+                    self._truncate(replica, fetched, offset)
+                    return
+                case Restart(offset):
+                    self._cut(replica, fetched, offset, is_new_start=True)
+                    return
+                case AskAgain():
+                    self._set_apart(replica)
+                    answer.failed.append(replica)
+                    return
+        log = replica.partition.log
+        if fetched.start_offset > log.start_offset and log.failed is None:
+            # The leader's log begins further on: ours does, too, as far as we have it.
+            log.delete_before(min(fetched.start_offset, log.end_offset))
+        follower.follow_high_watermark(fetched)
+        replica.failures, replica.complaint = 0, ""
+        if fetched.records:
+            answer.grown.append(replica)
+        else:
+            self._want(replica)
+
+    def _append(self, replica: _Replica, records: Buffer) -> bool:
+        """Write the leader's batches. What was damaged on its way, or finds no room here, is asked for again."""
+        try:
+            replica.partition.append_fetched(whole_batches(memoryview(records)))
+        except Refused as refusal:
+            self._complain(replica, refusal)
+            return False
+        return True
+
+    def _complain(self, replica: _Replica, problem: Exception) -> None:
+        self._set_apart(replica)
+        if replica.complaint != str(problem):
+            replica.complaint = str(problem)
+            name = replica.partition.name.folder
+            self._services.journal("replica does not follow", partition=name, leader=self._leader, error=str(problem))
+
+    def _ask_for_end(self, replica: _Replica, fetched: Fetched) -> None:
+        """Out of range is what lies behind the leader's end, or before its start: only the first it does not tell."""
+        self._set_apart(replica)
+        name, epoch = replica.partition.name, replica.follower.leader_epoch
+        wanted = m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+            partition=name.partition, current_leader_epoch=epoch, leader_epoch=epoch
+        )
+        request = m.OffsetForLeaderEpochRequest(
+            replica_id=self._services.node_id,
+            topics=[m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=name.topic, partitions=[wanted])],
+        )
+
+        def heard(response: m.OffsetForLeaderEpochResponse) -> None:
+            if not self._is_here(replica):
+                return
+            told = response.topics[0].partitions[0] if response.topics and response.topics[0].partitions else None
+            answer = _Answer(replica.sent_in, None)
+            if told is None or told.error_code or told.leader_epoch != epoch or fetched.start_offset < 0:
+                answer.failed.append(replica)
+            else:
+                told_all = Fetched(fetched.error, start_offset=fetched.start_offset, end_offset=told.end_offset)
+                self._carry_out(replica, told_all, answer)
+            if answer.failed:
+                self._want_later(replica)
+
+        def lost(failure: Exception) -> None:
+            if not isinstance(failure, RequestLost):
+                raise failure
+            self._want_later(replica)
+
+        self._services.peers.ask(self._leader, request, EPOCH_END_VERSION, TIMEOUT_MS).then(heard, lost)
+
+    def _want_later(self, replica: _Replica) -> None:
+        self._clock.call_later(self._backoff_ms(), lambda: self._want_all([replica]))
+
+    # Cutting the log.
+
+    def _truncate(self, replica: _Replica, fetched: Fetched, offset: int) -> None:
+        log = replica.partition.log
+        if offset < log.end_offset:
+            self._cut(replica, fetched, offset, is_new_start=False)
+            return
+        log.forget_epochs_at_end()
+        replica.follower.follow_high_watermark(fetched)
+        self._want(replica)
+
+    def _cut(self, replica: _Replica, fetched: Fetched, offset: int, *, is_new_start: bool) -> None:
+        self._set_apart(replica)
+        services, partition = self._services, replica.partition
+        log = partition.log
+        if log.durability.away.syncs:
+            # It would look for files that are gone by then.
+            self._clock.call_later(
+                SYNC_POLL_MS,
+                lambda: (
+                    self._cut(replica, fetched, offset, is_new_start=is_new_start) if self._is_here(replica) else None
+                ),
+            )
+            return
+        try:
+            truncation = log.begin_truncation(offset, is_new_start=is_new_start)
+        except Refused as refusal:
+            self._complain(replica, refusal)
+            self._want_later(replica)
+            return
+        services.journal(
+            "replica begins anew" if is_new_start else "replica is cut back",
+            partition=partition.name.folder,
+            offset=truncation.offset,
+            end_offset=log.end_offset,
+            leader=self._leader,
+            leader_epoch=replica.follower.leader_epoch,
+        )
+        services.cuts.add(partition)
+
+        def ended(error: OSError | None) -> None:
+            services.cuts.discard(partition)
+            if error is None:
+                replica.follower.follow_high_watermark(fetched)
+            else:
+                self._complain(replica, error)
+            if error is not None:
+                self._want_later(replica)
+            elif self._is_here(replica):
+                self._want(replica)
+            services.on_cut(partition)
+
+        _run_cut(services, partition, truncation).then(ended)
+
+
+def _run_cut(services: FetcherServices, partition: Partition, truncation: Truncation) -> Later[OSError | None]:
+    """Ends once the log is cut, or could not be: then it is as it was, or offline."""
+    log = partition.log
+
+    def not_noted(error: OSError) -> OSError:
+        log.give_up_truncation(truncation)
+        return error
+
+    def run(error: OSError | None) -> Later[OSError | None]:
+        if error is not None:
+            return done(error)
+        ran = services.world.workers.run(truncation.run).map(lambda _: None)
+        return ran.recover(OSError, lambda fault: fault).map(finish)
+
+    def finish(error: OSError | None) -> OSError | None:
+        log.finish_truncation(truncation, error)
+        return error
+
+    # A recovery takes what is missing below the noted offset for damage.
+    is_noted = services.store.notes_no_more_than(partition.name, log.synced_offset)
+    noted = done(None) if is_noted else services.checkpoints.write()
+    return noted.recover(OSError, not_noted).chain(run)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One response that is being taken in."""
+
+    number: int
+    response: m.FetchResponse | None
+    grown: list[_Replica] = field(default_factory=list)
+    failed: list[_Replica] = field(default_factory=list)
+    left: Iterator[tuple[_Key, m.FetchResponse.PartitionData]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        topics = self.response.responses if self.response is not None else ()
+        self.left = (
+            ((topic.topic_id, reply.partition_index), reply) for topic in topics for reply in topic.partitions
+        )
+
+
+def _by_topic(keys: dict[_Key, None]) -> dict[UUID, list[int]]:
+    topics: dict[UUID, list[int]] = {}
+    for topic_id, index in keys:
+        topics.setdefault(topic_id, []).append(index)
+    return topics
+
+
+def _fetched(reply: m.FetchResponse.PartitionData) -> Fetched:
+    diverging = reply.diverging_epoch
+    assert not isinstance(reply.records, FileRange | list), "a decoded response holds its records as bytes"
+    known = reply.error_code in ErrorCode.__members__.values()
+    return Fetched(
+        ErrorCode(reply.error_code) if known else ErrorCode.UNKNOWN_SERVER_ERROR,
+        high_watermark=reply.high_watermark,
+        start_offset=reply.log_start_offset,
+        diverging=EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch >= 0 else None,
+        records=reply.records or None,
+    )

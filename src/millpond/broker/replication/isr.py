@@ -1,0 +1,282 @@
+"""Who is in sync: asks the controller for the in-sync replicas that the leaders of this node want.
+
+A replica that has caught up joins at once. Whether one has fallen behind is looked at every half of
+`replica.lag.time.max.ms`. What is asked for in one turn of the loop goes as one AlterPartition; there is one
+under way, and of each partition one request; it is made again until the metadata or the controller settles it.
+
+A leader that cannot write, because its disk is full or has failed, asks for an ISR without itself: so it gives the
+leadership away.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.base.ports import Clock, Timer
+    from millpond.broker.housekeeping import Journal
+    from millpond.broker.replication.leader_role import LeaderRole
+    from millpond.broker.replication.partitions import Partition, Partitions
+    from millpond.replication.leader import IsrRequest
+    from millpond.wire.messages import Message
+
+VERSION: Final = 3
+RECOVERED: Final = 0
+
+ASK_MS: Final = 5_000
+"""How long the controller is looked for."""
+
+AGAIN_MS: Final = 500
+"""How long to wait for the metadata before the same is asked again."""
+
+LATE_MS: Final = 50
+"""A look that comes later than this met a loop that stood still: requests may lie unread that say who keeps up."""
+
+SECOND_LOOK_MS: Final = 250
+LOOKS_AT_ONCE: Final = 200
+"""How many partitions are looked at in one turn of the loop."""
+
+ASKED_AT_ONCE: Final = 500
+"""How many partitions one message is about."""
+
+AskController = Callable[["Message", int, int], Later[Any]]
+
+
+class _Asked(NamedTuple):
+    partition: Partition
+    leading: LeaderRole
+    request: IsrRequest
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has settled it yet."""
+        return self.partition.leading is self.leading and self.leading.pending is self.request
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the metadata has not changed since."""
+        epoch = self.leading.view.partition_epoch
+        return self.partition.leading is self.leading and epoch == self.request.partition_epoch
+
+    @property
+    def key(self) -> tuple[UUID, int]:
+        return self.partition.topic_id, self.partition.name.partition
+
+
+class IsrKeeper:
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        clock: Clock,
+        partitions: Partitions,
+        lag_ms_max: Callable[[], int],
+        broker_epoch_of: Callable[[int], int],
+        ask_controller: AskController,
+        journal: Journal,
+    ) -> None:
+        self._node_id = node_id
+        self._clock = clock
+        self._partitions = partitions
+        self._lag_ms_max = lag_ms_max
+        self._broker_epoch_of = broker_epoch_of
+        self._ask_controller = ask_controller
+        self._journal = journal
+        self._to_look: dict[tuple[UUID, int], None] = {}
+        self._to_give: dict[tuple[UUID, int], None] = {}
+        self._to_ask: deque[_Asked] = deque()
+        self._is_asking = False
+        self._timer: Timer | None = None
+        self._due_ms = 0
+        """When the next look at all should be: long past, this process has stood still."""
+        self._has_second_look = False
+        self._is_running = False
+
+    def start(self) -> None:
+        self._is_running = True
+        self._look_later()
+
+    def stop(self) -> None:
+        self._is_running = False
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # Looking.
+
+    def look_soon(self, topic_id: UUID, index: int) -> None:
+        """A replica of the partition may have caught up."""
+        if not self._to_look:
+            self._clock.call_soon(self._look_at_named)
+        self._to_look[topic_id, index] = None
+
+    def look_again(self) -> None:
+        """Brokers have changed: some may be welcome now that were not."""
+        if self._is_running:
+            self._go_on(self._led())
+
+    def _look_at_named(self) -> None:
+        if self._is_late():
+            # Whoever keeps up may have said so in what is not read yet.
+            self._clock.call_later(SECOND_LOOK_MS, self._look_at_named)
+            return
+        some = list(islice(self._to_look, LOOKS_AT_ONCE))
+        for each in some:
+            del self._to_look[each]
+        if self._to_look:
+            self._clock.call_soon(self._look_at_named)
+        partitions = [self._partitions.by_id(*each) for each in some]
+        self._look_at([each for each in partitions if each is not None])
+
+    def _look_later(self) -> None:
+        self._wait(max(self._lag_ms_max() // 2, 1))
+
+    def _wait(self, wait_ms: int) -> None:
+        self._due_ms = self._clock.monotonic_ms() + wait_ms
+        self._timer = self._clock.call_later(wait_ms, self._look)
+
+    def _is_late(self) -> bool:
+        """Whether the process stood still a moment ago."""
+        return self._has_second_look or self._clock.monotonic_ms() - self._due_ms > LATE_MS
+
+    def _look(self) -> None:
+        if self._clock.monotonic_ms() - self._due_ms > LATE_MS:
+            self._has_second_look = True
+            self._wait(SECOND_LOOK_MS)
+            return
+        self._has_second_look = False
+        self._go_on(self._led())
+        self._look_later()
+
+    def _led(self) -> Iterator[Partition]:
+        return iter([each for each in self._partitions if each.leading is not None])
+
+    def _go_on(self, partitions: Iterator[Partition]) -> None:
+        if self._is_late():
+            return
+        some = list(islice(partitions, LOOKS_AT_ONCE))
+        self._look_at(some)
+        if some and self._is_running:
+            self._clock.call_soon(lambda: self._go_on(partitions))
+
+    def _look_at(self, partitions: Sequence[Partition]) -> None:
+        wanted: list[_Asked] = []
+        for partition in partitions:
+            leading = partition.leading
+            if leading is None or not self._is_running:
+                continue
+            if leading.is_ailing:
+                self.give_away(partition.topic_id, partition.name.partition)
+            request = leading.isr_request()
+            if request is not None:
+                wanted.append(_Asked(partition, leading, request))
+        if wanted:
+            self._tell("in-sync replicas change", wanted)
+            self._ask(wanted)
+
+    # Giving away.
+
+    def give_away(self, topic_id: UUID, index: int) -> None:
+        """This node leads a partition that it cannot write: whoever else is in sync should lead it."""
+        if not self._to_give:
+            self._clock.call_soon(self._give)
+        self._to_give[topic_id, index] = None
+
+    def _give(self) -> None:
+        wanted: list[_Asked] = []
+        for key in list(self._to_give):
+            partition = self._partitions.by_id(*key)
+            leading = None if partition is None else partition.leading
+            if partition is None or leading is None or not leading.is_ailing or not self._is_running:
+                # Done, or the disk writes again.
+                del self._to_give[key]
+                continue
+            request = leading.resignation()
+            if request is not None:
+                wanted.append(_Asked(partition, leading, request))
+        if wanted:
+            self._tell("leaderships are given away, this node cannot write", wanted)
+            self._ask(wanted)
+        if self._to_give:
+            self._clock.call_later(AGAIN_MS, self._give)
+
+    # Asking.
+
+    def _tell(self, event: str, wanted: Sequence[_Asked]) -> None:
+        """One line for all of them: there may be thousands."""
+        partition, leading, request = wanted[0]
+        self._journal(
+            event,
+            partition=partition.name.folder,
+            isr=[*leading.view.isr],
+            wanted=[*request.members],
+            and_others=len(wanted) - 1,
+        )
+
+    def _ask(self, wanted: Sequence[_Asked]) -> None:
+        self._to_ask.extend(wanted)
+        self._send()
+
+    def _send(self) -> None:
+        """One message at a time, and not with everything: the controller has more to do."""
+        if self._is_asking or not self._is_running:
+            return
+        wanted: list[_Asked] = []
+        while self._to_ask and len(wanted) < ASKED_AT_ONCE:
+            asked = self._to_ask.popleft()
+            if asked.is_current:
+                wanted.append(asked)
+        if not wanted:
+            return
+        self._is_asking = True
+        topics: dict[UUID, m.AlterPartitionRequest.TopicData] = {}
+        for partition, _, request in wanted:
+            topic = topics.setdefault(
+                partition.topic_id, m.AlterPartitionRequest.TopicData(topic_id=partition.topic_id, partitions=[])
+            )
+            topic.partitions.append(
+                m.AlterPartitionRequest.PartitionData(
+                    partition_index=partition.name.partition,
+                    leader_epoch=request.leader_epoch,
+                    partition_epoch=request.partition_epoch,
+                    new_isr_with_epochs=[
+                        m.AlterPartitionRequest.BrokerState(broker_id=broker, broker_epoch=epoch)
+                        for broker, epoch in request.isr
+                    ],
+                    leader_recovery_state=RECOVERED,
+                )
+            )
+        body = m.AlterPartitionRequest(
+            broker_id=self._node_id,
+            broker_epoch=self._broker_epoch_of(self._node_id),
+            topics=list(topics.values()),
+        )
+        answer = self._ask_controller(body, VERSION, ASK_MS).recover(Refused, _as_response)
+        answer.then(lambda response: self._take(wanted, response))
+
+    def _take(self, wanted: Sequence[_Asked], response: m.AlterPartitionResponse) -> None:
+        self._is_asking = False
+        errors = {
+            (topic.topic_id, partition.partition_index): ErrorCode(partition.error_code)
+            for topic in response.topics
+            for partition in topic.partitions
+        }
+        for each in wanted:
+            error = errors.get(each.key, ErrorCode(response.error_code))
+            if each.is_open and error is not ErrorCode.NONE:
+                each.leading.on_isr_response(each.request, error)
+        if any(each.is_open for each in wanted):
+            # Agreed, and the metadata is on its way; or nobody knows whether it was carried out.
+            self._clock.call_later(AGAIN_MS, lambda: self._ask([each for each in wanted if each.is_open]))
+        self._send()
+
+
+def _as_response(refused: Refused) -> m.AlterPartitionResponse:
+    return m.AlterPartitionResponse(error_code=refused.code, topics=[])

@@ -1,0 +1,312 @@
+"""What a node does for a partition of several replicas while it leads it.
+
+Drives `replication.leader.PartitionLeader`: tells it of appends, syncs, fetches and metadata, and lets go whoever
+waits for the high watermark. A new leader epoch is a new role: nothing of it outlives the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import EpochEnd
+from millpond.base.later import Later, done, end_all
+from millpond.log.epochs import NO_EPOCH
+from millpond.replication.leader import IsrRequest, PartitionLeader, PartitionView, Rules
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from millpond.broker.replication.partition_context import PartitionContext
+    from millpond.log.partition_log import PartitionLog
+
+T = TypeVar("T")
+
+SYNC_AGAIN_MS = 50
+"""How long to wait before a sync that found no descriptor is tried again."""
+
+AILING_MS = 1_000
+"""How long the disk may refuse writes, with none that succeeds, before another node should lead."""
+
+SPARE_MAX = 64
+"""So many entries of replies that nobody waits for any more are kept before they are cleared away."""
+
+
+class LeaderRole:
+    """One leader epoch of one partition on this node."""
+
+    def __init__(
+        self,
+        partition: tuple[UUID, int],
+        log: PartitionLog,
+        view: PartitionView,
+        context: PartitionContext,
+        *,
+        high_watermark: int,
+        flush_ack: str,
+        min_isr: int,
+        on_commit: Callable[[int], None],
+    ) -> None:
+        self.log = log
+        self._partition = partition
+        self.flush_ack = flush_ack
+        self._context = context
+        self._on_commit = on_commit
+        """Hears, with the offset before it, that the high watermark has moved."""
+        self._parked: dict[int, tuple[Later[Any], object]] = {}
+        self._order: list[tuple[int, int]] = []
+        self._numbers = count()
+        self._starts: dict[int, int] = {}
+        """Where the logs of the followers begin."""
+        self._start_waits: dict[Later[None], int] = {}
+        self._is_syncing = False
+        self._is_refusing = False
+        self._is_over = False
+        self._rules = Rules(min_isr, context.lag_ms_max())
+        self._machine = PartitionLeader(
+            me=context.node_id,
+            view=view,
+            own_end=self._own_end(view),
+            high_watermark=high_watermark,
+            rules=self._rules,
+            can_join=context.can_join,
+            elected_ms=context.clock.monotonic_ms(),
+            log_end=log.end_offset,
+            epoch_start=log.begin_epoch(view.leader_epoch),
+        )
+        self._sync()
+        if view.is_recovering:
+            context.on_isr_change(*partition)
+
+    # Facts.
+
+    @property
+    def view(self) -> PartitionView:
+        return self._machine.view
+
+    @property
+    def high_watermark(self) -> int:
+        return self._machine.high_watermark
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether acks=all may be promised now."""
+        return self._machine.is_writable
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that earlier leaders may have shown to readers is known to be committed here, too."""
+        return self._machine.high_watermark >= self._machine.epoch_start
+
+    @property
+    def pending(self) -> IsrRequest | None:
+        """The change of the ISR that was asked for, and not heard of yet."""
+        return self._machine.pending
+
+    def _own_end(self, view: PartitionView) -> int:
+        """How much of the own log counts (docs/decisions/0009)."""
+        return self.log.synced_offset if self._counts_synced(view) else self.log.end_offset
+
+    def _counts_synced(self, view: PartitionView) -> bool:
+        return self.flush_ack == "always" or (self.flush_ack == "auto" and len(view.isr) == 1)
+
+    # Events.
+
+    def configure(self, flush_ack: str, min_isr: int) -> None:
+        self.flush_ack = flush_ack
+        self._rules.min_isr = min_isr
+        self._count()
+
+    def on_append(self) -> None:
+        """The log has grown."""
+        self._is_refusing = False
+        self._count()
+
+    def _count(self) -> None:
+        """More of the own log may count."""
+        before = self._machine.high_watermark
+        if self._machine.on_append(self.log.end_offset, self._own_end(self._machine.view)):
+            self._committed(before)
+        self._sync()
+
+    def check_replica(self, broker: int, broker_epoch: int) -> None:
+        """Refuse who is no replica of this partition, or an earlier life of one."""
+        if broker not in self._machine.followers:
+            # Perhaps it knows more than we do.
+            raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"node {broker} has no replica as far as this node knows")
+        known = self._context.broker_epoch_of(broker)
+        if broker_epoch < 0 or broker_epoch < known:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {broker} has been started anew since")
+        if broker_epoch > known:
+            # If it is true we hear of it in a moment. If not, nothing that the node itself says would count any more.
+            raise Refused(
+                ErrorCode.UNKNOWN_LEADER_EPOCH, f"node {broker} has another epoch as far as this node knows"
+            )
+
+    def divergence(self, offset: int, last_epoch: int) -> EpochEnd | None:
+        """Where a follower's log parts from ours, if it does: it ends at `offset`, with a record of `last_epoch`."""
+        end_offset: int = self.log.end_offset
+        if offset >= self.log.start_offset and last_epoch >= 0:
+            end = EpochEnd(*self.log.end_offset_for_epoch(last_epoch))
+            if 0 <= end.end_offset < offset or NO_EPOCH < end.epoch < last_epoch:
+                return end
+            end_offset = min(end_offset, end.end_offset)
+        if not self.log.start_offset <= offset <= end_offset:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside of the leader's log")
+        return None
+
+    def on_fetch(self, broker: int, broker_epoch: int, offset: int, start_offset: int) -> None:
+        """A follower has everything from `start_offset` to `offset`: its fetch was found to be a valid one."""
+        before = self._machine.high_watermark
+        if self._machine.on_fetch(broker, broker_epoch, offset, self._context.clock.monotonic_ms()):
+            self._committed(before)
+        self._starts[broker] = start_offset
+        if self._start_waits:
+            self._look_at_starts()
+        if broker not in self._machine.view.isr and self._machine.pending is None:
+            self._context.on_isr_change(*self._partition)
+
+    def on_caught_up(self, broker: int, broker_epoch: int, offset: int) -> None:
+        """A follower, whose last fetch may be long ago, has had everything until now."""
+        self._machine.on_fetch(broker, broker_epoch, offset, self._context.clock.monotonic_ms())
+
+    def on_view(self, view: PartitionView) -> None:
+        """The metadata has changed within this leader epoch."""
+        before = self._machine.high_watermark
+        # What counts of the own log is less while this node alone is in sync, before the change or after it.
+        own_end = self._own_end(view)
+        self._machine.on_append(self.log.end_offset, min(own_end, self._own_end(self._machine.view)))
+        self._machine.on_view(view)
+        self._machine.on_append(self.log.end_offset, own_end)
+        if self._machine.high_watermark > before:
+            self._committed(before)
+        if self._start_waits:
+            # Who has left the ISR may be gone for good.
+            self._look_at_starts()
+        self._sync()
+
+    @property
+    def is_ailing(self) -> bool:
+        """Whether this node cannot write to its log."""
+        return self.log.failed is not None or self._is_refusing
+
+    def on_unwritten(self) -> None:
+        """The disk has refused a write or a sync. Some of that passes, as other files are closed or removed."""
+        if self.log.failed is not None:
+            self._context.give_away(*self._partition)
+        elif not self._is_refusing:
+            self._is_refusing = True
+            self._context.clock.call_later(AILING_MS, self._give_away)
+
+    def _give_away(self) -> None:
+        if self.is_ailing and not self._is_over:
+            self._context.give_away(*self._partition)
+
+    def resignation(self) -> IsrRequest | None:
+        """The ISR without this node, by which it gives the leadership away; None while nobody else could have it."""
+        view = self._machine.view
+        others = [each for each in view.isr if each != self._context.node_id and self._is_there(each)]
+        if not others:
+            return None
+        members = tuple((each, self._machine.followers[each].broker_epoch) for each in others)
+        return IsrRequest(view.leader_epoch, view.partition_epoch, members)
+
+    def isr_request(self) -> IsrRequest | None:
+        """A change of the ISR to ask for now; it counts as under way from here on."""
+        self._rules.lag_ms_max = self._context.lag_ms_max()
+        return self._machine.isr_request(self._context.clock.monotonic_ms())
+
+    def on_isr_response(self, asked: IsrRequest, error: ErrorCode) -> None:
+        before = self._machine.high_watermark
+        if self._machine.on_isr_response(asked, error):
+            self._committed(before)
+
+    def end(self) -> None:
+        """Another leads, or this node in another epoch: what waits here is refused, its outcome is open."""
+        self._is_over = True
+        moved = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has moved; the outcome is open")
+        self._fail_parked(moved)
+        end_all([(later, None) for later in self._start_waits], moved)
+
+    # Waiting.
+
+    def after_commit(self, end_offset: int, value: T) -> Later[T]:
+        """`value`, once everything below `end_offset` is committed."""
+        if self._machine.high_watermark >= end_offset:
+            return done(value)
+        number = next(self._numbers)
+        later: Later[T] = Later(lambda: self._forget(number))
+        self._parked[number] = (later, value)
+        heappush(self._order, (end_offset, number))
+        return later
+
+    def after_start(self, offset: int) -> Later[None]:
+        """Ends once the logs of all followers that are there begin at `offset` or later."""
+        later: Later[None] = Later(lambda: self._forget_start(later))
+        self._start_waits[later] = offset
+        self._look_at_starts()
+        return later
+
+    def _forget_start(self, later: Later[None]) -> None:
+        self._start_waits.pop(later, None)
+
+    def _look_at_starts(self) -> None:
+        lowest = min(
+            (self._starts.get(each, -1) for each in self._machine.followers if self._is_there(each)), default=None
+        )
+        ended = [later for later, offset in self._start_waits.items() if lowest is None or lowest >= offset]
+        end_all([(later, None) for later in ended])
+
+    def _is_there(self, broker: int) -> bool:
+        return self._context.can_join(broker, self._context.broker_epoch_of(broker))
+
+    def _forget(self, number: int) -> None:
+        self._parked.pop(number, None)
+        if len(self._order) > SPARE_MAX and len(self._order) > 2 * len(self._parked):
+            self._order = [entry for entry in self._order if entry[1] in self._parked]
+            heapify(self._order)
+
+    def _committed(self, before: int) -> None:
+        ready = []
+        while self._order and self._order[0][0] <= self._machine.high_watermark:
+            parked = self._parked.pop(heappop(self._order)[1], None)
+            if parked is not None:
+                ready.append(parked)
+        self._on_commit(before)
+        end_all(ready)
+
+    def _fail_parked(self, failure: Exception) -> None:
+        parked, self._parked, self._order = self._parked, {}, []
+        end_all(parked.values(), failure)
+
+    # The own disk.
+
+    def _sync(self) -> None:
+        """Have synced what counts only then; one sync at a time serves all that was written meanwhile."""
+        if self._is_syncing or self._is_over or not self._counts_synced(self._machine.view):
+            return
+        if self.log.synced_offset >= self.log.end_offset:
+            return
+        self._is_syncing = True
+        synced = self._context.flusher.after_sync(self.log, self.log.end_offset, None)
+        synced.then(self._on_synced, self._on_unsynced)
+
+    def _on_synced(self, _: None) -> None:
+        self._is_syncing = False
+        if not self._is_over:
+            self._count()
+
+    def _on_unsynced(self, failure: Exception) -> None:
+        self._is_syncing = False
+        if not isinstance(failure, OSError):
+            raise failure
+        if self._is_over:
+            return
+        self._fail_parked(failure)
+        self.on_unwritten()
+        if self.log.failed is None and not self.log.closed:
+            # Want of descriptors: the log is as sound as before.
+            self._context.clock.call_later(SYNC_AGAIN_MS, self._sync)

@@ -1,0 +1,496 @@
+"""The partitions of this node: each a log with its place in the cluster and those who watch it grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Protocol, TypeVar
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.ids import LeaderEpoch, TopicPartition
+from millpond.base.later import Later, done, failed
+from millpond.base.ports import Buffer
+from millpond.base.settings import Settings
+from millpond.broker.replication.leader_role import LeaderRole
+from millpond.broker.replication.partition_context import PartitionContext
+from millpond.config import topic as topic_settings
+from millpond.log.limits import FOREVER
+from millpond.log.partition_log import Appended, LogRanges, PartitionLog
+from millpond.log.producers import Verification
+from millpond.metadata.image import COORDINATOR_TOPICS, INTERNAL_TOPICS
+from millpond.metadata.image import Partition as ImagePartition
+from millpond.metadata.leadership import NO_LEADER
+from millpond.replication.follower import PartitionFollower
+from millpond.replication.leader import PartitionView
+from millpond.wire import batch
+
+T = TypeVar("T")
+
+ZSTD = 4
+
+NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
+
+REFUSED_MAX: Final = 1_000
+"""Of so many partitions that are not open here, and of so many producers each, the first batch is remembered."""
+
+MARKER_BYTES = batch.HEADER_BYTES + 17
+"""How much the end of a transaction adds to a log, or nearly so."""
+
+
+class Watcher(Protocol):
+    """Somebody who waits for a partition to grow."""
+
+    def on_append(self, partition: Partition, size: int) -> None:
+        """It has grown by so many bytes. Called for every append: must cost next to nothing."""
+        ...
+
+    def answer(self) -> None:
+        """Wait no longer."""
+        ...
+
+
+class ReplicaWatcher(Protocol):
+    """A follower's session."""
+
+    def on_append(self, partition: Partition, size: int) -> None:
+        """Its log has grown, and the role does not know yet. Called for every append."""
+        ...
+
+    def on_commit(self, partition: Partition) -> None:
+        """The committed offset has moved."""
+        ...
+
+    def on_change(self, partition: Partition) -> None:
+        """Its role or the start of its log is another one, or it is gone."""
+        ...
+
+
+class Partition:
+    """One partition of which this node has a replica: leads it, follows its leader, or waits until there is one."""
+
+    __slots__ = (
+        "_clock",
+        "_context",
+        "_high_watermark",
+        "_min_isr",
+        "acknowledges_after_sync",
+        "flush_ack",
+        "flush_messages",
+        "follower",
+        "is_internal",
+        "is_leader",
+        "leader_epoch",
+        "leading",
+        "log",
+        "name",
+        "replica_watchers",
+        "topic_id",
+        "view",
+        "watchers",
+    )
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        topic_id: UUID,
+        log: PartitionLog,
+        context: PartitionContext,
+        *,
+        high_watermark: int = 0,
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.log = log
+        self.view: PartitionView | None = None
+        """What the metadata said last."""
+        self.leader_epoch = NO_LEADER_EPOCH
+        self.is_leader = False
+        self.leading: LeaderRole | None = None
+        """While this node leads it and there are others to have its records."""
+        self.follower: PartitionFollower | None = None
+        """While another node leads it."""
+        self.is_internal = name.topic in INTERNAL_TOPICS
+        # A dictionary, because a set would wake its members in an order that differs from run to run.
+        self.watchers: dict[Watcher, None] = {}
+        """Those who wait for the committed offset to move."""
+        self.replica_watchers: dict[ReplicaWatcher, None] = {}
+        """Those who wait for the end of the log to move."""
+        self.acknowledges_after_sync = True
+        self.flush_messages = FOREVER
+        self.flush_ack = "auto"
+        self._min_isr = 1
+        self._high_watermark = high_watermark
+        self._context = context
+        self._clock = context.clock
+
+    # Its role.
+
+    def follow(self, view: PartitionView) -> None:
+        """Take the role that the metadata gives this node. What is older than what is known is no news."""
+        known = self.view
+        if known is None:
+            self.view = view
+            self._take_role(view)
+            return
+        if view.partition_epoch <= known.partition_epoch or view.leader_epoch < known.leader_epoch:
+            return
+        self.view = view
+        if view.leader_epoch > known.leader_epoch or _is_alone(view) != _is_alone(known):
+            self._take_role(view)
+        elif self.leading is not None:
+            self.leading.on_view(view)
+
+    def _take_role(self, view: PartitionView) -> None:
+        log = self.log
+        self._high_watermark = max(min(self.committed_offset, log.end_offset), log.start_offset)
+        lost = self.leading
+        self.leading = self.follower = None
+        # What a coordinator permitted was for the leader of then: transactions may have ended since.
+        log.producers.void_verifications()
+        self.leader_epoch = LeaderEpoch(view.leader_epoch)
+        self.is_leader = view.leader == self._context.node_id
+        if self.is_leader:
+            if not _is_alone(view):
+                self.leading = LeaderRole(
+                    (self.topic_id, self.name.partition),
+                    log,
+                    view,
+                    self._context,
+                    high_watermark=self._high_watermark,
+                    flush_ack=self.flush_ack,
+                    min_isr=self._min_isr,
+                    on_commit=self._on_commit,
+                )
+        elif view.leader != NO_LEADER:
+            self.follower = PartitionFollower(view.leader, view.leader_epoch, log, self._high_watermark)
+        # Last, because whoever hears of it looks at the new role.
+        if lost is not None:
+            lost.end()
+        self.dismiss_watchers()
+
+    def retire(self) -> None:
+        """It is no partition of this node any more: whoever waits for it need not wait until the time is up."""
+        self._high_watermark = self.committed_offset
+        lost, self.leading, self.is_leader = self.leading, None, False
+        if lost is not None:
+            lost.end()
+        self.dismiss_watchers()
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether there are other replicas."""
+        return self.view is not None and not _is_alone(self.view)
+
+    def check_leads(self) -> None:
+        """Refuse what only the leader may do."""
+        if not self.is_leader:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this node does not lead {self.name}")
+
+    def check_settled(self) -> None:
+        """Refuse to say where the committed records end while a new leader may know less than others have shown."""
+        if self.leading is not None and not self.leading.is_settled:
+            raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, "the new leader does not know yet how much is committed")
+
+    @property
+    def committed_offset(self) -> int:
+        """Below it nothing can be lost to what the topic promises to survive; readers see no further.
+
+        With one replica all that is written counts as committed (docs/decisions/0002). On the wire: high watermark.
+        """
+        if self.leading is not None:
+            return self.leading.high_watermark
+        if self.is_leader:
+            return self.log.end_offset
+        return self._high_watermark if self.follower is None else self.follower.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is decided."""
+        return self.log.stable_offset(self.committed_offset)
+
+    def after_commit(self, end_offset: int, value: T) -> Later[T]:
+        """`value`, once all below `end_offset`, which this node has written as leader, survives what it should.
+
+        Refused with NOT_LEADER_OR_FOLLOWER when the leadership is lost meanwhile, an OSError when the disk fails.
+        """
+        if self.leading is not None:
+            return self.leading.after_commit(end_offset, value)
+        if not self.is_leader:
+            return failed(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has moved; the outcome is open"))
+        if not self.acknowledges_after_sync:
+            return done(value)
+        return self._context.flusher.after_sync(self.log, end_offset, value)
+
+    @property
+    def acknowledges_at_once(self) -> bool:
+        """Whether a write with acks=all waits for nothing."""
+        return not self.acknowledges_after_sync and self.leading is None
+
+    def configure(self, settings: Settings) -> None:
+        """Obey changed settings from the next request on."""
+        self.flush_ack = settings[topic_settings.FLUSH_ACK]
+        self._min_isr = settings[topic_settings.MIN_INSYNC_REPLICAS]
+        self.acknowledges_after_sync = self.flush_ack != "never"
+        self.flush_messages = settings[topic_settings.FLUSH_MESSAGES]
+        if self.leading is not None:
+            self.leading.configure(self.flush_ack, self._min_isr)
+
+    # Writing.
+
+    def append(
+        self,
+        records: Buffer | None,
+        *,
+        zstd: bool,
+        verification: Verification | None = None,
+        acks_all: bool = False,
+        by_node: bool = False,
+    ) -> Appended:
+        """Append a producer's batches and wake whoever waits for them. Refused leaves everything as it was.
+
+        `by_node` is for what another node of the cluster writes in a topic of the brokers' own.
+        """
+        if not self.is_leader:
+            self.note_refused(records)
+            self.check_leads()
+        if not records:
+            raise Refused(ErrorCode.INVALID_RECORD, "the request has no records for this partition")
+        assert isinstance(records, memoryview), "a decoded request holds its records as a view"
+        if self.is_internal and not (by_node and self.name.topic not in COORDINATOR_TOPICS):
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the broker itself writes to {self.name.topic}")
+        attributes = _attributes(records)
+        if attributes & batch.CODEC_MASK == ZSTD and not zstd:
+            raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
+        if acks_all and self.leading is not None and not self.leading.is_writable:
+            self.note_refused(records)
+            self._check_writable()
+        try:
+            appended = self.log.append(
+                records, leader_epoch=self.leader_epoch, now_ms=self._clock.wall_ms(), verification=verification
+            )
+        except Refused as refused:
+            self._on_unwritten(refused)
+            raise
+        if not appended.duplicate:
+            self._on_grown(len(records))
+            # Files that wait for a sync stay open: with too many of them nothing else could be opened.
+            if self.log.files.is_pressed or self.log.end_offset - self.log.synced_offset >= self.flush_messages:
+                self._context.flush(self.log)
+        return appended
+
+    def note_refused(self, records: Buffer | None) -> None:
+        """A batch was refused that its producer sends again, here perhaps: no later one may be written before it."""
+        if records is not None and len(records) >= batch.HEADER_BYTES:
+            self.log.producers.note_unwritten((batch.read_header(records),))
+
+    def _on_unwritten(self, refused: Refused) -> None:
+        if self.leading is not None and refused.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            self.leading.on_unwritten()
+
+    def _check_writable(self) -> None:
+        if self.leading is not None and not self.leading.is_writable:
+            assert self.view is not None
+            raise Refused(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{len(self.view.isr)} replicas of {self.name} are in sync: min.insync.replicas is {self._min_isr}",
+            )
+
+    def append_marker(
+        self, producer_id: int, epoch: int, committed: bool, coordinator_epoch: int, transaction_version: int
+    ) -> Appended:
+        """Write how a producer's transaction ended."""
+        self.check_leads()
+        self._check_writable()
+        try:
+            appended = self.log.append_marker(
+                producer_id,
+                epoch,
+                committed,
+                coordinator_epoch,
+                now_ms=self._clock.wall_ms(),
+                leader_epoch=self.leader_epoch,
+                transaction_version=transaction_version,
+            )
+        except Refused as refused:
+            self._on_unwritten(refused)
+            raise
+        self._on_grown(MARKER_BYTES)
+        return appended
+
+    def append_own(self, batch: bytes, verification: Verification | None = None) -> Appended:
+        """Append a batch of the broker's own making; it waits for as many replicas as acks=all."""
+        self.check_leads()
+        self._check_writable()
+        try:
+            appended = self.log.append(
+                memoryview(bytearray(batch)),
+                leader_epoch=self.leader_epoch,
+                now_ms=self._clock.wall_ms(),
+                from_client=False,
+                verification=verification,
+            )
+        except Refused as refused:
+            self._on_unwritten(refused)
+            raise
+        self._on_grown(len(batch))
+        return appended
+
+    def delete_before(self, offset: int) -> Later[None]:
+        """Move the start of the log forward; ends once the followers that are there have done so, too."""
+        self.log.delete_before(offset)
+        if self.leading is None:
+            return done(None)
+        # Their next question tells that they have followed.
+        for watcher in list(self.replica_watchers):
+            watcher.on_change(self)
+        return self.leading.after_start(self.log.start_offset)
+
+    def append_fetched(self, batches: memoryview) -> None:
+        """Append what the leader sent, as it is. Refused leaves everything as it was."""
+        log = self.log
+        log.append_follower(batches, now_ms=self._clock.wall_ms())
+        if log.files.is_pressed or log.end_offset - log.synced_offset >= self.flush_messages:
+            self._context.flush(log)
+
+    # Those who wait for it to grow.
+
+    def _on_grown(self, size: int) -> None:
+        """The end of the log has moved by so many bytes."""
+        leading = self.leading
+        if leading is None:
+            if self.watchers:
+                self._wake(self.watchers, size)
+            return
+        for watcher in self.replica_watchers:
+            watcher.on_append(self, size)
+        leading.on_append()
+
+    def _on_commit(self, before: int) -> None:
+        """The committed offset of a partition with several replicas has moved, from `before`."""
+        for watcher in self.replica_watchers:
+            watcher.on_commit(self)
+        if self.watchers:
+            whole = self.log.size_from(before)
+            # Where memory does not tell positions, too many bytes are better than none: readers look for themselves.
+            self._wake(self.watchers, whole - self.log.size_from(self.committed_offset) or whole)
+
+    def _wake(self, watchers: dict[Watcher, None], size: int) -> None:
+        for watcher in list(watchers):
+            watcher.on_append(self, size)
+
+    def dismiss_watchers(self) -> None:
+        """There is nothing more to wait for."""
+        for watcher in list(self.watchers):
+            watcher.answer()
+        for replica in list(self.replica_watchers):
+            replica.on_change(self)
+
+    # Reading.
+
+    def read(
+        self, offset: int, bytes_max: int, *, at_least_one_batch: bool, upper_offset: int | None = None
+    ) -> LogRanges:
+        """The bytes from `offset` on, not yet read; without ranges when there are none yet."""
+        return self.log.read_ranges(offset, bytes_max, upper_offset=upper_offset, min_one=at_least_one_batch)
+
+    def check_leader_epoch(self, epoch: int) -> None:
+        """Refuse a client whose view of the leadership is older or newer than ours; -1 does not ask."""
+        if epoch == -1 or epoch == self.leader_epoch:
+            return
+        if epoch < self.leader_epoch:
+            raise Refused(ErrorCode.FENCED_LEADER_EPOCH)
+        raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above `epoch`, and the offset at which it ended; -1 and -1 when unknown."""
+        if epoch == self.leader_epoch:
+            return epoch, self.log.end_offset
+        if self.log.last_epoch < epoch < self.leader_epoch:
+            # Nothing was written in it, nor since. A reader for whom it is unknown begins anew, maybe at record 0.
+            return max(self.log.last_epoch, 0), self.log.end_offset
+        return self.log.end_offset_for_epoch(epoch)
+
+
+def _attributes(records: memoryview) -> int:
+    """The attributes of the first batch; 0 where there is no whole header, which the log then refuses."""
+    return records[22] if len(records) >= batch.HEADER_BYTES else 0
+
+
+def _is_alone(view: PartitionView) -> bool:
+    return len(view.replicas) == 1
+
+
+def view_of(partition: ImagePartition) -> PartitionView:
+    """What replication must know of a partition."""
+    return PartitionView(
+        partition.leader,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        partition.replicas,
+        partition.isr,
+        partition.is_recovering,
+    )
+
+
+class Partitions:
+    """All partitions of this node, by name and by topic id."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[tuple[str, int], Partition] = {}
+        self._by_topic: dict[UUID, dict[int, Partition]] = {}
+        self._by_raw_name: dict[tuple[bytes, int], Partition] = {}
+        self._by_raw_id: dict[tuple[bytes, int], Partition] = {}
+        self._refused: dict[tuple[str | UUID, int], dict[int, batch.BatchHeader]] = {}
+        """The first batch of each producer that came for a partition before the partition was here."""
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self._by_name.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        return self._by_name.get((topic, index))
+
+    def by_id(self, topic_id: UUID, index: int) -> Partition | None:
+        topic = self._by_topic.get(topic_id)
+        return None if topic is None else topic.get(index)
+
+    def by_raw(self, topic: bytes, index: int, *, is_id: bool) -> Partition | None:
+        """By the topic's name or id as it stands in a frame."""
+        return (self._by_raw_id if is_id else self._by_raw_name).get((topic, index))
+
+    def of_topic(self, topic_id: UUID) -> list[Partition]:
+        return list(self._by_topic.get(topic_id, {}).values())
+
+    def add(self, partition: Partition) -> None:
+        self._by_name[partition.name] = partition
+        name, index = partition.name
+        self._by_topic.setdefault(partition.topic_id, {})[index] = partition
+        self._by_raw_name[name.encode(), index] = partition
+        self._by_raw_id[partition.topic_id.bytes, index] = partition
+        for key in (name, partition.topic_id):
+            partition.log.producers.note_unwritten([*self._refused.pop((key, index), {}).values()])
+
+    def note_refused(self, topic: str | UUID, index: int, records: Buffer | None) -> None:
+        """As a partition's own, for one that is not open yet: it may be in a moment."""
+        if records is None or len(records) < batch.HEADER_BYTES:
+            return
+        header = batch.read_header(records)
+        known = self._refused.setdefault((topic, index), {})
+        if header.producer_id >= 0 and len(known) < REFUSED_MAX:
+            known.setdefault(header.producer_id, header)
+        if len(self._refused) > REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
+
+    def discard(self, partition: Partition) -> None:
+        """Forget a partition; whoever watches it finds it gone."""
+        del self._by_name[partition.name]
+        name, index = partition.name
+        del self._by_raw_name[name.encode(), index]
+        del self._by_raw_id[partition.topic_id.bytes, index]
+        topic = self._by_topic[partition.topic_id]
+        del topic[index]
+        if not topic:
+            del self._by_topic[partition.topic_id]
+        partition.retire()

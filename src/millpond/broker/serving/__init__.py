@@ -1,0 +1,1 @@
+"""One connection: its bytes, its requests in order, the table of APIs and its replies."""

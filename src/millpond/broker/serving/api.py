@@ -1,0 +1,45 @@
+"""An API of the protocol as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from millpond.base.later import Later
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome, Response
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+    from millpond.broker.serving.connection import Connection
+    from millpond.wire.header import RequestHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API key: which versions are served, and who answers.
+
+    `handle(broker, call, request)` gets the decoded request. `advertised` is told to clients where it must differ
+    from what is served; a request in the gap is answered by `refuse(broker, version, body)`.
+    """
+
+    key: int
+    name: str
+    versions: tuple[int, int]
+    handle: Callable[[Services, Call, Any], Outcome]
+    lists: str | None = None
+    """The request's field that names topics or resources; how many it may name is limited."""
+    quick: Callable[[Services, Connection, RequestHeader, memoryview], bool] | None = None
+    """Answers the commonest shape of the request without building messages; False leaves it to `handle`."""
+    advertised: tuple[int, int] | None = None
+    is_advertised: bool = True
+    """Whether clients are told of it at all."""
+    refuse: Callable[[Services, int, memoryview], Response] | None = None
+    at_controller: bool = False
+    """Only the active controller can answer: any other node asks it for its client."""
+    forward: Callable[[Services, Call, Any], Later[Any]] | None = None
+    """How it asks, where that is more than to send the request on."""
+
+    def serves(self, version: int) -> bool:
+        return self.versions[0] <= version <= self.versions[1]

@@ -1,0 +1,267 @@
+"""One client's connection: frames in, replies out in the order of the requests, and the limits of one client.
+
+Knows no socket: it is driven through `base.ports.Link`, by `node` and by `sim` alike.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from millpond.base.errors import RemoteError
+from millpond.base.later import Later
+from millpond.base.ports import Clock, Link, ReplyPart
+from millpond.broker.serving.replies import Outcome, Response, release_ranges
+from millpond.broker.serving.request_memory import Pace, RequestMemory
+from millpond.wire.frames import FrameReader
+
+T = TypeVar("T")
+
+Encode = Callable[[Response], list[ReplyPart]]
+
+
+class Dispatch(Protocol):
+    """Who serves the frames of a connection."""
+
+    clock: Clock
+
+    def handle(self, connection: Connection, frame: memoryview) -> None: ...
+
+    def report(self, connection: Connection, error: RemoteError) -> None: ...
+
+
+class _Slot:
+    """The place of one reply in the order of requests; `parts` is None while the reply is awaited."""
+
+    __slots__ = ("later", "parts")
+
+    def __init__(self, later: Later[Any] | None, parts: list[ReplyPart] | None) -> None:
+        self.later = later
+        self.parts = parts
+
+
+class Connection:
+    """Implements `base.ports.LinkHandler` over a dispatcher."""
+
+    def __init__(
+        self,
+        link: Link,
+        dispatcher: Dispatch,
+        reader: FrameReader,
+        memory: RequestMemory,
+        *,
+        in_flight_max: int,
+        unsent_bytes_max: int,
+        on_closed: Callable[[Connection], None],
+    ) -> None:
+        self.link = link
+        self.client_software = ""
+        self.last_active_ms = 0
+        self._dispatcher = dispatcher
+        self._reader = reader
+        self._memory = memory
+        self._held_bytes = 0
+        self._pace: Pace | None = None
+        self._slots: deque[_Slot] = deque()
+        self._ready: list[ReplyPart] = []
+        self._in_flight_max = in_flight_max
+        self._unsent_bytes_max = unsent_bytes_max
+        self._on_closed = on_closed
+        self._handling = False
+        self._paused = False
+        self._stalled = False
+        self._backlog: deque[bytes] = deque()
+        self._open = True
+
+    # What the link tells.
+
+    def buffer(self) -> memoryview:
+        return self._reader.buffer()
+
+    def received(self, count: int) -> None:
+        self.last_active_ms = self._dispatcher.clock.monotonic_ms()
+        self._handling = True
+        try:
+            for frame in self._reader.advance(count):
+                if self._paused:
+                    # The frame lives in a buffer that the next connection reuses: keep a copy of our own.
+                    self._backlog.append(bytes(frame))
+                    continue
+                self._dispatcher.handle(self, frame)
+                if len(self._slots) >= self._in_flight_max:
+                    self._pause()
+        finally:
+            self._handling = False
+            self._flush()
+        held_bytes = self._reader.held_bytes
+        if held_bytes or self._pace is not None:
+            self._note_held(held_bytes, count)
+
+    def _note_held(self, held_bytes: int, count: int) -> None:
+        """Part of a large request has arrived, or its last."""
+        if not held_bytes:
+            self._pace = None
+        elif self._pace is None:
+            self._pace = Pace(self.last_active_ms)
+        else:
+            self._pace.arrived_bytes += count
+        if held_bytes != self._held_bytes:
+            self._held_bytes = held_bytes
+            self._memory.hold(self, held_bytes)
+
+    def drained(self) -> None:
+        self.last_active_ms = self._dispatcher.clock.monotonic_ms()
+        self._resume_if_light()
+
+    def closed(self) -> None:
+        self._open = False
+        if self._held_bytes:
+            self._memory.hold(self, 0)
+        for slot in self._slots:
+            if slot.later is not None:
+                slot.later.cancel()
+            release_ranges(slot.parts)
+        self._slots.clear()
+        release_ranges(self._ready)
+        self._ready = []
+        self._backlog.clear()
+        self._on_closed(self)
+
+    # What the dispatcher does.
+
+    def reply(self, outcome: Outcome, encode: Encode) -> None:
+        """Take a handler's outcome; its bytes leave when every earlier request has been answered."""
+        if outcome is None:
+            return
+        if isinstance(outcome, Later):
+            self.reply_later(outcome, encode)
+        else:
+            self._answer(encode(outcome))
+
+    def reply_frame(self, frame: bytes) -> None:
+        """The same for a reply that is a whole frame already."""
+        if self._slots:
+            self._slots.append(_Slot(None, [frame]))
+        else:
+            self._ready.append(frame)
+
+    def reply_later(
+        self,
+        later: Later[T],
+        encode: Callable[[T], list[ReplyPart]],
+        refuse: Callable[[Exception], list[ReplyPart]] | None = None,
+    ) -> None:
+        """The same for a reply that is to come; `refuse` says what to answer if it does not."""
+        slot = _Slot(later, None)
+        self._slots.append(slot)
+
+        def use(value: T) -> None:
+            try:
+                parts = encode(value)
+            except RemoteError as error:
+                self._dispatcher.report(self, error)
+                self.drop()
+            else:
+                self._fill(slot, parts)
+
+        def on_failure(failure: Exception) -> None:
+            if refuse is not None:
+                self._fill(slot, refuse(failure))
+            elif isinstance(failure, RemoteError):
+                self._dispatcher.report(self, failure)
+                self.drop()
+            else:
+                raise failure
+
+        later.then(use, on_failure)
+
+    def set_stalled(self, stalled: bool) -> None:
+        """The node is out of memory for large requests, or has some again (see `request_memory`)."""
+        self._stalled = stalled
+        if stalled:
+            self._pause()
+        else:
+            self._begin_anew()
+            self._resume_if_light()
+
+    def _begin_anew(self) -> None:
+        """The peer could not go on while we did not read: its time begins anew."""
+        self.last_active_ms = self._dispatcher.clock.monotonic_ms()
+        if self._pace is not None:
+            self._pace.begin_anew(self.last_active_ms)
+
+    def is_too_slow(self, now_ms: int, *, others_wait: bool) -> bool:
+        """Whether a large request has begun and does not go on as it should, through no fault of ours."""
+        return self._pace is not None and not self._paused and self._pace.is_too_slow(now_ms, others_wait=others_wait)
+
+    def is_waiting(self) -> bool:
+        """Whether some request is still unanswered or some answer unsent."""
+        return bool(self._slots or self._backlog or self._ready or self.link.unsent_bytes())
+
+    def drop(self) -> None:
+        """End the connection now. The link tells of its end later: until then nothing more is handled or answered."""
+        self._open = False
+        self.link.abort()
+
+    # The order of replies.
+
+    def _answer(self, parts: list[ReplyPart]) -> None:
+        if self._slots:
+            self._slots.append(_Slot(None, parts))
+        else:
+            self._ready += parts
+
+    def _fill(self, slot: _Slot, parts: list[ReplyPart]) -> None:
+        if not self._open:
+            release_ranges(parts)
+            return
+        slot.later = None
+        slot.parts = parts
+        slots = self._slots
+        while slots and (head := slots[0].parts) is not None:
+            self._ready += head
+            slots.popleft()
+        if not self._handling:
+            self._flush()
+            self._resume_if_light()
+
+    def _flush(self) -> None:
+        if self._ready and self._open:
+            parts, self._ready = self._ready, []
+            self.link.send(parts)
+            if not self._paused and self.link.unsent_bytes() > self._unsent_bytes_max:
+                self._pause()
+
+    # Back-pressure: a client that asks faster than it is answered, or does not read its answers, is not read from.
+
+    def _pause(self) -> None:
+        if not self._paused and self._open:
+            self._paused = True
+            self.link.pause_reading()
+
+    def _resume_if_light(self) -> None:
+        if not self._paused or self._handling or not self._open or not self._is_light():
+            return
+        self._handling = True
+        try:
+            while self._backlog and self._is_light():
+                self._dispatcher.handle(self, memoryview(bytearray(self._backlog.popleft())))
+        except RemoteError as error:
+            self._dispatcher.report(self, error)
+            self.drop()
+            return
+        finally:
+            self._handling = False
+        if not self._backlog and self._is_light():
+            self._paused = False
+            self._begin_anew()
+            self.link.resume_reading()
+        self._flush()
+
+    def _is_light(self) -> bool:
+        return (
+            not self._stalled
+            and len(self._slots) < self._in_flight_max
+            and self.link.unsent_bytes() <= self._unsent_bytes_max
+        )

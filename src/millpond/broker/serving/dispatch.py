@@ -1,0 +1,112 @@
+"""From a frame to its handler and from the handler's outcome to bytes: the one table of APIs and versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from millpond.base.errors import Refused, RemoteError
+from millpond.base.later import Later, done
+from millpond.base.ports import Clock
+from millpond.broker.apis import APIS
+from millpond.broker.links.to_controller import forward_ms
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome, Response, encode_reply
+from millpond.config.node import MAX_REQUEST_ITEMS, MAX_REQUEST_TOPICS
+from millpond.wire import messages
+from millpond.wire.header import NAMES, WITHOUT_SCHEMA, decode_request_header
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+    from millpond.broker.serving.connection import Connection
+    from millpond.wire.messages import Message
+
+
+class UnservedRequest(RemoteError):
+    """A key or version that was never advertised: the reply's shape is unknown, so the connection ends."""
+
+
+class _Entry:
+    """An API with its request class, which is built on first use to keep start-up short."""
+
+    __slots__ = ("api", "decode")
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.decode: Callable[[memoryview, int, int, int], tuple[Any, int]] | None = None
+
+
+class Dispatcher:
+    def __init__(self, broker: Services, clock: Clock) -> None:
+        self.clock = clock
+        self._broker = broker
+        self.apis = APIS
+        self._entries = {api.key: _Entry(api) for api in APIS}
+        self.requests_total: dict[int, int] = dict.fromkeys(self._entries, 0)
+
+    def handle(self, connection: Connection, frame: memoryview) -> None:
+        """Serve one request. Raises RemoteError when the connection cannot go on."""
+        header = decode_request_header(frame)
+        entry = self._entries.get(header.api_key)
+        if entry is None:
+            name = NAMES.get(header.api_key) or WITHOUT_SCHEMA.get(header.api_key, "an unknown API")
+            raise UnservedRequest(f"{name} (API key {header.api_key}) is not served")
+        api = entry.api
+        version = header.api_version
+        if not api.serves(version):
+            connection.reply(
+                self._refusal(api, version, frame[header.body_position :]), partial(encode_reply, header)
+            )
+            return
+        self.requests_total[header.api_key] += 1
+        if api.quick is not None and api.quick(self._broker, connection, header, frame):
+            return
+        decode = entry.decode
+        if decode is None:
+            decode = entry.decode = getattr(messages, api.name + "Request").decode
+        request, _ = decode(frame, version, header.body_position, self._broker.settings[MAX_REQUEST_ITEMS])
+        if api.lists is not None:
+            self._check_count(api, request)
+        call = Call(connection, version, header.client_id)
+        if api.at_controller and not self._broker.controller.is_active and not call.is_from_node:
+            outcome: Outcome = self._forward(api, call, request)
+        else:
+            outcome = api.handle(self._broker, call, request)
+        connection.reply(outcome, partial(encode_reply, header))
+
+    def ask(self, request: Message, version: int) -> Later[Any]:
+        """What this node asks of itself: the handler answers it as it would answer a client."""
+        assert request.API_KEY is not None
+        return self._ask(self._entries[request.API_KEY].api, Call(None, version, None), request)
+
+    def _ask(self, api: Api, call: Call, request: Message) -> Later[Any]:
+        outcome = api.handle(self._broker, call, request)
+        return outcome if isinstance(outcome, Later) else done(outcome)
+
+    def _forward(self, api: Api, call: Call, request: Message) -> Later[Any]:
+        """The controller answers; where none can be had our own handler does, and says so in the right shape."""
+        if api.forward is None:
+            answered = self._broker.to_controller.ask(request, call.version, forward_ms(request))
+        else:
+            answered = api.forward(self._broker, call, request)
+        return answered.map(done).recover(Refused, lambda _: self._ask(api, call, request)).chain(lambda last: last)
+
+    def report(self, connection: Connection, error: RemoteError) -> None:
+        """A connection ends by a request that was not answered at once: say so, as its link does of others."""
+        self._broker.journal(
+            "connection closed: a request could not be answered", peer=connection.link.peer, reason=error
+        )
+
+    def _check_count(self, api: Api, request: Any) -> None:
+        count = len(getattr(request, api.lists or "") or ())
+        most = self._broker.settings[MAX_REQUEST_TOPICS]
+        if count > most:
+            raise UnservedRequest(f"{api.name} names {count} topics or resources, at most {most} are served at once")
+
+    def _refusal(self, api: Api, version: int, body: memoryview) -> Response:
+        if api.refuse is not None:
+            return api.refuse(self._broker, version, body)
+        low, high = api.versions
+        raise UnservedRequest(f"{api.name} version {version} is not served, only {low} to {high}")
