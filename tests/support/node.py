@@ -125,7 +125,7 @@ class Node:
         return self.journal_path.read_text(errors="replace") if self.journal_path.exists() else ""
 
     def wait_for_word(self, word: str) -> str:
-        """All that it has told, once `word` is in it: a thread of the node's own writes it, a moment after the fact."""
+        """All that it has told, once `word` is in it: a thread of the node's own writes it, a moment later."""
         deadline = time.monotonic() + JOURNAL_SECONDS
         while word not in (journal := self.journal()):
             assert time.monotonic() < deadline, f"the node did not say {word!r}: {journal[-2000:]}"
