@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import random
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,13 +13,11 @@ from pathlib import Path
 
 import psutil
 
-HOST = "127.0.0.1"
+from millpond.testing.ports import HOST, free_port
+
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 30.0
 JOURNAL_SECONDS = 10.0
-PORTS = range(20_000, 32_000)
-"""Below the ports that outgoing connections are given: a client that knocks on a dead node's port again and again
-would otherwise some day connect to itself, and the node could not have its port back."""
 
 STARTER = """
 import ctypes, os, resource, signal, sys
@@ -152,20 +148,6 @@ class Node:
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    for _ in range(200):
-        port = random.choice(PORTS)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return port
-    raise OSError("no free port")
 
 
 def eventually(condition, seconds: float = 10.0, step: float = 0.01):  # type: ignore[no-untyped-def]

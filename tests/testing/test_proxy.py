@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from millpond.testing.proxy import HOST, Proxy
+from millpond.testing.ports import HOST
+from millpond.testing.proxy import Proxy
 
 SOME = 5.0
 """Seconds after which a test has failed."""

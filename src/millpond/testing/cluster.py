@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,8 +19,9 @@ from typing import TYPE_CHECKING, Final
 from millpond.testing.clients import ANSWER_SECONDS, Clients, dotted
 from millpond.testing.loop_thread import LoopThread
 from millpond.testing.pond import DEFAULTS, JOURNAL_LINES_MAX
+from millpond.testing.ports import HOST, free_port
 from millpond.testing.process_node import ProcessNode
-from millpond.testing.proxy import HOST, Proxy, bind_somewhere
+from millpond.testing.proxy import Proxy
 
 if TYPE_CHECKING:
     from millpond.remote.cluster import Cluster, PartitionInfo
@@ -121,9 +121,9 @@ class Ponds(Clients):
         self._for_clients = {number: Proxy(self._thread) for number in numbers}
         self._ways = {(a, b): Proxy(self._thread) for a in numbers for b in numbers if a != b}
         """From one node to another: the connections that the first one opens."""
-        ports = _free_ports(nodes)
         self._nodes = {}
-        for number, port in zip(numbers, ports, strict=True):
+        for number in numbers:
+            port = free_port()
             known = {b: self._ways[number, b] if b != number else self._for_clients[b] for b in numbers}
             texts = {
                 **DEFAULTS,
@@ -295,14 +295,3 @@ def ponds(nodes: int = 3, *, settings: Mapping[str, object] | None = None, folde
 
 def _numbers_of(nodes: int | Iterable[int]) -> set[int]:
     return {nodes} if isinstance(nodes, int) else set(nodes)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Held all at once, so that no two are the same."""
-    held: list[socket.socket] = []
-    try:
-        held.extend(bind_somewhere() for _ in range(count))
-        return [each.getsockname()[1] for each in held]
-    finally:
-        for each in held:
-            each.close()

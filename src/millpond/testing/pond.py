@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from millpond.testing.clients import Clients, dotted
+from millpond.testing.ports import HOST
 from millpond.testing.process_node import ProcessNode
-from millpond.testing.proxy import HOST, Proxy
+from millpond.testing.proxy import Proxy
 from millpond.testing.thread_node import ThreadNode
 
 Mode = Literal["thread", "process"]

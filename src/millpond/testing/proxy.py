@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import socket
 import struct
 from collections import deque
 from typing import Final, cast
 
 from millpond.testing.loop_thread import LoopThread
-
-HOST: Final = "127.0.0.1"
-PORTS: Final = range(20_000, 32_000)
-"""Below the ports that outgoing connections are given: a client that knocks on a dead node's port again and again
-would otherwise some day connect to itself, and the node could not have its port back."""
+from millpond.testing.ports import HOST, bound, free_port
 
 BACKLOG: Final = 256
 HELD_BYTES_MAX: Final = 8 << 20
@@ -39,8 +34,7 @@ class Proxy:
         self._target = 0
         self._delay_seconds = 0.0
         self._cut = (False, False)
-        self._reserved: socket.socket | None = bind_somewhere()
-        self.port: int = self._reserved.getsockname()[1]
+        self.port: int = free_port()
 
     @property
     def bootstrap(self) -> str:
@@ -49,7 +43,7 @@ class Proxy:
     def open(self, target_port: int) -> None:
         """Listen, and pass everything to this port of the loopback."""
         self._target = target_port
-        sock, self._reserved = self._reserved or _bound(self.port), None
+        sock = bound(self.port)
         sock.listen(BACKLOG)
         asyncio.run_coroutine_threadsafe(self._listen(sock), self._thread.loop).result()
 
@@ -87,8 +81,6 @@ class Proxy:
         self.shut()
         if self._owns_thread:
             self._thread.stop()
-        if self._reserved is not None:
-            self._reserved.close()
 
     # On the loop.
 
@@ -332,21 +324,3 @@ class _End(asyncio.Protocol):
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self._transport.abort()
-
-
-def bind_somewhere() -> socket.socket:
-    for _ in range(200):
-        with contextlib.suppress(OSError):
-            return _bound(random.choice(PORTS))
-    raise OSError("no free port")
-
-
-def _bound(port: int) -> socket.socket:
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((HOST, port))
-    except OSError:
-        sock.close()
-        raise
-    return sock

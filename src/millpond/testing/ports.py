@@ -1,0 +1,79 @@
+"""Ports for what a test starts, so that no two that are wanted at the same time are the same.
+
+A port that is only looked at, or bound and not yet listened on, is anybody's: the system lets two such sockets have
+the same one. Processes that test at the same time each claim a block of ports instead, by a datagram socket on its
+first number (nobody wants those), and hand out the ports of the block in turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+from collections.abc import Iterator
+from itertools import cycle
+from typing import Final
+
+HOST: Final = "127.0.0.1"
+PORTS: Final = range(20_000, 32_000)
+"""Below the ports that outgoing connections are given: a client that knocks on a dead node's port again and again
+would otherwise some day connect to itself, and the node could not have its port back."""
+
+BLOCK: Final = 100
+
+
+class Ports:
+    """The ports of one process."""
+
+    def __init__(self, ports: range = PORTS) -> None:
+        self._ports = ports
+        self._claim: socket.socket | None = None
+        """Held as long as the process lives: whoever is forked from it claims another block."""
+        self._coming: Iterator[int] = iter(())
+        self._pid = 0
+
+    def next_free(self) -> int:
+        """A port that nobody listens on, and that nobody else is given for as long as this one has others."""
+        if self._pid != os.getpid():
+            self._claim_block()
+        for _, port in zip(self._ports, self._coming, strict=False):
+            with contextlib.suppress(OSError), bound(port) as probe:
+                probe.listen()
+                return port
+        raise OSError("no free port")
+
+    def _claim_block(self) -> None:
+        self._pid = os.getpid()
+        # Not the dice that a test may have set: two processes would look at the same blocks.
+        firsts = random.SystemRandom().sample(self._ports[::BLOCK], len(self._ports) // BLOCK)
+        for first in firsts:
+            claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            try:
+                claim.bind((HOST, first))
+            except OSError:
+                claim.close()
+                continue
+            self._claim, self._coming = claim, cycle(range(first, first + BLOCK))
+            return
+        # More processes than blocks: from anywhere on.
+        self._coming = cycle([*range(firsts[0], self._ports.stop), *range(self._ports.start, firsts[0])])
+
+
+_ports: Final = Ports()
+
+
+def free_port() -> int:
+    """A port for a node or a proxy of this process."""
+    return _ports.next_free()
+
+
+def bound(port: int) -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((HOST, port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
