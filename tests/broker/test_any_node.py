@@ -126,3 +126,24 @@ def test_a_request_waits_for_the_next_controller_when_the_last_one_dies() -> Non
     play.cluster.kill(controller_id)
     assert play.create("pond", factor=2) == {"pond": ErrorCode.NONE}
     assert play.cluster.controller_id not in (None, controller_id)
+
+
+def test_a_node_says_nothing_of_its_cluster_before_it_has_found_it() -> None:
+    """librdkafka forgets all nodes when it is told of none. A topic that is not known yet is not one that is gone."""
+    play = Play()
+    play.create("pond")
+    for node_id in play.cluster.nodes:
+        play.cluster.kill(node_id)
+    assert play.cluster.start(play.node_id)
+    named = m.MetadataRequest.MetadataRequestTopic(name="pond")
+    heard: list[Any] = []
+    client = SimClient(play.sim.network, f"node{play.node_id}", PORT, "early", timeout_ms=20_000)
+    client.send(m.MetadataRequest(topics=[named]), 9, heard.append)
+    assert not play.sim.run_until(lambda: bool(heard), within_ms=3_000)
+    for node_id in play.cluster.nodes:
+        if node_id != play.node_id:
+            assert play.cluster.start(node_id)
+    assert play.sim.run_until(lambda: bool(heard), within_ms=10_000)
+    assert [each.error_code for each in heard[0].topics] == [ErrorCode.NONE]
+    assert play.node_id in [each.node_id for each in heard[0].brokers]
+    assert heard[0].cluster_id

@@ -60,6 +60,10 @@ class Script:
                 connection.reply_later(self._wait(name), lambda frame: [frame])
             case "unwritable":
                 connection.reply(self._wait(name), self.encode_nothing)
+            case "hold" if name not in self.waits:
+                connection.hold(request, self._wait(name))
+            case "hold":
+                connection.reply(name, self.encode)  # type: ignore[arg-type]
             case "wake":
                 self.waits[name].finish(name)
                 connection.reply("awake", self.encode)  # type: ignore[arg-type]
@@ -293,6 +297,24 @@ def test_a_late_reply_that_cannot_be_written_ends_this_connection_and_not_the_ev
     assert play.link.events == ["abort"]
     assert play.link.sends == 0
     assert play.script.reported == ["it does not fit"]
+
+
+def test_what_comes_too_early_is_handled_later_in_its_order(play: Play) -> None:
+    play.say("now a", "hold b", "now c")
+    play.say("now d")
+    assert play.heard() == ["a"]
+    assert play.link.events == ["pause"]
+    play.script.finish("b")
+    assert play.heard() == ["b", "c", "d"]
+    assert play.link.events == ["pause", "resume"]
+
+
+def test_what_comes_too_early_and_in_vain_ends_the_connection(play: Play) -> None:
+    play.say("hold a", "now b")
+    play.script.waits["a"].fail(RemoteError("nobody is there"))
+    assert play.link.events == ["pause", "abort"]
+    assert play.heard() == []
+    assert play.script.reported == ["nobody is there"]
 
 
 def test_the_end_cancels_what_is_parked(play: Play) -> None:

@@ -36,7 +36,9 @@ class Ear:
 
 class Play:
     def __init__(self) -> None:
-        self.broker = SimpleNamespace(settings=node_settings({"max.request.topics": "3"}))
+        self.broker = SimpleNamespace(
+            settings=node_settings({"max.request.topics": "3"}), lifecycle=SimpleNamespace(knows_itself=True)
+        )
         self.dispatcher = Dispatcher(self.broker, VirtualClock())  # type: ignore[arg-type]
         self.broker.apis = self.dispatcher.apis
         self.ear = Ear()

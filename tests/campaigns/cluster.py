@@ -41,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", action="append", choices=list(FAULTS), help="only these faults")
     parser.add_argument("--flush-ack", default="", help="the setting flush.ack of the nodes")
     parser.add_argument("--seed", type=int, default=fresh_seed(), help="the same seed, the same faults")
+    parser.add_argument("--diaries", type=Path, help="a folder for what the libraries of the groups' members tell")
     wanted = parser.parse_args(arguments)
     print(f"cluster: {wanted.faults} faults on {wanted.nodes} nodes, seed {wanted.seed}", flush=True)
     dice = random.Random(wanted.seed)
@@ -56,7 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
             try:
                 with cluster:
                     some = faults[first : first + ROUND_FAULTS]
-                    outcomes.append(run(cluster, some, wanted.seed + first, wanted.copies, programs, progress))
+                    outcomes.append(
+                        run(cluster, some, wanted.seed + first, wanted.copies, programs, progress, wanted.diaries)
+                    )
             except (AssertionError, TimeoutError) as fault:
                 traceback.print_exc()
                 print(f"FAILED with seed {wanted.seed}: {fault}", file=sys.stderr)

@@ -71,16 +71,25 @@ def run(
     copies: int = 0,
     programs: Sequence[Sequence[str]] = (),
     progress: Callable[[int, str, float, Outcome], None] | None = None,
+    diaries: Path | None = None,
 ) -> Outcome:
     """Faults one after the other on a cluster that runs; each is over, and writes go on, before the next comes.
 
-    `programs` are producers of other client libraries, to be given their topic.
+    `programs` are producers of other client libraries, to be given their topic. `diaries` is a folder for what the
+    libraries of the groups' members tell.
     """
-    return _Campaign(cluster, random.Random(seed), copies, programs).run(faults, progress)
+    return _Campaign(cluster, random.Random(seed), copies, programs, diaries).run(faults, progress)
 
 
 class _Campaign:
-    def __init__(self, cluster: Ponds, dice: random.Random, copies: int, programs: Sequence[Sequence[str]]) -> None:
+    def __init__(
+        self,
+        cluster: Ponds,
+        dice: random.Random,
+        copies: int,
+        programs: Sequence[Sequence[str]],
+        diaries: Path | None,
+    ) -> None:
         self.cluster = cluster
         self.outcome = Outcome()
         self._dice = dice
@@ -104,7 +113,15 @@ class _Campaign:
             self._writers.append(ProcessWriter(words, cluster.bootstrap, TOPIC, TOPIC_PARTITIONS, number))
         self._readers = {
             group: [
-                Reader(cluster.bootstrap, TOPIC, group, protocol, self.outcome.findings) for _ in range(READERS_EACH)
+                Reader(
+                    cluster.bootstrap,
+                    TOPIC,
+                    group,
+                    protocol,
+                    self.outcome.findings,
+                    diary=diaries / f"{group}-{number}.txt" if diaries else None,
+                )
+                for number in range(READERS_EACH)
             ]
             for group, protocol in GROUPS.items()
         }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -137,7 +139,17 @@ class ProcessWriter(threading.Thread):
 class Reader(threading.Thread):
     """A member of a group: reads, and commits what it has read."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str, protocol: str, findings: Findings) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        group: str,
+        protocol: str,
+        findings: Findings,
+        *,
+        diary: Path | None = None,
+    ) -> None:
+        """`diary`: where its library writes down what it does."""
         super().__init__(name=f"reader-{group}", daemon=True)
         self.read: list[tuple[int, int]] = []
         """Partition and offset of each record, in the order in which they came."""
@@ -162,6 +174,8 @@ class Reader(threading.Thread):
                 "fetch.error.backoff.ms": 20,
             }
         )
+        if diary is not None:
+            self._settings |= {"debug": "cgrp,broker,metadata,topic", "log_level": 7, "logger": _diary(diary)}
         self._consumer = self._joined()
 
     def _joined(self) -> Consumer:
@@ -211,6 +225,16 @@ class Reader(threading.Thread):
         self._over.set()
         # Not waited for longer, for the same reason.
         self.join(CLOSE_SECONDS_MAX)
+
+
+def _diary(path: Path) -> logging.Logger:
+    logger = logging.getLogger(path.name)
+    logger.propagate = False
+    logger.setLevel(logging.DEBUG)
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger.addHandler(handler)
+    return logger
 
 
 def grouping(protocol: str) -> dict[str, Any]:

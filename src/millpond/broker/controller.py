@@ -29,6 +29,7 @@ from millpond.broker.quorum.log import MetadataLog
 from millpond.broker.quorum.snapshots import SnapshotFiles, decode_snapshot, encode_snapshot
 from millpond.broker.quorum.state import STATE_FILE, DamagedState, read_election
 from millpond.broker.quorum.wire import METADATA_PARTITION, METADATA_TOPIC_ID
+from millpond.broker.serving.call import NODE_CLIENT_ID
 from millpond.config.effective import NodeLayers
 from millpond.config.node import (
     BROKER_RACK,
@@ -265,7 +266,7 @@ class Controller:
                 f"{fault}. Nobody knows what this node has promised: restore it, or wipe the folder"
             ) from fault
         addresses = node_addresses(settings, self.image)
-        client_id = f"node-{self.node_id}"
+        client_id = f"{NODE_CLIENT_ID}{self.node_id}"
         node_ids = [each.node_id for each in cluster_nodes(settings)] or [self.node_id]
         snapshots = SnapshotFiles(self._world.disk, log.folder)
         metadata_log = MetadataLog(

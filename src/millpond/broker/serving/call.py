@@ -12,6 +12,10 @@ NODE_CLIENT_ID = "millpond-node-"
 """How the client ids of nodes begin when they ask each other."""
 
 
+def is_of_node(client_id: str | None) -> bool:
+    return (client_id or "").startswith(NODE_CLIENT_ID)
+
+
 @dataclass(slots=True)
 class Call:
     """One request on its way through the broker; without a connection it is this node's own."""
@@ -28,7 +32,7 @@ class Call:
     @property
     def is_from_node(self) -> bool:
         """Whether a node of the cluster asks, this one or another: what it asks is not sent on to a third."""
-        return self._connection is None or (self.client_id or "").startswith(NODE_CLIENT_ID)
+        return self._connection is None or is_of_node(self.client_id)
 
     @property
     def client_host(self) -> str:

@@ -72,6 +72,7 @@ class Connection:
         self._paused = False
         self._stalled = False
         self._backlog: deque[bytes] = deque()
+        self._held_until: Later[None] | None = None
         self._open = True
 
     # What the link tells.
@@ -126,9 +127,29 @@ class Connection:
         release_ranges(self._ready)
         self._ready = []
         self._backlog.clear()
+        if self._held_until is not None:
+            self._held_until.cancel()
         self._on_closed(self)
 
     # What the dispatcher does.
+
+    def hold(self, frame: memoryview, until: Later[None]) -> None:
+        """Handle this request and all that come after it once `until` has ended; its failure ends the connection."""
+        self._backlog.append(bytes(frame))
+        self._held_until = until
+        self._pause()
+
+        def on_failure(failure: Exception) -> None:
+            if not isinstance(failure, RemoteError):
+                raise failure
+            self._dispatcher.report(self, failure)
+            self.drop()
+
+        def go_on(_: None) -> None:
+            self._held_until = None
+            self._resume_if_light()
+
+        until.then(go_on, on_failure)
 
     def reply(self, outcome: Outcome, encode: Encode) -> None:
         """Take a handler's outcome; its bytes leave when every earlier request has been answered."""
@@ -262,6 +283,7 @@ class Connection:
     def _is_light(self) -> bool:
         return (
             not self._stalled
+            and self._held_until is None
             and len(self._slots) < self._in_flight_max
             and self.link.unsent_bytes() <= self._unsent_bytes_max
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.errors import Refused, RemoteError
 from millpond.base.later import Later, done
@@ -12,7 +12,7 @@ from millpond.base.ports import Clock
 from millpond.broker.apis import APIS
 from millpond.broker.links.to_controller import forward_ms
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.call import Call
+from millpond.broker.serving.call import Call, is_of_node
 from millpond.broker.serving.replies import Outcome, Response, encode_reply
 from millpond.config.node import MAX_REQUEST_ITEMS, MAX_REQUEST_TOPICS
 from millpond.wire import messages
@@ -21,7 +21,13 @@ from millpond.wire.header import NAMES, WITHOUT_SCHEMA, decode_request_header
 if TYPE_CHECKING:
     from millpond.broker.services import Services
     from millpond.broker.serving.connection import Connection
+    from millpond.wire.header import RequestHeader
     from millpond.wire.messages import Message
+
+API_VERSIONS: Final = 18
+
+EARLY_MS_MAX: Final = 5_000
+"""So long a client waits for a node that does not know its cluster yet; then it had better look for another one."""
 
 
 class UnservedRequest(RemoteError):
@@ -45,6 +51,7 @@ class Dispatcher:
         self.apis = APIS
         self._entries = {api.key: _Entry(api) for api in APIS}
         self.requests_total: dict[int, int] = dict.fromkeys(self._entries, 0)
+        self._knows_cluster = False
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
         """Serve one request. Raises RemoteError when the connection cannot go on."""
@@ -59,6 +66,9 @@ class Dispatcher:
             connection.reply(
                 self._refusal(api, version, frame[header.body_position :]), partial(encode_reply, header)
             )
+            return
+        if not self._knows_cluster and self._is_early(header):
+            connection.hold(frame, self._once_known())
             return
         self.requests_total[header.api_key] += 1
         if api.quick is not None and api.quick(self._broker, connection, header, frame):
@@ -75,6 +85,24 @@ class Dispatcher:
         else:
             outcome = api.handle(self._broker, call, request)
         connection.reply(outcome, partial(encode_reply, header))
+
+    def _is_early(self, header: RequestHeader) -> bool:
+        """Whether a client asks a node that has been started and has yet to hear of its cluster.
+
+        Its image is empty or old: topics, and the other nodes, would seem not to exist. librdkafka forgets all nodes
+        when it is told of none, and asks nobody any more.
+        """
+        self._knows_cluster = self._broker.lifecycle.knows_itself
+        return not self._knows_cluster and header.api_key != API_VERSIONS and not is_of_node(header.client_id)
+
+    def _once_known(self) -> Later[None]:
+        lifecycle = self._broker.lifecycle
+
+        def check(_: None) -> None:
+            if not lifecycle.knows_itself:
+                raise UnservedRequest("this node has not found most of the others yet")
+
+        return self._broker.once_shown(lambda: lifecycle.knows_itself, EARLY_MS_MAX).map(check)
 
     def ask(self, request: Message, version: int) -> Later[Any]:
         """What this node asks of itself: the handler answers it as it would answer a client."""
