@@ -17,6 +17,8 @@ from bench.rebalance import MEMBERS, PARTITIONS
 from bench.rows import ROWS, Line, Row
 from bench.table import (
     as_data,
+    busy_table_of,
+    is_busy,
     is_outage,
     is_rebalance,
     is_stall,
@@ -75,7 +77,9 @@ def print_tables(lines: list[Line], title: str, console: Console) -> None:
     rebalances = [line for line in lines if is_rebalance(line)]
     stalls = [line for line in lines if is_stall(line)]
     outages = [line for line in lines if is_outage(line)]
-    others = [line for line in lines if not (is_rebalance(line) or is_stall(line) or is_outage(line))]
+    busy = [line for line in lines if is_busy(line)]
+    special = {id(line) for line in (*rebalances, *stalls, *outages, *busy)}
+    others = [line for line in lines if id(line) not in special]
     if others:
         console.print(table_of(others, title))
     if rebalances:
@@ -86,6 +90,9 @@ def print_tables(lines: list[Line], title: str, console: Console) -> None:
     if outages:
         what = "how long writes stand still (the longest time between two acknowledgements of a partition)"
         console.print(outage_table_of(outages, what if others else f"{what}\n{title}"))
+    if busy:
+        what = "three nodes with many partitions of three replicas"
+        console.print(busy_table_of(busy, what if others else f"{what}\n{title}"))
     if stalls:
         what = "how long the loop stands still"
         console.print(stall_table_of(stalls, what if others else f"{what}\n{title}"))

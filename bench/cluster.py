@@ -16,14 +16,16 @@ READY_SECONDS_MAX = 60.0
 class Nodes:
     """Starts on entering, is wiped on leaving; nodes are numbered from 1."""
 
-    def __init__(self, count: int = 3, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, count: int = 3, settings: Mapping[str, str] | None = None, kind: Callable[..., Node] = Node
+    ) -> None:
         ports: set[int] = set()
         while len(ports) < count:
             ports.add(free_port())
         known = dict(enumerate(sorted(ports), 1))
         nodes = ",".join(f"{number}@{HOST}:{port}" for number, port in known.items())
         own = {"cluster.nodes": nodes, **(settings or {})}
-        self.nodes = {number: Node({**own, "node.id": str(number)}, port) for number, port in known.items()}
+        self.nodes = {number: kind({**own, "node.id": str(number)}, port) for number, port in known.items()}
         self._stack = ExitStack()
 
     def __enter__(self) -> Nodes:

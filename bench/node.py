@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import IO
 
 import psutil  # type: ignore[import-untyped]
 
@@ -103,17 +104,16 @@ class Node:
         """The command that runs it."""
         return command(folder, self.port, self.settings)
 
+    def launched(self, words: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Its process."""
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
     def start(self) -> Ready:
         """Start and wait for the first answer."""
         self.port = self._own_port or free_port()
         with open(self.log_path, "ab") as log:
             began = time.perf_counter()
-            self._process = subprocess.Popen(
-                self.words(os.path.join(self._root, "data")),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            self._process = self.launched(self.words(os.path.join(self._root, "data")), log)
         self._facts = psutil.Process(self._process.pid)
         self._await_answer(began)
         self.ready = Ready(time.perf_counter() - began, self.cpu_seconds())

@@ -18,6 +18,7 @@ from bench.loop import measure_stalls
 from bench.measure import MIB, Plan, client, measure, median_of, one_slice
 from bench.node import Node
 from bench.rebalance import AWAY_SECONDS, TITLES, measure_kind
+from bench.scale import measure_scale
 from bench.spark import LeftOut, measure_ways
 
 SMALL_BYTES = 100
@@ -339,6 +340,22 @@ def failover(plan: Plan) -> list[Line]:
     return lines
 
 
+def scale(plan: Plan) -> list[Line]:
+    """Where the loops of three nodes with ten thousand partitions stand still."""
+    lines = []
+    for busy in measure_scale(plan):
+        figures: Measured = {
+            "seconds": busy.seconds,
+            "turn_cpu_ms": busy.turn_cpu_ms,
+            "turn_wall_ms": busy.turn_wall_ms,
+            "gc_ms": busy.gc_ms,
+            "long_turns": busy.long_turns,
+            "cpu_seconds": busy.cpu_seconds,
+        }
+        lines.append(Line(busy.title, figures))
+    return lines
+
+
 ROWS: tuple[Row, ...] = (
     Row("floor", floor),
     Row("one", _one_message(raw.ACKS_LEADER)),
@@ -365,5 +382,6 @@ ROWS: tuple[Row, ...] = (
     Row("failover", failover),
     Row("rebalance", rebalance),
     Row("loop", loop),
+    Row("scale", scale),
     Row("spark", spark),
 )

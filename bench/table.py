@@ -130,6 +130,30 @@ def stall_table_of(lines: list[Line], title: str) -> Table:
     return table
 
 
+def is_busy(line: Line) -> bool:
+    return "turn_cpu_ms" in line.figures
+
+
+def busy_table_of(lines: list[Line], title: str) -> Table:
+    """What a large cluster is busy with, and how long its loops stand still meanwhile."""
+    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("while three nodes have to do with", no_wrap=True)
+    for heading in (
+        "over after\ns",
+        "longest turn,\nCPU ms",
+        "longest turn,\nms",
+        "turns of more\nthan 50 CPU ms",
+        "longest garbage\ncollection, ms",
+        "CPU of all nodes\ns",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for line in lines:
+        names = ("turn_cpu_ms", "turn_wall_ms", "long_turns", "gc_ms")
+        seconds, cpu_seconds = (f"{line.figures[name]:,.1f}" for name in ("seconds", "cpu_seconds"))
+        table.add_row(line.title, seconds, *(_whole(line.figures[name]) for name in names), cpu_seconds)
+    return table
+
+
 def is_outage(line: Line) -> bool:
     return "moved_p50_ms" in line.figures
 

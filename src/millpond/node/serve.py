@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import resource
 import signal
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from millpond.config.node import MAX_CONNECTIONS, MAX_PARTITIONS, NETWORK_SENDFI
 from millpond.log.open_files import share_for_files
 from millpond.node.bugs import leave, watch_for_bugs
 from millpond.node.clock import LoopClock
+from millpond.node.collector import Collector
 from millpond.node.disk import RealDisk
 from millpond.node.entropy import SystemEntropy, boot_id
 from millpond.node.journal import LineJournal
@@ -69,12 +69,13 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
         boot_id=boot_id(),
     )
     broker = Broker(world, settings, journal)
+    collector = Collector(world.clock)
     watch_for_bugs(loop, journal, lambda _: leave(journal))
     try:
         broker.start()
         for tell in notes:
             tell()
-        _calm_the_collector()
+        collector.calm()
         asked: list[int] = []
 
         def take_signals() -> None:
@@ -110,6 +111,7 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
         if refused:
             raise refused[0]
     finally:
+        collector.stop()
         workers.close()
         sync_workers.close()
         broker.close()
@@ -145,13 +147,6 @@ def fault_reporter(journal: Journal) -> Callable[[SocketLink | None, BaseExcepti
             journal("connection closed: what it asked for could not be done", peer=peer, reason=repr(error))
 
     return report
-
-
-def _calm_the_collector() -> None:
-    """Requests make no cycles. What a start leaves behind need not be walked again and again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
 
 
 def _raise_descriptor_limit() -> int:

@@ -1,0 +1,149 @@
+"""`python -m bench.turns name=value …`: a node that watches its own loop and tells the longest turn and what it did.
+
+A timer that fires every millisecond shows how much processor time the loop's thread spent since it fired last, and
+how much time passed: the first is the node's own doing, the second is what everybody else waited, which on a machine
+that is shared is more. While a turn is long another thread looks again and again what the loop is doing. A line on
+standard input asks for what was longest since the last one, as one line of JSON, together with what the node knows of
+the cluster: to ask for that over the wire would be a long turn by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from types import FrameType
+from typing import Any
+
+from millpond.broker.broker import Broker
+from millpond.config.node import node_settings
+from millpond.node import serve as serving
+from millpond.node.journal import LineJournal
+
+TICK_SECONDS = 0.001
+LOOK_SECONDS = 0.004
+LONG_SECONDS = 0.02
+"""From so long on it is noted what a turn does."""
+
+LONG_CPU_MS = 50
+FRAMES = 12
+STACKS = 4
+
+
+class Turns:
+    """What the loop of this process does at a time. `begin` on the loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._main = threading.get_ident()
+        self._ticked = time.perf_counter()
+        self._cpu = time.thread_time()
+        self._seen: Counter[str] = Counter()
+        self._collected_ms = 0.0
+        self._collecting = 0.0
+        self._worst = self._nothing()
+        self.broker: Broker | None = None
+        """Once it is ready."""
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        gc.callbacks.append(self._on_collection)
+        threading.Thread(target=self._look, daemon=True).start()
+        threading.Thread(target=self._answer, daemon=True).start()
+
+        self._ticked, self._cpu = time.perf_counter(), time.thread_time()
+
+        def tick() -> None:
+            self._tick()
+            loop.call_later(TICK_SECONDS, tick)
+
+        tick()
+
+    def _tick(self) -> None:
+        now, cpu = time.perf_counter(), time.thread_time()
+        cpu_ms, wall_ms = (cpu - self._cpu) * 1000, (now - self._ticked) * 1000
+        with self._lock:
+            worst = self._worst
+            worst["wall_ms"] = max(worst["wall_ms"], wall_ms)
+            worst["gc_ms"] = max(worst["gc_ms"], self._collected_ms)
+            worst["long_turns"] += cpu_ms > LONG_CPU_MS
+            if cpu_ms > worst["cpu_ms"]:
+                worst["cpu_ms"] = cpu_ms
+                worst["stacks"] = [f"{count} {stack}" for stack, count in self._seen.most_common(STACKS)]
+            self._seen.clear()
+            self._collected_ms = 0.0
+        self._ticked, self._cpu = now, cpu
+
+    def _on_collection(self, phase: str, _: dict[str, int]) -> None:
+        if phase == "start":
+            self._collecting = time.perf_counter()
+        else:
+            self._collected_ms = max(self._collected_ms, (time.perf_counter() - self._collecting) * 1000)
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(LOOK_SECONDS)
+            if time.perf_counter() - self._ticked > LONG_SECONDS:
+                frame = sys._current_frames().get(self._main)
+                if frame is not None:
+                    with self._lock:
+                        self._seen[_stack_of(frame)] += 1
+
+    def _answer(self) -> None:
+        for _ in sys.stdin:
+            with self._lock:
+                worst, self._worst = self._worst, self._nothing()
+            print(json.dumps({**worst, **_state_of(self.broker)}), flush=True)
+
+    @staticmethod
+    def _nothing() -> dict[str, Any]:
+        return {"cpu_ms": 0.0, "wall_ms": 0.0, "gc_ms": 0.0, "long_turns": 0, "stacks": []}
+
+
+def _state_of(broker: Broker | None) -> dict[str, Any]:
+    """How many replicas are in sync, how many partitions each node leads, and how many are open here."""
+    while broker is not None:
+        try:
+            partitions = [each for topic in list(broker.image.topics.values()) for each in list(topic.partitions)]
+        except RuntimeError:
+            # The loop has changed them meanwhile.
+            continue
+        return {
+            "in_sync": sum(len(each.isr) for each in partitions),
+            "led": Counter(each.leader for each in partitions),
+            "open": len(broker.partitions),
+            "controller": broker.controller.leader_id,
+        }
+    return {}
+
+
+def _stack_of(frame: FrameType) -> str:
+    """The innermost frames, innermost first."""
+    names = []
+    at: FrameType | None = frame
+    while at is not None and len(names) < FRAMES:
+        names.append(f"{at.f_code.co_filename.rpartition('millpond/')[2]}:{at.f_code.co_name}:{at.f_lineno}")
+        at = at.f_back
+    return " < ".join(names)
+
+
+def main() -> None:
+    texts = dict(each.split("=", 1) for each in sys.argv[1:])
+    turns = Turns()
+    new_loop = serving.new_loop
+
+    def watched_loop() -> asyncio.AbstractEventLoop:
+        loop = new_loop()
+        # Not before the loop runs: how long a start takes is another figure.
+        loop.call_soon(turns.begin, loop)
+        return loop
+
+    serving.new_loop = watched_loop
+    serving.serve(node_settings(texts), LineJournal(), lambda broker: setattr(turns, "broker", broker))
+
+
+if __name__ == "__main__":
+    main()
