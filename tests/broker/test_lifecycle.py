@@ -44,7 +44,13 @@ class Stage:
         )
         self.asked = []
         controller: Any = SimpleNamespace(
-            node_id=2, image=self.image, applied_offset=42, is_stranger=False, is_active=False
+            node_id=2,
+            image=self.image,
+            applied_offset=42,
+            is_stranger=False,
+            is_active=False,
+            led_ago_ms=None,
+            others_may_lead=True,
         )
         to_controller: Any = SimpleNamespace(ask=self._ask)
         life = Lifecycle(world, settings, lambda event, **_: self.journal.append(event), controller, to_controller)

@@ -24,6 +24,8 @@ def partition_context(
     flush: Callable[[Any], None] = lambda _: None,
     can_join: CanJoin = lambda *_: True,
     on_isr_change: Callable[[UUID, int], None] = lambda *_: None,
+    sessions_missed: Callable[[], int] = lambda: 0,
+    is_followed_by: Callable[[int], bool] = lambda _: True,
     give_away: Callable[[UUID, int], None] = lambda *_: None,
 ) -> PartitionContext:
     """A node whose peers are all welcome in the ISR."""
@@ -36,6 +38,8 @@ def partition_context(
         broker_epoch_of=lambda _: 1,
         lag_ms_max=lambda: 10_000,
         on_isr_change=on_isr_change,
+        sessions_missed=sessions_missed,
+        is_followed_by=is_followed_by,
         give_away=give_away,
     )
 

@@ -194,6 +194,8 @@ class Broker:
                 broker_epoch_of=self._broker_epoch_of,
                 lag_ms_max=lambda: self.settings[node.REPLICA_LAG_MS_MAX],
                 on_isr_change=self.isr_keeper.look_soon,
+                sessions_missed=lambda: self.lifecycle.sessions_missed,
+                is_followed_by=self.replica_sessions.is_followed_by,
                 give_away=self.isr_keeper.give_away,
             ),
             fetchers=self.fetchers,
@@ -269,6 +271,7 @@ class Broker:
         self.controller.on_change(self.sessions.on_records)
         self.controller.on_role(self.sessions.on_role)
         self.controller.on_role(self.lifecycle.on_role)
+        self.lifecycle.on_cut_off(self._on_cut_off)
         if not self.controller.is_alone:
             self.controller.on_role(self._tell_role)
         self._join(report)
@@ -403,6 +406,12 @@ class Broker:
     def _give_role(self, partition: Partition) -> None:
         self._keeper.give_role(partition)
         self._on_leaders_changed()
+
+    def _on_cut_off(self) -> None:
+        """Whoever waits here for replicas that others may lead by now is better off there."""
+        for partition in self.partitions:
+            if partition.leading is not None:
+                partition.leading.on_cut_off()
 
     def _can_join(self, node_id: int, broker_epoch: int) -> bool:
         """Whether a follower may be in sync: it is the one that the metadata knows, and stays."""

@@ -203,6 +203,11 @@ class Controller:
         return self.host.led_ago_ms() if self.is_active else None
 
     @property
+    def others_may_lead(self) -> bool:
+        """Whether the other nodes may be there and elect one of themselves, as far as this one can tell."""
+        return self.host.others_may_lead
+
+    @property
     def leader_epoch(self) -> LeaderEpoch:
         """Of the quorum."""
         return LeaderEpoch(0 if self._host is None else self._host.epoch)

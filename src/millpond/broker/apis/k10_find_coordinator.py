@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millpond.base.errors import ErrorCode
+from millpond.broker.replication.partition_states import leads_in_doubt
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -59,8 +60,9 @@ def _find(broker: Services, call: Call, coordination: Coordination[Any], keys: l
     message = "NONE" if call.version < MANY_KEYS_FROM else ""
     coordinators = []
     for key in keys:
-        partition = broker.image.partition(coordination.topic, coordination.partition_of(key))
-        if partition is None or partition.leader not in nodes:
+        index = coordination.partition_of(key)
+        partition = broker.image.partition(coordination.topic, index)
+        if partition is None or partition.leader not in nodes or leads_in_doubt(broker, coordination.topic, index):
             coordinators.append(_NO_LEADER)
         else:
             coordinators.append(_Coordinator(ErrorCode.NONE, message, partition.leader, *nodes[partition.leader]))

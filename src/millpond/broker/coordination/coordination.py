@@ -51,7 +51,7 @@ LOAD_AGAIN_MS = 250
 LOAD_AGAIN_MS_MAX = 10_000
 """How long a home that could not write waits before it is loaded again; longer each time it fails."""
 TOO_FEW_AGAIN_MS_MAX = 1_000
-"""The same where only too few replicas are in sync: they come back by themselves, mostly soon."""
+"""The same where only too few replicas are in sync or in reach: they come back by themselves, mostly soon."""
 
 
 BEYOND_THE_PRODUCER = frozenset(
@@ -59,6 +59,8 @@ BEYOND_THE_PRODUCER = frozenset(
 )
 """Refusals of a write that say nothing of the one for whom it is made."""
 
+
+UNWRITTEN = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER})
 
 ASKS_FOR_THE_LATEST = frozenset({OffsetFetchRequest.API_KEY})
 """Who begins where an older leader says, does again what others have done since."""
@@ -248,8 +250,8 @@ class Home(Generic[S]):
             self.partition.append_own(encode_batch([Record(0, self._clock.wall_ms(), BARRIER_KEY, None)]))
         except Refused as refused:
             _send_away(effects, refused)
-            # With too few replicas nothing was written: the shard is as it was.
-            if refused.code is not ErrorCode.NOT_ENOUGH_REPLICAS:
+            # Too few replicas, or a node that is cut off: nothing was written, and the shard is as it was.
+            if refused.code not in UNWRITTEN or not self.is_current:
                 self.resign(refused)
             return False
         return True
@@ -478,8 +480,7 @@ class Coordination(Generic[S]):
         if home.is_lost:
             self._journal("a coordinator is offline", partition=home.partition.name.folder, reason=str(refused))
             return
-        too_few = refused.code is ErrorCode.NOT_ENOUGH_REPLICAS
-        wait_ms_max = TOO_FEW_AGAIN_MS_MAX if too_few else LOAD_AGAIN_MS_MAX
+        wait_ms_max = TOO_FEW_AGAIN_MS_MAX if refused.code in UNWRITTEN else LOAD_AGAIN_MS_MAX
         wait_ms = min(LOAD_AGAIN_MS << min(home.failures - 1, 10), wait_ms_max)
         self._journal(
             "a coordinator starts anew from its log",

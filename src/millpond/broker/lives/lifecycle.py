@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -49,6 +50,12 @@ SILENT_MS_MAX: Final = 2_000
 
 WRITE_AGAIN_MS: Final = 500
 
+LOOK_AROUND_MS: Final = 100
+"""How often one that is not heard looks whether the others can still be a majority without it."""
+
+LATE_MS: Final = 50
+"""Who looks this much too late stood still: what was said to it meanwhile is read first."""
+
 STRANGER: Final = (
     "the data folder of this node belongs to another cluster than the nodes that it was told of: name the nodes of "
     "its own cluster, or give it an empty data folder"
@@ -88,6 +95,12 @@ class Lifecycle:
         self._asked_ms = 0
         self._lease_ms = 0
         """Until when, at the least, nobody else is made leader in this node's place."""
+        self.sessions_missed = 0
+        """For the time of how many sessions this node has not been heard, if others may lead in its place by now."""
+        self._on_cut_off: Callable[[], None] = _nobody_cares
+        self._certain_ms = 0
+        """When this node was heard for certain, by its own clock: the moment of asking, not that of the answer."""
+        self._silence_timer: Timer | None = None
         self._has_lost = False
         self._left: Callable[[], None] | None = None
         self._leaves_at_ms = 0
@@ -116,6 +129,10 @@ class Lifecycle:
             led_ago_ms = self._controller.led_ago_ms
             return led_ago_ms is not None and led_ago_ms < self._lease_length_ms
         return self._clock.monotonic_ms() < self._lease_ms
+
+    def on_cut_off(self, observer: Callable[[], None]) -> None:
+        """Call `observer` again and again while this node must assume that others may lead in its place."""
+        self._on_cut_off = observer
 
     # Beginning.
 
@@ -239,6 +256,7 @@ class Lifecycle:
                 self._heard_ms = self._clock.monotonic_ms()
                 if not self._controller.is_active:
                     self._lease_ms = self._asked_ms + self._lease_length_ms
+                self._on_heard()
                 self._on_state(response)
             case ErrorCode.STALE_BROKER_EPOCH | ErrorCode.BROKER_ID_NOT_REGISTERED:
                 self._journal("this node is not known any more, and registers again")
@@ -262,6 +280,42 @@ class Lifecycle:
             self._begin_life(self._world.entropy.uuid())
             return
         self._later(self._interval_ms, self._beat)
+
+    # Silence.
+
+    def _on_heard(self) -> None:
+        if not self._controller.is_active:
+            self._certain_ms = self._asked_ms
+        self._look_at_silence()
+
+    def _look_at_silence(self) -> None:
+        """Whoever is not heard for a session is fenced: it must not promise what only a leader can."""
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
+            self._silence_timer = None
+        if self._is_over:
+            return
+        now_ms = self._clock.monotonic_ms()
+        # The active controller hears itself: only those who follow it are a proof.
+        led_ago_ms = self._controller.led_ago_ms
+        if led_ago_ms is not None:
+            self._certain_ms = now_ms - led_ago_ms
+        session_ms = self._settings[BROKER_SESSION_TIMEOUT_MS]
+        missed, was_cut_off = (now_ms - self._certain_ms) // session_ms, self.sessions_missed > 0
+        # Where most of the others refuse connections, nobody is there to lead instead.
+        self.sessions_missed = missed if missed and self._controller.others_may_lead else 0
+        if (self.sessions_missed > 0) != was_cut_off:
+            self._journal("this node is heard again" if was_cut_off else "this node is not heard by a controller")
+        wait_ms = LOOK_AROUND_MS if missed else self._certain_ms + session_ms - now_ms
+        self._silence_timer = self._clock.call_later(wait_ms, partial(self._on_silence, now_ms + wait_ms))
+        if self.sessions_missed:
+            self._on_cut_off()
+
+    def _on_silence(self, due_ms: int) -> None:
+        if self._clock.monotonic_ms() - due_ms > LATE_MS:
+            self._silence_timer = self._clock.call_later(1, self._look_at_silence)
+        else:
+            self._look_at_silence()
 
     @property
     def is_let_in(self) -> bool:
@@ -355,3 +409,8 @@ class Lifecycle:
         """Say nothing more."""
         self._is_over = True
         self._later(0, self.stop)
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
+
+
+def _nobody_cares() -> None: ...

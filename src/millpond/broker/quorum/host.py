@@ -109,6 +109,8 @@ class QuorumHost:
         self._request_ids = 0
         self._waiting: dict[int, tuple[Request, Later[Message]]] = {}
         self._turned_away_by: set[int] = set()
+        self._refused_by: set[int] = set()
+        """Voters whose connections were closed or refused when they were last asked."""
 
     # Facts.
 
@@ -128,6 +130,12 @@ class QuorumHost:
     def is_stranger(self) -> bool:
         """Whether most of those whom it takes for the other voters say that it is of another cluster."""
         return len(self._turned_away_by) > len(self.voters) // 2
+
+    @property
+    def others_may_lead(self) -> bool:
+        """Whether there may be a majority without this node: not when too many of the others take no connections."""
+        may_be_there = [each for each in self.voters if each != self.me and each.node_id not in self._refused_by]
+        return len(may_be_there) > len(self.voters) // 2
 
     @property
     def is_new(self) -> bool:
@@ -272,9 +280,14 @@ class QuorumHost:
         def lost(failure: Exception) -> None:
             if not isinstance(failure, RequestLost):
                 raise failure
+            if failure.is_cut:
+                self._refused_by.add(ask.node_id)
+            else:
+                self._refused_by.discard(ask.node_id)
             take(None, failure.is_cut)
 
         def read(answer: Any) -> Response | None:
+            self._refused_by.discard(ask.node_id)
             if getattr(answer, "error_code", None) == ErrorCode.INCONSISTENT_CLUSTER_ID:
                 self._turned_away_by.add(ask.node_id)
             else:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
+from millpond.broker.replication.partition_states import leads_in_doubt
 
 if TYPE_CHECKING:
     from millpond.broker.services import Services
@@ -28,6 +29,8 @@ def current_leader(broker: Services, topic: str | UUID, index: int) -> CurrentLe
     if known is None or not 0 <= index < len(known.partitions):
         return None
     partition = known.partitions[index]
+    if leads_in_doubt(broker, known.name, index):
+        return None
     # One that is gone may still stand there as the leader of what only it has.
     return CurrentLeader(partition.leader, partition.leader_epoch) if image.is_active(partition.leader) else None
 

@@ -31,6 +31,8 @@ SYNC_AGAIN_MS = 50
 AILING_MS = 1_000
 """How long the disk may refuse writes, with none that succeeds, before another node should lead."""
 
+CUT_OFF = "this node is cut off from the others, which may have elected another leader"
+
 SPARE_MAX = 64
 """So many entries of replies that nobody waits for any more are kept before they are cleared away."""
 
@@ -95,6 +97,20 @@ class LeaderRole:
     def is_writable(self) -> bool:
         """Whether acks=all may be promised now."""
         return self._machine.is_writable
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether another may lead by now: this node is not heard, and those in sync do not come to fetch.
+
+        While a controller is replaced nobody is heard. Whoever is still followed waits longer: who follows has not
+        heard of another leader.
+        """
+        missed = self._context.sessions_missed()
+        if not missed:
+            return False
+        others = [each for each in self._machine.view.isr if each != self._context.node_id]
+        followed = sum(map(self._context.is_followed_by, others))
+        return followed < len(others) if missed > 1 else bool(others) and not followed
 
     @property
     def is_settled(self) -> bool:
@@ -223,6 +239,11 @@ class LeaderRole:
         before = self._machine.high_watermark
         if self._machine.on_isr_response(asked, error):
             self._committed(before)
+
+    def on_cut_off(self) -> None:
+        """What waits may be committed later, or never; who asks again, here or elsewhere, is told which."""
+        if self._parked and self.is_doubtful:
+            self._fail_parked(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{CUT_OFF}; the outcome is open"))
 
     def end(self) -> None:
         """Another leads, or this node in another epoch: what waits here is refused, its outcome is open."""

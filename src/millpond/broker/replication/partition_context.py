@@ -26,5 +26,9 @@ class PartitionContext:
     """How long a follower may be behind before it leaves the ISR."""
     on_isr_change: Callable[[UUID, int], None]
     """Topic id and index of a partition that this node leads: there may be another ISR to ask for."""
+    sessions_missed: Callable[[], int]
+    """For the time of how many sessions this node has not been heard, if others may lead in its place by now."""
+    is_followed_by: Callable[[int], bool]
+    """Whether a node has fetched from this one in the last moments."""
     give_away: Callable[[UUID, int], None]
     """The same of a partition that this node cannot write any more: another one should lead it."""

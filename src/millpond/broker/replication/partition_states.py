@@ -18,6 +18,14 @@ class PartitionState(NamedTuple):
     offline_replicas: list[int]
 
 
+def leads_in_doubt(broker: Services, topic: str, index: int) -> bool:
+    """Whether this node is the last leader that it has heard of, and others may know better: clients should ask them."""
+    if not broker.lifecycle.sessions_missed:
+        return False
+    partition = broker.partitions.get(topic, index)
+    return partition is not None and partition.leading is not None and partition.leading.is_doubtful
+
+
 class PartitionStates:
     """The states of partitions, all by the brokers that live at one moment."""
 
@@ -29,6 +37,8 @@ class PartitionStates:
         offline = [node_id for node_id in partition.replicas if node_id not in self._alive]
         if partition.leader not in self._alive:
             # That of a partition with one replica keeps its name while it is away.
+            return PartitionState(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, offline)
+        if leads_in_doubt(self._broker, topic.name, index):
             return PartitionState(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, offline)
         error = ErrorCode.NONE
         if partition.leader == self._broker.node_id and self._broker.partitions.get(topic.name, index) is None:

@@ -22,7 +22,7 @@ from millpond.base.settings import Settings
 from millpond.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.broker.serving.replies import Outcome, release_ranges
-from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
+from millpond.config.node import BROKER_SESSION_TIMEOUT_MS, FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
 from millpond.wire import messages as m
 
 WARM_STEP_BYTES: Final = 1 << 20
@@ -95,6 +95,13 @@ class ReplicaSessions:
         self._source = source
         self._sessions: dict[int, _Session] = {}
         """By the id of the follower's node."""
+        self._fetched_ms: dict[int, int] = {}
+
+    def is_followed_by(self, node_id: int) -> bool:
+        """Whether it has fetched lately: whoever follows does so more often than that."""
+        fetched_ms = self._fetched_ms.get(node_id)
+        lately_ms = self._source.settings()[BROKER_SESSION_TIMEOUT_MS] // 2
+        return fetched_ms is not None and self._source.clock.monotonic_ms() - fetched_ms < lately_ms
 
     def fetch(self, request: m.FetchRequest, node_id: int, broker_epoch: int) -> Outcome:
         """Serve one request of a follower."""
@@ -116,6 +123,8 @@ class ReplicaSessions:
             return _refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         elif session.epoch != request.session_epoch:
             return _refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if not is_stranger:
+            self._fetched_ms[node_id] = self._source.clock.monotonic_ms()
         return session.fetch(request, broker_epoch)
 
     def forget(self, session: _Session) -> None:
