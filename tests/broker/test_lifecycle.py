@@ -30,6 +30,7 @@ class Stage:
         self.asked: list[tuple[Any, Later[Any]]] = []
         self.journal: list[str] = []
         self.image = Image()
+        self.controller: Any = None
 
     def start(self, *, was_clean: bool = False, has_lost: bool = False) -> Lifecycle:
         world = self.sim.start("node")
@@ -43,7 +44,7 @@ class Stage:
             }
         )
         self.asked = []
-        controller: Any = SimpleNamespace(
+        controller = self.controller = SimpleNamespace(
             node_id=2,
             image=self.image,
             applied_offset=42,
@@ -328,3 +329,37 @@ def test_a_damaged_file_is_no_life_that_could_be_trusted(stage: Stage, data: byt
     life = LastLife(5, "boot", UUID(int=3))
     write_last_life(disk, FOLDER, life)
     assert stage.last() == life
+
+
+def test_one_that_is_not_heard_for_a_session_knows_it_by_its_own_clock(stage: Stage) -> None:
+    life = stage.start()
+    stage.register()
+    stage.beat()
+    cut_off: list[int] = []
+    life.on_cut_off(lambda: cut_off.append(stage.sim.clock.now_ms))
+    _, answer = stage.next()
+    asked_ms = stage.sim.clock.now_ms
+    stage.sim.run_for(400)
+    answer.finish(m.BrokerHeartbeatResponse(is_fenced=False, is_caught_up=True))
+    stage.sim.run_until(lambda: bool(cut_off), within_ms=3000)
+    assert cut_off == [asked_ms + 1500], "counted from the asking: the answer may have been long under way"
+    stage.sim.run_for(1500)
+    assert life.sessions_missed == 2
+    stage.beat()
+    assert life.sessions_missed > 0, "that was asked long ago"
+    began_ms = stage.sim.clock.now_ms
+    stage.beat()
+    assert life.sessions_missed == 0
+    assert stage.sim.clock.now_ms - began_ms <= 50
+
+
+def test_one_whose_peers_are_gone_for_certain_is_not_replaced_by_anybody(stage: Stage) -> None:
+    life = stage.start()
+    stage.controller.others_may_lead = False
+    stage.register()
+    stage.beat()
+    stage.sim.run_for(5000)
+    assert life.sessions_missed == 0
+    stage.controller.others_may_lead = True
+    stage.sim.run_for(200)
+    assert life.sessions_missed == 3, "one of them takes connections again"

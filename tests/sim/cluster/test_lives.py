@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from millpond.base.errors import ErrorCode
 from millpond.broker.lives.identity import IDENTITY_FILE
 from millpond.metadata.image import Image
 from millpond.sim.client import SimClient
 from millpond.sim.node import PORT, SimNode
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
+from millpond.wire.records import Record, encode_batch
 
 
 class Lives:
@@ -158,6 +160,83 @@ def test_a_controller_that_is_cut_off_trusts_itself_no_longer_than_the_others_wa
     lives.sim.network.heal()
     lives.wait(lives.is_whole)
     lives.wait(life.has_lease)
+
+
+def produce(lives: Lives, node_id: int, acks: int) -> list[Any]:
+    """One record, written to a node; where its answer will be."""
+    kind = m.ProduceRequest
+    data = kind.PartitionProduceData(index=0, records=memoryview(bytearray(encode_batch([Record(0, 1, b"k", b"v")]))))
+    topic = kind.TopicProduceData(name="pond", partition_data=[data])
+    replies: list[Any] = []
+    client = SimClient(lives.sim.network, f"node{node_id}", PORT, "client")
+    client.send(kind(acks=acks, timeout_ms=20_000, topic_data=[topic]), 12, replies.append)
+    return replies
+
+
+def code_of(reply: Any) -> ErrorCode:
+    return ErrorCode(reply.responses[0].partition_responses[0].error_code)
+
+
+def leader_told_by(lives: Lives, node_id: int) -> int:
+    wanted = m.MetadataRequest.MetadataRequestTopic(name="pond")
+    told = lives.ask(node_id, m.MetadataRequest(topics=[wanted], allow_auto_topic_creation=False), 12)
+    return int(told.topics[0].partitions[0].leader_id)
+
+
+def cut_off(lives: Lives, victim: int) -> list[int]:
+    others = [node_id for node_id in lives.nodes if node_id != victim]
+    for node_id in others:
+        lives.sim.network.partition(f"node{victim}", f"node{node_id}")
+    return others
+
+
+@pytest.mark.parametrize("is_controller", [False, True])
+def test_a_leader_that_is_cut_off_sends_its_writers_away(lives: Lives, is_controller: bool) -> None:
+    victim = lives.controller_id if is_controller else lives.other(lives.controller_id)
+    lives.create(victim)
+    lives.wait(lives.is_whole)
+    lives.sim.run_for(1000)
+    others = cut_off(lives, victim)
+    waiting = produce(lives, victim, -1)
+    assert lives.wait(lambda: bool(waiting)) < 2000
+    assert code_of(waiting[0]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert leader_told_by(lives, victim) == others[0], "the one that is elected in its place"
+    again = produce(lives, victim, -1)
+    assert lives.wait(lambda: bool(again)) < 100, "it is not even written"
+    assert code_of(again[0]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    lives.wait(lambda: leader_told_by(lives, others[0]) == others[0])
+    lives.sim.network.heal()
+    lives.wait(lives.is_whole)
+    lives.wait(lambda: leader_told_by(lives, victim) == lives.partition().leader)
+
+
+def test_while_a_controller_is_replaced_those_who_are_followed_go_on(lives: Lives) -> None:
+    victim = lives.controller_id
+    others = tuple(node_id for node_id in lives.nodes if node_id != victim)
+    lives.create(others[0], replicas=others)
+    lives.sim.run_for(1000)
+    lives.sim.pause(f"node{victim}")
+    while lives.controller_id in (0, victim):
+        acknowledged = produce(lives, others[0], -1)
+        lives.sim.run_for(50)
+        assert [code_of(reply) for reply in acknowledged] == [ErrorCode.NONE]
+        assert leader_told_by(lives, others[0]) == others[0]
+
+
+def test_a_leader_whose_peers_are_all_dead_is_still_found_by_readers(lives: Lives) -> None:
+    leader = lives.other(lives.controller_id)
+    lives.create(leader)
+    lives.wait(lives.is_whole)
+    for node_id in lives.nodes:
+        if node_id != leader:
+            lives.nodes[node_id].kill()
+    waiting = produce(lives, leader, -1)
+    lives.sim.run_for(4000)
+    assert not waiting, "it may still be committed, and nobody else could do that"
+    assert leader_told_by(lives, leader) == leader
+    written = produce(lives, leader, 1)
+    lives.wait(lambda: bool(written))
+    assert code_of(written[0]) is ErrorCode.NONE
 
 
 def test_a_controller_that_gives_up_and_lives_is_not_fenced(lives: Lives) -> None:

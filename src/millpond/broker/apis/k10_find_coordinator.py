@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.replication.partition_states import leads_in_doubt
+from millpond.broker.replication.partition_states import likely_leader
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -62,10 +62,11 @@ def _find(broker: Services, call: Call, coordination: Coordination[Any], keys: l
     for key in keys:
         index = coordination.partition_of(key)
         partition = broker.image.partition(coordination.topic, index)
-        if partition is None or partition.leader not in nodes or leads_in_doubt(broker, coordination.topic, index):
+        leader = None if partition is None else likely_leader(broker, coordination.topic, index, partition)
+        if leader is None or leader not in nodes:
             coordinators.append(_NO_LEADER)
         else:
-            coordinators.append(_Coordinator(ErrorCode.NONE, message, partition.leader, *nodes[partition.leader]))
+            coordinators.append(_Coordinator(ErrorCode.NONE, message, leader, *nodes[leader]))
     return coordinators
 
 

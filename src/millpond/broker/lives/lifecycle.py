@@ -40,7 +40,7 @@ HEARTBEAT_VERSION: Final = 1
 
 REGISTER_AGAIN_MS: Final = 100
 FENCED_HEARTBEAT_MS: Final = 50
-"""How often one that waits to be let in, or to be let go, asks."""
+"""How often one that waits to be let in, to be heard or to be let go, asks."""
 
 DUPLICATE_MS_MAX: Final = 15_000
 """How long another process may be heard under this node's id before this one gives up."""
@@ -248,7 +248,8 @@ class Lifecycle:
     @property
     def _interval_ms(self) -> int:
         interval_ms = self._settings[BROKER_HEARTBEAT_INTERVAL_MS]
-        return min(FENCED_HEARTBEAT_MS, interval_ms) if self.is_fenced or self._left is not None else interval_ms
+        is_urgent = self.is_fenced or self.sessions_missed or self._left is not None
+        return min(FENCED_HEARTBEAT_MS, interval_ms) if is_urgent else interval_ms
 
     def _on_beat(self, response: m.BrokerHeartbeatResponse) -> None:
         match response.error_code:

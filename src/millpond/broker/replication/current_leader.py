@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.replication.partition_states import leads_in_doubt
+from millpond.broker.replication.partition_states import likely_leader
 
 if TYPE_CHECKING:
     from millpond.broker.services import Services
@@ -29,10 +29,9 @@ def current_leader(broker: Services, topic: str | UUID, index: int) -> CurrentLe
     if known is None or not 0 <= index < len(known.partitions):
         return None
     partition = known.partitions[index]
-    if leads_in_doubt(broker, known.name, index):
-        return None
+    leader = likely_leader(broker, known.name, index, partition)
     # One that is gone may still stand there as the leader of what only it has.
-    return CurrentLeader(partition.leader, partition.leader_epoch) if image.is_active(partition.leader) else None
+    return CurrentLeader(leader, partition.leader_epoch) if image.is_active(leader) else None
 
 
 def endpoints(

@@ -18,12 +18,17 @@ class PartitionState(NamedTuple):
     offline_replicas: list[int]
 
 
-def leads_in_doubt(broker: Services, topic: str, index: int) -> bool:
-    """Whether this node is the last leader that it has heard of, and others may know better: clients should ask them."""
-    if not broker.lifecycle.sessions_missed:
-        return False
-    partition = broker.partitions.get(topic, index)
-    return partition is not None and partition.leading is not None and partition.leading.is_doubtful
+def likely_leader(broker: Services, topic: str, index: int, partition: Partition) -> int:
+    """Whom to send clients to: the leader, as far as this node knows.
+
+    A leader that may have been replaced names the one whom a controller elects in its place. Who hears of no leader
+    asks the same node again, and some clients know only one that they are connected to.
+    """
+    here = broker.partitions.get(topic, index) if broker.lifecycle.sessions_missed else None
+    if here is None or here.leading is None or not here.leading.is_doubtful:
+        return partition.leader
+    in_sync = (node_id for node_id in partition.replicas if node_id in partition.isr and node_id != broker.node_id)
+    return next(in_sync, NO_LEADER)
 
 
 class PartitionStates:
@@ -35,13 +40,12 @@ class PartitionStates:
 
     def of(self, topic: Topic, index: int, partition: Partition) -> PartitionState:
         offline = [node_id for node_id in partition.replicas if node_id not in self._alive]
-        if partition.leader not in self._alive:
+        leader = likely_leader(self._broker, topic.name, index, partition)
+        if leader not in self._alive:
             # That of a partition with one replica keeps its name while it is away.
             return PartitionState(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, offline)
-        if leads_in_doubt(self._broker, topic.name, index):
-            return PartitionState(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, offline)
         error = ErrorCode.NONE
-        if partition.leader == self._broker.node_id and self._broker.partitions.get(topic.name, index) is None:
+        if leader == self._broker.node_id and self._broker.partitions.get(topic.name, index) is None:
             # Its log is not open here: it is yet to be made, or the node to be repaired.
             error = ErrorCode.LEADER_NOT_AVAILABLE
-        return PartitionState(error, partition.leader, offline)
+        return PartitionState(error, leader, offline)
