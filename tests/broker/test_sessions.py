@@ -372,6 +372,23 @@ def test_the_first_replica_leads_again_by_itself_and_on_demand(make_desk) -> Non
     assert cluster.client.ask(m.ElectLeadersRequest(election_type=7, topic_partitions=None), 2).error_code
 
 
+def test_a_controller_whose_term_ends_while_leaders_go_back_to_the_first_replica_leaves_it_at_that(
+    make_desk, monkeypatch
+) -> None:
+    """Cluster seed 1000091: its disk was full, the decision was not written, and the process ended."""
+    cluster = Cluster(make_desk(TEXTS | {"leader.imbalance.check.interval.seconds": "1"}))
+    sessions, asked = cluster.desk.broker.sessions, []
+
+    def cannot_write(broker_id: int) -> bool:
+        asked.append(broker_id)
+        sessions.on_role(False)
+        return True
+
+    monkeypatch.setattr(sessions, "_lead_first", cannot_write)
+    cluster.live(cluster.two, cluster.three, for_ms=3000)
+    assert len(asked) == 1, "it is not the controller any more, and does not look again"
+
+
 def test_only_a_broker_that_is_gone_can_be_unregistered(cluster: Cluster) -> None:
     refused = cluster.client.ask(m.UnregisterBrokerRequest(broker_id=2), 0)
     assert refused.error_code == ErrorCode.INVALID_REQUEST

@@ -23,7 +23,7 @@ from millpond.metadata.elections import (
     leave,
 )
 from millpond.metadata.image import Image, Partition, Resource
-from millpond.metadata.leadership import NO_LEADER, IsrChange, Rules, change
+from millpond.metadata.leadership import NO_LEADER, IsrChange, Loss, Rules, change
 from millpond.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -161,13 +161,13 @@ def test_who_lost_records_is_not_eligible_and_leads_on_in_no_epoch_of_before() -
         PartitionRecord(1, A, THREE, (3,), leader=3, eligible_leader_replicas=(1,)),
         PartitionRecord(2, A, THREE, (1,), leader=1),
     )
-    left = leave(image, LAYERS, 1, is_unclean=True)
+    left = leave(image, LAYERS, 1, Loss.UNSYNCED)
     replay(image, left.records)
     first, second, third = image.topics["a"].partitions
     assert (first.isr, first.elr, first.leader, first.leader_epoch) == ((2,), (), 2, 1)
     assert (second.isr, second.elr, second.leader) == ((3,), (), 3)
     assert (third.isr, third.elr, third.leader, third.last_known, third.leader_epoch) == ((), (), -1, (1,), 1)
-    assert leave(image, LAYERS, 1, is_unclean=True).records == []
+    assert leave(image, LAYERS, 1, Loss.UNSYNCED).records == []
 
 
 def test_another_value_of_min_insync_replicas_makes_nobody_eligible() -> None:

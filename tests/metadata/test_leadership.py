@@ -12,6 +12,7 @@ from millpond.metadata.leadership import (
     CanLead,
     IsrChange,
     Leadership,
+    Loss,
     Rules,
     back,
     change,
@@ -47,22 +48,45 @@ def test_who_leaves_below_the_least_number_stays_eligible_and_may_lead_again() -
 
 
 def test_who_may_have_lost_records_is_neither_in_sync_nor_eligible() -> None:
-    state = without(WHOLE, 1, Rules(min_isr=3), only(1, 2, 3), is_unclean=True)
+    state = without(WHOLE, 1, Rules(min_isr=3), only(1, 2, 3), loss=Loss.UNSYNCED)
     assert (state.isr, state.elr, state.leader) == ((2, 3), (), 2)
 
 
 def test_the_only_replica_leads_on_in_a_new_epoch_after_it_lost_records() -> None:
     alone = Leadership((1,), (1,), 1, 5, 10)
-    after = without(alone, 1, Rules(), only(1), is_unclean=True)
+    after = without(alone, 1, Rules(), only(1), loss=Loss.UNSYNCED)
     assert (after.leader, after.leader_epoch, after.is_recovering) == (1, 6, True)
 
 
 def test_the_last_one_known_leads_only_when_it_is_sure_who_that_was() -> None:
     one = Leadership((1, 2, 3), (3,), 3, 5, 10)
-    gone = without(one, 3, Rules(), only(), is_unclean=True)
+    gone = without(one, 3, Rules(), only(), loss=Loss.UNSYNCED)
     assert (gone.leader, gone.last_known) == (NO_LEADER, (3,))
     assert back(gone, 3, Rules(), only(3)).is_recovering
     assert back(gone, 1, Rules(), only(1)).leader == NO_LEADER
+
+
+def test_a_disk_that_is_empty_is_not_the_last_one_known() -> None:
+    """Seed 1000066 of the clusters: with it, everything acknowledged was gone, while others still had it."""
+    one = Leadership((1, 2, 3), (), NO_LEADER, 5, 10, elr=(3,))
+    gone = without(one, 3, Rules(), only(), loss=Loss.ALL)
+    assert (gone.leader, gone.elr, gone.last_known) == (NO_LEADER, (), ())
+    assert back(gone, 3, Rules(), only(3)).leader == NO_LEADER
+    after_a_power_cut = without(one, 3, Rules(), only(), loss=Loss.UNSYNCED)
+    assert after_a_power_cut.last_known == (3,)
+    assert without(after_a_power_cut, 3, Rules(), only(), loss=Loss.ALL).last_known == ()
+
+
+def test_who_syncs_first_is_still_eligible_after_a_power_cut() -> None:
+    """And begins another epoch: what it had and nobody acknowledged may be gone."""
+    synced = Rules(min_isr=2, syncs_first=True)
+    one = Leadership((1, 2, 3), (3,), 3, 5, 10, elr=(2,))
+    gone = without(one, 3, synced, only(), loss=Loss.UNSYNCED)
+    assert (gone.isr, gone.elr, gone.leader, gone.leader_epoch) == ((), (2, 3), NO_LEADER, 6)
+    assert without(gone, 3, synced, only(), loss=Loss.UNSYNCED) == gone
+    led = back(gone, 3, synced, only(3))
+    assert (led.isr, led.elr, led.leader, led.is_recovering) == ((3,), (2,), 3, False)
+    assert without(one, 3, synced, only(), loss=Loss.ALL).elr == (2,)
 
 
 def test_unclean_elections_are_off_unless_asked_for() -> None:
@@ -123,20 +147,25 @@ brokers = st.sets(st.integers(1, 4))
 
 
 @given(
-    isr=brokers, elr=brokers, gone=st.integers(1, 4), alive=brokers, unclean=st.booleans(), least=st.integers(1, 3)
+    isr=brokers,
+    elr=brokers,
+    gone=st.integers(1, 4),
+    alive=brokers,
+    loss=st.sampled_from(Loss),
+    least=st.integers(1, 3),
 )
 def test_whatever_happens_only_the_trusted_lead(
-    isr: set[int], elr: set[int], gone: int, alive: set[int], unclean: bool, least: int
+    isr: set[int], elr: set[int], gone: int, alive: set[int], loss: Loss, least: int
 ) -> None:
     replicas = (1, 2, 3, 4)
     leader = min(isr, default=NO_LEADER)
     before = Leadership(replicas, tuple(sorted(isr)), leader, 5, 10, tuple(sorted(elr - isr)))
-    after = without(before, gone, Rules(least), only(*(alive - {gone})), is_unclean=unclean)
+    after = without(before, gone, Rules(least), only(*(alive - {gone})), loss=loss)
     if after.leader != NO_LEADER:
         assert after.leader in after.isr
     if not after.is_recovering:
         assert set(after.isr) <= {*before.isr, *before.elr}
     assert not set(after.elr) & set(after.isr)
-    assert not (unclean and gone in {*after.isr, *after.elr} and not after.is_recovering)
+    assert not (loss and gone in {*after.isr, *after.elr} and not after.is_recovering)
     assert after.leader_epoch >= before.leader_epoch
     assert (after == before) == (after.partition_epoch == before.partition_epoch)

@@ -16,6 +16,7 @@ from millpond.config.effective import NodeLayers
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.elections import Slice, come_back, has_left, leave
 from millpond.metadata.image import ALL_BROKERS, CLUSTER_ID_NAME, NO_DIRECTORY, Broker, Image
+from millpond.metadata.leadership import Loss
 from millpond.metadata.records import (
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
@@ -85,16 +86,16 @@ def decide_register(
             f"another process is broker {wanted.broker_id} and was heard a moment ago",
         )
         return Decision((), Registered(verdict))
-    is_unclean = known is None or not _is_same(known, wanted)
+    loss = _loss(known, wanted)
     records: list[Record] = []
     if known is not None and not known.fenced and not is_alone:
         # First of all: while it counts as alive, leaders would take it back into what it leaves.
         records.append(BrokerRegistrationChangeRecord(known.id, known.epoch, fenced=1))
-    left = Slice([], is_last=True) if is_alone else leave(image, layers, wanted.broker_id, is_unclean=is_unclean)
+    left = Slice([], is_last=True) if is_alone else leave(image, layers, wanted.broker_id, loss)
     records += left.records
     if not left.is_last:
         return Decision(tuple(records), Registered(OK, is_done=False))
-    begins_anew = is_unclean and _leads_alone(image, wanted.broker_id)
+    begins_anew = loss is not Loss.NOTHING and _leads_alone(image, wanted.broker_id)
     broker_epoch = next_offset + len(records) + begins_anew
     assert known is None or broker_epoch > known.epoch, (known, broker_epoch)
     if begins_anew:
@@ -113,13 +114,11 @@ def decide_register(
     return Decision(tuple(records), Registered(OK, broker_epoch))
 
 
-def _is_same(known: Broker, wanted: Registration) -> bool:
-    """Whether it comes back with all that it had."""
-    same_directory = wanted.directory_id == known.directory_id or NO_DIRECTORY in (
-        wanted.directory_id,
-        known.directory_id,
-    )
-    return known.epoch == wanted.previous_epoch and same_directory
+def _loss(known: Broker | None, wanted: Registration) -> Loss:
+    """What it may lack of what it had."""
+    if known is None or NO_DIRECTORY != known.directory_id != wanted.directory_id != NO_DIRECTORY:
+        return Loss.ALL
+    return Loss.NOTHING if known.epoch == wanted.previous_epoch else Loss.UNSYNCED
 
 
 def _leads_alone(image: Image, broker_id: int) -> bool:
@@ -214,7 +213,7 @@ def decide_unregister(image: Image, layers: NodeLayers, broker_id: int) -> Decis
         )
         return Decision((), Registered(verdict))
     # Nobody will know of its last life any more, so what it has must not be trusted when it comes back.
-    left = leave(image, layers, broker_id, is_unclean=True)
+    left = leave(image, layers, broker_id, Loss.ALL)
     if not left.is_last:
         return Decision(tuple(left.records), Registered(OK, is_done=False))
     gone = UnregisterBrokerRecord(broker_id, broker.epoch)

@@ -19,16 +19,18 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode
 from millpond.config.effective import NodeLayers
-from millpond.config.topic import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE
+from millpond.config.topic import FLUSH_ACK, MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.image import Image, Partition, Topic
 from millpond.metadata.leadership import (
     NO_LEADER,
     CanLead,
     IsrChange,
+    Loss,
     Rules,
     back,
     change,
+    concerns,
     decide_isr_change,
     without,
 )
@@ -58,7 +60,9 @@ class TopicRules:
         if rules is None:
             settings = self._layers.topic_settings(self._image.topic_config(topic))
             rules = self._by_topic[topic] = Rules(
-                settings[MIN_INSYNC_REPLICAS], settings[UNCLEAN_LEADER_ELECTION_ENABLE]
+                settings[MIN_INSYNC_REPLICAS],
+                settings[UNCLEAN_LEADER_ELECTION_ENABLE],
+                syncs_first=settings[FLUSH_ACK] == "always",
             )
         return rules
 
@@ -97,24 +101,20 @@ class Slice(NamedTuple):
     is_last: bool
 
 
-def leave(image: Image, layers: NodeLayers, broker_id: int, *, is_unclean: bool = False) -> Slice:
+def leave(image: Image, layers: NodeLayers, broker_id: int, loss: Loss = Loss.NOTHING) -> Slice:
     """A broker that cannot lead leaves what it leads and is in sync with.
 
-    `is_unclean`: it may have lost records, so that it is not eligible either, and was not while it was away.
+    What it may have lost it had not while it was away either, and may not be eligible.
     """
 
     def can_lead(other: int) -> bool:
         return other != broker_id and image.is_active(other)
 
     def after(partition: Partition, rules: Rules) -> Partition:
-        return without(partition, broker_id, rules, can_lead, is_unclean=is_unclean)
+        return without(partition, broker_id, rules, can_lead, loss=loss)
 
     # Cheaper than to ask of each what would become of it: all but the first slice go over what has changed already.
-    held = (
-        each
-        for each in _held_with_others(image, broker_id)
-        if each[2].leader == broker_id or broker_id in each[2].isr or broker_id in each[2].elr
-    )
+    held = (each for each in _held_with_others(image, broker_id) if concerns(each[2], broker_id, loss))
     return _slice(image, layers, held, after)
 
 

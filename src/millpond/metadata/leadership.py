@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Final, TypeVar
 
 from millpond.base.errors import ErrorCode
@@ -38,12 +39,24 @@ class Leadership:
 L = TypeVar("L", bound=Leadership)
 
 
+class Loss(IntEnum):
+    """What a broker may have lost since it was let in last."""
+
+    NOTHING = 0
+    UNSYNCED = 1
+    """Its machine lost power, or a sync failed: what was not synced may be gone."""
+    ALL = 2
+    """It came back with another disk, or nobody knows what it had."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The settings that bear on a change."""
 
     min_isr: int = 1
     may_elect_unclean: bool = False
+    syncs_first: bool = False
+    """Whether a replica counts as having only what it has synced: then a power cut takes nothing committed."""
 
     def effective_min_isr(self, replicas: int) -> int:
         """A topic with fewer replicas than asked for needs all of them, not more than all."""
@@ -57,12 +70,14 @@ def change(
     can_lead: CanLead,
     *,
     unclean: Collection[int] = (),
+    empty: Collection[int] = (),
     prefer_first: bool = False,
     force_epoch: bool = False,
 ) -> L:
     """The leadership with this ISR: eligible replicas follow from it, and a leader where one can be had.
 
-    `unclean` names replicas that may have lost acknowledged records: they are neither in sync nor eligible.
+    `unclean` names replicas that may have lost acknowledged records: they are neither in sync nor eligible. Those
+    that are `empty` have certainly lost them, and are not waited for as the last that had everything either.
     `force_epoch` begins a new leader epoch although the leader stays.
     """
     members = tuple(each for each in before.replicas if each in isr and each not in unclean)
@@ -76,6 +91,7 @@ def change(
         # With one name only it is sure who was the last to have everything.
         trusted = tuple(each for each in before.replicas if each in before.isr or each in before.elr)
         last_known = trusted if len(trusted) == 1 else ()
+    last_known = tuple(each for each in last_known if each not in empty)
     after = replace(before, isr=members, elr=elr, last_known=last_known)
     after = _elect(after, rules, can_lead, prefer_first=prefer_first)
     led_anew = after.leader != before.leader or force_epoch
@@ -117,19 +133,31 @@ def _uncleanly(state: L, broker: int) -> L:
     return replace(state, leader=broker, isr=(broker,), elr=(), last_known=(), is_recovering=True)
 
 
-def without(before: L, broker: int, rules: Rules, can_lead: CanLead, *, is_unclean: bool = False) -> L:
-    """A broker was fenced, is going, or (`is_unclean`) came back from a crash and may have lost records.
+def without(before: L, broker: int, rules: Rules, can_lead: CanLead, *, loss: Loss = Loss.NOTHING) -> L:
+    """A broker was fenced, is going, or came back and may have lost something.
 
     `can_lead` must say no to it already, unless it is back.
     """
-    if broker not in before.replicas:
+    if not concerns(before, broker, loss):
         return before
-    unclean = (broker,) if is_unclean else ()
-    if broker not in before.isr and broker not in before.elr and before.leader != broker:
-        return before
-    isr = [each for each in before.isr if each != broker]
-    # Who led while records were lost must not go on in the same epoch: other records would take their offsets.
-    return change(before, isr, rules, can_lead, unclean=unclean, force_epoch=is_unclean and before.leader == broker)
+    is_unclean = loss is Loss.ALL or (loss is Loss.UNSYNCED and not rules.syncs_first)
+    return change(
+        before,
+        [each for each in before.isr if each != broker],
+        rules,
+        can_lead,
+        unclean=(broker,) if is_unclean else (),
+        empty=(broker,) if loss is Loss.ALL else (),
+        # Who led while records were lost must not go on in the same epoch: other records would take their offsets.
+        force_epoch=loss is not Loss.NOTHING and before.leader == broker,
+    )
+
+
+def concerns(partition: Leadership, broker: int, loss: Loss) -> bool:
+    """Whether anything changes for a partition when this broker goes."""
+    if partition.leader == broker or broker in partition.isr or broker in partition.elr:
+        return True
+    return loss is Loss.ALL and broker in partition.last_known
 
 
 def back(before: L, broker: int, rules: Rules, can_lead: CanLead) -> L:

@@ -318,9 +318,11 @@ class Sessions:
         is_over = True
         if self._settings()[AUTO_LEADER_REBALANCE_ENABLE]:
             for broker_id in active:
-                if now_ms - self._active_since_ms[broker_id] >= self._settled_ms:
+                # A decision that cannot be written ends the term of this controller, and forgets who is active.
+                if self._is_active and now_ms - self._active_since_ms[broker_id] >= self._settled_ms:
                     is_over = self._lead_first(broker_id) and is_over
-        self._rebalance_later(self._settled_ms // LOOKS_PER_INTERVAL if is_over else NEXT_SLICE_MS)
+        if self._is_active:
+            self._rebalance_later(self._settled_ms // LOOKS_PER_INTERVAL if is_over else NEXT_SLICE_MS)
 
     def _lead_first(self, broker_id: int) -> bool:
         """Whether that was all."""

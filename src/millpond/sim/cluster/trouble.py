@@ -146,7 +146,8 @@ class Trouble:
         return True
 
     def _cut_power(self, node_id: int, rest_ms: int) -> None:
-        self._note_loss(node_id)
+        if not self._is_synced_first:
+            self._note_loss(node_id)
         self.cluster.crash(node_id, rest_ms)
 
     def _note_loss(self, node_id: int) -> None:
@@ -186,6 +187,7 @@ class Trouble:
         node_id = self._any(random)
         if node_id is None or not self._is_whole() or len(self.cluster.nodes) == 1:
             return False
+        self._note_loss(node_id)
         self._cut_power(node_id, fault.lasts_ms)
         self.cluster.note(f"node {node_id} gets an empty disk")
         self._sim.wipe(self._name(node_id))

@@ -102,10 +102,21 @@ def come_back_as_if_nothing_was_lost(patch: Patch) -> None:
     """KAFKA-18106: a broker that lost records stays in sync and leads on in the same epoch."""
     real = Controller.register
 
-    def register(self: Controller, broker: int, incarnation: int, clean_epoch: int) -> int | None:
-        return real(self, broker, incarnation, self.epoch_of(broker))
+    def register(self: Controller, broker: int, incarnation: int, _directory: int, clean_epoch: int) -> int | None:
+        return real(self, broker, incarnation, 0, self.epoch_of(broker))
 
     patch.setattr(Controller, "register", register)
+
+
+def forget_the_epoch_before(patch: Patch) -> None:
+    """The file with the epoch of the last life is taken away when the next one begins, not when it has registered."""
+    real = BrokerHost.start
+
+    def start(self: BrokerHost) -> None:
+        real(self)
+        self.clean_epoch = self.pending = -1
+
+    patch.setattr(BrokerHost, "start", start)
 
 
 def trust_the_unclean(patch: Patch) -> None:
@@ -190,6 +201,7 @@ MUTANTS: dict[Callable[[Patch], None], tuple[tuple[str, ...], int]] = {
     count_an_earlier_life: (LACKS, 120),
     let_the_fenced_in: ((*LACKS, checkers.STRANGER_TRUSTED), 80),
     come_back_as_if_nothing_was_lost: ((*LACKS, checkers.SAME_NAME_OTHER_RECORD), 200),
+    forget_the_epoch_before: ((checkers.LOSS_INVENTED,), 80),
     trust_the_unclean: (LACKS, 200),
     elect_anybody: (LACKS, 40),
     keep_the_epoch_over_a_change_of_leader: (

@@ -15,11 +15,12 @@ from functools import partial
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import EpochEnd
 from millpond.metadata import leadership
-from millpond.metadata.leadership import NO_LEADER, IsrChange, Leadership
+from millpond.metadata.leadership import NO_LEADER, IsrChange, Leadership, Loss
 from millpond.replication.follower import Append, AskAgain, Fetched, FetchFrom, PartitionFollower, Restart, Truncate
 from millpond.replication.leader import IsrRequest, PartitionLeader, PartitionView, Rules
 from millpond.sim.machines.replication.checkers import (
     ACKNOWLEDGED_LOST,
+    LOSS_INVENTED,
     NOT_HEALED,
     STRANGER_TRUSTED,
     Checkers,
@@ -42,6 +43,7 @@ class Session:
     """What the controller knows of a broker."""
 
     incarnation: int
+    directory: int
     epoch: int
     fenced: bool
     heard_ms: int
@@ -66,8 +68,9 @@ class Controller:
         session = self.sessions.get(broker)
         return session.epoch if session else -2
 
-    def register(self, broker: int, incarnation: int, clean_epoch: int) -> int | None:
-        """A new life of a broker. One that does not bring the epoch of its last life may have lost records.
+    def register(self, broker: int, incarnation: int, directory: int, clean_epoch: int) -> int | None:
+        """A new life of a broker. One that does not bring the epoch of its last life may have lost records, and one
+        with another disk has lost all.
 
         None for an old request that comes late: connections end with the life that made them.
         """
@@ -78,10 +81,13 @@ class Controller:
             return None
         if known is not None:
             known.fenced = True
-            is_unclean = clean_epoch != known.epoch
-            self.apply(leadership.without(self.state, broker, self.rules, self.can_lead, is_unclean=is_unclean))
+            loss = Loss.NOTHING if clean_epoch == known.epoch else Loss.UNSYNCED
+            if directory != known.directory:
+                loss = Loss.ALL
+            self.run.saw_loss(broker, known.incarnation, incarnation, loss)
+            self.apply(leadership.without(self.state, broker, self.rules, self.can_lead, loss=loss))
         self.version += 1
-        self.sessions[broker] = Session(incarnation, self.version, True, self.run.now_ms)
+        self.sessions[broker] = Session(incarnation, directory, self.version, True, self.run.now_ms)
         return self.version
 
     def heartbeat(self, broker: int, epoch: int) -> None:
@@ -150,6 +156,7 @@ class BrokerHost(Host):
         super().__init__(node_id)
         self.run = run
         self.log = ToyLog(run.read_entries_max)
+        self.directory = 0
         self.clean_epoch = -1
         """What the disk says of the last life that registered: its epoch, unless a power cut came after it."""
         self.pending = -1
@@ -168,6 +175,7 @@ class BrokerHost(Host):
         self.acknowledging: deque[tuple[int, int, int]] = deque()
         self.parked: list[ParkedFetch] = []
         self.may_have_lost = False
+        self.power_cuts = 0
 
     # Life.
 
@@ -181,8 +189,7 @@ class BrokerHost(Host):
         self.synced_end = self.log.synced_end
         self.seen_end = self.log.end_offset
         if self.pending < 0:
-            self.run.incarnations += 1
-            self.pending = self.run.incarnations
+            self.pending = self.run.new_incarnation(self)
         self.register(self.pending, self.clean_epoch)
 
     def stop(self, *, power: bool = False, clean: bool = False) -> None:
@@ -196,10 +203,17 @@ class BrokerHost(Host):
         self.parked.clear()
         # A process that was killed loses nothing that it wrote: the kernel has it, and is still the same one.
         if power:
+            self.power_cuts += 1
             self.log.cut_power(self.run.random)
             self.clean_epoch = self.pending = -1
         elif clean:
             self.log.synced(self.log.mark())
+
+    def wipe(self) -> None:
+        """Another disk, with nothing on it."""
+        self.log = ToyLog(self.run.read_entries_max)
+        self.directory += 1
+        self.checkpoint = self.seen_end = self.synced_end = 0
 
     @property
     def high_watermark(self) -> int:
@@ -208,10 +222,10 @@ class BrokerHost(Host):
         return self.follower.high_watermark if self.follower is not None else self.checkpoint
 
     def register(self, incarnation: int, clean_epoch: int) -> None:
-        life = self.life
+        life, directory = self.life, self.directory
 
         def at_controller() -> None:
-            epoch = self.run.controller.register(self.node_id, incarnation, clean_epoch)
+            epoch = self.run.controller.register(self.node_id, incarnation, directory, clean_epoch)
             if epoch is None:
                 return
             self.run.carry(CONTROLLER, self.node_id, self, lambda: answered(epoch))
@@ -465,6 +479,7 @@ class Scenario(Run):
         "slow_disk",
         "preferred_leader",
         "doomed_leaders",
+        "wipe",
     )
 
     def __init__(
@@ -483,14 +498,26 @@ class Scenario(Run):
         min_isr = self.random.choice((1, 2)) if self.sync_first else 2
         self.rules = Rules(min_isr, LAG_MS_MAX)
         self.hosts = [BrokerHost(self, node_id) for node_id in range(1, count + 1)]
-        self.controller = Controller(self, tuple(range(1, count + 1)), leadership.Rules(min_isr))
-        self.incarnations = 0
+        self.controller = Controller(
+            self, tuple(range(1, count + 1)), leadership.Rules(min_isr, syncs_first=self.sync_first)
+        )
+        self._power_cuts: list[int] = []
+        """How many power cuts each incarnation of a broker had behind it."""
         self._values = 0
         self._strikes = 0
         self._acknowledged: list[tuple[int, int, int]] = []
         self._acknowledged_ms = 0
 
     # What hosts ask of the run.
+
+    def new_incarnation(self, host: BrokerHost) -> int:
+        self._power_cuts.append(host.power_cuts)
+        return len(self._power_cuts) - 1
+
+    def saw_loss(self, broker: int, before: int, now: int, loss: Loss) -> None:
+        """The controller has taken one incarnation of a broker for one that lost something after another."""
+        if loss is not Loss.NOTHING and self._power_cuts[before] == self._power_cuts[now]:
+            raise Violation(f"{LOSS_INVENTED}: node {broker} is taken for one that lost {loss.name}")
 
     def can_join(self, broker: int, epoch: int) -> bool:
         return self.controller.can_lead(broker) and self.controller.epoch_of(broker) == epoch
@@ -522,6 +549,8 @@ class Scenario(Run):
             host = self.hosts[broker - 1]
             if not host.may_have_lost:
                 self.checkers.saw_trusted(broker, host.log)
+        if state.leader != NO_LEADER:
+            self.checkers.saw_leader(state.leader, state.leader_epoch)
         if state.leader != NO_LEADER and (
             state.leader not in state.isr or not self.controller.can_lead(state.leader)
         ):
@@ -570,21 +599,28 @@ class Scenario(Run):
     def _nodes(self) -> list[int]:
         return [host.node_id for host in self.hosts]
 
-    def _may_cut_power(self) -> bool:
-        """With records in page caches only, as many machines may fail at once as the topic's settings allow for."""
-        if self.sync_first:
-            return True
+    def _is_whole(self) -> bool:
         state = self.controller.state
         return set(state.isr) == set(state.replicas) and all(
             host.is_up and host.epoch >= 0 and not host.may_have_lost for host in self.hosts
         )
 
     def _fault_power_cut(self) -> None:
+        """With records in page caches only, as many machines may fail at once as the topic's settings allow for."""
         host = self._any_host()
-        if host.is_up and self._may_cut_power():
+        if host.is_up and (self.sync_first or self._is_whole()):
             # Until it has said that it may have lost something, nobody can know.
+            host.may_have_lost = not self.sync_first
+            self._stop(host, power=True)
+
+    def _fault_wipe(self) -> None:
+        """A disk is replaced by an empty one: one at a time, and only where one copy is not enough."""
+        host = self._any_host()
+        if self._is_whole() and self.rules.min_isr > 1:
+            self.outcome.faults["wiped"] = self.outcome.faults.get("wiped", 0) + 1
             host.may_have_lost = True
             self._stop(host, power=True)
+            host.wipe()
 
     def _fault_kill(self) -> None:
         host = self._any_host()
