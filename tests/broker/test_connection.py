@@ -14,7 +14,7 @@ from millpond.base.later import Later
 from millpond.broker.serving.connection import Connection
 from millpond.broker.serving.request_memory import TURN_MS, RequestMemory
 from millpond.sim.world.clock import VirtualClock
-from millpond.wire.frames import FrameReader
+from millpond.wire.frames import FrameReader, SpareRoom
 
 LENGTH = Struct(">i")
 IN_FLIGHT_MAX = 3
@@ -105,7 +105,7 @@ class Play:
         link.handler = Connection(
             link,
             self.script,  # type: ignore[arg-type]
-            FrameReader(self.scratch, 1 << 20),
+            FrameReader(self.scratch, 1 << 20, SpareRoom(1 << 20)),
             self.memory,
             in_flight_max=IN_FLIGHT_MAX,
             unsent_bytes_max=UNSENT_BYTES_MAX,

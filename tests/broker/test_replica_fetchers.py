@@ -24,7 +24,7 @@ from millpond.log.store import LogStore
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 from millpond.wire.batch import patch_offset_and_epoch
-from millpond.wire.frames import FrameReader
+from millpond.wire.frames import FrameReader, SpareRoom
 from millpond.wire.header import decode_request_header, response_header
 
 ME, LEADER, PORT = 1, 2, 9092
@@ -64,7 +64,7 @@ class LeaderByHand:
 class _Ear:
     def __init__(self, leader: LeaderByHand, link: Link) -> None:
         self._leader, self._link = leader, link
-        self._reader = FrameReader(memoryview(bytearray(1 << 16)), 1 << 20)
+        self._reader = FrameReader(memoryview(bytearray(1 << 16)), 1 << 20, SpareRoom(1 << 20))
 
     def buffer(self) -> memoryview:
         return self._reader.buffer()

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from millpond.base.errors import ErrorCode
+from millpond.broker.replication import sessions
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.replication.sessions import _Session
 from millpond.metadata.records import (
@@ -192,6 +193,19 @@ def test_a_full_answer_leaves_the_others_for_the_next(play: Play) -> None:
         play.ask(wishes, max_bytes=700)
         (told,) = play.settle()
         assert [index for index, offsets in told.items() if offsets] == [served]
+
+
+def test_one_that_is_far_behind_gets_an_answer_alone_only_if_nobody_else_has_news(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "SHARE_BYTES_MIN", 600)
+    for _ in range(4):
+        play.write(0, b"x" * 500)
+    play.write(1, b"x" * 500)
+    play.ask({0: 0}, max_bytes=2000)
+    assert play.settle() == [{0: [0, 1, 2]}]
+    play.ask({0: 0, 1: 0}, max_bytes=2000)
+    assert play.settle() == [{0: [0], 1: [0]}]
 
 
 def test_a_cold_partition_does_not_hold_up_the_others(play: Play) -> None:

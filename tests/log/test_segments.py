@@ -22,6 +22,21 @@ def test_a_slice_is_as_long_as_asked_and_the_first_batch_whole(pond):
     assert log.read(5, 100).range is None
 
 
+def test_a_whole_slice_ends_with_a_batch(pond):
+    store, log = pond.open()
+    pond.fill(log, 5)
+    size = sizes(log)[0]
+    for max_bytes, expected in ((1, size), (2 * size - 1, size), (2 * size, 2 * size), (3 * size + 10, 3 * size)):
+        found = log.read(1, max_bytes, is_whole=True).range
+        assert (found.position, found.length) == (size, expected)
+        found.file.release()
+    assert log.read(1, size - 1, min_one=False, is_whole=True).range is None
+    store.close()
+    # What was written before the start is not in memory.
+    _, log = pond.open()
+    assert log.read(1, 2 * size + 10, is_whole=True).range.length == 2 * size + 10
+
+
 def test_offsets_outside_are_refused(pond):
     _, log = pond.open()
     pond.fill(log, 5)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millpond.base.errors import MalformedMessage
 from millpond.wire import frames
-from millpond.wire.frames import FrameReader
+from millpond.wire.frames import FrameReader, SpareRoom
 
 SCRATCH_BYTES = 64
 
@@ -21,7 +21,7 @@ def prefixed(body: bytes) -> bytes:
 
 
 def reader(frame_bytes_max: int = 1 << 20) -> FrameReader:
-    return FrameReader(memoryview(bytearray(SCRATCH_BYTES)), frame_bytes_max)
+    return FrameReader(memoryview(bytearray(SCRATCH_BYTES)), frame_bytes_max, SpareRoom(1 << 20))
 
 
 def feed(target: FrameReader, data: bytes, chunk_sizes: list[int] | None = None) -> list[bytes]:
@@ -54,7 +54,8 @@ def test_connections_share_one_scratch(turns: list[tuple[int, int]], data: st.Da
     scratch = memoryview(bytearray(SCRATCH_BYTES))
     bodies = [data.draw(st.lists(st.binary(max_size=100), max_size=6)) for _ in range(3)]
     streams = [b"".join(map(prefixed, each)) for each in bodies]
-    readers = [FrameReader(scratch, 1 << 20) for _ in range(3)]
+    spare_room = SpareRoom(1 << 20)
+    readers = [FrameReader(scratch, 1 << 20, spare_room) for _ in range(3)]
     received: list[list[bytes]] = [[], [], []]
     rest = [(turn, 1 << 20) for turn in range(3)] * 200
     for turn, size in turns + rest:
@@ -67,7 +68,7 @@ def test_connections_share_one_scratch(turns: list[tuple[int, int]], data: st.Da
 
 def test_small_frames_are_not_copied() -> None:
     scratch = memoryview(bytearray(SCRATCH_BYTES))
-    target = FrameReader(scratch, 100)
+    target = FrameReader(scratch, 100, SpareRoom(1 << 20))
     data = prefixed(b"one") + prefixed(b"two")
     target.buffer()[: len(data)] = data
     first, second = target.advance(len(data))
@@ -120,3 +121,50 @@ def test_any_bytes_give_frames_or_blame_the_sender(data: bytes) -> None:
     with suppress(MalformedMessage):
         for frame in feed(reader(frame_bytes_max=100), data):
             assert len(frame) <= 100
+
+
+def large(target: FrameReader, body: bytes) -> memoryview:
+    """The view of a frame that did not arrive in one piece."""
+    data = prefixed(body)
+    target.buffer()[:SCRATCH_BYTES] = data[:SCRATCH_BYTES]
+    assert target.advance(SCRATCH_BYTES) == []
+    data = data[SCRATCH_BYTES:]
+    while True:
+        room = target.buffer()
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        data = data[count:]
+        if frames_now := target.advance(count):
+            return frames_now[0]
+
+
+def test_the_room_of_a_frame_serves_the_next_one_once_nobody_has_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "_ROOM_BYTES_FIRST", 100)
+    target = reader()
+    first = large(target, b"a" * 500)
+    second = large(target, b"b" * 500)
+    assert first == b"a" * 500, "somebody still has it"
+    assert second.obj is not first.obj
+    room = first.obj
+    part = first[10:20]
+    del first
+    assert large(target, b"c" * 400).obj is not room, "nor while there is a view of a part of it"
+    del part
+    third = large(target, b"d" * 300)
+    assert third == b"d" * 300
+    assert third.obj is room
+    del third
+    # A small one does not take it, nor one that is larger than all there is.
+    assert large(target, b"e" * 90).obj is not room
+    assert large(target, b"f" * (300 << 10)) == b"f" * (300 << 10)
+
+
+def test_no_more_room_is_kept_than_allowed() -> None:
+    spare_room = SpareRoom(200 << 10)
+    rooms = [bytearray(90 << 10) for _ in range(3)]
+    for room in rooms:
+        spare_room.keep(room)
+    spare_room.keep(bytearray(201 << 10))
+    assert spare_room.take(100 << 10) is None
+    assert [spare_room.take(1), spare_room.take(1), spare_room.take(1)] == [rooms[1], rooms[2], None]
+    assert spare_room.take(1) is None

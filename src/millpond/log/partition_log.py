@@ -332,10 +332,19 @@ class PartitionLog:
 
     # Reading
 
-    def read(self, offset: int, max_bytes: int, *, upper_offset: int | None = None, min_one: bool = True) -> LogSlice:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        upper_offset: int | None = None,
+        min_one: bool = True,
+        is_whole: bool = False,
+    ) -> LogSlice:
         """Where up to `max_bytes` from the batch that holds `offset` lie, in one segment and below `upper_offset`.
 
-        With `min_one` the first batch comes whole even if it alone is larger.
+        With `min_one` the first batch comes whole even if it alone is larger; with `is_whole` the last one does, too,
+        where memory tells where it begins.
         """
         self._check_online()
         end = self.end_offset
@@ -347,12 +356,18 @@ class PartitionLog:
         if offset >= upper:
             return LogSlice(None, offset, offset)
         try:
-            return self.segments.slice(offset, max_bytes, upper, min_one)
+            return self.segments.slice(offset, max_bytes, upper, min_one, is_whole)
         except OSError as fault:
             raise self._unreadable(fault) from fault
 
     def read_ranges(
-        self, offset: int, max_bytes: int, *, upper_offset: int | None = None, min_one: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        upper_offset: int | None = None,
+        min_one: bool = True,
+        is_whole: bool = False,
     ) -> LogRanges:
         """As `read`, over as many segments as it takes; without ranges when there is nothing yet.
 
@@ -361,7 +376,7 @@ class PartitionLog:
         """
         result = LogRanges([], offset)
         try:
-            part = self.read(offset, max_bytes, upper_offset=upper_offset, min_one=min_one)
+            part = self.read(offset, max_bytes, upper_offset=upper_offset, min_one=min_one, is_whole=is_whole)
         except Refused as refusal:
             if isinstance(refusal.__cause__, TooManyOpen):
                 # Others are being sent from all of them. What waits here comes with the next fetch.
@@ -377,7 +392,8 @@ class PartitionLog:
             if upper_offset is not None and following[0].base_offset >= upper_offset:
                 break
             try:
-                part = self.read(following[0].base_offset, max_bytes, upper_offset=upper_offset, min_one=False)
+                first_offset = following[0].base_offset
+                part = self.read(first_offset, max_bytes, upper_offset=upper_offset, min_one=False, is_whole=is_whole)
             except Refused:
                 # What was found so far is retained, and good; the next fetch begins where this is.
                 break

@@ -72,6 +72,11 @@ class RecentBatches:
         number = bisect_left(self.offsets, offset)
         return self.positions[number] if number < len(self.positions) else segment_size
 
+    def start_before(self, position: int) -> int:
+        """Where the last batch begins that begins at `position` or before; `position` if that cannot be told."""
+        number = bisect_right(self.positions, position) - 1
+        return self.positions[number] if number >= 0 else position
+
     def offset_from(self, position: int) -> int | None:
         """The base offset of the first batch that starts at or after `position`; None if that cannot be told."""
         number = bisect_left(self.positions, position)
@@ -286,6 +291,10 @@ class Segment:
     def size_from(self, offset: int) -> int:
         """How many bytes there are from `offset` on; the whole segment where that cannot be told from memory."""
         return self.size - (self._recent.position_from(offset, self.size) or 0)
+
+    def start_before(self, position: int) -> int:
+        """Where the last batch begins that begins at `position` or before; `position` where memory does not tell."""
+        return self._recent.start_before(position)
 
     def offset_bound(self, position: int) -> int:
         """No record that lies before `position` has this offset or a later one; as near as an index tells."""

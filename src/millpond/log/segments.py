@@ -76,8 +76,11 @@ class Segments(Sequence[Segment]):
         first = self.list.index(old[0])
         self.replace([*self.list[:first], fresh, *self.list[first + len(old) :]])
 
-    def slice(self, offset: int, max_bytes: int, upper: int, min_one: bool) -> LogSlice:
-        """Where the batches from `offset` on lie, within one segment and below offset `upper`."""
+    def slice(self, offset: int, max_bytes: int, upper: int, min_one: bool, is_whole: bool = False) -> LogSlice:
+        """Where the batches from `offset` on lie, within one segment and below offset `upper`.
+
+        Where it `is_whole`, no batch is cut at the end if memory tells where they begin.
+        """
         for segment in [self.active] if offset >= self.active.base_offset else self.from_offset(offset):
             span = segment.locate(offset)
             if span is None:
@@ -89,6 +92,8 @@ class Segments(Sequence[Segment]):
                 length = span.size if min_one and available >= span.size else 0
             if length <= 0:
                 break
+            if is_whole and length < available:
+                length = max(segment.start_before(span.position + length) - span.position, span.size)
             is_rest = span.position + length >= segment.size
             bound = segment.next_offset if is_rest else segment.offset_bound(span.position + length)
             file = segment.file

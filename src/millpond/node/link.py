@@ -21,7 +21,7 @@ READS_PER_WAKE = 4
 """A peer that always fills the buffer gets this many reads before others have their turn."""
 
 SEND_BYTES_PER_WAKE = 1 << 20
-"""The same for sending."""
+"""The same for sending; a small rest does not wait."""
 
 INLINE_BYTES_MAX = 8 << 10
 """A file range up to this size is read and joined with its neighbours: cheaper than a sendfile of its own."""
@@ -200,7 +200,7 @@ class SocketLink:
                 count = self._send_range(front) if isinstance(front, FileRange) else self._send_buffers(front)
                 self._queued_bytes -= count
                 budget -= count
-                if budget <= 0 and queue:
+                if budget <= 0 and self._queued_bytes > JOIN_BYTES_MAX:
                     self._wait_writable()
                     return
         except (BlockingIOError, InterruptedError):

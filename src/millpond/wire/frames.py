@@ -13,23 +13,69 @@ _PREFIX_BYTES = _PREFIX.size
 _ROOM_BYTES_FIRST = 64 << 10
 _ROOM_GROWTH = 4
 
+_ROOM_STEP_BYTES = 256 << 10
+
+
+class SpareRoom:
+    """Buffers of large frames that have been served, kept for the next ones.
+
+    New memory costs a large frame more than all else that happens to it: the kernel makes its pages one by one, and
+    takes them back. All of them together have no more than `bytes_max`.
+    """
+
+    __slots__ = ("_bytes_max", "_kept_bytes", "_spares")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._kept_bytes = 0
+        self._spares: list[bytearray] = []
+
+    def take(self, length: int) -> bytearray | None:
+        """Room for so many bytes or more, if there is some that nobody uses any more."""
+        for index, spare in enumerate(self._spares):
+            if len(spare) >= length and _is_free(spare):
+                self._kept_bytes -= len(spare)
+                return self._spares.pop(index)
+        return None
+
+    def keep(self, room: bytearray) -> None:
+        """A frame in it has been handed out: once nobody has it any more there is room for another one."""
+        if _ROOM_BYTES_FIRST <= len(room) <= self._bytes_max:
+            self._spares.append(room)
+            self._kept_bytes += len(room)
+            while self._kept_bytes > self._bytes_max:
+                self._kept_bytes -= len(self._spares.pop(0))
+
+
+def _is_free(room: bytearray) -> bool:
+    """Whether no view of it is left: Python lets nobody change the length of a buffer that somebody looks at."""
+    try:
+        room.append(room.pop())
+    except BufferError:
+        return False
+    return True
+
 
 class FrameReader:
     """The receiving end of one connection.
 
-    `scratch` is shared by every connection of a loop: between frames a connection owns no buffer. A frame that does
-    not arrive whole gets a buffer of its own (a large one in steps), into which the rest is received directly.
+    `scratch` and `spare_room` may be shared by the connections of a loop: between frames a connection owns no buffer.
+    A frame that does not arrive whole gets a buffer of its own, a large one in steps unless there is a spare one. The
+    rest is received directly into it.
     """
 
-    __slots__ = ("_filled", "_length", "_pending", "_prefix", "_scratch", "frame_bytes_max")
+    __slots__ = ("_filled", "_length", "_pending", "_prefix", "_room", "_scratch", "_spare_room", "frame_bytes_max")
 
-    def __init__(self, scratch: memoryview, frame_bytes_max: int) -> None:
+    def __init__(self, scratch: memoryview, frame_bytes_max: int, spare_room: SpareRoom) -> None:
         assert len(scratch) > _PREFIX_BYTES
         assert not scratch.readonly
         self.frame_bytes_max = frame_bytes_max
         self._scratch = scratch
         self._prefix = b""
+        self._spare_room = spare_room
+        self._room = bytearray()
         self._pending: memoryview | None = None
+        """The part of the room that the frame, as far as there is room for it, takes."""
         self._filled = 0
         self._length = 0
 
@@ -64,6 +110,8 @@ class FrameReader:
         self._filled += count
         if self._filled == self._length:
             self._pending = None
+            self._spare_room.keep(self._room)
+            self._room = bytearray()
             return [pending]
         if self._filled == len(pending):
             self._keep(pending)
@@ -90,7 +138,17 @@ class FrameReader:
 
     def _keep(self, part: memoryview) -> None:
         """Move what has arrived of a frame to a buffer with room for more of it."""
-        room = min(self._length, max(_ROOM_BYTES_FIRST, len(part) * _ROOM_GROWTH))
-        self._pending = memoryview(bytearray(room))
+        spare = self._spare_room.take(self._length) if self._length >= _ROOM_BYTES_FIRST else None
+        self._room = bytearray(self._room_bytes(len(part))) if spare is None else spare
+        self._pending = memoryview(self._room)[: self._length]
         self._pending[: len(part)] = part
         self._filled = len(part)
+
+    def _room_bytes(self, arrived: int) -> int:
+        room = max(_ROOM_BYTES_FIRST, arrived * _ROOM_GROWTH)
+        if room < self._length:
+            return room
+        if self._length < _ROOM_BYTES_FIRST:
+            return self._length
+        # Frames of one sender are of many sizes that are nearly the same: this one's room should do for the next.
+        return -(-self._length // _ROOM_STEP_BYTES) * _ROOM_STEP_BYTES

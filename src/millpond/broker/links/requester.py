@@ -17,7 +17,7 @@ from millpond.base.errors import MalformedMessage
 from millpond.base.later import Later
 from millpond.base.ports import Clock, Link, Network, Timer
 from millpond.wire import messages
-from millpond.wire.frames import FrameReader
+from millpond.wire.frames import FrameReader, SpareRoom
 from millpond.wire.header import decode_response_header, encode_request_header
 from millpond.wire.messages import Message
 
@@ -26,6 +26,8 @@ FRAME_BYTES_MAX = 64 << 20
 FRAME_BYTES_ANY = (1 << 31) - 1
 """Where the answer is as large as its largest batch. Room for it is made as it arrives."""
 SCRATCH_BYTES = 16 << 10
+SPARE_BYTES_MAX = 12 << 20
+"""How much of the memory of large answers is kept for the next ones: room for what a fetch asks for."""
 
 
 class RequestLost(Exception):
@@ -158,7 +160,7 @@ class _Connection:
         self._is_given_up = False
         self._is_overdue = False
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self._reader = FrameReader(self._scratch, frame_bytes_max)
+        self._reader = FrameReader(self._scratch, frame_bytes_max, SpareRoom(SPARE_BYTES_MAX))
 
     def buffer(self) -> memoryview:
         return self._reader.buffer()

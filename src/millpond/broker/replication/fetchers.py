@@ -34,7 +34,7 @@ from millpond.wire import messages as m
 FETCH_VERSION: Final = 17
 EPOCH_END_VERSION: Final = 4
 WAIT_MS: Final = 500
-PARTITION_BYTES: Final = 1 << 20
+PARTITION_BYTES: Final = 4 << 20
 ANSWER_BYTES: Final = 10 << 20
 TIMEOUT_MS: Final = 3_000
 BACKOFF_MS: Final = 50

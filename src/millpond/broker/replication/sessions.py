@@ -27,6 +27,9 @@ from millpond.wire import messages as m
 
 WARM_STEP_BYTES: Final = 1 << 20
 
+SHARE_BYTES_MIN: Final = 1 << 20
+"""So much of one answer each partition may have, however many have something."""
+
 MOVED_MAX: Final = 500
 """Of how many partitions without records one answer tells that their high watermark has moved."""
 
@@ -297,9 +300,11 @@ class _Session:
         """What there is to tell of the partitions that are ready, as far as one answer can hold it."""
         reads: list[_Read] = []
         bytes_left = self._bytes_max
+        # One that is alone gets as much as it wants; among many nobody waits long for one that is far behind.
+        share = max(bytes_left // max(len(self._ready), 1), SHARE_BYTES_MIN)
         for key in list(self._ready):
             wanted = self._wanted[key]
-            reply, ranges = self._read_one(wanted, bytes_left, first=bytes_left == self._bytes_max)
+            reply, ranges = self._read_one(wanted, min(share, bytes_left), first=bytes_left == self._bytes_max)
             bytes_left -= sum(part.length for part in ranges)
             if ranges:
                 wanted.is_served = True
@@ -339,7 +344,7 @@ class _Session:
             diverging = self._divergence(wanted, partition)
             if diverging is None:
                 bytes_max = min(wanted.bytes_max, max(bytes_left, 0))
-                ranges, _ = partition.read(wanted.offset, bytes_max, at_least_one_batch=first)
+                ranges, _ = partition.log.read_ranges(wanted.offset, bytes_max, min_one=first, is_whole=True)
         except Refused as refusal:
             return self._failed(wanted, refusal.code, partition), []
         if ranges and not wanted.is_warm:

@@ -17,9 +17,11 @@ from millpond.config.node import (
     QUEUED_MAX_REQUEST_BYTES,
     SOCKET_REQUEST_MAX_BYTES,
 )
-from millpond.wire.frames import FrameReader
+from millpond.wire.frames import FrameReader, SpareRoom
 
 SCRATCH_BYTES = 64 * 1024
+SPARE_BYTES_MAX = 8 << 20
+"""How much of the memory of large requests is kept for the next ones."""
 """One buffer that all connections read into; what is left of a frame in it moves to a buffer of its own."""
 
 UNSENT_BYTES_MAX = 4 * 1024 * 1024
@@ -32,6 +34,7 @@ class Connections:
         self._clock = clock
         self._settings = settings
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._spare_room = SpareRoom(SPARE_BYTES_MAX)
         self._open: dict[Connection, str] = {}
         self._per_host: Counter[str] = Counter()
         self._memory = RequestMemory(settings()[QUEUED_MAX_REQUEST_BYTES])
@@ -55,7 +58,7 @@ class Connections:
         connection = Connection(
             link,
             self._dispatcher,
-            FrameReader(self._scratch, settings[SOCKET_REQUEST_MAX_BYTES]),
+            FrameReader(self._scratch, settings[SOCKET_REQUEST_MAX_BYTES], self._spare_room),
             self._memory,
             in_flight_max=settings[MAX_INFLIGHT_REQUESTS_PER_CONNECTION],
             unsent_bytes_max=UNSENT_BYTES_MAX,
