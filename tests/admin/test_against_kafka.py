@@ -84,7 +84,7 @@ def groups(kafka: KafkaBroker, cluster: Cluster) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for _ in range(5):
         producer.produce("orders", b"v", partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     zero = TopicPartition("orders", 0)
     for protocol in ("classic", "consumer"):
         name = f"group-{protocol}"
@@ -123,7 +123,7 @@ def transactions(kafka: KafkaBroker, cluster: Cluster) -> None:
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce("orders", b"open", partition=1)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     transaction = describe_transaction(cluster, "payments")
     one = TopicPartition("orders", 1)
     assert (transaction.state, transaction.partitions) == ("ongoing", (one,))
@@ -147,7 +147,7 @@ def dead_letters(kafka: KafkaBroker, cluster: Cluster) -> None:
             message, ValueError("bad"), to="graveyard", origin=origin_of(message), attempts=1, group="g", now_ms=1
         )
         producer.produce("graveyard", sent.value, sent.key, headers=header_list(sent.headers))
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     (facts,) = list_letter_topics(cluster)[0]
     assert (facts.topic, facts.records, facts.waiting) == ("graveyard", 20, 20)
     Redrive(cluster, RedriveOrder("graveyard", Filter(), batch=6)).run(lambda _: None)

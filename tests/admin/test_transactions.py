@@ -29,7 +29,7 @@ def test_an_open_one_is_found_holds_back_and_is_aborted(cluster: Cluster, pond: 
         abort_transaction(cluster, name)
     producer.begin_transaction()
     producer.produce(topic, b"x", partition=0)
-    producer.flush(10)
+    producer.flush(60)
     pond.produce(topic, "behind", partition=0)
 
     transaction = describe_transaction(cluster, name)

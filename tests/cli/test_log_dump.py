@@ -22,7 +22,7 @@ def folder(quick: Any, node: Any, tmp_path_factory: pytest.TempPathFactory) -> P
     for pairs in (("a1", "b2"), ("c3",), ("d4",)):
         for key, value in pairs:
             writer.produce("dumped", value, key, headers={"h": b"v"})
-        assert writer.flush(20) == 0
+        assert writer.flush(60) == 0
     copy = tmp_path_factory.mktemp("dump") / "dumped-0"
     shutil.copytree(node.data / "dumped-0", copy)
     return copy
@@ -119,7 +119,7 @@ def test_the_files_beside_a_segment(millpond: Any, start_node: Callable[..., Any
     for place in range(3):
         # Times of their own: of records of one millisecond the time index names the first.
         writer.produce("t", "x", timestamp=first_ms + place)
-        assert writer.flush(20) == 0
+        assert writer.flush(60) == 0
     own.stop()
     index = millpond("log", "dump", str(own.data / "t-0" / "00000000000000000000.index"))
     assert index.code == 0

@@ -162,7 +162,7 @@ def test_a_node_that_goes_away_is_told(start_node: Callable[..., Any], lonely: A
         process.stdin.write(b"x\n" * 50)
         process.stdin.close()
         process.stdin = None
-        _, told = process.communicate(timeout=20)
+        _, told = process.communicate(timeout=60)
         err.write(told)
     assert process.returncode == 1
     last = told.decode().splitlines()[-1]

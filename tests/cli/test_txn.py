@@ -26,7 +26,7 @@ producer.init_transactions(20)
 producer.begin_transaction()
 for _ in range(5):
     producer.produce(topic, b"x", partition=0)
-assert producer.flush(20) == 0
+assert producer.flush(60) == 0
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -44,7 +44,7 @@ def stable_end(admin: AdminClient, topic: str) -> int:
     """How far readers of committed records can read."""
     asked = {TopicPartition(topic, 0): OffsetSpec.latest()}
     (future,) = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED).values()
-    return int(future.result(20).offset)
+    return int(future.result(60).offset)
 
 
 def test_a_transaction_whose_producer_died_is_found_and_aborted(
@@ -91,7 +91,7 @@ def test_aborting_fences_the_producer_that_still_runs(millpond: Any, node: Any, 
     producer.init_transactions(20)
     producer.begin_transaction()
     producer.produce(topic, b"x")
-    producer.flush(20)
+    producer.flush(60)
     assert millpond("txn", "abort", "--id", "still-there").code == 0
     with pytest.raises(KafkaException) as refused:
         producer.commit_transaction(20)

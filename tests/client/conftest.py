@@ -51,7 +51,7 @@ class Cluster:
         if self.is_mock:
             admin.list_topics(name, timeout=10)
         else:
-            admin.create_topics([NewTopic(name, partitions)])[name].result(10)
+            admin.create_topics([NewTopic(name, partitions)])[name].result(60)
 
     def group(self) -> str:
         return f"group-{next(_numbers)}"

@@ -78,7 +78,7 @@ class DyingRaw:
 
     def commit_transaction(self, timeout: float) -> None:
         if AT in self._sent:
-            self._raw.flush(10)
+            self._raw.flush(60)
             die("before_commit")
         self._raw.commit_transaction(timeout)
         if AT in self._sent:

@@ -49,7 +49,7 @@ def test_a_handler_that_leaves_ends_its_worker_after_settling(pond, leave, is_as
 
     options = {"group": group, "dead_letters": pond.topic(1), "retries": Retry(3)}
     worker = Worker(handle_async if is_async else handle, topic, **options).start(pond.bootstrap)
-    assert eventually(lambda: not worker.is_running(), 15), "it hangs"
+    assert eventually(lambda: not worker.is_running()), "it hangs"
     with pytest.raises(type(leave)):
         worker.stop()
     assert seen == VALUES[:4]
@@ -80,7 +80,7 @@ def test_a_task_of_a_handler_that_leaves_ends_the_worker(pond) -> None:
         await asyncio.sleep(0.2)
 
     worker = Worker(handle, topic, group=pond.group(), concurrency=3).start(pond.bootstrap)
-    assert eventually(lambda: not worker.is_running(), 15)
+    assert eventually(lambda: not worker.is_running())
     with pytest.raises(SystemExit):
         worker.stop()
 
@@ -112,16 +112,15 @@ def test_a_handler_may_stop_its_worker(pond) -> None:
     topic, group = pond.topic(1), pond.group()
     pond.fill(topic, VALUES)
     seen: list[bytes | None] = []
-    began = time.monotonic()
 
     def handle(message: Message) -> None:
         seen.append(message.value)
         worker.stop()
 
-    worker = Worker(handle, topic, group=group)
+    # It would be waited for as long if it were waited for by itself.
+    worker = Worker(handle, topic, group=group, stop_timeout_s=1000)
     worker.start(pond.bootstrap)
-    assert eventually(lambda: not worker.is_running(), 10)
-    assert time.monotonic() - began < 9
+    assert eventually(lambda: not worker.is_running())
     worker.stop()
     assert seen == VALUES[: len(seen)]
     Worker(lambda message: seen.append(message.value), topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)
@@ -141,7 +140,7 @@ def test_a_handler_that_never_returns_does_not_keep_the_process(pond) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "in\n"
         process.terminate()
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()
@@ -204,7 +203,7 @@ def test_a_record_due_in_years_by_a_wrong_clock_waits_no_longer_than_its_topic(p
     with Worker(
         lambda message: seen.append(message.value), topic, group=group, retries=retries, bootstrap=pond.bootstrap
     ):
-        assert eventually(lambda: seen == [b"1"], 10)
+        assert eventually(lambda: seen == [b"1"])
 
 
 def test_what_somebody_put_into_a_retry_topic_by_hand_is_tried_as_its_topic_s_records(pond) -> None:
@@ -260,7 +259,7 @@ def test_a_store_that_another_process_holds_makes_no_dead_letters(
         worker.start(pond.bootstrap)
         time.sleep(1.0)
         assert (seen, worker.stats.dead, worker.is_running()) == ([], 0, True)
-    assert eventually(lambda: worker.stats.processed == 10, 15)
+    assert eventually(lambda: worker.stats.processed == 10)
     worker.stop()
     store.close()
     other.close()
@@ -371,14 +370,14 @@ def test_a_poll_that_fails_commits_what_was_done_first(pond) -> None:
             enough.set()
 
     worker = Worker(handle, topic, group=group, commit_every_s=60).start(pond.bootstrap)
-    assert enough.wait(15)
+    assert enough.wait(60)
     engine: Any = worker._engine
 
     def fail(*given: object) -> None:
         raise ConnectionError("from poll")
 
     engine._consumer.poll = fail
-    assert eventually(lambda: not worker.is_running(), 10)
+    assert eventually(lambda: not worker.is_running())
     with pytest.raises(ConnectionError, match="from poll"):
         worker.stop()
     Worker(lambda message: seen.append(message.value), topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)

@@ -214,7 +214,7 @@ def test_rebalance_callbacks_tell_who_has_what(pond, protocol) -> None:
         )
         assert ("revoked", 2) in told
         assert set(first.assignment()) | set(second.assignment()) == {TopicPartition(topic, n) for n in range(4)}
-    assert eventually(lambda: first.poll(1, 0.05) or len(first.assignment()) == 4, seconds=20)
+    assert eventually(lambda: first.poll(1, 0.05) or len(first.assignment()) == 4)
     first.close()
     assert told[-1] == ("revoked", 4)
 

@@ -19,7 +19,7 @@ from millpond import Consumer, HandlerFailed, Message, Producer, Reject, Retry, 
 from millpond.base.ids import TopicPartition
 from millpond.client.dead_letters import read_dead_letter
 from millpond.client.runners import Threads
-from support.node import eventually
+from support.node import PATIENCE_SECONDS, eventually
 from support.seeds import dice
 
 VALUES = [b"%d" % n for n in range(60)]
@@ -261,18 +261,18 @@ def test_no_more_than_agreed_is_taken_while_handlers_are_slow(pond) -> None:
 
     def slow(message: Message) -> None:
         began.append(message.value)
-        gate.wait(20)
+        gate.wait(300)
 
-    worker = Worker(slow, topic, group=group, in_flight_max=5, concurrency=2, session_timeout_s=1.0)
+    worker = Worker(slow, topic, group=group, in_flight_max=5, concurrency=2, session_timeout_s=2.0)
     worker.start(pond.bootstrap)
     try:
         assert eventually(lambda: len(began) == 2)
-        time.sleep(2.0)  # longer than a session: it is full, paused, and still a member
+        time.sleep(3.0)  # longer than a session: it is full, paused, and still a member
         assert len(began) == 2
         assert worker._engine is not None
         assert len(worker._engine._in_flight) == 5
         gate.set()
-        assert eventually(lambda: worker.stats.processed == 60, 20)
+        assert eventually(lambda: worker.stats.processed == 60)
     finally:
         gate.set()
         worker.stop()
@@ -316,9 +316,9 @@ def test_workers_share_and_hand_over_without_running_anything_twice(
     first = named("first").start(pond.bootstrap)
     assert eventually(lambda: len(ran) > 20)
     second = named("second").start(pond.bootstrap)
-    assert eventually(lambda: any(name == "second" for name, _ in ran) or len(ran) >= 500, 20)
+    assert eventually(lambda: any(name == "second" for name, _ in ran) or len(ran) >= 500)
     first.stop()
-    assert eventually(lambda: len(ran) >= 500, 20)
+    assert eventually(lambda: len(ran) >= 500)
     second.stop()
     assert {name for name, _ in ran} == {"first", "second"}
     assert sorted(value or b"" for _, value in ran) == sorted(b"%d" % n for n in range(500))
@@ -357,11 +357,10 @@ def test_stopping_does_not_wait_for_retries_and_keeps_their_order(pond) -> None:
         if message.value == b"fails" and ran.count(b"fails") < 2:
             raise ValueError
 
-    worker = Worker(handle, topic, group=group, retries=Retry(3, first_s=60)).start(pond.bootstrap)
+    worker = Worker(handle, topic, group=group, retries=Retry(3, first_s=1000), stop_timeout_s=1000)
+    worker.start(pond.bootstrap)
     assert eventually(lambda: ran == [b"fails", b"other"])
-    began = time.monotonic()
-    worker.stop()
-    assert time.monotonic() - began < 5
+    worker.stop(PATIENCE_SECONDS)
     Worker(handle, topic, group=group).run(pond.bootstrap, until_idle_s=IDLE_S)
     assert [value for value in ran if value != b"other"] == [b"fails", b"fails", b"behind"]
 
@@ -400,7 +399,7 @@ def test_a_topic_may_come_later(pond) -> None:
         time.sleep(0.3)
         pond.create(topic, 1)
         pond.fill(topic, [b"1"])
-        assert eventually(lambda: seen == [b"1"], 20)
+        assert eventually(lambda: seen == [b"1"])
 
 
 def test_a_group_that_begins_at_the_end_does_not_pass_over_its_own_retries(pond) -> None:
@@ -420,8 +419,8 @@ def test_a_group_that_begins_at_the_end_does_not_pass_over_its_own_retries(pond)
     }
     with Producer(pond.bootstrap) as producer, Worker(handle, topic, bootstrap=pond.bootstrap, **told):
         # What is written before it has joined is not for it.
-        assert eventually(lambda: producer.send(topic, b"1").result(10) and ran, 20)
-        assert eventually(lambda: pond.read(f"{topic}.retry.1500ms", settle_s=0.0), 20)
+        assert eventually(lambda: producer.send(topic, b"1").result(60) and ran)
+        assert eventually(lambda: pond.read(f"{topic}.retry.1500ms", settle_s=0.0))
     before = len(ran)
     Worker(handle, topic, **told).run(pond.bootstrap, until_idle_s=2.0)
     assert len(ran) > before, "the record that waited for its second try is lost"
@@ -450,11 +449,11 @@ def test_the_largest_record_fits_into_the_dead_letters_with_all_that_is_added(po
     topic = f"{pond.topic(1)}.large"
     limit = 3_000_000
     admin = AdminClient({"bootstrap.servers": pond.bootstrap})
-    admin.create_topics([NewTopic(topic, 1, config={"max.message.bytes": str(limit)})])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 1, config={"max.message.bytes": str(limit)})])[topic].result(60)
     values = [dice(1).randbytes(size) for size in (999_900, limit - 200)]
     with Producer(pond.bootstrap, settings={"message.max.bytes": 10_000_000}) as producer:
         for value in values:
-            producer.send(topic, value).result(10)
+            producer.send(topic, value).result(60)
 
     def refuse(message: Message) -> None:
         raise Reject("é" * 10_000)

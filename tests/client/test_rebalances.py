@@ -76,7 +76,7 @@ def test_workers_never_handle_what_is_not_theirs_and_skip_nothing(stubbed: Any, 
     for each in workers:
         each.start("nowhere")
     try:
-        done = eventually(lambda: group.is_done() or not all(each.is_running() for each in workers), 20)
+        done = eventually(lambda: group.is_done() or not all(each.is_running() for each in workers))
     finally:
         for each in workers:
             each.stop()

@@ -14,13 +14,13 @@ def test_threads_run_side_by_side() -> None:
     def work() -> None:
         mine, other = (0, 1) if not met[0].is_set() else (1, 0)
         met[mine].set()
-        met[other].wait(5)
+        met[other].wait(60)
 
     runners = Threads(work)
     runners.start_one()
-    assert met[0].wait(5)
+    assert met[0].wait(60)
     runners.start_one()
-    assert met[1].wait(5)
+    assert met[1].wait(60)
     runners.end(5)
 
 
@@ -42,7 +42,7 @@ def test_tasks_share_one_thread_and_end_with_it() -> None:
 
     runners = Tasks(work, failures.append)
     runners.start_one()
-    assert began.wait(5)
+    assert began.wait(60)
     runners.start_one()
     runners.end(5)
     assert cancelled.is_set()

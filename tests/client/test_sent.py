@@ -45,7 +45,7 @@ def test_somebody_waits_already(fails: bool) -> None:
     if fails:
         assert isinstance(sent.exception(5), SendFailed)
     else:
-        assert sent.result(5) == PLACE
+        assert sent.result(60) == PLACE
     assert heard == [sent]
 
 
@@ -93,7 +93,7 @@ def test_asking_and_answering_at_the_same_moment() -> None:
         for thread in threads:
             thread.start()
         gate.wait()
-        assert sent.result(5) == PLACE
+        assert sent.result(60) == PLACE
         for thread in threads:
             thread.join()
         assert heard == [PLACE]

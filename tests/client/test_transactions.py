@@ -70,7 +70,7 @@ def test_a_second_instance_of_the_same_name_fences_the_first(pond) -> None:
     pond.fill(topic, [b"2"])
     assert [message.value for message in pond.read(out, 2)] == [b"1", b"2"]
     pond.fill(topic, [b"3"])
-    assert eventually(lambda: not first.is_running(), 15)
+    assert eventually(lambda: not first.is_running())
     with pytest.raises(Fenced, match="name of its own"):
         first.stop()
     second.stop()

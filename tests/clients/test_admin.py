@@ -30,7 +30,7 @@ def admin(node):
 def outcome(futures):
     """What the one future of a reply holds."""
     (future,) = futures.values()
-    return future.result(10)
+    return future.result(60)
 
 
 def refusal(futures):
@@ -58,7 +58,7 @@ def test_a_created_topic_has_what_was_asked_for(admin, topic):
     assert [each.id for each in found.partitions] == [0, 1, 2]
     assert all(each.leader.id == 1 and [r.id for r in each.isr] == [1] for each in found.partitions)
     assert not found.is_internal
-    assert topic in admin.list_topics(timeout=5).topics
+    assert topic in admin.list_topics(timeout=60).topics
     assert configs_of(admin, topic)["retention.ms"].value == "60000"
 
 
@@ -70,7 +70,7 @@ def test_numbers_left_to_the_broker_are_its_defaults(make_node, topic):
 
 def test_validate_only_creates_nothing_but_finds_faults(admin, topic):
     outcome(admin.create_topics([NewTopic(topic, 3, 1)], validate_only=True))
-    assert topic not in admin.list_topics(timeout=5).topics
+    assert topic not in admin.list_topics(timeout=60).topics
     code, _ = refusal(admin.create_topics([NewTopic(topic, 3, 4)], validate_only=True))
     assert code == ErrorCode.INVALID_REPLICATION_FACTOR
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_created_is_refused_with_the_reason(admin, topic, partiti
     found, text = refusal(admin.create_topics([NewTopic(topic, partitions, factor, config=config)]))
     assert found == code
     assert words in text
-    assert topic not in admin.list_topics(timeout=5).topics
+    assert topic not in admin.list_topics(timeout=60).topics
 
 
 def test_a_second_topic_of_the_same_name_is_refused_and_harms_nothing(admin, raw, topic):
@@ -131,7 +131,7 @@ def test_names_that_metrics_cannot_tell_apart_are_refused(admin, topic):
 
 def test_one_refused_topic_does_not_keep_the_others_from_being(admin, topic):
     futures = admin.create_topics([NewTopic(topic, 1, 1), NewTopic(f"{topic}!", 1, 1)])
-    futures[topic].result(10)
+    futures[topic].result(60)
     assert refusal({"": futures[f"{topic}!"]})[0] == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
@@ -171,7 +171,7 @@ def test_a_topic_created_again_is_another_one_and_empty(admin, raw, topic):
     first_id = described(admin, topic).topic_id
     raw.produce(topic, 0, batch(b"old"))
     outcome(admin.delete_topics([topic]))
-    assert topic not in admin.list_topics(timeout=5).topics
+    assert topic not in admin.list_topics(timeout=60).topics
     assert raw.produce(topic, 0, batch(b"x")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
     found = described(admin, topic)
@@ -192,7 +192,7 @@ def test_deletion_can_be_switched_off(make_node, topic):
     admin = AdminClient({"bootstrap.servers": make_node({"delete.topic.enable": "false"}).bootstrap})
     outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
     assert refusal(admin.delete_topics([topic]))[0] == ErrorCode.TOPIC_DELETION_DISABLED
-    assert topic in admin.list_topics(timeout=5).topics
+    assert topic in admin.list_topics(timeout=60).topics
 
 
 def test_records_are_deleted_up_to_an_offset(admin, raw, topic):
@@ -222,16 +222,16 @@ def test_records_of_a_compacted_topic_cannot_be_deleted(admin, topic):
 
 
 def test_the_cluster_describes_itself(admin, node):
-    found = admin.describe_cluster().result(10)
+    found = admin.describe_cluster().result(60)
     assert found.controller.id == 1
     assert [(each.id, each.host, each.port) for each in found.nodes] == [(1, "127.0.0.1", node.port)]
     assert len(found.cluster_id) == 22
-    assert admin.list_topics(timeout=5).cluster_id == found.cluster_id
+    assert admin.list_topics(timeout=60).cluster_id == found.cluster_id
 
 
 def test_a_client_that_asks_hears_what_it_may_do(admin, topic):
     outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
-    cluster = admin.describe_cluster(include_authorized_operations=True).result(10)
+    cluster = admin.describe_cluster(include_authorized_operations=True).result(60)
     assert {each.name for each in cluster.authorized_operations} == {
         "CREATE", "ALTER", "DESCRIBE", "CLUSTER_ACTION", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "IDEMPOTENT_WRITE"
     }  # fmt: skip
@@ -239,7 +239,7 @@ def test_a_client_that_asks_hears_what_it_may_do(admin, topic):
     assert {each.name for each in of_topic.authorized_operations} == {
         "READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"
     }  # fmt: skip
-    assert admin.describe_cluster().result(10).authorized_operations is None
+    assert admin.describe_cluster().result(60).authorized_operations is None
 
 
 def test_offsets_by_place_and_by_time(admin, raw, topic):

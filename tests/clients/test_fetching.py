@@ -13,19 +13,19 @@ from millpond.wire.records import Record, encode_batch
 from support.raw import Raw, batch, fetch_partition, fetch_request, produce_request, records_of
 
 NOBODY = UUID(int=12345)
+LONGER_THAN_RAW_MS = 100_000
+"""A fetch that waits so long and is not woken is given up by the connection of the test."""
 
 # Waiting.
 
 
 def test_a_fetch_waits_for_data_and_comes_back_with_it(node, raw, topic):
     raw.create_topic(topic)
-    raw.send(fetch_request(topic, wait_ms=20_000), 12)
+    raw.send(fetch_request(topic, wait_ms=LONGER_THAN_RAW_MS), 12)
     time.sleep(0.1)
-    began = time.monotonic()
     with Raw(node.port) as other:
         other.produce(topic, 0, batch(b"at last"))
     reply = raw.receive(1, 12)[1].responses[0].partitions[0]
-    assert time.monotonic() - began < 5
     assert records_of(reply.records)[0].value == b"at last"
     assert reply.high_watermark == 1
 
@@ -34,14 +34,14 @@ def test_a_fetch_comes_back_empty_when_its_time_is_over(raw, topic):
     raw.create_topic(topic)
     began = time.monotonic()
     reply = raw.fetch(topic, wait_ms=300)
-    assert 0.29 <= time.monotonic() - began < 5
+    assert time.monotonic() - began >= 0.29
     assert (reply.error_code, bytes(reply.records), reply.high_watermark) == (0, b"", 0)
 
 
 def test_a_fetch_waits_for_as_many_bytes_as_it_wants(node, raw, topic):
     raw.create_topic(topic)
     one = batch(b"x" * 1000)
-    raw.send(fetch_request(topic, wait_ms=20_000, bytes_min=len(one) * 3), 12)
+    raw.send(fetch_request(topic, wait_ms=LONGER_THAN_RAW_MS, bytes_min=len(one) * 3), 12)
     with Raw(node.port) as other:
         for _ in range(3):
             time.sleep(0.05)
@@ -52,10 +52,8 @@ def test_a_fetch_waits_for_as_many_bytes_as_it_wants(node, raw, topic):
 
 def test_a_fetch_that_wants_no_bytes_or_no_wait_comes_back_at_once(raw, topic):
     raw.create_topic(topic)
-    began = time.monotonic()
-    assert raw.fetch(topic, wait_ms=10_000, bytes_min=0).error_code == 0
+    assert raw.fetch(topic, wait_ms=LONGER_THAN_RAW_MS, bytes_min=0).error_code == 0
     assert raw.fetch(topic, wait_ms=0, bytes_min=1000).error_code == 0
-    assert time.monotonic() - began < 5
 
 
 def test_a_waiting_fetch_hears_that_its_topic_is_gone(node, raw, topic):

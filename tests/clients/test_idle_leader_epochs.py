@@ -22,7 +22,7 @@ def write(bootstrap: str, *values: bytes) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     for value in values:
         producer.produce("idle", value, partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def test_crashes_without_a_record_between_them_send_nobody_back_to_the_first(make_node) -> None:

@@ -260,7 +260,7 @@ def test_a_producer_outlives_the_memory_of_its_id(make_node, transactional):
                     TOPIC, b"%d" % turn, partition=0, on_delivery=lambda error, _: error and failed.append(error)
                 )
                 assert producer.flush(10.0) == 0
-            assert eventually(lambda: not producers_of(raw, TOPIC), 5.0), "the id is remembered for ever"
+            assert eventually(lambda: not producers_of(raw, TOPIC)), "the id is remembered for ever"
         assert not failed
         assert committed_values(raw, TOPIC) == [b"0", b"1", b"2"]
 

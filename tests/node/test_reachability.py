@@ -27,10 +27,10 @@ def test_those_that_cannot_be_reached_are_named_again_and_again(monkeypatch: pyt
         nodes = [ClusterNode(1, "127.0.0.1", port), ClusterNode(2, "127.0.0.1", free)]
         looking = Reachability(nodes, 1, journal)
         looking.start()
-        assert told.get(timeout=10) == told.get(timeout=10) == f"node 2 at 127.0.0.1:{free} (connection refused)"
+        assert told.get(timeout=60) == told.get(timeout=60) == f"node 2 at 127.0.0.1:{free} (connection refused)"
         looking.stop()
         told = queue.Queue()
         looking = Reachability(nodes[:1], 1, journal)
         looking.start()
-        assert told.get(timeout=10) == "none; they have not let this node in yet"
+        assert told.get(timeout=60) == "none; they have not let this node in yet"
         looking.stop()

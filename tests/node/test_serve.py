@@ -56,7 +56,7 @@ class Child:
     def stop(self, number: signal.Signals) -> tuple[int, str]:
         """Exit code, and all that it wrote to its journal."""
         self.process.send_signal(number)
-        _, journal = self.process.communicate(timeout=20)
+        _, journal = self.process.communicate(timeout=60)
         return self.process.returncode, journal
 
     def ask(self, *requests: tuple[int, int, bytes]) -> None:
@@ -152,7 +152,7 @@ def test_a_bug_ends_the_process_with_its_traceback_and_the_next_start_recovers(t
         child.ask(
             (19, 4, m.CreateTopicsRequest(topics=[topic], timeout_ms=5000).encode(4)), (0, 7, produce.encode(7))
         )
-    _, journal = child.process.communicate(timeout=20)
+    _, journal = child.process.communicate(timeout=60)
     assert child.process.returncode == EXIT_CODE
     assert "the node ends because of a bug in it" in journal
     assert "ZeroDivisionError" in journal
@@ -190,4 +190,4 @@ def test_a_node_that_is_asked_to_end_again_and_again_ends_cleanly(child: Child) 
     while child.process.poll() is None and time.monotonic() < deadline:
         child.process.send_signal(signal.SIGTERM)
         time.sleep(0.0005)
-    assert child.process.wait(1) == 0
+    assert child.process.wait(60) == 0

@@ -70,7 +70,7 @@ def test_nobody_there_is_given_up_in_time() -> None:
     ):
         cluster.topics()
     assert isinstance(told.value.__cause__, Unreachable)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30, "by itself it would try for a minute"
 
 
 def test_what_passes_is_tried_again_and_what_does_not_is_raised(node: Node) -> None:

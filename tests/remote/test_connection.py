@@ -33,7 +33,7 @@ def peer(answer: bytes) -> Iterator[tuple[str, int]]:
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     yield listener.getsockname()
-    thread.join(5)
+    thread.join(60)
     listener.close()
 
 

@@ -86,7 +86,7 @@ def test_what_java_and_librdkafka_are_told_opens_the_same_door(
     theirs = {"bootstrap.servers": java["bootstrap.servers"], **librdkafka(java)}
     producer = Producer(theirs)
     producer.produce("shared", b"safe")
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     consumer = Consumer({**theirs, "group.id": "safe", "auto.offset.reset": "earliest"})
     consumer.subscribe(["shared"])
     message = consumer.poll(10)

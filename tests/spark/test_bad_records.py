@@ -236,7 +236,7 @@ class Orders:
         for number in range(400):
             value = b"poison" if number in POISON else order(number)
             producer.produce(topic, value, b"k%d" % number, partition=number % 2, headers=[("n", b"%d" % number)])
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
 
     def rows(self, name: str, columns: str, **given: str) -> list[Row]:
         """What a stream has read until now."""
@@ -347,7 +347,7 @@ def test_every_type_arrives_in_spark(spark: SparkSession, node: Node, topic: str
     producer = Producer({"bootstrap.servers": node.bootstrap})
     for value in (json.dumps(EVERY_VALUE).encode(), b"{}", None, b"poison", json.dumps(EVERY_VALUE).encode()):
         producer.produce(topic, value)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     frame = (
         spark.read.format("millpond")
         .option("kafka.bootstrap.servers", node.bootstrap)

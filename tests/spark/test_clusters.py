@@ -54,7 +54,7 @@ def copy_twice(child: SparkChild, node: Node, topic: str, checkpoint: Path) -> N
     for run in range(2):
         for number in range(run * RECORDS, (run + 1) * RECORDS):
             producer.produce(source, str(number), key=str(number % 7))
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         assert child.copy("millpond", taken, "millpond", given, checkpoint) == RECORDS
     with Raw(node.port) as raw:
         values = [int(value) for partition in range(2) for value in committed_values(raw, target, partition)]
@@ -92,7 +92,7 @@ def test_a_pipeline_runs_there_by_the_command_line(
     producer = Producer({"bootstrap.servers": node.bootstrap})
     for number in range(RECORDS):
         producer.produce(topic, json.dumps({"id": number, "total": number / 4}))
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     settings = {**LOOPBACK, **EXECUTOR, "spark.local.dir": str(tmp_path / "local")}
     words = [word for name, text in settings.items() for word in ("--conf", f"{name}={text}")]
     done = subprocess.run(

@@ -204,7 +204,7 @@ def test_a_stream_goes_on_where_it_was(
     for run in range(3):
         for number in range(run * 50, run * 50 + 50):
             producer.produce(source, str(number), partition=number % 2)
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         taken = {**place, "subscribe": source, "startingOffsets": "earliest"}
         kind = kind_of_run(run)
         assert child.copy(kind, taken, kind, {**place, "topic": target}, tmp_path / "checkpoint") == 50

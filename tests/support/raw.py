@@ -73,7 +73,21 @@ class Raw:
         assert received == sent
         return message
 
-    def is_closed(self, seconds: float = 5.0) -> bool:
+    def is_quiet(self, seconds: float) -> bool:
+        """Whether nothing comes within this time, not even the end."""
+        patience = self.socket.gettimeout()
+        self.socket.settimeout(seconds)
+        try:
+            self.socket.recv(1, socket.MSG_PEEK)
+        except TimeoutError:
+            return True
+        except ConnectionError:
+            return False
+        finally:
+            self.socket.settimeout(patience)
+        return False
+
+    def is_closed(self, seconds: float = 20.0) -> bool:
         """Whether the broker closes the connection within this time, saying nothing more."""
         self.socket.settimeout(seconds)
         try:

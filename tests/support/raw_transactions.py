@@ -10,7 +10,7 @@ from millpond.base.errors import ErrorCode
 from millpond.wire import messages as m
 from millpond.wire.batch import walk
 from millpond.wire.records import Record, decode_batch
-from support.node import eventually
+from support.node import PATIENCE_SECONDS, eventually
 from support.raw import Raw, batch, fetch_request, produce_request
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
@@ -125,7 +125,7 @@ class RawProducer:
         return ErrorCode(reply.topics[0].partitions[0].error_code)
 
 
-def patiently(ask: Any, seconds: float = 10.0) -> Any:
+def patiently(ask: Any, seconds: float = PATIENCE_SECONDS) -> Any:
     """Ask until the end of the transaction before has come through; the last reply."""
     deadline = time.monotonic() + seconds
     while True:
@@ -226,7 +226,7 @@ def state_of(raw: Raw, transactional_id: str) -> Any:
     return raw.call(request, 0).transaction_states[0]
 
 
-def wait_for_state(raw: Raw, transactional_id: str, state: str, seconds: float = 10.0) -> None:
+def wait_for_state(raw: Raw, transactional_id: str, state: str, seconds: float = PATIENCE_SECONDS) -> None:
     is_there = eventually(lambda: state_of(raw, transactional_id).transaction_state == state, seconds)
     assert is_there, state_of(raw, transactional_id)
 

@@ -169,7 +169,7 @@ class Driver:
         for each in family:
             _kill(each)
         psutil.wait_procs(family, 20)
-        self._process.wait(20)
+        self._process.wait(60)
 
     def kill_worker(self, chance: random.Random) -> bool:
         """One Python process that Spark has started; whether there was one."""

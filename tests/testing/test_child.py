@@ -19,5 +19,5 @@ def test_it_says_its_port_and_ends_when_its_input_ends(tmp_path: Path) -> None:
     assert word == b"ready"
     assert int(port) > 0
     child.stdin.close()
-    assert child.wait(10) == 1
+    assert child.wait(60) == 1
     child.stdout.close()

@@ -33,7 +33,7 @@ def test_a_users_tests_get_brokers_fresh_and_shared(pytester: pytest.Pytester) -
             millpond.produce("orders", "1")
 
         def test_fresh_two(millpond):
-            assert "orders" not in millpond.admin.list_topics(timeout=5).topics
+            assert "orders" not in millpond.admin.list_topics(timeout=60).topics
 
         @pytest.fixture(scope="module")
         def seen():
@@ -53,7 +53,7 @@ def test_a_users_tests_get_brokers_fresh_and_shared(pytester: pytest.Pytester) -
         def test_marked(millpond):
             assert millpond.mode == "process"
             millpond.produce("by-itself", "x")
-            assert len(millpond.admin.list_topics(timeout=5).topics["by-itself"].partitions) == 2
+            assert len(millpond.admin.list_topics(timeout=60).topics["by-itself"].partitions) == 2
         """
     )
     run(pytester, "--strict-markers").assert_outcomes(passed=5)

@@ -69,7 +69,7 @@ def test_a_refused_write_raises(millpond: Pond) -> None:
 def test_settings_reach_the_broker_and_unknown_ones_are_refused(tmp_path: Path) -> None:
     with Pond(settings={"num_partitions": 4, "auto.create.topics.enable": True}, folder=tmp_path / "d") as pond:
         pond.produce("made-by-itself", "x")
-        assert len(pond.admin.list_topics(timeout=5).topics["made-by-itself"].partitions) == 4
+        assert len(pond.admin.list_topics(timeout=60).topics["made-by-itself"].partitions) == 4
     assert (tmp_path / "d").exists(), "a folder that was given stays"
     with pytest.raises(Exception, match=r"num\.partition"):
         Pond(settings={"num_partition": 4}).__enter__()
@@ -106,7 +106,7 @@ def test_paused_it_answers_nobody_until_it_is_resumed(mode: str, make_millpond: 
         pond.producer.produce(topic, "late", on_delivery=lambda fault, _: acknowledged.append(fault))
         assert pond.producer.flush(0.3) == 1
         assert not acknowledged
-    assert pond.producer.flush(10) == 0
+    assert pond.producer.flush(60) == 0
     assert acknowledged == [None]
 
 
@@ -121,7 +121,8 @@ def test_slowed_down_it_takes_longer_until_sped_up(millpond: Pond) -> None:
     seconds()
     with millpond.slow_down(300):
         assert seconds() >= 0.3
-    assert min(seconds() for _ in range(5)) < 0.2
+    # Slowed down none could be as quick; a busy machine may take several.
+    assert any(seconds() < 0.3 for _ in range(200))
 
 
 @pytest.mark.parametrize("fault", ["drop_connections", "half_open"])
@@ -134,9 +135,9 @@ def test_clients_live_through_broken_connections(fault: str, millpond: Pond) -> 
     for number in range(10):
         producer.produce(topic, str(number))
         if number == 5:
-            producer.flush(5)
+            producer.flush(60)
             assert getattr(millpond, fault)() >= 1
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     assert values(millpond.consume(topic, 10)) == [str(number).encode() for number in range(10)]
     with pytest.raises(TooFew):
         millpond.consume(topic, 11, timeout=0.2)
@@ -162,5 +163,5 @@ def test_many_lives_leave_no_threads_descriptors_or_folders() -> None:
 def test_several_at_once_keep_apart(make_millpond: Callable[..., Pond]) -> None:
     one, two = make_millpond(), make_millpond()
     one.create_topic("t")
-    assert "t" not in two.admin.list_topics(timeout=5).topics
+    assert "t" not in two.admin.list_topics(timeout=60).topics
     assert one.bootstrap != two.bootstrap

@@ -48,7 +48,7 @@ def test_one_that_ended_by_itself_is_known_to_and_can_be_started_again(texts: di
     node = ProcessNode(texts, silent)
     node.start()
     os.kill(node.pid, signal.SIGKILL)
-    psutil.Process(node.pid).wait(10)
+    psutil.Process(node.pid).wait(60)
     assert not node.is_running
     node.pause()
     node.resume()

@@ -33,6 +33,6 @@ def test_librdkafka_chooses_the_same_partitions() -> None:
     keys = [b"k" * length + b"%d" % length for length in range(40)]
     for key in keys:
         producer.produce("keys", b"", key, on_delivery=delivered)
-    producer.flush(10)
+    producer.flush(60)
     assert chosen == {key: partition_for_key(key, partitions) for key in keys}
     assert len(set(chosen.values())) > 1

@@ -321,7 +321,7 @@ def test_batches_of_librdkafka_are_understood(mock_broker: MockBroker, codec: in
         producer.produce(
             topic, b"value %d" % number * 20, b"%d" % number, 0, timestamp=1_000 + number, headers=HEADERS
         )
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     raw = mock_broker.fetch(topic)
     found: list[Record] = []
     for position, header in walk(raw):

@@ -29,7 +29,7 @@ def bury(producer: Producer, source: str, dlq: str, *values: bytes, partition: i
             message, ValueError("bad"), to=dlq, origin=origin_of(message), attempts=1, group="g", now_ms=2_000
         )
         producer.produce(dlq, sent.value, sent.key, headers=header_list(sent.headers), partition=partition)
-    producer.flush(10)
+    producer.flush(60)
 
 
 def test_letters_written_in_transactions_are_known_by_their_headers(cluster: Cluster, pond: Pond, topic: str) -> None:
@@ -39,14 +39,14 @@ def test_letters_written_in_transactions_are_known_by_their_headers(cluster: Clu
     producer.init_transactions(10)
     producer.begin_transaction()
     producer.produce(dlq, b"aborted stranger", partition=0)
-    producer.flush(10)
+    producer.flush(60)
     producer.abort_transaction(10)
     producer.begin_transaction()
     bury(producer, topic, dlq, b"a", b"b")
     producer.commit_transaction(10)
     producer.begin_transaction()
     producer.produce(dlq, b"open stranger", partition=0)
-    producer.flush(10)
+    producer.flush(60)
     letters = LetterTopic.find(cluster, dlq)
     assert [each.message.value for each in letters.letters(letters.bounds)] == [b"a", b"b"]
     topics, left_out = find_letter_topics(cluster)

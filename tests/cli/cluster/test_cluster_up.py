@@ -95,7 +95,7 @@ def test_it_says_where_it_is_starts_again_what_dies_and_ends_all(
     assert killed not in pids
     cluster.process.send_signal(signal.SIGTERM)
     cluster.read_until("Stopped; everything is on disk.")
-    assert cluster.process.wait(30) == 0
+    assert cluster.process.wait(60) == 0
     for number in (1, 2, 3):
         assert (tmp_path / "c" / f"node-{number}" / ".kafka_cleanshutdown").exists()
 

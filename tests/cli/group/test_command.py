@@ -20,12 +20,12 @@ def commit(quick: Any, group: str, topic: str, *offsets: int) -> None:
     """The offset of each partition in turn, without a member."""
     wanted = [TopicPartition(topic, index, offset) for index, offset in enumerate(offsets)]
     futures = quick.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, wanted)])
-    futures[group].result(20)
+    futures[group].result(60)
 
 
 def committed(quick: Any, group: str) -> dict[int, int]:
     futures = quick.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-    return {each.partition: each.offset for each in futures[group].result(20).topic_partitions}
+    return {each.partition: each.offset for each in futures[group].result(60).topic_partitions}
 
 
 def described(millpond: Any, group: str, sample: str = "0") -> dict[str, Any]:
@@ -132,7 +132,7 @@ def test_records_deleted_unread_are_lost_and_not_lag(millpond: Any, quick: Any, 
     quick.send(topic, *map(str, range(20)))
     commit(quick, "loser", topic, 3)
     for future in quick.admin.delete_records([TopicPartition(topic, 0, 10)]).values():
-        future.result(20)
+        future.result(60)
     told = described(millpond, "loser")
     assert (told["lag"], told["lost"], told["partitions"][0]["start"]) == (10, 7, 10)
     assert told["behind_ms"] is not None
@@ -145,7 +145,7 @@ def test_a_topic_that_is_gone_does_not_hide_the_others(millpond: Any, quick: Any
     commit(quick, "half-gone", topic, 1)
     quick.create("soon-gone")
     commit(quick, "half-gone", "soon-gone", 0)
-    quick.admin.delete_topics(["soon-gone"])["soon-gone"].result(20)
+    quick.admin.delete_topics(["soon-gone"])["soon-gone"].result(60)
     assert described(millpond, "half-gone")["lag"] == 1
 
 
@@ -174,7 +174,7 @@ def test_watching_goes_on_until_it_is_stopped(millpond: Any, quick: Any, topic: 
         lags.append(json.loads(watching.stdout.readline())["groups"][0]["lag"])
     assert (lags[0], lags[-1]) == (2, 0)
     watching.send_signal(signal.SIGINT)
-    assert watching.wait(10) == 0
+    assert watching.wait(60) == 0
 
 
 def test_a_dry_run_changes_nothing_and_a_reset_does_what_it_showed(millpond: Any, quick: Any) -> None:

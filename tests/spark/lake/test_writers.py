@@ -238,7 +238,7 @@ def test_a_driver_killed_in_the_middle(spark: SparkSession, tmp_path: Path, chec
         time.sleep(0.15)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait(30)
+        driver.wait(60)
     writer = numbers(spark).writeStream.format("millpond_delta").option("checkpointLocation", checkpoint)
     query = writer.start(str(path))
     before = batches_in(path, query)

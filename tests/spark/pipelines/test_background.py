@@ -15,14 +15,14 @@ def test_rows_are_told_and_added_up() -> None:
     def work(report: Report) -> None:
         for _ in range(4):
             report.rows(25)
-        go.wait(10)
+        go.wait(60)
         report.rows(11)
 
     query, watch = Background("replay", work), JobWatch("replay", "replay")
     assert query.isActive
     assert watch.look(query).state in ("starting", "running")
     go.set()
-    query._thread.join(10)
+    query._thread.join(60)
     figures = watch.look(query)
     assert (figures.rows_in, figures.rows_out, figures.state) == (111, 111, "finished")
     assert (figures.input_per_second or 0) > 0
@@ -34,7 +34,7 @@ def test_a_failure_is_kept() -> None:
         raise ValueError("no such table")
 
     query = Background("replay", work)
-    query._thread.join(10)
+    query._thread.join(60)
     assert not query.isActive
     assert str(query.exception()) == "no such table"
     assert JobWatch("replay", "replay").look(query).state == "failed"

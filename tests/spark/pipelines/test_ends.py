@@ -27,13 +27,13 @@ def test_lag_and_dead_letters_as_they_grow(node: Node, topic: str, monkeypatch: 
     letters = f"{topic}.dead"
     admin = AdminClient(settings)
     for future in admin.create_topics([NewTopic(topic, 2), NewTopic(letters, 1)]).values():
-        future.result(20)
+        future.result(60)
     producer = Producer(settings)
 
     def send(name: str, partition: int, count: int) -> None:
         for _ in range(count):
             producer.produce(name, b"x", partition=partition)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
 
     send(letters, 0, 4)
     with EndsWatch({"kafka.bootstrap.servers": node.bootstrap}, {letters, f"{topic}.never"}) as watch:

@@ -56,13 +56,13 @@ def test_the_text_is_well_formed() -> None:
 def test_they_are_served_on_loopback() -> None:
     with Metrics("0") as metrics:
         assert metrics.address.startswith("http://127.0.0.1:")
-        assert urllib.request.urlopen(metrics.address, timeout=5).read() == b""
+        assert urllib.request.urlopen(metrics.address, timeout=60).read() == b""
         metrics.snapshot = RUN
-        answer = urllib.request.urlopen(metrics.address, timeout=5)
+        answer = urllib.request.urlopen(metrics.address, timeout=60)
         assert answer.headers["Content-Type"] == CONTENT_TYPE
         assert answer.read().decode() == text_of(RUN)
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(metrics.address.replace("/metrics", "/other"), timeout=5)
+            urllib.request.urlopen(metrics.address.replace("/metrics", "/other"), timeout=60)
         port = metrics.address.rpartition(":")[2].partition("/")[0]
         with pytest.raises(DeclarationError, match=r"metrics cannot be served at .*in use"):
             Metrics(port)

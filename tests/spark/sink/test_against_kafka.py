@@ -82,7 +82,7 @@ def test_transactions_that_time_out_after_the_decision_are_replaced(
         play.fail_after(Step.ENDED_SOME)
         with pytest.raises(Struck):
             play.commit(0, parts)
-        assert eventually(lambda: not play.open(), seconds=20)
+        assert eventually(lambda: not play.open())
         assert play.seen() == ["a", "b"]
         play.write(0, *ROWS)
         assert eventually(lambda: play.seen() == ALL)

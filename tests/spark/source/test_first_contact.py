@@ -23,4 +23,4 @@ def test_nobody_there_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     began = time.monotonic()
     with pytest.raises(ClusterError, match=f"reach the cluster at {address}"):
         first_contact.connect(read_options({"kafka.bootstrap.servers": address}, "read"))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 9, "by itself it would wait for ten seconds"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -243,10 +242,8 @@ def test_a_query_that_starts_at_the_end_sees_what_comes_next(
     try:
         assert eventually(lambda: batches == [0], 60)
         assert got == []
-        began = time.monotonic()
         send(node, topic, numbers(5, 8))
         assert eventually(lambda: len(got) == 3, 60)
-        assert time.monotonic() - began < 30
         assert got == numbers(5, 8)
     finally:
         query.stop()

@@ -105,12 +105,12 @@ def test_when_nothing_is_new_it_waits_a_moment_and_sees_what_comes(
     began = time.monotonic()
     assert step(reader, end) == end
     assert time.monotonic() - began >= 0.1
-    monkeypatch.setattr(stream_reader, "IDLE_SECONDS", 10.0)
+    # Longer than a test may take.
+    monkeypatch.setattr(stream_reader, "IDLE_SECONDS", 1000.0)
     sender = threading.Timer(0.3, send, (node, topic, ["new"], 1))
     sender.start()
     assert step(reader, end) == {topic: {"0": 10, "1": 31}}
     sender.join()
-    assert time.monotonic() - began < 9
 
 
 def test_at_most_so_many_offsets_a_batch(make: Make, topic: str) -> None:

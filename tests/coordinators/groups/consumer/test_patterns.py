@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -101,11 +102,12 @@ def test_what_is_refused_and_why(pattern: str, fault: str) -> None:
 @pytest.mark.parametrize(
     "pattern", ["((a*)*)*b", "(a|a)*b", "(a?){200}a{200}b", ".*.*.*.*.*.*.*.*b", "((((){1000}){1000}){1000}){1000}b"]
 )
-@pytest.mark.timeout(5)
 def test_hostile_patterns_take_no_longer_than_others(pattern: str) -> None:
+    began = time.process_time()
     machine = compiled(pattern)
     for length in range(240, 249):
         assert not machine.matches("a" * length)
+    assert time.process_time() - began < 5
 
 
 def test_states_that_are_kept_are_bounded() -> None:
