@@ -122,7 +122,9 @@ class TopicKeeper:
                 self._discard(partition)
         for name, log in list(self._store.logs.items()):
             owner = wanted.get(name)
-            if name.topic != METADATA_TOPIC and (owner is None or _is_foreign(log, owner)):
+            if owner is None and self._has_moved_away(name, log):
+                self._steps.append(partial(self._take_away, name))
+            elif name.topic != METADATA_TOPIC and (owner is None or _is_foreign(log, owner)):
                 self._set_aside(name)
         for name, topic in wanted.items():
             there = self._partitions.by_id(topic.id, name.partition)
@@ -201,9 +203,23 @@ class TopicKeeper:
         if not indexes:
             del self._to_open[topic_id]
         topic = self._image.topics_by_id.get(topic_id)
-        # It may have been deleted while it waited for its turn.
-        if topic is not None and not self._is_stopping:
+        # It may have been deleted, or moved away, while it waited for its turn.
+        if topic is not None and self._is_ours(topic, index) and not self._is_stopping:
             self._open(topic, index)
+
+    def _is_ours(self, topic: Topic, index: int) -> bool:
+        """Whether the metadata gives this node a replica."""
+        return self._node_id in topic.partitions[index].replicas
+
+    def _has_moved_away(self, name: TopicPartition, log: PartitionLog) -> bool:
+        """Whether it is the replica of a partition that has others now: the metadata has ended its move."""
+        topic = self._image.topics_by_id.get(log.topic_id)
+        return (
+            topic is not None
+            and topic.name == name.topic
+            and name.partition < len(topic.partitions)
+            and not self._is_ours(topic, name.partition)
+        )
 
     def _settings_of(self, topic: str) -> tuple[Settings, LogLimits]:
         """What the topic's partitions are told; worked out once per topic, as there may be many partitions."""
@@ -259,6 +275,8 @@ class TopicKeeper:
         topic = self._image.topics_by_id.get(topic_id)
         if topic is None or self._is_stopping or self._partitions.by_id(topic_id, index) is not None:
             return
+        if not self._is_ours(topic, index):
+            return
         name = TopicPartition(topic.name, index)
         if name in self._store.failed:
             for note in self._store.reopen(name, self._settings_of(topic.name)[1], self._clock.wall_ms()):
@@ -281,12 +299,14 @@ class TopicKeeper:
             return
         index = record.partition_id
         partition = self._partitions.by_id(topic.id, index)
-        is_ours = self._node_id in topic.partitions[index].replicas
+        is_ours = self._is_ours(topic, index)
         if partition is not None and is_ours:
             self.give_role(partition)
         elif partition is not None:
             self._discard(partition)
             self._steps.append(partial(self._take_away, partition.name))
+        elif not is_ours and TopicPartition(topic.name, index) in self._store.failed:
+            self._steps.append(partial(self._take_away, TopicPartition(topic.name, index)))
         elif is_ours and not self.is_to_open(topic.id, index) and self._can_be_opened(topic, index):
             self._open_in_turn(topic, index)
 
@@ -359,8 +379,8 @@ class TopicKeeper:
         try:
             self._remove_later(self._store.delete(name))
         except OSError as error:
-            # It belongs to no topic any more: the next start sets it aside.
-            self._journal("files of a deleted topic cannot be removed", partition=name.folder, error=str(error))
+            # It belongs to nobody here any more: the next start sets it aside, or tries again.
+            self._journal("files of a deleted replica cannot be removed", partition=name.folder, error=str(error))
 
     def _configure_all(self, records: Sequence[Record]) -> None:
         configured: dict[str, None] = {}

@@ -34,6 +34,7 @@ from millpond.metadata.leadership import (
     decide_isr_change,
     without,
 )
+from millpond.metadata.moves import settled
 from millpond.metadata.records import (
     LEADER_UNCHANGED,
     RECOVERED,
@@ -81,6 +82,9 @@ def change_record(topic_id: UUID, index: int, before: Partition, after: Partitio
         topic_id=topic_id,
         isr=_if_changed(before.isr, after.isr),
         leader=after.leader if led_anew else LEADER_UNCHANGED,
+        replicas=_if_changed(before.replicas, after.replicas),
+        removing_replicas=_if_changed(before.removing_replicas, after.removing_replicas),
+        adding_replicas=_if_changed(before.adding_replicas, after.adding_replicas),
         leader_recovery_state=recovery,
         eligible_leader_replicas=_if_changed(before.elr, after.elr),
         last_known_elr=_if_changed(before.last_known, after.last_known),
@@ -111,7 +115,8 @@ def leave(image: Image, layers: NodeLayers, broker_id: int, loss: Loss = Loss.NO
         return other != broker_id and image.is_active(other)
 
     def after(partition: Partition, rules: Rules) -> Partition:
-        return without(partition, broker_id, rules, can_lead, loss=loss)
+        left = without(partition, broker_id, rules, can_lead, loss=loss)
+        return settled(partition, left, rules, can_lead)
 
     # Cheaper than to ask of each what would become of it: all but the first slice go over what has changed already.
     held = (each for each in _held_with_others(image, broker_id) if concerns(each[2], broker_id, loss))
@@ -125,7 +130,7 @@ def come_back(image: Image, layers: NodeLayers, broker_id: int) -> Slice:
         return other == broker_id or image.is_active(other)
 
     def after(partition: Partition, rules: Rules) -> Partition:
-        return back(partition, broker_id, rules, can_lead)
+        return settled(partition, back(partition, broker_id, rules, can_lead), rules, can_lead)
 
     held = (each for each in _held_with_others(image, broker_id) if each[2].leader == NO_LEADER)
     return _slice(image, layers, held, after)
@@ -235,13 +240,12 @@ def decide_alter_partitions(
         else:
             named.add((each.topic_id, each.index))
             before = topic.partitions[each.index]
-            result = decide_isr_change(
-                before, each.change, rules.of(topic.name), image.is_active, partial(_epoch_of, image)
-            )
+            topic_rules = rules.of(topic.name)
+            result = decide_isr_change(before, each.change, topic_rules, image.is_active, partial(_epoch_of, image))
             if isinstance(result, ErrorCode):
                 code = result
             else:
-                after = result
+                after = settled(before, result, topic_rules, image.is_active)
                 if after != before:
                     records.append(change_record(topic.id, each.index, before, after))
         replies.append(IsrReply(each.topic_id, each.index, code, after))
@@ -292,6 +296,7 @@ def decide_elect_leaders(
             verdict = Verdict(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic_name}-{index}")
         else:
             verdict, after = _elected(before, kind, rules.of(topic_name), image.is_active)
+            after = settled(before, after, rules.of(topic_name), image.is_active)
             if after != before:
                 records.append(change_record(topic.id, index, before, after))
             elif wanted is None:

@@ -62,8 +62,6 @@ class Partition(Leadership):
 
     leader: NodeId
     leader_epoch: LeaderEpoch
-    removing_replicas: tuple[int, ...] = ()
-    adding_replicas: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -114,6 +112,7 @@ class Image:
     _names_by_sound: dict[str, dict[str, None]] = field(default_factory=dict)
     _held: dict[int, dict[UUID, set[int]]] = field(default_factory=dict)
     """The partitions of which each broker holds a replica, by topic."""
+    _moving: dict[tuple[UUID, int], None] = field(default_factory=dict)
 
     # Reading.
 
@@ -138,6 +137,12 @@ class Image:
             topic = self.topics_by_id[topic_id]
             for index in sorted(indexes):
                 yield topic, index, topic.partitions[index]
+
+    def moving(self) -> Iterator[tuple[Topic, int, Partition]]:
+        """All partitions that move to other replicas now."""
+        for topic_id, index in self._moving:
+            topic = self.topics_by_id[topic_id]
+            yield topic, index, topic.partitions[index]
 
     def is_active(self, node_id: int) -> bool:
         """Whether a broker may lead and be in sync: registered, unfenced and not on its way out."""
@@ -165,6 +170,7 @@ class Image:
                 node_id: {topic_id: set(indexes) for topic_id, indexes in held.items()}
                 for node_id, held in self._held.items()
             },
+            _moving=dict(self._moving),
         )
 
     def become(self, other: Image) -> None:
@@ -222,6 +228,8 @@ class Image:
         self.partitions_total -= len(topic.partitions)
         for node_id in {each for partition in topic.partitions for each in partition.replicas}:
             self._forget_held(node_id, topic.id, range(len(topic.partitions)))
+        for index in range(len(topic.partitions) if self._moving else 0):
+            self._moving.pop((topic.id, index), None)
         namesakes = self._names_by_sound[sound_of(topic.name)]
         del namesakes[topic.name]
         if not namesakes:
@@ -245,6 +253,8 @@ class Image:
             )
         )
         self.partitions_total += 1
+        if record.adding_replicas or record.removing_replicas:
+            self._moving[record.topic_id, record.partition_id] = None
         for node_id in record.replicas:
             self._add_held(node_id, record.topic_id, record.partition_id)
 
@@ -266,6 +276,12 @@ class Image:
             if record.leader_recovery_state == RECOVERY_UNCHANGED
             else record.leader_recovery_state == RECOVERING,
         )
+        if record.adding_replicas is not None or record.removing_replicas is not None:
+            now = partitions[record.partition_id]
+            if now.adding_replicas or now.removing_replicas:
+                self._moving[record.topic_id, record.partition_id] = None
+            else:
+                self._moving.pop((record.topic_id, record.partition_id), None)
         if record.replicas is not None:
             for node_id in set(old.replicas) - set(record.replicas):
                 self._forget_held(node_id, record.topic_id, (record.partition_id,))

@@ -34,6 +34,14 @@ class Leadership:
     """Who was in sync last, once neither ISR nor ELR has anybody left."""
     is_recovering: bool = False
     """Led by a replica that may lack records: it says when it has put that right."""
+    removing_replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    """Those who are there only since, and while, the partition moves."""
+
+    @property
+    def factor(self) -> int:
+        """How many replicas it has, not counting those that a move adds: they promise nothing before it has ended."""
+        return len(self.replicas) - len(self.adding_replicas)
 
 
 L = TypeVar("L", bound=Leadership)
@@ -58,9 +66,9 @@ class Rules:
     syncs_first: bool = False
     """Whether a replica counts as having only what it has synced: then a power cut takes nothing committed."""
 
-    def effective_min_isr(self, replicas: int) -> int:
+    def effective_min_isr(self, factor: int) -> int:
         """A topic with fewer replicas than asked for needs all of them, not more than all."""
-        return min(self.min_isr, replicas)
+        return min(self.min_isr, factor)
 
 
 def change(
@@ -81,7 +89,7 @@ def change(
     `force_epoch` begins a new leader epoch although the leader stays.
     """
     members = tuple(each for each in before.replicas if each in isr and each not in unclean)
-    is_enough = len(members) >= rules.effective_min_isr(len(before.replicas))
+    is_enough = len(members) >= rules.effective_min_isr(before.factor)
     was_trusted = {*before.isr, *before.elr} - set(members) - set(unclean)
     elr = () if is_enough else tuple(each for each in before.replicas if each in was_trusted)
     last_known = before.last_known
@@ -116,14 +124,15 @@ def _elect(state: L, rules: Rules, can_lead: CanLead, *, prefer_first: bool) -> 
         for broker in state.replicas:
             if broker in state.elr and can_lead(broker):
                 elr = tuple(each for each in state.elr if each != broker)
-                if rules.effective_min_isr(len(state.replicas)) <= 1:
+                if rules.effective_min_isr(state.factor) <= 1:
                     # It is enough by itself, and will commit what the others do not have.
                     elr = ()
                 return replace(state, leader=broker, isr=(broker,), elr=elr)
     if not state.isr and not state.elr and len(state.last_known) == 1 and can_lead(state.last_known[0]):
         return _uncleanly(state, state.last_known[0])
     if rules.may_elect_unclean:
-        for broker in state.replicas:
+        # Whoever is just being added may have nothing at all yet.
+        for broker in sorted(state.replicas, key=state.adding_replicas.__contains__):
             if can_lead(broker):
                 return _uncleanly(state, broker)
     return replace(state, leader=NO_LEADER)

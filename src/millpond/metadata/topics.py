@@ -26,6 +26,7 @@ from millpond.config.node import (
 from millpond.metadata.configs import topic_config_records
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.image import COORDINATOR_TOPICS, INTERNAL_TOPICS, Image, Topic, sound_of
+from millpond.metadata.moves import target_of
 from millpond.metadata.placement import place
 from millpond.metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord
 
@@ -270,7 +271,7 @@ def _replicas_of_more_partitions(
             f"topic {topic.name!r} has {now} partitions: {wanted.count} would not be more",
         )
     _check_count(static, wanted.count, added, partitions_total)
-    factor = len(topic.partitions[0].replicas)
+    factor = len(target_of(topic.partitions[0]))
     if wanted.assignments is None:
         return place(image.brokers.values(), added, factor, entropy)
     if len(wanted.assignments) != added:

@@ -25,6 +25,13 @@ class PartitionView:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     is_recovering: bool = False
+    adding_replicas: tuple[int, ...] = ()
+    """Those who are there only while the partition moves to them."""
+
+    @property
+    def factor(self) -> int:
+        """How many replicas it has, but for those that a move adds: so the controller counts, too."""
+        return len(self.replicas) - len(self.adding_replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,7 @@ class PartitionLeader:
 
     @property
     def _min_isr(self) -> int:
-        return min(self.rules.min_isr, len(self.view.replicas))
+        return min(self.rules.min_isr, self.view.factor)
 
     @property
     def maximal_isr(self) -> set[int]:

@@ -433,6 +433,7 @@ def view_of(partition: ImagePartition) -> PartitionView:
         partition.replicas,
         partition.isr,
         partition.is_recovering,
+        partition.adding_replicas,
     )
 
 

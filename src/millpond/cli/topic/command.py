@@ -1,4 +1,4 @@
-"""`millpond topic`: create, list, describe, alter and delete topics, over the wire of any Kafka cluster."""
+"""`millpond topic`: create, list, describe, alter, move and delete topics, over the wire of any Kafka cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INTERNAL = "__"
 
 @click.group("topic")
 def command() -> None:
-    """Create, list, describe, alter and delete topics.
+    """Create, list, describe, alter, move and delete topics.
 
     \b
     Examples:
@@ -26,6 +26,8 @@ def command() -> None:
       millpond topic list
       millpond topic describe orders
       millpond topic alter orders --partitions 6
+      millpond topic replicas orders --factor 3
+      millpond topic move orders --partition 2 --to 1,4,5
       millpond topic delete orders
     """
 
@@ -147,6 +149,68 @@ def alter_command(
         if partitions is not None:
             grow_topic(cluster, name, partitions)
     click.echo(f"Changed topic {name}.")
+
+
+def _nodes(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
+    nodes = [each.strip() for each in text.split(",")]
+    if not all(each.isdecimal() for each in nodes):
+        raise click.BadParameter("write the numbers of nodes with commas between them, like 1,2,3")
+    return tuple(map(int, nodes))
+
+
+@command.command("move")
+@click.argument("name")
+@click.option(
+    "-p", "--partition", "indexes", metavar="N", type=click.IntRange(0), multiple=True, help="[default: all]"
+)
+@click.option(
+    "--to", "nodes", metavar="NODES", callback=_nodes, required=True, help="Like 1,2,3; the first one leads."
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@cluster_options
+def move_command(name: str, indexes: tuple[int, ...], nodes: tuple[int, ...], yes: bool, access: Access) -> None:
+    """Move partitions of the topic NAME to other nodes. Nobody who writes or reads has to stop.
+
+    The old replicas go when all new ones have every record. Ctrl-C calls off what has not ended.
+
+    \b
+    Examples:
+      millpond topic move orders --partition 2 --to 1,4,5
+      millpond topic move __consumer_offsets --to 1,2,3 --yes
+    """
+    from millpond.admin.moves import look
+    from millpond.admin.placement import plan_move
+    from millpond.admin.topics import find_topic
+    from millpond.cli.moves import run_plan
+
+    with access.open() as cluster:
+        find_topic(cluster, name)
+        run_plan(cluster, plan_move(look(cluster), name, indexes, nodes), yes=yes)
+
+
+@command.command("replicas")
+@click.argument("name")
+@click.option("--factor", metavar="N", type=click.IntRange(1), required=True, help="How many of each partition.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@cluster_options
+def replicas_command(name: str, factor: int, yes: bool, access: Access) -> None:
+    """Give each partition of the topic NAME so many replicas.
+
+    More go to nodes that hold the fewest, in racks of their own where there are any. Ctrl-C calls off what has not
+    ended.
+
+    \b
+    Example:
+      millpond topic replicas orders --factor 3
+    """
+    from millpond.admin.moves import look
+    from millpond.admin.placement import plan_factor
+    from millpond.admin.topics import find_topic
+    from millpond.cli.moves import run_plan
+
+    with access.open() as cluster:
+        find_topic(cluster, name)
+        run_plan(cluster, plan_factor(look(cluster), name, factor), yes=yes)
 
 
 @command.command("delete")

@@ -1,0 +1,106 @@
+"""Which partitions should move where: plans made from what lies where, without asking anybody."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from millpond.admin.errors import Refused
+from millpond.base.ids import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A partition: its replicas, the preferred leader first, and how much they hold."""
+
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    leader: int
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What lies where."""
+
+    racks: Mapping[int, str]
+    """Of every node that is there."""
+    partitions: Mapping[TopicPartition, Held]
+
+    def of_topic(self, topic: str) -> dict[TopicPartition, Held]:
+        return {each: held for each, held in self.partitions.items() if each.topic == topic}
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A partition that should move."""
+
+    partition: TopicPartition
+    before: tuple[int, ...]
+    target: tuple[int, ...]
+    size_bytes: int = 0
+
+    @property
+    def adding(self) -> tuple[int, ...]:
+        return tuple(each for each in self.target if each not in self.before)
+
+    @property
+    def bytes_to_copy(self) -> int:
+        return self.size_bytes * len(self.adding)
+
+
+def plan_move(load: Load, topic: str, indexes: Collection[int], target: Sequence[int]) -> list[Planned]:
+    """These partitions of a topic, or all of them, to these nodes."""
+    held = load.of_topic(topic)
+    for index in indexes:
+        if TopicPartition(topic, index) not in held:
+            raise Refused(f"{topic} has no partition {index}: they go from 0 to {len(held) - 1}.")
+    _check_nodes(load, target)
+    return [
+        Planned(partition, each.replicas, tuple(target), each.size_bytes)
+        for partition, each in held.items()
+        if (not indexes or partition.partition in indexes) and each.replicas != tuple(target)
+    ]
+
+
+def _check_nodes(load: Load, nodes: Sequence[int]) -> None:
+    if len(set(nodes)) < len(nodes):
+        raise Refused(f"A node is named twice: {','.join(map(str, nodes))}.")
+    if unknown := [each for each in nodes if each not in load.racks]:
+        raise Refused(f"There is no node {unknown[0]} now; there are {_listed(load.racks)}.")
+
+
+def _listed(nodes: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(nodes)))
+
+
+def plan_factor(load: Load, topic: str, factor: int) -> list[Planned]:
+    """So many replicas of every partition: more go where there are fewest, and to other racks.
+
+    Of fewer, the last ones go first; but who is in sync stays before who is not, and the leader stays.
+    """
+    if factor > len(load.racks):
+        raise Refused(
+            f"{factor} replicas need as many nodes, and {len(load.racks)} are there: {_listed(load.racks)}."
+        )
+    counts = Counter(node for held in load.partitions.values() for node in held.replicas)
+    moves = []
+    for partition, held in load.of_topic(topic).items():
+        target = list(held.replicas)
+        while len(target) > factor:
+            target.remove(max(target, key=lambda each: _usefulness(held, each)))
+        while len(target) < factor:
+            taken = {load.racks.get(each) for each in target}
+            free = [each for each in load.racks if each not in target]
+            node = min(free, key=lambda each: (load.racks[each] in taken, counts[each], each))
+            target.append(node)
+            counts[node] += 1
+        if tuple(target) != held.replicas:
+            moves.append(Planned(partition, held.replicas, tuple(target), held.size_bytes))
+    return moves
+
+
+def _usefulness(held: Held, node: int) -> tuple[bool, bool, int]:
+    """The larger, the sooner it may go."""
+    return node not in held.in_sync, node != held.leader, held.replicas.index(node)

@@ -1,0 +1,93 @@
+"""AlterPartitionReassignments (45), versions 0-1: move partitions to other replicas, or call a move off.
+
+1 whether the number of replicas may change. Answered when the move has begun; how far it is, 46 tells.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import Refused
+from millpond.base.later import Later, gather
+from millpond.broker.links.change_relay import relay_change
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
+from millpond.metadata.elections import SLICE
+from millpond.metadata.reassignments import Reassigned, Reassignment, decide_alter_reassignments
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+Response = m.AlterPartitionReassignmentsResponse
+
+
+def handle(broker: Services, call: Call, request: m.AlterPartitionReassignmentsRequest) -> Outcome:
+    wanted = [
+        Reassignment(topic.name, each.partition_index, None if each.replicas is None else tuple(each.replicas))
+        for topic in request.topics
+        for each in topic.partitions
+    ]
+    may_change_factor = request.allow_replication_factor_change
+    return (
+        _decide(broker, wanted, may_change_factor)
+        .map(lambda slices: _answer([each for some in slices for each in some], may_change_factor))
+        .recover(
+            Refused,
+            lambda refused: Response(
+                allow_replication_factor_change=may_change_factor,
+                error_code=refused.code,
+                error_message=refused.message,
+                responses=[],
+            ),
+        )
+    )
+
+
+def _decide(
+    broker: Services, wanted: list[Reassignment], may_change_factor: bool
+) -> Later[list[tuple[Reassigned, ...]]]:
+    """All partitions of a cluster may be named at once: a slice for each turn of the loop."""
+    decided: list[Later[tuple[Reassigned, ...]]] = []
+    answered: Later[list[tuple[Reassigned, ...]]] = Later()
+
+    def step(first: int = 0) -> None:
+        some = wanted[first : first + SLICE]
+        decided.append(
+            broker.controller.submit(
+                lambda image: decide_alter_reassignments(
+                    image, broker.layers, some, may_change_factor=may_change_factor
+                )
+            )
+        )
+        if first + SLICE < len(wanted):
+            broker.clock.call_soon(lambda: step(first + SLICE))
+        else:
+            gather(decided).then(answered.finish, answered.fail)
+
+    step()
+    return answered
+
+
+def _answer(reassigned: list[Reassigned], may_change_factor: bool) -> m.AlterPartitionReassignmentsResponse:
+    topics: dict[str, m.AlterPartitionReassignmentsResponse.ReassignableTopicResponse] = {}
+    for each in reassigned:
+        topic = topics.setdefault(each.topic, Response.ReassignableTopicResponse(name=each.topic, partitions=[]))
+        topic.partitions.append(
+            Response.ReassignablePartitionResponse(
+                partition_index=each.index, error_code=each.verdict.code, error_message=each.verdict.message
+            )
+        )
+    return Response(allow_replication_factor_change=may_change_factor, responses=list(topics.values()))
+
+
+API = Api(
+    key=45,
+    name="AlterPartitionReassignments",
+    versions=(0, 1),
+    handle=handle,
+    lists="topics",
+    at_controller=True,
+    forward=relay_change,
+)

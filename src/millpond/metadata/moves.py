@@ -1,0 +1,90 @@
+"""One partition moves to other replicas (KIP-455): how it stands when the move begins, is called off, and ends.
+
+While a partition moves its `replicas` are the target, in the order that was asked for, and behind it those who go.
+Who is not in the target is in `removing_replicas`; who was no replica before is in `adding_replicas`. One that an
+earlier move added and the present one does not want is in both, as long as somebody counts on it.
+
+The move ends with the change that has all of the target in sync: that is when the others go, in the same record.
+Nobody leaves before, so a move that gets nowhere costs nothing but room.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from millpond.base.ids import LeaderEpoch
+from millpond.metadata.image import Partition
+from millpond.metadata.leadership import NO_LEADER, CanLead, Rules, change, without
+
+
+def is_moving(partition: Partition) -> bool:
+    return bool(partition.adding_replicas or partition.removing_replicas)
+
+
+def target_of(partition: Partition) -> tuple[int, ...]:
+    """The replicas that it has once its move, if it moves, has ended."""
+    return tuple(each for each in partition.replicas if each not in partition.removing_replicas)
+
+
+def original_of(partition: Partition) -> tuple[int, ...]:
+    """The replicas that it goes back to when its move is called off."""
+    return tuple(each for each in partition.replicas if each not in partition.adding_replicas)
+
+
+def begin(before: Partition, target: tuple[int, ...], rules: Rules, can_lead: CanLead) -> Partition:
+    """The partition on its way to these replicas, or already there; a move under way is replaced."""
+    original = original_of(before)
+    counted_on = {*original, *before.isr, *before.elr, *before.last_known, before.leader}
+    going = tuple(each for each in before.replicas if each not in target and each in counted_on)
+    replicas = (*target, *going)
+    after = replace(
+        before,
+        replicas=replicas,
+        removing_replicas=going,
+        adding_replicas=tuple(each for each in replicas if each not in original),
+    )
+    if len(before.replicas) == 1 and not can_lead(before.leader):
+        # Alone it kept its leader whatever that did. Now there are others who may lead.
+        after = without(after, before.leader, rules, can_lead)
+    return settled(before, _one_step(before, after), rules, can_lead)
+
+
+def cancel(before: Partition, rules: Rules, can_lead: CanLead) -> Partition | str:
+    """The partition with its old replicas alone; or why that cannot be."""
+    replicas = original_of(before)
+    reverted = replace(before, replicas=replicas, removing_replicas=(), adding_replicas=())
+    after = change(reverted, before.isr, rules, can_lead)
+    had, has = {*before.isr, *before.elr}, {*after.isr, *after.elr}
+    least = min(rules.effective_min_isr(len(replicas)), len(had))
+    if len(has) < least or (before.leader != NO_LEADER and after.leader == NO_LEADER) or after.is_recovering:
+        return (
+            f"of the old replicas {list(replicas)} too few have every record now: wait until {least} of them are in "
+            "sync, or move the partition to others"
+        )
+    return _one_step(before, after)
+
+
+def settled(before: Partition, after: Partition, rules: Rules, can_lead: CanLead) -> Partition:
+    """`after`, or where that has all of the target in sync, the partition at the end of its move."""
+    target = target_of(after)
+    if not is_moving(after) or not set(target) <= set(after.isr) or after.is_recovering:
+        return after
+    alone = replace(
+        after, replicas=target, isr=target, elr=(), last_known=(), removing_replicas=(), adding_replicas=()
+    )
+    ended = change(alone, target, rules, can_lead)
+    return after if ended.leader == NO_LEADER else _one_step(before, ended)
+
+
+def _one_step(before: Partition, after: Partition) -> Partition:
+    """However many changes led there, one record makes them, and so one step of either epoch.
+
+    Who is removed must not go on fetching, or be asked, as if nothing had happened: that takes a new leader epoch.
+    """
+    led_anew = after.leader != before.leader or not set(before.replicas) <= set(after.replicas)
+    led_anew = led_anew or after.leader_epoch != before.leader_epoch
+    numbered = replace(
+        after, leader_epoch=LeaderEpoch(before.leader_epoch + led_anew), partition_epoch=before.partition_epoch + 1
+    )
+    unchanged = replace(numbered, partition_epoch=before.partition_epoch) == before
+    return before if unchanged else numbered

@@ -1,0 +1,42 @@
+"""Plans of moves: who goes where."""
+
+from __future__ import annotations
+
+import pytest
+
+from millpond.admin.errors import Refused
+from millpond.admin.placement import Held, Load, plan_factor, plan_move
+from millpond.base.ids import TopicPartition
+
+
+def load(*replicas: tuple[int, ...], racks: dict[int, str] | None = None, nodes: int = 4) -> Load:
+    """Partitions of topic a with these replicas, 100 bytes each."""
+    return Load(
+        racks or dict.fromkeys(range(1, nodes + 1), ""),
+        {TopicPartition("a", index): Held(each, each, each[0], 100) for index, each in enumerate(replicas)},
+    )
+
+
+def test_only_what_is_elsewhere_moves_and_says_what_it_costs() -> None:
+    (move,) = plan_move(load((1, 2), (3, 4)), "a", (), (3, 4))
+    assert (move.partition.partition, move.adding, move.bytes_to_copy) == (0, (3, 4), 200)
+    assert plan_move(load((1, 2), (3, 4)), "a", (1,), (3, 4)) == []
+    for indexes, target in (((7,), (1, 2)), ((), (1, 9)), ((), (1, 1))):
+        with pytest.raises(Refused):
+            plan_move(load((1, 2)), "a", indexes, target)
+
+
+def test_more_replicas_go_where_there_are_fewest_and_to_other_racks() -> None:
+    moves = plan_factor(load((1, 2), (2, 1), (3, 1)), "a", 3)
+    assert [move.target for move in moves] == [(1, 2, 4), (2, 1, 3), (3, 1, 4)]
+    racks = {1: "x", 2: "x", 3: "y"}
+    assert plan_factor(load((1,), racks=racks), "a", 2)[0].target == (1, 3)
+    with pytest.raises(Refused):
+        plan_factor(load((1,)), "a", 5)
+
+
+def test_fewer_replicas_keep_the_leader_and_who_is_in_sync() -> None:
+    held = Held((1, 2, 3), (2, 3), 3)
+    cluster = Load(dict.fromkeys((1, 2, 3), ""), {TopicPartition("a", 0): held})
+    assert plan_factor(cluster, "a", 2)[0].target == (2, 3)
+    assert plan_factor(cluster, "a", 1)[0].target == (3,)

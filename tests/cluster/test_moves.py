@@ -1,0 +1,163 @@
+"""Partitions of a real cluster move to other nodes: nothing is lost, and nothing is left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from millpond.admin.moves import begin_moves, moves_under_way
+from millpond.base.ids import TopicPartition
+from millpond.remote.cluster import Cluster
+from millpond.testing import Ponds, ponds
+
+SETTINGS = {"log.segment.delete.delay.ms": 0, "offsets.topic.num.partitions": 2}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Ponds]:
+    with ponds(nodes=4, settings=SETTINGS) as made:
+        yield made
+
+
+@pytest.fixture
+def way(cluster: Ponds) -> Iterator[Cluster]:
+    with Cluster({"bootstrap.servers": cluster.bootstrap}) as opened:
+        yield opened
+
+
+def within(seconds: float, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.05)
+
+
+def move(way: Cluster, topic: str, *replicas: int, index: int = 0) -> None:
+    """Move a partition, and wait until it is there."""
+    begin_moves(way, {TopicPartition(topic, index): replicas})
+    within(30, lambda: not moves_under_way(way))
+    assert way.topics([topic])[topic].partitions[index].replicas == replicas
+
+
+def folders(cluster: Ponds, topic: str) -> list[int]:
+    """The nodes that have a folder of the topic."""
+    return [node.node_id for node in cluster if (node.folder / f"{topic}-0").exists()]
+
+
+def values(cluster: Ponds, topic: str, count: int) -> list[bytes | None]:
+    return [message.value() for message in cluster.consume(topic, count, timeout=30)]
+
+
+def test_a_partition_goes_to_other_nodes_with_its_records_and_leaves_nothing(cluster: Ponds, way: Cluster) -> None:
+    topic = "moved"
+    way_out, way_in = (1, 2, 3), (4, 2)
+    cluster.create_topic(topic)
+    move(way, topic, *way_out)
+    cluster.produce(topic, *(f"before-{each}" for each in range(50)))
+    move(way, topic, *way_in)
+    assert way.topics([topic])[topic].partitions[0].leader in way_in
+    cluster.forget_clients()
+    cluster.produce(topic, "after")
+    assert values(cluster, topic, 51) == [*(f"before-{each}".encode() for each in range(50)), b"after"]
+    within(10, lambda: folders(cluster, topic) == [2, 4])
+    # And back: what was deleted is had again from the leader.
+    move(way, topic, 1, 3, 4)
+    cluster.wait_until_in_sync(topic)
+    assert len(values(cluster, topic, 51)) == 51
+    within(10, lambda: folders(cluster, topic) == [1, 3, 4])
+
+
+def test_one_replica_becomes_three_and_one_again_while_records_come(cluster: Ponds, way: Cluster) -> None:
+    topic = "grown"
+    cluster.create_topic(topic)
+    move(way, topic, 2)
+    sent = 0
+    for replicas in ((1, 2, 3), (3,), (4, 1)):
+        begin_moves(way, {TopicPartition(topic, 0): replicas})
+        while moves_under_way(way):
+            cluster.produce(topic, f"{sent}")
+            sent += 1
+        assert way.topics([topic])[topic].partitions[0].replicas == replicas
+    cluster.produce(topic, "last")
+    assert values(cluster, topic, sent + 1) == [*(f"{each}".encode() for each in range(sent)), b"last"]
+
+
+def test_a_node_that_was_away_when_its_replica_moved_clears_it_away(cluster: Ponds, way: Cluster) -> None:
+    topic = "gone"
+    cluster.create_topic(topic)
+    move(way, topic, 4, 3, 2)
+    cluster.produce(topic, "one")
+    cluster.wait_until_in_sync(topic)
+    cluster[4].kill()
+    move(way, topic, 3, 2, 1)
+    assert folders(cluster, topic) == [1, 2, 3, 4]
+    cluster[4].start()
+    within(20, lambda: folders(cluster, topic) == [1, 2, 3])
+    assert not any(cluster[4].folder.glob(f"{topic}-*stray")), "it is known whose it was"
+    cluster.forget_clients()
+    assert values(cluster, topic, 1) == [b"one"]
+
+
+def test_groups_go_on_where_their_partition_goes(cluster: Ponds, way: Cluster) -> None:
+    topic = "read"
+    cluster.create_topic(topic)
+    cluster.produce(topic, *(f"{each}" for each in range(10)))
+    consumer = cluster.consumer("readers")
+    consumer.subscribe([topic])
+    assert len(consumer.consume(5, timeout=20)) == 5
+    consumer.commit(asynchronous=False)
+    offsets = way.topics(["__consumer_offsets"])["__consumer_offsets"].partitions
+    for index, info in offsets.items():
+        away = next(each for each in (1, 2, 3, 4) if each not in info.replicas)
+        move(way, "__consumer_offsets", away, *info.replicas[1:], index=index)
+    assert [each.value() for each in consumer.consume(5, timeout=30)] == [f"{each}".encode() for each in range(5, 10)]
+    consumer.commit(asynchronous=False)
+    consumer.close()
+
+
+def test_a_move_to_a_node_that_is_down_waits_and_can_be_called_off(cluster: Ponds, way: Cluster) -> None:
+    topic = "waiting"
+    cluster.create_topic(topic)
+    move(way, topic, 1, 2)
+    cluster[4].kill()
+    begin_moves(way, {TopicPartition(topic, 0): (4, 2)})
+    (under_way,) = moves_under_way(way).values()
+    assert (under_way.target, under_way.adding, under_way.removing) == ((4, 2), (4,), (1,))
+    cluster.forget_clients()
+    cluster.produce(topic, "meanwhile")
+    begin_moves(way, {TopicPartition(topic, 0): None})
+    assert moves_under_way(way) == {}
+    cluster[4].start()
+    assert values(cluster, topic, 1) == [b"meanwhile"]
+
+
+def test_the_command_line_gives_a_topic_more_replicas_and_other_nodes(cluster: Ponds, way: Cluster) -> None:
+    cluster.create_topic("told", 2, replicas=1)
+    cluster.produce("told", "one", partition=1)
+
+    def millpond(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "import sys; from millpond.cli import main; sys.exit(main())", "topic"]
+        return subprocess.run(
+            [*command, *words, "--yes", "-b", cluster.bootstrap],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    grown = millpond("replicas", "told", "--factor", "3")
+    assert (grown.returncode, grown.stdout.splitlines()[-1]) == (0, "Moved 2 partitions.")
+    assert [len(each.replicas) for each in way.topics(["told"])["told"].partitions.values()] == [3, 3]
+    moved = millpond("move", "told", "--partition", "1", "--to", "4,1")
+    assert (moved.returncode, moved.stdout.splitlines()[-1]) == (0, "Moved 1 partition.")
+    assert way.topics(["told"])["told"].partitions[1].replicas == (4, 1)
+    assert millpond("move", "told", "--partition", "1", "--to", "4,1").stdout == "Everything is there already.\n"
+    refused = millpond("move", "told", "--to", "7")
+    assert refused.returncode != 0
+    assert "There is no node 7 now; there are 1, 2, 3, 4." in refused.stderr
+    cluster.forget_clients()
+    assert values(cluster, "told", 1) == [b"one"]
