@@ -1,14 +1,17 @@
-"""Faults on a real cluster under load: `python tests/campaigns/cluster.py --faults 200`.
+"""Faults on a real cluster under load: `python tests/campaigns/cluster.py --faults 200 --nodes 3 5`.
 
-Three nodes as processes behind proxies; idempotent producers of three client libraries, groups of both protocols and
-a transactional copy. Nodes are killed and stopped, one or all; restarted one after the other; cut off, in one
-direction and in both. Each fault is over and writes go on before the next one comes. In the end everything is read
-and checked.
+Nodes as processes behind proxies; idempotent producers of three client libraries, groups of both protocols, and a
+transactional copy. Nodes are killed and stopped, one or all; restarted one after the other; cut off, in one
+direction and in both; their disks are full, slow, fail, lose everything or a bit of it; their descriptors run out.
+Each fault is over and writes go on before the next one comes. At the end of a round everything is read and checked,
+and the next one begins with fresh folders.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import random
 import statistics
 import sys
 import tempfile
@@ -18,68 +21,91 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import random
-
 import pytest
 
 from millpond.testing import ponds
-from support.cluster_campaign import SETTINGS, Outcome, run
+from millpond.testing.process_node import NodeEnded
+from support.cluster_campaign import SETTINGS, Load, Outcome, run
 from support.cluster_check import CLASSES
-from support.cluster_faults import FAULTS, plan
+from support.cluster_disks import Disks
+from support.cluster_faults import FAULTS, plan, possible
 from support.java_programs import compiled
 from support.seeds import fresh_seed
 
 ROUND_FAULTS = 40
-"""Every so often with fresh folders and a look at all that was written."""
+COPY_PROTOCOLS = ("cooperative-sticky", "consumer")
+WRITER = Path(__file__).parent.parent / "support" / "number_writer.py"
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Faults on a real cluster under load.")
     parser.add_argument("--faults", type=int, default=200)
-    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[3, 5], help="of one round after the other")
+    parser.add_argument("--round", type=int, default=ROUND_FAULTS, help="faults of each round")
     parser.add_argument("--copies", type=int, default=20_000, help="records of the transactional copy, each round")
     parser.add_argument("--only", action="append", choices=list(FAULTS), help="only these faults")
     parser.add_argument("--flush-ack", default="", help="the setting flush.ack of the nodes")
     parser.add_argument("--seed", type=int, default=fresh_seed(), help="the same seed, the same faults")
-    parser.add_argument("--diaries", type=Path, help="a folder for what the libraries of the groups' members tell")
+    parser.add_argument("--diaries", type=Path, help="a folder for what nodes and members of groups tell")
     wanted = parser.parse_args(arguments)
     print(f"cluster: {wanted.faults} faults on {wanted.nodes} nodes, seed {wanted.seed}", flush=True)
-    dice = random.Random(wanted.seed)
-    faults = (
-        plan(wanted.faults, dice) if not wanted.only else [dice.choice(wanted.only) for _ in range(wanted.faults)]
-    )
-    settings = SETTINGS | ({"flush.ack": wanted.flush_ack} if wanted.flush_ack else {})
-    programs = [[sys.executable, str(Path(__file__).parent.parent / "support" / "number_writer.py")], *java_writer()]
+    java = java_classes()
     outcomes = []
-    for first in range(0, len(faults), ROUND_FAULTS):
-        with tempfile.TemporaryDirectory(prefix="millpond-cluster-") as folder:
-            cluster = ponds(wanted.nodes, settings=settings, folder=folder)
-            try:
-                with cluster:
-                    some = faults[first : first + ROUND_FAULTS]
-                    outcomes.append(
-                        run(cluster, some, wanted.seed + first, wanted.copies, programs, progress, wanted.diaries)
-                    )
-            except (AssertionError, TimeoutError) as fault:
-                traceback.print_exc()
-                print(f"FAILED with seed {wanted.seed}: {fault}", file=sys.stderr)
-                for node in cluster:
-                    print(f"--- node {node.node_id}", *node.journal[-40:], sep="\n", file=sys.stderr)
-                return 1
-        if outcomes[-1].findings:
-            print(outcomes[-1].findings, flush=True)
+    done = 0
+    for number, nodes in enumerate(itertools.cycle(wanted.nodes)):
+        load = Load(
+            wanted.copies,
+            COPY_PROTOCOLS[number % len(COPY_PROTOCOLS)],
+            [[sys.executable, str(WRITER)], *([[*java, "NumberWriter"]] if java else [])],
+            [*java, "NumberReader"] if java else [],
+            wanted.diaries,
+        )
+        outcome = play(wanted, nodes, wanted.seed + done, min(wanted.round, wanted.faults - done), load)
+        if outcome is None:
+            return 1
+        outcomes.append(outcome)
+        done += outcome.faults.total()
+        print(f"  {nodes} nodes, {done} of {wanted.faults} faults: {outcome.findings}", flush=True)
+        if done >= wanted.faults:
+            break
     show(outcomes)
     return 1 if any(outcome.findings for outcome in outcomes) else 0
 
 
-def java_writer() -> list[list[str]]:
-    """The command of our producer in Java, where there is Java."""
+def play(wanted: argparse.Namespace, nodes: int, seed: int, count: int, load: Load) -> Outcome | None:
+    """One round; None where a cluster did not go on."""
+    settings = SETTINGS | ({"flush.ack": wanted.flush_ack} if wanted.flush_ack else {})
+    with (
+        tempfile.TemporaryDirectory(prefix="millpond-cluster-", ignore_cleanup_errors=True) as folder,
+        Disks(Path(folder), nodes).in_use() as disks,
+    ):
+        for what, why in disks.reasons.items():
+            print(f"without {what}: {why}", flush=True)
+        faults = plan(count, wanted.only or possible(disks), random.Random(seed))
+        cluster = ponds(nodes, settings=settings, folder=folder)
+        try:
+            with cluster:
+                return run(cluster, faults, seed, load, disks, progress)
+        except (AssertionError, TimeoutError, NodeEnded) as fault:
+            traceback.print_exc()
+            print(f"FAILED with seed {seed}, {nodes} nodes: {fault}", file=sys.stderr)
+            for node in cluster:
+                print(f"--- node {node.node_id}", *node.journal[-40:], sep="\n", file=sys.stderr)
+            return None
+        finally:
+            if wanted.diaries is not None:
+                for node in cluster:
+                    (wanted.diaries / f"node-{node.node_id}.txt").write_text("\n".join(node.journal))
+
+
+def java_classes() -> list[str]:
+    """How our programs in Java are run, where there is Java."""
     try:
         classes = compiled(Path(tempfile.mkdtemp(prefix="millpond-java-")))
     except pytest.skip.Exception as reason:
         print(f"without the Java client: {reason}", flush=True)
         return []
-    return [["java", "-XX:TieredStopAtLevel=1", "-Xmx64m", "-cp", classes, "NumberWriter"]]
+    return ["java", "-XX:TieredStopAtLevel=1", "-Xmx96m", "-cp", classes]
 
 
 def progress(number: int, name: str, seconds: float, outcome: Outcome) -> None:
@@ -98,7 +124,6 @@ def show(outcomes: list[Outcome]) -> None:
     print(f"{'of unknown outcome':34}{sum(each.unknown for each in outcomes):12,}")
     print(f"{'records read by groups':34}{sum(each.read for each in outcomes):12,}")
     print(f"{'copied in transactions':34}{sum(each.copied for each in outcomes):12,}")
-    print(f"{'consumers begun anew':34}{sum(each.readers_anew for each in outcomes):12,}")
     for kind in CLASSES:
         print(f"{kind:34}{sum(each.findings.counts[kind] for each in outcomes):12,}")
     print(f"{'seconds':34}{sum(each.seconds for each in outcomes):12,.0f}")

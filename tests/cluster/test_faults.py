@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.testing import ponds
-from support.cluster_campaign import SETTINGS, run
+from support.cluster_campaign import SETTINGS, Load, run
 from support.patience import with_time
 from support.seeds import fresh_seed
 
@@ -17,7 +17,7 @@ MORE = ("kill -9 the controller", "SIGSTOP a leader", "cut one way", "rolling re
 )
 def test_nothing_is_lost_doubled_or_out_of_order_whatever_is_done(faults: tuple[str, ...], copies: int) -> None:
     with ponds(nodes=3, settings=SETTINGS) as cluster:
-        outcome = run(cluster, faults, fresh_seed(), copies=copies)
+        outcome = run(cluster, faults, fresh_seed(), Load(copies=copies))
     assert not outcome.findings, outcome.findings
     assert outcome.acked > 500
     assert outcome.copied == copies

@@ -7,17 +7,19 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from millpond.testing import Ponds
 from support.cluster_check import UNTOLD, Findings, check_commits, check_copy, check_reads, check_topic, located
-from support.cluster_faults import FAULTS
+from support.cluster_disks import Disks
+from support.cluster_faults import FAULTS, Stage
 from support.cluster_load import (
     AnyWriter,
     CommitWatch,
+    ProcessReader,
     ProcessWriter,
     Reader,
     Writer,
@@ -32,10 +34,10 @@ TOPIC: Final = "numbers"
 TOPIC_PARTITIONS: Final = 6
 WRITERS: Final = 2
 GROUPS: Final = {"classic-group": "cooperative-sticky", "consumer-group": "consumer"}
+PROCESS_GROUPS: Final = {"java-classic-group": "classic", "java-consumer-group": "consumer"}
 READERS_EACH: Final = 2
 AGAIN_SECONDS_MAX: Final = 60.0
 END_SECONDS_MAX: Final = 60.0
-ANEW_SECONDS: Final = 20.0
 
 SETTINGS: Final = {
     "group.min.session.timeout.ms": "1000",
@@ -57,86 +59,99 @@ class Outcome:
     unknown_reasons: Counter[str] = field(default_factory=Counter)
     read: int = 0
     untold: int = 0
-    """Acknowledged without an offset: the producer was told that its second try was one too many."""
+    """Acknowledged without an offset, see `cluster_check.UNTOLD`."""
     copied: int = 0
-    readers_anew: int = 0
-    """Consumers that came to nothing and were replaced."""
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """What clients do meanwhile, beside two producers and two groups of librdkafka."""
+
+    copies: int = 0
+    """Records of a transactional copy."""
+    copy_protocol: str = "cooperative-sticky"
+    writers: Sequence[Sequence[str]] = ()
+    """Programs of other client libraries, to be given their topic."""
+    readers: Sequence[str] = ()
+    """A program whose groups read, too."""
+    diaries: Path | None = None
+    """A folder for what the libraries of the groups' members tell."""
+
+
+Progress = Callable[[int, str, float, Outcome], None]
 
 
 def run(
     cluster: Ponds,
     faults: Sequence[str],
     seed: int,
-    copies: int = 0,
-    programs: Sequence[Sequence[str]] = (),
-    progress: Callable[[int, str, float, Outcome], None] | None = None,
-    diaries: Path | None = None,
+    load: Load,
+    disks: Disks | None = None,
+    progress: Progress | None = None,
 ) -> Outcome:
-    """Faults one after the other on a cluster that runs; each is over, and writes go on, before the next comes.
-
-    `programs` are producers of other client libraries, to be given their topic. `diaries` is a folder for what the
-    libraries of the groups' members tell.
-    """
-    return _Campaign(cluster, random.Random(seed), copies, programs, diaries).run(faults, progress)
+    """Faults one after the other on a cluster that runs; each is over, and writes go on, before the next comes."""
+    return _Campaign(cluster, random.Random(seed), load, disks).run(faults, progress)
 
 
 class _Campaign:
-    def __init__(
-        self,
-        cluster: Ponds,
-        dice: random.Random,
-        copies: int,
-        programs: Sequence[Sequence[str]],
-        diaries: Path | None,
-    ) -> None:
+    def __init__(self, cluster: Ponds, dice: random.Random, load: Load, disks: Disks | None) -> None:
         self.cluster = cluster
         self.outcome = Outcome()
-        self._dice = dice
-        self._copies = copies
+        self._load = load
         cluster.create_topic(TOPIC, TOPIC_PARTITIONS)
         self._watcher: Watcher | None = None
         self._crew: Crew | None = None
-        if copies:
+        topics = [TOPIC]
+        if load.copies:
             cluster.create_topic(INPUT, PARTITIONS)
             cluster.create_topic(OUTPUT, PARTITIONS)
-            write_input(cluster.bootstrap, copies)
+            topics += [INPUT, OUTPUT, "__transaction_state"]
+            write_input(cluster.bootstrap, load.copies)
             self._watcher = Watcher(cluster.bootstrap)
-            copy_plan = CopyPlan(copies, 0, 0, workers=2, protocol="cooperative-sticky")
+            copy_plan = CopyPlan(load.copies, 0, 0, workers=2, protocol=load.copy_protocol)
             self._crew = Crew(cluster, copy_plan, Path(cluster.folder) / "workers.txt")
-        for group in GROUPS:
+        groups = GROUPS | (PROCESS_GROUPS if load.readers else {})
+        for group in groups:
             commit_beginning(cluster.bootstrap, TOPIC, group, TOPIC_PARTITIONS)
+        self._stage = Stage(cluster, dice, (*topics, "__consumer_offsets"), disks)
         self._writers: list[AnyWriter] = [
             Writer(cluster.bootstrap, TOPIC, TOPIC_PARTITIONS, number) for number in range(WRITERS)
         ]
-        for number, words in enumerate(programs, WRITERS):
+        for number, words in enumerate(load.writers, WRITERS):
             self._writers.append(ProcessWriter(words, cluster.bootstrap, TOPIC, TOPIC_PARTITIONS, number))
         self._readers = {
-            group: [
-                Reader(
-                    cluster.bootstrap,
-                    TOPIC,
-                    group,
-                    protocol,
-                    self.outcome.findings,
-                    diary=diaries / f"{group}-{number}.txt" if diaries else None,
-                )
-                for number in range(READERS_EACH)
-            ]
+            group: [self._new_reader(group, protocol, number) for number in range(READERS_EACH)]
             for group, protocol in GROUPS.items()
         }
-        self._watches = {group: CommitWatch(cluster.bootstrap, TOPIC, group, TOPIC_PARTITIONS) for group in GROUPS}
+        self._process_reader: ProcessReader | None = None
+        if load.readers:
+            self._process_reader = ProcessReader(
+                load.readers, cluster.bootstrap, TOPIC, PROCESS_GROUPS, self.outcome.findings
+            )
+        self._watches = {group: CommitWatch(cluster.bootstrap, TOPIC, group, TOPIC_PARTITIONS) for group in groups}
 
-    def run(self, faults: Sequence[str], progress: Callable[[int, str, float, Outcome], None] | None) -> Outcome:
+    def _new_reader(self, group: str, protocol: str, number: int) -> Reader:
+        diary = self._load.diaries / f"{group}-{number}.txt" if self._load.diaries else None
+        return Reader(self.cluster.bootstrap, TOPIC, group, protocol, self.outcome.findings, diary=diary)
+
+    def _threads(self) -> Iterator[AnyWriter | Reader | ProcessReader | CommitWatch]:
+        yield from self._writers
+        for readers in self._readers.values():
+            yield from readers
+        if self._process_reader is not None:
+            yield self._process_reader
+        yield from self._watches.values()
+
+    def run(self, faults: Sequence[str], progress: Progress | None) -> Outcome:
         began = time.monotonic()
-        readers = [reader for each in self._readers.values() for reader in each]
-        for thread in (*self._writers, *readers, *self._watches.values()):
+        for thread in self._threads():
             thread.start()
         try:
             self._wait_for_writes()
             for number, name in enumerate(faults, 1):
                 at = time.monotonic()
-                FAULTS[name](self.cluster, self._dice, TOPIC)
+                FAULTS[name](self._stage)
                 self._wait_for_writes()
                 seconds = time.monotonic() - at
                 self.outcome.faults[name] += 1
@@ -144,17 +159,15 @@ class _Campaign:
                 self.outcome.acked = sum(len(writer.acks) for writer in self._writers)
                 if progress is not None:
                     progress(number, name, seconds, self.outcome)
-                time.sleep(self._dice.uniform(0.0, 1.0))
+                self._stage.wait((0.0, 1.0))
             self.cluster.heal()
             self.cluster.start()
-            self.cluster.wait_until_in_sync(TOPIC)
-            for reader in readers:
-                reader.is_written_to.clear()
+            self._stage.wait_until_whole()
             for writer in self._writers:
                 writer.stop()
             self._judge()
         finally:
-            for thread in (*self._writers, *readers, *self._watches.values()):
+            for thread in self._threads():
                 thread.stop()
             if self._crew is not None:
                 self._crew.stop()
@@ -188,11 +201,12 @@ class _Campaign:
         acks = located(acks, log)
         check_topic(acks, log, findings)
         ends = {(index, records[-1][0]) for index, records in log.items() if records}
-        self._until(lambda: all(ends <= self._read_by(group) for group in GROUPS), "the groups read to the end")
-        for group in GROUPS:
+        self._until(
+            lambda: all(ends <= self._read_by(group) for group in self._watches), "the groups read to the end"
+        )
+        for group in self._watches:
             read = self._read_by(group)
             outcome.read += len(read)
-            outcome.readers_anew += sum(reader.times_new for reader in self._readers[group])
             check_reads(group, acks, read, findings)
             check_commits(group, self._watches[group].commits, findings)
         if self._watcher is not None and self._crew is not None:
@@ -201,21 +215,17 @@ class _Campaign:
     def _judge_copy(self, watcher: Watcher, crew: Crew) -> None:
         def is_copied() -> bool:
             crew.replace_ended()
-            return watcher.count >= self._copies
+            return watcher.count >= self._load.copies
 
-        self._until(is_copied, f"the copy of {GROUP} is whole", seconds=ANEW_SECONDS)
-        if not is_copied():
-            # As the members of groups, whoever watched may have a library that has forgotten all brokers.
-            watcher.stop()
-            self.outcome.readers_anew += 1
-            watcher = self._watcher = Watcher(self.cluster.bootstrap)
-            self._until(is_copied, f"the copy of {GROUP} is whole")
+        self._until(is_copied, f"the copy of {GROUP} is whole")
         # Time enough for what must not come: a record a second time.
         time.sleep(0.5)
         self.outcome.copied = watcher.count
-        check_copy(self._copies, watcher.seen, NO_NUMBER, self.outcome.findings)
+        check_copy(self._load.copies, watcher.seen, NO_NUMBER, self.outcome.findings)
 
     def _read_by(self, group: str) -> set[tuple[int, int]]:
+        if self._process_reader is not None and group in PROCESS_GROUPS:
+            return set(self._process_reader.read[group])
         return {each for reader in self._readers[group] for each in list(reader.read)}
 
     def _until(self, condition: Callable[[], bool], what: str, seconds: float = END_SECONDS_MAX) -> None:
@@ -224,9 +234,11 @@ class _Campaign:
             if time.monotonic() > deadline:
                 # What is missing is judged by the checker.
                 print(f"it did not come true that {what}", flush=True)
-                for group in (*GROUPS, GROUP):
+                for group in (*self._watches, GROUP):
                     print(_told("group", "describe", group, "-b", self.cluster.bootstrap), flush=True)
                 print(_told("cluster", "status", "-b", self.cluster.bootstrap), flush=True)
+                if self._process_reader is not None:
+                    print(*self._process_reader.ended, sep="\n", flush=True)
                 return
             time.sleep(0.05)
 

@@ -46,7 +46,11 @@ class Written(NamedTuple):
 
 
 UNTOLD: Final = -1
-"""The offset of a record that the producer was only told to be there already, by its second try."""
+"""The offset of a record of which the producer does not know it.
+
+librdkafka takes a batch whose outcome it did not learn (a timeout, a broken connection) as written when a later one
+of the same partition is acknowledged, as nothing could have been written behind a gap; it asks for no offset then.
+"""
 
 
 class Ack(NamedTuple):

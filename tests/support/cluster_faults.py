@@ -1,134 +1,294 @@
-"""What is done to a cluster: processes that die and stand still, ways that are cut; one after the other, by dice."""
+"""What is done to a cluster, one after the other, by dice.
+
+Processes die and stand still, ways are cut, disks are full, slow, wiped or damaged, descriptors run out.
+"""
 
 from __future__ import annotations
 
+import os
 import random
+import resource
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from millpond.testing import Ponds
-
-Fault = Callable[[Ponds, random.Random, str], None]
-"""Does it and takes it back; knows the topic whose leaders are worth a visit."""
+from millpond.testing import PondNode, Ponds
+from support.cluster_disks import Disks
 
 SHORT: Final = (0.2, 1.5)
 LONG: Final = (2.0, 6.0)
+WHOLE_SECONDS_MAX: Final = 60.0
+TAIL_BYTES: Final = 2_000
+"""So near its end a log is damaged: what a node does not scan at its start it believes."""
 
 
-def _some(dice: random.Random, span: tuple[float, float]) -> None:
-    time.sleep(dice.uniform(*span))
+@dataclass
+class Stage:
+    """Where faults happen."""
+
+    cluster: Ponds
+    dice: random.Random
+    topics: tuple[str, ...]
+    """The first one is that whose leaders are worth a visit."""
+    disks: Disks | None = None
+
+    def wait(self, span: tuple[float, float]) -> None:
+        time.sleep(self.dice.uniform(*span))
+
+    def any(self) -> PondNode:
+        return self.cluster[self.dice.randrange(1, len(self.cluster) + 1)]
+
+    def leader(self) -> PondNode:
+        led = [each.leader for each in self.cluster.partitions(self.topics[0]).values() if each.leader > 0]
+        return self.cluster[self.dice.choice(led)] if led else self.any()
+
+    def controller(self) -> PondNode:
+        known = self.cluster.controller
+        return self.cluster[known] if known > 0 else self.any()
+
+    def wait_until_whole(self) -> None:
+        """Until every replica is in sync: of one that is harmed, another two have everything."""
+        for topic in self.topics:
+            self.cluster.wait_until_in_sync(topic, WHOLE_SECONDS_MAX)
 
 
-def _leader(cluster: Ponds, dice: random.Random, topic: str) -> int:
-    led = [each.leader for each in cluster.partitions(topic).values() if each.leader > 0]
-    return dice.choice(led) if led else dice.randrange(1, len(cluster) + 1)
+Fault = Callable[[Stage], None]
+"""Does it and takes it back."""
 
 
-def _controller(cluster: Ponds, dice: random.Random) -> int:
-    known = cluster.controller
-    return known if known > 0 else dice.randrange(1, len(cluster) + 1)
+def revive(node: PondNode) -> None:
+    """As an operator would, where it has ended by itself."""
+    if not node.is_running:
+        node.kill()
+        node.start()
 
 
-def kill_a_leader(cluster: Ponds, dice: random.Random, topic: str) -> None:
-    node = cluster[_leader(cluster, dice, topic)]
+def kill_a_leader(stage: Stage) -> None:
+    node = stage.leader()
     node.kill()
-    _some(dice, SHORT)
+    stage.wait(SHORT)
     node.start()
 
 
-def kill_the_controller(cluster: Ponds, dice: random.Random, topic: str) -> None:
-    node = cluster[_controller(cluster, dice)]
+def kill_the_controller(stage: Stage) -> None:
+    node = stage.controller()
     node.kill()
-    _some(dice, SHORT)
+    stage.wait(SHORT)
     node.start()
 
 
-def kill_twice(cluster: Ponds, dice: random.Random, topic: str) -> None:
+def kill_twice(stage: Stage) -> None:
     """The second time while it is starting."""
-    node = cluster[dice.randrange(1, len(cluster) + 1)]
+    node = stage.any()
     node.kill()
     node.launch()
-    _some(dice, (0.1, 0.8))
+    stage.wait((0.1, 0.8))
     node.kill()
     node.start()
 
 
-def kill_all(cluster: Ponds, dice: random.Random, topic: str) -> None:
-    cluster.kill_all()
-    cluster.start()
+def kill_all(stage: Stage) -> None:
+    stage.cluster.kill_all()
+    stage.cluster.start()
 
 
-def stop_a_leader(cluster: Ponds, dice: random.Random, topic: str) -> None:
-    with cluster[_leader(cluster, dice, topic)].pause():
-        _some(dice, LONG)
+def kill_most(stage: Stage) -> None:
+    nodes = stage.dice.sample(list(stage.cluster), len(stage.cluster) // 2 + 1)
+    for node in nodes:
+        node.kill()
+    stage.wait(SHORT)
+    stage.cluster.start()
 
 
-def stop_the_controller(cluster: Ponds, dice: random.Random, topic: str) -> None:
-    with cluster[_controller(cluster, dice)].pause():
-        _some(dice, LONG)
+def stop_a_leader(stage: Stage) -> None:
+    with stage.leader().pause():
+        stage.wait(LONG)
 
 
-def stop_most(cluster: Ponds, dice: random.Random, topic: str) -> None:
-    numbers = dice.sample(range(1, len(cluster) + 1), len(cluster) // 2 + 1)
-    for number in numbers:
-        cluster[number].pause()
-    _some(dice, SHORT)
-    for number in numbers:
-        cluster[number].resume()
+def stop_the_controller(stage: Stage) -> None:
+    with stage.controller().pause():
+        stage.wait(LONG)
 
 
-def roll(cluster: Ponds, dice: random.Random, topic: str) -> None:
+def stop_most(stage: Stage) -> None:
+    nodes = stage.dice.sample(list(stage.cluster), len(stage.cluster) // 2 + 1)
+    for node in nodes:
+        node.pause()
+    stage.wait(SHORT)
+    for node in nodes:
+        node.resume()
+
+
+def roll(stage: Stage) -> None:
     """Each in turn is ended in order and started again."""
-    for node in cluster:
+    for node in stage.cluster:
         node.restart()
 
 
-def cut_one(cluster: Ponds, dice: random.Random, topic: str) -> None:
-    cluster.cut(_leader(cluster, dice, topic))
-    _some(dice, LONG)
-    cluster.heal()
+def cut_one(stage: Stage) -> None:
+    stage.cluster.cut(stage.leader().node_id)
+    stage.wait(LONG)
+    stage.cluster.heal()
 
 
-def cut_the_controller(cluster: Ponds, dice: random.Random, topic: str) -> None:
-    cluster.cut(_controller(cluster, dice))
-    _some(dice, LONG)
-    cluster.heal()
+def cut_the_controller(stage: Stage) -> None:
+    stage.cluster.cut(stage.controller().node_id)
+    stage.wait(LONG)
+    stage.cluster.heal()
 
 
-def cut_one_way(cluster: Ponds, dice: random.Random, topic: str) -> None:
+def cut_in_two(stage: Stage) -> None:
+    """Most of the nodes on one side, among the others the controller and a leader."""
+    numbers = [node.node_id for node in stage.cluster]
+    first = [stage.controller().node_id, stage.leader().node_id, *stage.dice.sample(numbers, len(numbers))]
+    stage.cluster.cut(list(dict.fromkeys(first))[: (len(numbers) - 1) // 2])
+    stage.wait(LONG)
+    stage.cluster.heal()
+
+
+def cut_one_way(stage: Stage) -> None:
     """What it says is not heard, or it hears nothing."""
-    number = _leader(cluster, dice, topic)
-    rest = [node.node_id for node in cluster if node.node_id != number]
-    if dice.random() < 0.5:
-        cluster.cut(number, rest, one_way=True)
+    number = stage.leader().node_id
+    rest = [node.node_id for node in stage.cluster if node.node_id != number]
+    if stage.dice.random() < 0.5:
+        stage.cluster.cut(number, rest, one_way=True)
     else:
-        cluster.cut(rest, number, one_way=True)
-    _some(dice, LONG)
-    cluster.heal()
+        stage.cluster.cut(rest, number, one_way=True)
+    stage.wait(LONG)
+    stage.cluster.heal()
 
 
-def cut_all(cluster: Ponds, dice: random.Random, topic: str) -> None:
+def cut_all(stage: Stage) -> None:
     """Nobody hears anybody."""
-    for node in cluster:
-        cluster.cut(node.node_id)
-    _some(dice, LONG)
-    cluster.heal()
+    for node in stage.cluster:
+        stage.cluster.cut(node.node_id)
+    stage.wait(LONG)
+    stage.cluster.heal()
 
 
-def flap(cluster: Ponds, dice: random.Random, topic: str) -> None:
-    number = dice.randrange(1, len(cluster) + 1)
+def cut_clients(stage: Stage) -> None:
+    """Nodes hear each other, and clients do not reach one of them."""
+    stage.cluster.cut_clients(stage.leader().node_id)
+    stage.wait(LONG)
+    stage.cluster.heal()
+
+
+def flap(stage: Stage) -> None:
+    number = stage.any().node_id
     for _ in range(5):
-        cluster.cut(number)
-        _some(dice, SHORT)
-        cluster.heal()
-        time.sleep(dice.uniform(0.05, 0.5))
+        stage.cluster.cut(number)
+        stage.wait(SHORT)
+        stage.cluster.heal()
+        stage.wait((0.05, 0.5))
+
+
+def fill_disk(stage: Stage) -> None:
+    """Of a leader or of the controller; it ends by nobody's hand."""
+    assert stage.disks is not None
+    node = stage.leader() if stage.dice.random() < 0.7 else stage.controller()
+    stage.disks.fill(node.node_id)
+    stage.wait(LONG)
+    stage.disks.make_room(node.node_id)
+    revive(node)
+
+
+def kill_on_full_disk(stage: Stage) -> None:
+    assert stage.disks is not None
+    node = stage.leader()
+    stage.disks.fill(node.node_id)
+    stage.wait(SHORT)
+    node.kill()
+    node.launch()
+    stage.wait(SHORT)
+    stage.disks.make_room(node.node_id)
+    if node.is_running:
+        node.wait_until_ready()
+    revive(node)
+
+
+def slow_syncs(stage: Stage) -> None:
+    assert stage.disks is not None
+    with stage.disks.bad_syncs(stage.leader().node_id, f"slow {stage.dice.choice([100, 400, 1500])}"):
+        stage.wait(LONG)
+
+
+def failed_syncs(stage: Stage) -> None:
+    """Also of the metadata, which are synced at every change: the node ends when it cannot keep them."""
+    assert stage.disks is not None
+    stage.wait_until_whole()
+    node = stage.leader()
+    with stage.disks.bad_syncs(node.node_id, "fail"):
+        stage.cluster.create_topic(f"unsynced-{stage.dice.getrandbits(32)}", 1)
+        stage.wait(LONG)
+    revive(node)
+
+
+@contextmanager
+def few_descriptors(pid: int) -> Iterator[None]:
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    now = len(os.listdir(f"/proc/{pid}/fd"))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (now, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+def exhaust_descriptors(stage: Stage) -> None:
+    """It can open nothing more, neither files nor connections; the others give up those that they have to it."""
+    node = stage.leader()
+    with few_descriptors(node.pid):
+        stage.cluster.cut(node.node_id)
+        stage.wait(SHORT)
+        stage.cluster.heal()
+        stage.wait(LONG)
+    revive(node)
+
+
+def wipe(stage: Stage) -> None:
+    """Its folder is empty when it comes back."""
+    stage.wait_until_whole()
+    node = stage.leader()
+    node.kill()
+    for each in node.folder.iterdir():
+        if each.is_dir():
+            shutil.rmtree(each)
+        else:
+            each.unlink()
+    stage.wait(SHORT)
+    node.start()
+
+
+def damage(stage: Stage) -> None:
+    """A bit of its log has turned when it comes back."""
+    stage.wait_until_whole()
+    node = stage.leader()
+    node.kill()
+    logs = [path for path in node.folder.glob(f"{stage.topics[0]}-*/*.log") if path.stat().st_size]
+    for path in stage.dice.sample(sorted(logs), min(len(logs), 2)):
+        flip(path, stage.dice)
+    stage.wait(SHORT)
+    node.start()
+
+
+def flip(path: Path, dice: random.Random) -> None:
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(dice.randrange(max(size - TAIL_BYTES, 0), size))
+        (byte,) = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1 << dice.randrange(8)]))
 
 
 FAULTS: Final[Mapping[str, Fault]] = {
     "kill -9 a leader": kill_a_leader,
     "kill -9 the controller": kill_the_controller,
     "kill -9 one twice": kill_twice,
+    "kill -9 most": kill_most,
     "kill -9 all": kill_all,
     "SIGSTOP a leader": stop_a_leader,
     "SIGSTOP the controller": stop_the_controller,
@@ -136,15 +296,36 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "rolling restart": roll,
     "cut one off": cut_one,
     "cut the controller off": cut_the_controller,
+    "cut in two": cut_in_two,
     "cut one way": cut_one_way,
     "cut all apart": cut_all,
+    "cut clients off": cut_clients,
     "flapping": flap,
+    "full disk": fill_disk,
+    "full disk, kill -9": kill_on_full_disk,
+    "slow syncs": slow_syncs,
+    "failed syncs": failed_syncs,
+    "no descriptors": exhaust_descriptors,
+    "wiped folder": wipe,
+    "damaged batch": damage,
 }
+NEED_ROOM: Final = ("full disk", "full disk, kill -9")
+NEED_SYNCS: Final = ("slow syncs", "failed syncs")
 
 
-def plan(count: int, dice: random.Random) -> list[str]:
+def possible(disks: Disks | None) -> list[str]:
+    """Those that can be had here."""
+    missing: set[str] = set()
+    if disks is None or not disks.can_fill:
+        missing.update(NEED_ROOM)
+    if disks is None or not disks.can_spoil_syncs:
+        missing.update(NEED_SYNCS)
+    return [name for name in FAULTS if name not in missing]
+
+
+def plan(count: int, names: list[str], dice: random.Random) -> list[str]:
     """All kinds in some order, then all in another, and so on."""
-    names: list[str] = []
-    while len(names) < count:
-        names += dice.sample([*FAULTS], len(FAULTS))
-    return names[:count]
+    faults: list[str] = []
+    while len(faults) < count:
+        faults += dice.sample(names, len(names))
+    return faults[:count]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +33,6 @@ PAUSE_MS: Final = 20
 MESSAGE_SECONDS_MAX: Final = 120
 COMMIT_SECONDS: Final = 0.3
 CLOSE_SECONDS_MAX: Final = 10.0
-SILENT_SECONDS_MAX: Final = 12.0
 READ_SECONDS_MAX: Final = 60.0
 
 
@@ -153,15 +153,10 @@ class Reader(threading.Thread):
         super().__init__(name=f"reader-{group}", daemon=True)
         self.read: list[tuple[int, int]] = []
         """Partition and offset of each record, in the order in which they came."""
-        self.is_written_to = threading.Event()
-        self.is_written_to.set()
-        self.times_new = 0
-        """How often it had to begin anew because its consumer had come to nothing."""
         self._findings = findings
         self._group = group
-        self._topic = topic
         self._over = threading.Event()
-        self._settings = (
+        settings = (
             COMMON
             | grouping(protocol)
             | {
@@ -175,32 +170,19 @@ class Reader(threading.Thread):
             }
         )
         if diary is not None:
-            self._settings |= {"debug": "cgrp,broker,metadata,topic", "log_level": 7, "logger": _diary(diary)}
-        self._consumer = self._joined()
-
-    def _joined(self) -> Consumer:
-        consumer = Consumer(self._settings)
-        consumer.subscribe([self._topic])
-        return consumer
+            settings |= {"debug": "cgrp,broker,metadata,topic", "log_level": 7, "logger": _diary(diary)}
+        self._consumer = Consumer(settings)
+        self._consumer.subscribe([topic])
 
     def run(self) -> None:
-        committed_at = heard_at = time.monotonic()
+        committed_at = time.monotonic()
         while not self._over.is_set():
-            messages = self._consumer.consume(500, timeout=0.1)
-            for message in messages:
+            for message in self._consumer.consume(500, timeout=0.1):
                 self._take(message)
             now = time.monotonic()
-            if messages or not self._consumer.assignment() or not self.is_written_to.is_set():
-                heard_at = now
             if now - committed_at > COMMIT_SECONDS:
                 committed_at = now
                 self._commit()
-            if now - heard_at > SILENT_SECONDS_MAX:
-                # librdkafka 2.16 may forget all brokers of a cluster that died as a whole, and then asks nobody any
-                # more. A program would be started anew.
-                self.times_new += 1
-                heard_at = now
-                self._consumer = self._joined()
         self._consumer.close()
 
     def _take(self, message: Message) -> None:
@@ -215,7 +197,7 @@ class Reader(threading.Thread):
 
     def _commit(self) -> None:
         try:
-            # Not waited for: see above. Where it comes to nothing, the records are read again.
+            # Where it comes to nothing, the records are read again.
             self._consumer.commit(asynchronous=True)
         except KafkaException:
             # Nothing new, or no longer a member.
@@ -223,8 +205,51 @@ class Reader(threading.Thread):
 
     def stop(self) -> None:
         self._over.set()
-        # Not waited for longer, for the same reason.
         self.join(CLOSE_SECONDS_MAX)
+
+
+class ProcessReader(threading.Thread):
+    """Members of several groups by another client library, in a process of its own that prints what it was given."""
+
+    def __init__(
+        self, words: Sequence[str], bootstrap: str, topic: str, groups: Mapping[str, str], findings: Findings
+    ) -> None:
+        """`groups` by their names: the protocol of each."""
+        super().__init__(name="readers", daemon=True)
+        self.read: dict[str, list[tuple[int, int]]] = {group: [] for group in groups}
+        self.ended: list[str] = []
+        """What members said that could not go on."""
+        self._findings = findings
+        self._process = subprocess.Popen(
+            [*words, bootstrap, topic, *(f"{group}={protocol}" for group, protocol in groups.items())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def run(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            kind, group, rest = line.decode().split(maxsplit=2)
+            match kind:
+                case "read":
+                    partition, offset = map(int, rest.split())
+                    self.read[group].append((partition, offset))
+                case "gone":
+                    self._findings.add("told it is gone", f"{group}: {rest}")
+                case _:
+                    self.ended.append(f"{group}: {rest}")
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(CLOSE_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self.join()
 
 
 def _diary(path: Path) -> logging.Logger:
@@ -303,6 +328,7 @@ def read_topic(bootstrap: str, topic: str, partitions: int) -> Log:
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
+            "check.crcs": True,
         }
     )
     log: dict[int, list[tuple[int, Written]]] = {index: [] for index in range(partitions)}
