@@ -17,7 +17,6 @@ from millpond.admin.groups import (
     Group,
     Member,
     commit_offsets,
-    committed_offsets,
     delete_groups,
     describe_group,
     find_groups,
@@ -27,6 +26,7 @@ from millpond.admin.groups import (
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import Answered
+from millpond.remote.offsets import committed_by_group
 from millpond.testing import Pond
 
 
@@ -65,7 +65,7 @@ def test_a_group_with_a_member_and_after_it(
         assert group.coordinator
         (listed,) = [each for each in list_groups(cluster) if each.group == name]
         assert (listed.state, listed.type) == (STABLE, kind)
-        assert committed_offsets(cluster, [name]) == {name: {one: 1}}
+        assert committed_by_group(cluster, name) == {one: 1}
         with pytest.raises(Refused, match="a member has joined meanwhile; stop it and try again"):
             commit_offsets(cluster, name, {one: 0})
         with pytest.raises(Answered, match=f"Group {name} was not deleted: NON_EMPTY_GROUP"):
@@ -75,10 +75,10 @@ def test_a_group_with_a_member_and_after_it(
         return
     assert describe_group(cluster, name).state == EMPTY
     commit_offsets(cluster, name, {one: 2, two: 0})
-    assert committed_offsets(cluster, [name]) == {name: {one: 2, two: 0}}
+    assert committed_by_group(cluster, name) == {one: 2, two: 0}
     delete_groups(cluster, [name])
     assert describe_group(cluster, name).state == DEAD
-    assert committed_offsets(cluster, [name]) == {name: {}}
+    assert committed_by_group(cluster, name) == {}
 
 
 def test_a_group_that_exists_only_by_its_offsets(cluster: Cluster, topic: str) -> None:

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from millpond.cli.panel import panel
+from millpond.cli.terminal import panel
 
 ROWS = [("listens on", "127.0.0.1:9092"), ("", ""), ("stop", "Ctrl-C")]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.cli.table import print_table
+from millpond.cli.terminal import print_table
 
 
 def test_a_pipe_gets_aligned_columns_and_plain_numbers(capsys: pytest.CaptureFixture[str]) -> None:

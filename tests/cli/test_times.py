@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.admin.offsets import At, Beginning, End, Last, Since
-from millpond.cli.points import read_point
-from millpond.cli.times import read_span, read_time, show_span, show_time
+from millpond.base.spans import read_span
+from millpond.cli.consume import read_point
+from millpond.cli.times import read_time, show_span, show_time
 
 NOW_MS = 1_800_000_000_000
 
@@ -37,7 +39,7 @@ def test_a_place_is_read(text: str, point: object) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "5 parsecs ago", "ago", "--5", "1e5", "2026-13-01", "٣"])
 def test_what_names_no_place_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(click.UsageError, match="--from"):
         read_point(text, NOW_MS)
 
 

@@ -23,10 +23,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else "."
 
 
+def unknown(what: str, name: str, known: Iterable[str], otherwise: str) -> Refused:
+    """There is no such thing: did you mean that one, or else this is what you can do."""
+    near = nearest(name, known)
+    return Refused(f"There is no {what} {name}" + (f"; {otherwise}." if near == "." and otherwise else near))
+
+
 def unknown_topic(topic: str, known: Iterable[str], *, to_create: bool = True) -> Refused:
-    near = nearest(topic, known)
-    hint = f"; create it with `millpond topic create {topic}`." if near == "." and to_create else near
-    return Refused(f"There is no topic {topic}{hint}")
+    return unknown("topic", topic, known, f"create it with `millpond topic create {topic}`" if to_create else "")
 
 
 def unknown_partition(topic: str, index: int, count: int) -> Refused:

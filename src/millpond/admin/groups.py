@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millpond.admin.errors import Refused, nearest
+from millpond.admin.errors import Refused, unknown
 from millpond.base.errors import ErrorCode, MalformedMessage
 from millpond.base.ids import TopicPartition
 from millpond.remote import offsets
@@ -103,9 +103,8 @@ def find_groups(cluster: Cluster, names: Sequence[str]) -> list[Group]:
     for group in groups:
         # A group that exists only by its offsets has no members and is not dead.
         if group.state == DEAD:
-            near = nearest(group.id, [each.group for each in list_groups(cluster) if each.group != group.id])
-            hint = "; see those that are there with `millpond group list`." if near == "." else near
-            raise Refused(f"There is no group {group.id}{hint}")
+            others = [each.group for each in list_groups(cluster) if each.group != group.id]
+            raise unknown("group", group.id, others, "see those that are there with `millpond group list`")
     return groups
 
 
@@ -120,11 +119,6 @@ def describe_group(cluster: Cluster, name: str) -> Group:
         return _describe_classic(cluster, name) if group is None else group
 
     return cluster.retrying(f"describe group {name}", attempt)
-
-
-def committed_offsets(cluster: Cluster, names: Iterable[str]) -> dict[str, dict[TopicPartition, int]]:
-    """The committed offsets by group; a partition without one is left out."""
-    return {name: offsets.committed_by_group(cluster, name) for name in names}
 
 
 def commit_offsets(cluster: Cluster, name: str, wanted: Mapping[TopicPartition, int]) -> None:
@@ -160,11 +154,9 @@ def refuse_if_active(group: Group, to_do: str) -> None:
     """`to_do` is what must wait until nobody is left, as in "to reset it"."""
     if not group.members:
         return
-    named = ", ".join(str(member) for member in group.members[:NAMED_MAX])
-    more = len(group.members) - NAMED_MAX
-    if more > 0:
-        named += f" and {more} more"
     count = len(group.members)
+    named = ", ".join(str(member) for member in group.members[:NAMED_MAX])
+    named += f" and {count - NAMED_MAX} more" if count > NAMED_MAX else ""
     raise Refused(
         f"Group {group.id} has {count} active member{'' if count == 1 else 's'} ({named}): stop "
         f"{'it' if count == 1 else 'them'} first {to_do}; one that died leaves when its session times out."

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millpond.admin.groups import Group, committed_offsets, find_groups
+from millpond.admin.groups import Group, find_groups
 from millpond.admin.offsets import Bounds, bounds_of
+from millpond.admin.topics import led_partitions
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
+from millpond.remote.offsets import committed_by_group
 from millpond.remote.reader import first_records
 
 AGES_SECONDS_MAX: Final = 3.0
@@ -40,19 +42,13 @@ class Sample:
 def take_sample(cluster: Cluster, groups: Iterable[Group]) -> Sample:
     groups = list(groups)
     # Offsets before ends: the other way round a busy group would seem to be ahead of its topic.
-    committed = committed_offsets(cluster, [group.id for group in groups])
+    committed = {group.id: committed_by_group(cluster, group.id) for group in groups}
     wanted = {partition for offsets in committed.values() for partition in offsets}
     wanted.update(partition for group in groups for partition in group.owners)
     topics = cluster.topics({each.topic for each in wanted}) if wanted else {}
     # A topic that has gone, or a partition without a leader, has nobody to ask.
-    led = [
-        each
-        for each in sorted(wanted)
-        if each.topic in topics
-        and (info := topics[each.topic].partitions.get(each.partition)) is not None
-        and info.leader >= 0
-    ]
-    return Sample(time.monotonic(), committed, bounds_of(cluster, led))
+    led = wanted.intersection(led_partitions(topics.values()))
+    return Sample(time.monotonic(), committed, bounds_of(cluster, sorted(led)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from millpond.admin.nodes import describe_nodes
 from millpond.admin.placement import Held, Load, Planned
 from millpond.admin.topics import partition_sizes
 from millpond.base.ids import TopicPartition
-from millpond.remote.cluster import Cluster
+from millpond.remote.cluster import Cluster, by_topic
 from millpond.remote.errors import Answered, check
 from millpond.wire import messages as m
 
@@ -41,12 +41,14 @@ def begin_moves(cluster: Cluster, targets: Mapping[TopicPartition, tuple[int, ..
 
 def _begin(cluster: Cluster, targets: Mapping[TopicPartition, tuple[int, ...] | None]) -> None:
     kind = m.AlterPartitionReassignmentsRequest
-    topics: dict[str, m.AlterPartitionReassignmentsRequest.ReassignableTopic] = {}
-    for (name, index), replicas in targets.items():
-        topic = topics.setdefault(name, kind.ReassignableTopic(name=name, partitions=[]))
-        wanted = None if replicas is None else list(replicas)
-        topic.partitions.append(kind.ReassignablePartition(partition_index=index, replicas=wanted))
-    request = kind(topics=list(topics.values()), timeout_ms=round(cluster.patience_seconds * 1000))
+    topics = by_topic(
+        (name, kind.ReassignablePartition(partition_index=index, replicas=None if wanted is None else list(wanted)))
+        for (name, index), wanted in targets.items()
+    )
+    request = kind(
+        topics=[kind.ReassignableTopic(name=name, partitions=each) for name, each in topics.items()],
+        timeout_ms=round(cluster.patience_seconds * 1000),
+    )
 
     def attempt() -> None:
         response = cluster.any().ask(request, m.AlterPartitionReassignmentsResponse)

@@ -84,7 +84,7 @@ def _aimed(partition: TopicPartition, before: int | None, target: Shift | At) ->
         return target.offset
     if before is None:
         raise Refused(
-            f"The group has committed nothing for {partition.topic}-{partition.partition}, so there is nothing to "
+            f"The group has committed nothing for {partition.folder}, so there is nothing to "
             "shift from: give --to-earliest, --to-latest, --to-offset or --to-time."
         )
     return before + target.count

@@ -68,8 +68,8 @@ class TopicFacts:
     """Those that are not simply the default."""
 
 
-def find_topic(cluster: Cluster, name: str, *, to_create: bool = True) -> TopicInfo:
-    return find_topics(cluster, [name], to_create=to_create)[name]
+def find_topic(cluster: Cluster, name: str) -> TopicInfo:
+    return find_topics(cluster, [name])[name]
 
 
 def find_topics(cluster: Cluster, names: Iterable[str], *, to_create: bool = True) -> dict[str, TopicInfo]:
@@ -82,16 +82,19 @@ def find_topics(cluster: Cluster, names: Iterable[str], *, to_create: bool = Tru
     return {name: known[name] for name in wanted}
 
 
-def describe_topics(cluster: Cluster, names: Iterable[str]) -> list[TopicFacts]:
-    topics = find_topics(cluster, names)
-    # A partition without a leader has nobody to ask.
-    led = [
-        TopicPartition(name, index)
-        for name, topic in topics.items()
-        for index, each in topic.partitions.items()
+def led_partitions(topics: Iterable[TopicInfo]) -> list[TopicPartition]:
+    """All that have a leader: of others there is nobody to ask."""
+    return [
+        TopicPartition(topic.name, index)
+        for topic in topics
+        for index, each in sorted(topic.partitions.items())
         if each.leader >= 0
     ]
-    bounds = bounds_of(cluster, led)
+
+
+def describe_topics(cluster: Cluster, names: Iterable[str]) -> list[TopicFacts]:
+    topics = find_topics(cluster, names)
+    bounds = bounds_of(cluster, led_partitions(topics.values()))
     sizes = partition_sizes(cluster)
     settings = own_settings(cluster, list(topics))
     facts = []
@@ -247,9 +250,7 @@ def delete_records(cluster: Cluster, before: Mapping[TopicPartition, int]) -> No
             for each in (part for named in response.topics for part in named.partitions):
                 if each.error_code:
                     cluster.forget(partition.topic)
-                    raise Answered(
-                        f"The records of {partition.topic}-{partition.partition} were not deleted", each.error_code
-                    )
+                    raise Answered(f"The records of {partition.folder} were not deleted", each.error_code)
 
         cluster.retrying(f"delete records of {partition.topic}", attempt)
 

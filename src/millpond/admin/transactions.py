@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millpond.admin.errors import Refused, nearest, unknown_partition
-from millpond.admin.topics import find_topics
+from millpond.admin.errors import Refused, unknown, unknown_partition
+from millpond.admin.topics import find_topics, led_partitions
 from millpond.base.ids import TopicPartition
 from millpond.remote import offsets
 from millpond.remote import transactions as remote
-from millpond.remote.cluster import Cluster, by_topic
+from millpond.remote.cluster import Cluster, by_connection, by_topic
 from millpond.remote.connection import BrokerConnection
 from millpond.remote.errors import check
 from millpond.wire import messages as m
@@ -30,9 +29,6 @@ STATES: Final = {
 """What people call the states, by their names in the protocol."""
 
 OPEN: Final = ("ongoing", "committing", "aborting")
-
-NAMES_AT_ONCE_MAX: Final = 500
-"""One question names at most so many ids or partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +58,17 @@ class OpenProducer:
 def list_transactions(cluster: Cluster, producer_ids: Sequence[int] = ()) -> list[Transaction]:
     """Every transactional id that the coordinators know; or those of some producers."""
     names = remote.list_ids(cluster, producer_ids=producer_ids)
-    described: dict[str, remote.Described] = {}
-    for at in range(0, len(names), NAMES_AT_ONCE_MAX):
-        # One that has gone since it was listed is left out.
-        described |= remote.describe(cluster, names[at : at + NAMES_AT_ONCE_MAX])
+    described = remote.describe(cluster, names)
+    # One that has gone since it was listed is left out.
     return [_transaction(described[name]) for name in names if name in described]
 
 
 def describe_transaction(cluster: Cluster, name: str) -> Transaction:
     described = remote.describe(cluster, [name]).get(name)
     if described is None:
-        near = nearest(name, remote.list_ids(cluster))
-        hint = "; see those that are there with `millpond txn list`." if near == "." else near
-        raise Refused(f"There is no transactional id {name}{hint}")
+        raise unknown(
+            "transactional id", name, remote.list_ids(cluster), "see those that are there with `millpond txn list`"
+        )
     return _transaction(described)
 
 
@@ -97,12 +91,8 @@ def open_producers(cluster: Cluster, partitions: Iterable[TopicPartition]) -> li
 
     def ask() -> None:
         producers.clear()
-        by_leader: dict[BrokerConnection, list[TopicPartition]] = defaultdict(list)
-        for each in wanted:
-            by_leader[cluster.leader(*each)].append(each)
-        for connection, asked in by_leader.items():
-            for at in range(0, len(asked), NAMES_AT_ONCE_MAX):
-                producers.extend(_open_on(cluster, connection, asked[at : at + NAMES_AT_ONCE_MAX]))
+        for connection, asked in by_connection(wanted, lambda each: cluster.leader(*each), remote.NAMES_AT_ONCE_MAX):
+            producers.extend(_open_on(cluster, connection, asked))
 
     cluster.retrying("ask for open transactions", ask)
     return sorted(producers, key=lambda each: (each.partition, each.first_offset))
@@ -111,13 +101,7 @@ def open_producers(cluster: Cluster, partitions: Iterable[TopicPartition]) -> li
 def hanging_producers(cluster: Cluster, topics: Iterable[str] = ()) -> list[OpenProducer]:
     """The open ones that no coordinator will end, in some topics or in all; not in partitions without a leader."""
     known = find_topics(cluster, topics, to_create=False) or cluster.topics()
-    led = [
-        TopicPartition(name, index)
-        for name, topic in known.items()
-        for index, each in topic.partitions.items()
-        if each.leader >= 0
-    ]
-    first = open_producers(cluster, led)
+    first = open_producers(cluster, led_partitions(known.values()))
     if not first:
         return []
     owned = owners(cluster, first)
@@ -149,7 +133,7 @@ def abort_hanging(
         raise unknown_partition(*partition, len(known))
     opened = open_producers(cluster, [partition])
     producer = next((each for each in opened if each.producer_id == producer_id), None)
-    where = f"{partition.topic}-{partition.partition}"
+    where = partition.folder
     if producer is None:
         others = ", ".join(str(each.producer_id) for each in opened)
         hint = f"the open ones there are of {others}." if others else "there is none at all."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from millpond.base.settings import SettingError
-from millpond.cli.errors import Failed, failed, nobody_listens, sentence
+from millpond.cli.errors import Failed, failed, sentence
+from millpond.cli.options import pairs
 from millpond.config.node import host_and_port
 
 if TYPE_CHECKING:
@@ -108,7 +109,10 @@ class Access:
                     f"{host}:{port} does not answer: check the address and that no firewall is in between."
                 )
             except OSError:
-                fault = nobody_listens(f"{host}:{port}")
+                fault = Failed(
+                    f"Nothing listens on {host}:{port}: start a node with `millpond up`, or name another with "
+                    "--bootstrap."
+                )
         assert fault is not None
         raise fault
 
@@ -140,17 +144,6 @@ def known_partitions(client: Producer | Consumer, topic: str) -> list[int]:
     if topic not in topics:
         raise Failed(str(unknown_topic(topic, topics)))
     return sorted(topics[topic].partitions)
-
-
-def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
-    """`name=value` texts of a repeated option, as a mapping."""
-    values = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise click.UsageError(f"{option} {text}: give it as name=value.")
-        values[name.strip()] = value
-    return values
 
 
 def cluster_options(function: F) -> F:

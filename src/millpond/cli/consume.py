@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -13,9 +13,10 @@ import click
 from millpond.cli.access import Access, cluster_options, known_partitions
 from millpond.cli.errors import Failed, failed
 from millpond.cli.json_lines import Headers, dump
+from millpond.cli.options import option
 from millpond.cli.stop import Stop, noted
 from millpond.cli.text import safe
-from millpond.cli.times import show_time
+from millpond.cli.times import now_ms, read_time, show_time
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
@@ -24,22 +25,17 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.2
 BATCH_RECORDS: Final = 2000
+ONLY_THIS: Final = "Only this one; repeatable."
+
+_OFFSET: Final = re.compile(r"-?[0-9]{1,19}")
 
 Formatter = Callable[["Message"], bytes]
 
 
 @click.command("consume")
 @click.argument("topic")
-@click.option(
-    "-p",
-    "--partition",
-    "wanted",
-    metavar="N",
-    type=click.IntRange(0),
-    multiple=True,
-    help="Only this one; repeatable.",
-)
-@click.option("--from", "point", metavar="POINT", default="beginning", show_default=True, help="Where to begin.")
+@click.option("-p", "--partition", "wanted", metavar="N", type=click.IntRange(0), multiple=True, help=ONLY_THIS)
+@option("--from", "point", meta="POINT", default="beginning", help="Where to begin.")
 @click.option("-n", "--count", metavar="N", type=click.IntRange(1), help="Stop after this many records.")
 @click.option("--follow/--until-end", default=True, help="Wait for what comes (the default), or stop at the end.")
 @click.option("-j", "--json-lines", is_flag=True, help="Each record as a line of JSON, with everything it has.")
@@ -81,7 +77,7 @@ def command(
     from millpond.admin.offsets import bounds_of, resolve
     from millpond.base.ids import TopicPartition
 
-    begin = _point(point)
+    begin = read_point(point, now_ms())
     consumer = _consumer(access, follow)
     there = known_partitions(consumer, topic)
     partitions = [TopicPartition(topic, index) for index in sorted(set(wanted)) or there]
@@ -123,11 +119,20 @@ def _consumer(access: Access, follow: bool) -> Consumer:
     )
 
 
-def _point(text: str) -> Point:
-    from millpond.cli.points import read_point
+def read_point(text: str, at_ms: int) -> Point:
+    """What `--from` says."""
+    from millpond.admin.offsets import At, Beginning, End, Last, Since
 
+    text = text.strip()
+    match text.lower():
+        case "beginning" | "start" | "earliest":
+            return Beginning()
+        case "end" | "latest":
+            return End()
+    if _OFFSET.fullmatch(text):
+        return Last(-int(text)) if text.startswith("-") else At(int(text))
     try:
-        return read_point(text, time.time_ns() // 1_000_000)
+        return Since(read_time(text, at_ms))
     except ValueError:
         raise click.UsageError(
             f"--from {text}: give beginning, end, an offset, -N, a time as 2026-01-31T08:30 or a span as 5m."
@@ -161,9 +166,7 @@ class Reader:
         if error is not None:
             self._note(error, message.partition())
             return False
-        if self._left == 0:
-            return False
-        if self._ends is not None and not self._is_before_end(message):
+        if self._left == 0 or (self._ends is not None and not self._is_before_end(message)):
             return False
         if self._left is not None:
             self._left -= 1

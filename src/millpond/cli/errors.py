@@ -19,10 +19,9 @@ class Failed(click.ClickException):
         click.echo(f"millpond: {self.message}", err=True)
 
 
-def nobody_listens(bootstrap: str) -> Failed:
-    return Failed(
-        f"Nothing listens on {bootstrap}: start a node with `millpond up`, or name another with --bootstrap."
-    )
+def cause(error: Exception) -> str:
+    """Why the system refused, as a part of a sentence."""
+    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
 
 
 def sentence(text: str) -> str:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from millpond.cli.question import confirm
 from millpond.cli.stop import Stop, noted
-from millpond.cli.table import print_table
+from millpond.cli.terminal import confirm, print_table, progress_bar
 from millpond.cli.text import counted
 from millpond.cli.units import show_bytes
 
@@ -30,7 +27,7 @@ def show_plan(moves: Sequence[Planned]) -> None:
         ("Partition", "From", "To", "To copy"),
         [
             (
-                f"{move.partition.topic}-{move.partition.partition}",
+                move.partition.folder,
                 ",".join(map(str, move.before)),
                 ",".join(map(str, move.target)),
                 show_bytes(move.bytes_to_copy),
@@ -67,11 +64,9 @@ def run_plan(cluster: Cluster, moves: Sequence[Planned], *, yes: bool) -> None:
 def _wait(cluster: Cluster, moves: Sequence[Planned], stop: Stop) -> bool:
     """Until all have ended; False if somebody wants to stop."""
     from millpond.admin.moves import copied_bytes, moves_under_way
-    from millpond.cli.progress import progress_bar
 
     total = sum(move.bytes_to_copy for move in moves)
-    bar = progress_bar(total) if total and sys.stderr.isatty() else nullcontext(_silent)
-    with bar as tell:
+    with progress_bar(total) as tell:
         while not stop.is_asked:
             under_way = moves_under_way(cluster)
             left = [move for move in moves if move.partition in under_way]
@@ -82,9 +77,6 @@ def _wait(cluster: Cluster, moves: Sequence[Planned], stop: Stop) -> bool:
             tell(sum(move.bytes_to_copy for move in moves) - sum(move.bytes_to_copy for move in left) + copied)
             stop.wait(LOOK_SECONDS)
     return False
-
-
-def _silent(_: int) -> None: ...
 
 
 def _call_off(cluster: Cluster, moves: Sequence[Planned]) -> None:
@@ -100,5 +92,5 @@ def _call_off(cluster: Cluster, moves: Sequence[Planned]) -> None:
         err=True,
     )
     if left:
-        names = ", ".join(f"{each.topic}-{each.partition}" for each in left)
+        names = ", ".join(each.folder for each in left)
         click.echo(f"Not called off, because too few of the old replicas are in sync; it goes on: {names}", err=True)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
-from millpond.cli.access import Access, cluster_options, known_partitions, pairs
-from millpond.cli.errors import Failed, reason
+from millpond.cli.access import Access, cluster_options, known_partitions
+from millpond.cli.errors import Failed, cause, reason
 from millpond.cli.json_lines import Headers, NotARecord, Outgoing, load
+from millpond.cli.options import pairs
 from millpond.cli.text import counted
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _source(file: str | None) -> BinaryIO:
     try:
         return open(file, "rb")
     except OSError as error:
-        raise Failed(f"{file} cannot be read: {(error.strerror or str(error)).lower()}.") from None
+        raise Failed(f"{file} cannot be read: {cause(error)}.") from None
 
 
 def _separator(text: str | None) -> bytes | None:

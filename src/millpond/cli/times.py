@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
+import time
 from datetime import UTC, datetime
-from typing import Final
 
-_UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_NAMES: Final = {
-    "sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "day": "d", "week": "w",
-}  # fmt: skip
-_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+from millpond.base.spans import read_span
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 def read_time(text: str, now_ms: int) -> int:
@@ -20,24 +20,6 @@ def read_time(text: str, now_ms: int) -> int:
         return now_ms - span_ms
     # 1 ms short of the moment would show the record before it.
     return round(datetime.fromisoformat(text).timestamp() * 1000)
-
-
-def read_span(text: str) -> int | None:
-    """Milliseconds of a length of time such as `5m`, `1h30m` or `2 days`; None if it is none."""
-    text = text.strip()
-    total = 0.0
-    position = 0
-    while position < len(text):
-        part = _SPAN.match(text, position)
-        if part is None:
-            return None
-        word = part[2]
-        unit = _UNIT_MS.get(word) or _UNIT_MS.get(_NAMES.get(word.removesuffix("s"), ""))
-        if unit is None:
-            return None
-        total += float(part[1]) * unit
-        position = part.end()
-    return round(total) if text else None
 
 
 def show_time(time_ms: int) -> str:

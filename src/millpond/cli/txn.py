@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from millpond.base.spans import read_span
 from millpond.cli.access import Access, cluster_options
-from millpond.cli.table import Cell, print_table
+from millpond.cli.options import AS_JSON
+from millpond.cli.terminal import Cell, print_json, print_list, print_table
 from millpond.cli.text import NOTHING
-from millpond.cli.times import read_span, show_span
+from millpond.cli.times import now_ms, show_span
 
 if TYPE_CHECKING:
     from millpond.admin.transactions import OpenProducer, Transaction
@@ -40,7 +40,7 @@ def command() -> None:
 @command.command("list")
 @click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Only these; repeatable.")
 @click.option("--older-than", metavar="SPAN", help="Only those that have been open for longer, as 5m.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@AS_JSON
 @cluster_options
 def list_command(states: tuple[str, ...], older_than: str | None, as_json: bool, access: Access) -> None:
     """List the transactional ids with the state of their last transaction.
@@ -55,30 +55,28 @@ def list_command(states: tuple[str, ...], older_than: str | None, as_json: bool,
     least_ms = _span("--older-than", older_than) if older_than is not None else None
     with access.open() as cluster:
         listed = list_transactions(cluster)
-    now_ms = _now_ms()
+    at_ms = now_ms()
     transactions = [
         each
         for each in listed
         if (not states or each.state in states)
-        and (least_ms is None or (each.started_ms is not None and now_ms - each.started_ms > least_ms))
+        and (least_ms is None or (each.started_ms is not None and at_ms - each.started_ms > least_ms))
     ]
-    if as_json:
-        click.echo(json.dumps([_as_json(each, now_ms) for each in transactions], indent=2))
-    elif transactions:
-        print_table(
-            ("Id", "State", "Open for", "Times out", "Partitions", "Producer"),
-            [_row(each, now_ms) for each in transactions],
-            words=2,
-        )
-    elif states or older_than:
-        click.echo("No transaction is like that: see all with `millpond txn list`.", err=True)
-    else:
-        click.echo("No producer has used a transactional id yet.", err=True)
+    print_list(
+        [_as_json(each, at_ms) for each in transactions],
+        ("Id", "State", "Open for", "Times out", "Partitions", "Producer"),
+        [_row(each, at_ms) for each in transactions],
+        as_json=as_json,
+        words=2,
+        otherwise="No transaction is like that: see all with `millpond txn list`."
+        if states or older_than
+        else "No producer has used a transactional id yet.",
+    )
 
 
 @command.command("describe")
 @click.argument("name", metavar="ID")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@AS_JSON
 @cluster_options
 def describe_command(name: str, as_json: bool, access: Access) -> None:
     """Show the transaction of the transactional ID: its partitions, and what waits behind it.
@@ -95,18 +93,18 @@ def describe_command(name: str, as_json: bool, access: Access) -> None:
         partitions = [each for each in transaction.partitions if each.topic in there]
         opened = [each for each in open_producers(cluster, partitions) if each.producer_id == transaction.producer_id]
         held = held_back(cluster, opened)
-    now_ms = _now_ms()
+    at_ms = now_ms()
     if as_json:
-        click.echo(json.dumps(_as_json(transaction, now_ms) | {"open": _open_json(opened, held)}, indent=2))
+        print_json(_as_json(transaction, at_ms) | {"open": _open_json(opened, held)})
         return
-    click.secho(f"{transaction.id}: {transaction.state}{_for_how_long(transaction, now_ms)}", bold=True)
+    click.secho(f"{transaction.id}: {transaction.state}{_for_how_long(transaction, at_ms)}", bold=True)
     click.echo(
         f"producer {transaction.producer_id}, epoch {transaction.producer_epoch}, "
         f"timeout {show_span(transaction.timeout_ms)}"
     )
     if transaction.partitions:
         click.echo()
-        _print_open(opened, held, now_ms)
+        _print_open(opened, held, at_ms)
         untouched = sorted(set(transaction.partitions) - {each.partition for each in opened})
         if untouched:
             from millpond.cli.group.description import show_partitions
@@ -116,7 +114,7 @@ def describe_command(name: str, as_json: bool, access: Access) -> None:
 
 @command.command("hanging")
 @click.option("-t", "--topic", "topics", metavar="TOPIC", multiple=True, help="Only here; repeatable.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@AS_JSON
 @cluster_options
 def hanging_command(topics: tuple[str, ...], as_json: bool, access: Access) -> None:
     """Find transactions that are open in a partition though no coordinator will end them.
@@ -132,9 +130,9 @@ def hanging_command(topics: tuple[str, ...], as_json: bool, access: Access) -> N
         hanging = hanging_producers(cluster, topics)
         held = held_back(cluster, hanging)
     if as_json:
-        click.echo(json.dumps(_open_json(hanging, held), indent=2))
+        print_json(_open_json(hanging, held))
     elif hanging:
-        _print_open(hanging, held, _now_ms())
+        _print_open(hanging, held, now_ms())
         (topic, index), producer = hanging[0].partition, hanging[0].producer_id
         click.echo(f"End one: millpond txn abort --topic {topic} --partition {index} --producer-id {producer}")
     else:
@@ -175,7 +173,7 @@ def abort_command(
     with access.open() as cluster:
         if name is not None:
             transaction = abort_transaction(cluster, name)
-            since = "" if (began := transaction.started_ms) is None else f" after {show_span(_now_ms() - began)}"
+            since = "" if (began := transaction.started_ms) is None else f" after {show_span(now_ms() - began)}"
             click.echo(f"Aborted the transaction of {name}{since}; its producer {transaction.producer_id} is fenced.")
             return
         assert topic is not None
@@ -190,35 +188,35 @@ def abort_command(
 # Showing.
 
 
-def _row(each: Transaction, now_ms: int) -> list[Cell]:
+def _row(each: Transaction, at_ms: int) -> list[Cell]:
     if each.started_ms is None:
         open_for, times_out = NOTHING, NOTHING
     else:
-        open_for, times_out = show_span(now_ms - each.started_ms), _times_out(each, now_ms)
+        open_for, times_out = show_span(at_ms - each.started_ms), _times_out(each, at_ms)
     return [each.id, each.state, open_for, times_out, len(each.partitions), str(each.producer_id)]
 
 
-def _times_out(each: Transaction, now_ms: int) -> str:
+def _times_out(each: Transaction, at_ms: int) -> str:
     assert each.started_ms is not None
-    left_ms = each.started_ms + each.timeout_ms - now_ms
+    left_ms = each.started_ms + each.timeout_ms - at_ms
     return f"in {show_span(left_ms)}" if left_ms > 0 else f"overdue {show_span(-left_ms)}"
 
 
-def _for_how_long(transaction: Transaction, now_ms: int) -> str:
+def _for_how_long(transaction: Transaction, at_ms: int) -> str:
     if transaction.started_ms is None:
         return ""
-    times_out = _times_out(transaction, now_ms)
+    times_out = _times_out(transaction, at_ms)
     when = f"times out {times_out}" if times_out.startswith("in") else times_out
-    return f" for {show_span(now_ms - transaction.started_ms)}, {when}"
+    return f" for {show_span(at_ms - transaction.started_ms)}, {when}"
 
 
-def _print_open(opened: Iterable[OpenProducer], held: dict[TopicPartition, int], now_ms: int) -> None:
+def _print_open(opened: Iterable[OpenProducer], held: dict[TopicPartition, int], at_ms: int) -> None:
     rows: list[list[Cell]] = [
         [
             *each.partition,
             each.first_offset,
             held.get(each.partition, 0),
-            NOTHING if each.last_write_ms is None else f"{show_span(max(0, now_ms - each.last_write_ms))} ago",
+            NOTHING if each.last_write_ms is None else f"{show_span(max(0, at_ms - each.last_write_ms))} ago",
             str(each.producer_id),
         ]
         for each in opened
@@ -227,8 +225,8 @@ def _print_open(opened: Iterable[OpenProducer], held: dict[TopicPartition, int],
         print_table(("Topic", "Partition", "Since offset", "Held back", "Last write", "Producer"), rows)
 
 
-def _as_json(each: Transaction, now_ms: int) -> dict[str, Any]:
-    fields = asdict(each) | {"open_ms": None if each.started_ms is None else now_ms - each.started_ms}
+def _as_json(each: Transaction, at_ms: int) -> dict[str, Any]:
+    fields = asdict(each) | {"open_ms": None if each.started_ms is None else at_ms - each.started_ms}
     fields["partitions"] = [{"topic": topic, "partition": index} for topic, index in each.partitions]
     return fields
 
@@ -253,7 +251,3 @@ def _span(option: str, text: str) -> int:
     if span_ms is None:
         raise click.UsageError(f"{option} {text}: give a length of time, as 30s, 5m or 1h30m.")
     return span_ms
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -17,17 +16,10 @@ import click
 
 from millpond import __version__
 from millpond.base.settings import SettingError, Settings
-from millpond.cli.errors import Failed
-from millpond.cli.panel import Row, panel
-from millpond.config.node import (
-    COARSE,
-    DATA_FOLDER,
-    LISTEN,
-    NODE,
-    cluster_nodes,
-    host_and_port,
-    node_settings,
-)
+from millpond.cli.errors import Failed, cause, sentence
+from millpond.cli.options import pair
+from millpond.cli.terminal import Row, panel
+from millpond.config.node import COARSE, DATA_FOLDER, LISTEN, NODE, cluster_nodes, host_and_port, node_settings
 
 CLUSTER_FOLDER: Final = "millpond-cluster"
 """Where the folders of a cluster's nodes are, unless somebody names another."""
@@ -156,9 +148,7 @@ def _texts_in_cluster(file: str | None, node_id: int | None) -> dict[str, str]:
 
 
 def _settings(texts: dict[str, str], data: str | None, listen: str | None, sets: tuple[str, ...]) -> Settings:
-    for text in sets:
-        name, value = assignment(text, f"--set {text}")
-        texts[name] = value
+    texts |= dict(assignment(text, f"--set {text}") for text in sets)
     if data is not None:
         texts[DATA_FOLDER.name] = data
     if listen is not None:
@@ -166,7 +156,7 @@ def _settings(texts: dict[str, str], data: str | None, listen: str | None, sets:
     try:
         return node_settings(texts)
     except SettingError as fault:
-        raise click.UsageError(f"{_sentence(str(fault))}") from None
+        raise click.UsageError(sentence(str(fault))) from None
 
 
 def address_of(text: str) -> str:
@@ -182,31 +172,23 @@ def _read_config(path: str) -> dict[str, str]:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"--config {path} cannot be read: {_cause(error)}.") from None
-    texts = {}
-    for number, line in enumerate(lines, 1):
-        line = line.strip()
-        if line and not line.startswith("#"):
-            name, value = assignment(line, f"{path}, line {number}")
-            texts[name] = value
-    return texts
+        raise click.UsageError(f"--config {path} cannot be read: {cause(error)}.") from None
+    return dict(
+        assignment(line, f"{path}, line {number}")
+        for number, line in enumerate(map(str.strip, lines), 1)
+        if line and not line.startswith("#")
+    )
 
 
 def assignment(text: str, where: str) -> tuple[str, str]:
     """The name and value of one setting; it says where it stands when the name is unknown or the value cannot be."""
-    name, equals, value = (part.strip() for part in text.partition("="))
-    if not equals or not name:
-        raise click.UsageError(f"{where}: give it as name=value.")
+    name, value = pair(text, f"{where}: give it as name=value.")
     try:
         if name not in COARSE:
-            NODE.get(name).parse(value)
+            NODE.get(name).parse(value.strip())
     except SettingError as fault:
-        raise click.UsageError(f"{where}: {_sentence(str(fault))}") from None
-    return name, value
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith("?") else f"{text}."
+        raise click.UsageError(f"{where}: {sentence(str(fault))}") from None
+    return name, value.strip()
 
 
 # What went wrong.
@@ -219,7 +201,7 @@ def _explain(error: OSError, settings: Settings) -> NoReturn:
     if isinstance(error, socket.gaierror):
         raise Failed(f"The host name {host} is unknown: give --listen an address of this machine.")
     if error.filename is not None:
-        raise Failed(f"The data folder {folder} cannot be used ({_cause(error)}): choose another with --data DIR.")
+        raise Failed(f"The data folder {folder} cannot be used ({cause(error)}): choose another with --data DIR.")
     match error.errno:
         case errno.EADDRINUSE:
             other = shown_address(host, _free_port(host, port))
@@ -234,7 +216,7 @@ def _explain(error: OSError, settings: Settings) -> NoReturn:
         case errno.ENOSPC:
             raise Failed(f"The disk of {folder} is full: free some room, or choose another folder with --data DIR.")
         case _:
-            raise Failed(f"The node cannot start: {_cause(error)}.")
+            raise Failed(f"The node cannot start: {cause(error)}.")
 
 
 def _free_port(host: str, port: int) -> int:
@@ -247,10 +229,6 @@ def _free_port(host: str, port: int) -> int:
                 continue
             return candidate
     return 0
-
-
-def _cause(error: Exception) -> str:
-    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
 
 
 def _end_with_parent() -> None:
@@ -266,6 +244,5 @@ def _stop_early_on_signals() -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    handler: Callable[..., None] = stop
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handler)
+        signal.signal(number, stop)

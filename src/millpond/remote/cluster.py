@@ -7,14 +7,15 @@ Made from the settings a Kafka client takes (`bootstrap.servers`, `client.id`, `
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Literal, TypeVar
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
-from millpond.base.ids import NO_TOPIC_ID, TopicPartition
+from millpond.base.ids import NO_TOPIC_ID
+from millpond.base.resource import Closable
 from millpond.remote.bootstrap import Address, addresses, bootstrap_servers
 from millpond.remote.connection import BrokerConnection
 from millpond.remote.errors import (
@@ -71,8 +72,8 @@ class TopicInfo:
     is_internal: bool = False
 
 
-class Cluster:
-    """The way to every broker. Close it, or use it in a `with`."""
+class Cluster(Closable):
+    """The way to every broker."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = dict(settings)
@@ -86,14 +87,6 @@ class Cluster:
         self._connections: dict[tuple[Address, str], BrokerConnection] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._coordinators: dict[tuple[CoordinatorKind, str], Address] = {}
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def twin(self) -> Cluster:
         """Connections of its own to the same cluster, for writing while a reader has requests on their way."""
@@ -267,12 +260,26 @@ class Cluster:
         return Address(response.host, response.port)
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """The indexes of the partitions, as most requests name them."""
-    indexes: dict[str, list[int]] = {}
-    for topic, index in partitions:
-        indexes.setdefault(topic, []).append(index)
-    return indexes
+def by_topic(wanted: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+    """Partitions, or what is said of each, as most requests name them."""
+    named: dict[str, list[T]] = defaultdict(list)
+    for topic, each in wanted:
+        named[topic].append(each)
+    return named
+
+
+def by_connection(
+    wanted: Iterable[T], whom: Callable[[T], BrokerConnection], at_once_max: int
+) -> list[tuple[BrokerConnection, list[T]]]:
+    """What to ask of each broker, at most so much in one request."""
+    asked: dict[BrokerConnection, list[T]] = defaultdict(list)
+    for each in wanted:
+        asked[whom(each)].append(each)
+    return [
+        (connection, every[at : at + at_once_max])
+        for connection, every in asked.items()
+        for at in range(0, len(every), at_once_max)
+    ]
 
 
 def _milliseconds(settings: Mapping[str, str], name: str, default: int) -> int:

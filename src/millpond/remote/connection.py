@@ -10,10 +10,10 @@ import socket
 import ssl
 import struct
 from collections import deque
-from types import TracebackType
 from typing import Final, TypeVar
 
 from millpond.base.errors import ErrorCode, MalformedMessage
+from millpond.base.resource import Closable
 from millpond.remote.errors import LoginFailed, Unreachable, Unsupported
 from millpond.remote.sasl import Login
 from millpond.remote.security import PLAIN_TEXT, Security
@@ -31,7 +31,7 @@ _PREFIX: Final = struct.Struct(">i")
 R = TypeVar("R", bound=m.Message)
 
 
-class BrokerConnection:
+class BrokerConnection(Closable):
     """A connection. Unreachable when it breaks; after that it is closed and of no more use."""
 
     def __init__(
@@ -58,14 +58,6 @@ class BrokerConnection:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> BrokerConnection:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def address(self) -> str:

@@ -124,8 +124,7 @@ class OffsetsGone(ClusterError):
 
     def __init__(self, partition: TopicPartition, wanted: int, earliest: int, latest: int) -> None:
         super().__init__(
-            f"{partition.topic}[{partition.partition}]: offset {wanted} was asked for, "
-            f"the log has {earliest} to {latest}",
+            f"{partition}: offset {wanted} was asked for, the log has {earliest} to {latest}",
             code=ErrorCode.OFFSET_OUT_OF_RANGE,
         )
         self.partition = partition

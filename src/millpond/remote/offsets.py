@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
-from millpond.remote.cluster import Cluster
+from millpond.remote.cluster import Cluster, by_connection, by_topic
 from millpond.remote.connection import BrokerConnection
 from millpond.remote.errors import STALE_LEADER, Answered, ClusterError, UnknownTopic, check
 from millpond.wire import messages as m
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 ISOLATION_LEVELS: Final[Mapping[str, int]] = {"read_uncommitted": 0, "read_committed": 1}
+
+PARTITIONS_AT_ONCE_MAX: Final = 10_000
 
 _EARLIEST: Final = -2
 _LATEST: Final = -1
@@ -77,12 +78,9 @@ def _list_offsets(
     listed: dict[TopicPartition, int] = {}
 
     def ask_for_the_rest() -> None:
-        by_leader: dict[BrokerConnection, dict[TopicPartition, int]] = defaultdict(dict)
-        for partition, moment in wanted.items():
-            if partition not in listed:
-                by_leader[cluster.leader(*partition)][partition] = moment
-        for connection, asked in by_leader.items():
-            listed.update(_ask_leader(cluster, connection, asked, isolation))
+        left = [each for each in wanted if each not in listed]
+        for connection, asked in by_connection(left, lambda each: cluster.leader(*each), PARTITIONS_AT_ONCE_MAX):
+            listed.update(_ask_leader(cluster, connection, {each: wanted[each] for each in asked}, isolation))
 
     cluster.retrying("ask for offsets", ask_for_the_rest)
     return {partition: listed[partition] for partition in wanted}
@@ -91,23 +89,20 @@ def _list_offsets(
 def _ask_leader(
     cluster: Cluster, connection: BrokerConnection, asked: Mapping[TopicPartition, int], isolation: Isolation
 ) -> dict[TopicPartition, int]:
-    by_topic: dict[str, list[m.ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
-    for partition, moment in asked.items():
-        by_topic[partition.topic].append(
-            m.ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition, timestamp=moment)
-        )
-    request = m.ListOffsetsRequest(
+    kind = m.ListOffsetsRequest
+    topics = by_topic(
+        (topic, kind.ListOffsetsPartition(partition_index=index, timestamp=moment))
+        for (topic, index), moment in asked.items()
+    )
+    request = kind(
         replica_id=-1,
         isolation_level=ISOLATION_LEVELS[isolation],
-        topics=[
-            m.ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=partitions)
-            for name, partitions in by_topic.items()
-        ],
+        topics=[kind.ListOffsetsTopic(name=name, partitions=each) for name, each in topics.items()],
     )
     try:
         response = connection.ask(request, m.ListOffsetsResponse)
     except ClusterError:
-        for name in by_topic:
+        for name in topics:
             cluster.forget(name)
         raise
     listed: dict[TopicPartition, int] = {}
@@ -126,19 +121,14 @@ def _ask_leader(
 
 
 def _commit_group(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    by_topic: dict[str, list[m.OffsetCommitRequest.OffsetCommitRequestPartition]] = defaultdict(list)
-    for partition, offset in offsets.items():
-        by_topic[partition.topic].append(
-            m.OffsetCommitRequest.OffsetCommitRequestPartition(
-                partition_index=partition.partition, committed_offset=offset, committed_metadata=""
-            )
-        )
-    request = m.OffsetCommitRequest(
+    kind, part = m.OffsetCommitRequest, m.OffsetCommitRequest.OffsetCommitRequestPartition
+    topics = by_topic(
+        (topic, part(partition_index=index, committed_offset=offset, committed_metadata=""))
+        for (topic, index), offset in offsets.items()
+    )
+    request = kind(
         group_id=group,
-        topics=[
-            m.OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=partitions)
-            for topic, partitions in by_topic.items()
-        ],
+        topics=[kind.OffsetCommitRequestTopic(name=name, partitions=each) for name, each in topics.items()],
     )
     # From version 10 on topics go by their ids.
     response = cluster.ask_coordinator("group", group, request, m.OffsetCommitResponse, _worst, newest=9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -12,7 +11,7 @@ from millpond.base.errors import ErrorCode, MalformedMessage
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Buffer
 from millpond.remote import offsets
-from millpond.remote.cluster import BACKOFF_SECONDS, Cluster
+from millpond.remote.cluster import BACKOFF_SECONDS, Cluster, by_connection
 from millpond.remote.connection import BrokerConnection
 from millpond.remote.errors import STALE_LEADER, Answered, ClusterError, OffsetsGone, check
 from millpond.remote.offsets import ISOLATION_LEVELS, Isolation
@@ -90,15 +89,10 @@ def first_records(
     left = dict(starts)
 
     def look() -> None:
-        by_leader: dict[BrokerConnection, list[TopicPartition]] = defaultdict(list)
-        for partition in left:
-            by_leader[cluster.leader(*partition)].append(partition)
-        for connection, asked in by_leader.items():
-            for at in range(0, len(asked), _FETCHES_AT_ONCE):
-                for partition, fetched in _fetch_together(
-                    cluster, connection, {each: left[each] for each in asked[at : at + _FETCHES_AT_ONCE]}, isolation
-                ):
-                    _note_first(partition, fetched, isolation, left, firsts)
+        for connection, asked in by_connection(left, lambda each: cluster.leader(*each), _FETCHES_AT_ONCE):
+            together = _fetch_together(cluster, connection, {each: left[each] for each in asked}, isolation)
+            for partition, fetched in together:
+                _note_first(partition, fetched, isolation, left, firsts)
 
     while left:
         cluster.retrying("read records", look)
@@ -117,7 +111,7 @@ def _fetch_together(
             fetched = only_partition(partition, connection.receive(m.FetchResponse))
             if fetched.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
                 cluster.forget(partition.topic)
-                raise Answered(f"reading {partition.topic}[{partition.partition}]", fetched.error_code)
+                raise Answered(f"reading {partition}", fetched.error_code)
             yield partition, fetched
     finally:
         if connection.waiting_count:
@@ -209,7 +203,7 @@ class _Range:
                 time.sleep(BACKOFF_SECONDS)
                 return None
             if fetched.error_code != ErrorCode.NONE:
-                raise Answered(f"reading {self._partition.topic}[{self._partition.partition}]", fetched.error_code)
+                raise Answered(f"reading {self._partition}", fetched.error_code)
         except ClusterError as fault:
             self._cluster.forget(self._partition.topic)
             if not fault.retriable or time.monotonic() > self._deadline:
@@ -260,7 +254,7 @@ class _Range:
             return
         is_held_back = self._isolation == "read_committed" and last_stable_offset == self._at
         raise ClusterError(
-            f"{self._partition.topic}[{self._partition.partition}]: nothing came from offset {self._at} on for "
+            f"{self._partition}: nothing came from offset {self._at} on for "
             f"{self._patience_seconds:g} s, though the log has the records up to {self._end}"
             + ("; an open transaction holds them back, see millpond txn list" if is_held_back else "")
         )

@@ -8,7 +8,6 @@ epoch is raised at the next `init_producer`, so one identity stands for one tran
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -16,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
-from millpond.remote.cluster import Cluster, by_topic
+from millpond.remote.cluster import Cluster, by_connection, by_topic
 from millpond.remote.connection import BrokerConnection
 from millpond.remote.errors import STALE_COORDINATOR, STALE_LEADER, Answered, ClusterError, Fenced, check
 from millpond.remote.reader import FETCH_NEWEST, fetch_request, only_partition
@@ -29,6 +28,8 @@ END_NEWEST: Final = 4
 """The last versions in which an end leaves the epoch as it is."""
 
 ENDS_AT_ONCE: Final = 64
+NAMES_AT_ONCE_MAX: Final = 500
+"""One question names at most so many ids or partitions."""
 
 _COMPLETION_SECONDS: Final = 1.0
 _COMPLETION_STEP_SECONDS: Final = 0.004
@@ -109,9 +110,8 @@ def init_producer(cluster: Cluster, transactional_id: str, timeout_ms: int) -> P
     what = f"begin as transactional id {transactional_id!r}"
 
     def attempt() -> ProducerIdentity:
-        response = _ask(
-            cluster, transactional_id, request, m.InitProducerIdResponse, INIT_NEWEST, lambda r: r.error_code
-        )
+        kind = m.InitProducerIdResponse
+        response = _ask(cluster, transactional_id, request, kind, INIT_NEWEST, lambda r: r.error_code)
         check(response.error_code, f"cannot {what} with a timeout of {timeout_ms} ms")
         return ProducerIdentity(transactional_id, response.producer_id, response.producer_epoch)
 
@@ -172,14 +172,12 @@ def end_all(
     cluster: Cluster, identities: Collection[ProducerIdentity], *, commit: bool
 ) -> dict[ProducerIdentity, Outcome]:
     """End many: what goes to one coordinator goes together, so that it can make them durable together."""
-    by_coordinator: dict[BrokerConnection, list[ProducerIdentity]] = defaultdict(list)
     ended: set[ProducerIdentity] = set()
     try:
-        for identity in identities:
-            by_coordinator[cluster.coordinator("transaction", identity.transactional_id)].append(identity)
-        for connection, asked in by_coordinator.items():
-            for start in range(0, len(asked), ENDS_AT_ONCE):
-                ended |= _end_together(connection, asked[start : start + ENDS_AT_ONCE], commit)
+        for connection, asked in by_connection(
+            identities, lambda each: cluster.coordinator("transaction", each.transactional_id), ENDS_AT_ONCE
+        ):
+            ended |= _end_together(connection, asked, commit)
     except ClusterError:
         # Whoever has no answer is asked again, alone and with patience; asking twice does no harm.
         pass
@@ -194,11 +192,10 @@ def describe(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, De
     asked: set[str] = set()
 
     def ask_for_the_rest() -> None:
-        by_coordinator: dict[BrokerConnection, list[str]] = defaultdict(list)
-        for name in names:
-            if name not in asked:
-                by_coordinator[cluster.coordinator("transaction", name)].append(name)
-        for connection, wanted in by_coordinator.items():
+        left = [name for name in names if name not in asked]
+        for connection, wanted in by_connection(
+            left, lambda name: cluster.coordinator("transaction", name), NAMES_AT_ONCE_MAX
+        ):
             described.update(_describe(cluster, connection, wanted))
             asked.update(wanted)
 
@@ -243,7 +240,7 @@ def fate(cluster: Cluster, identity: ProducerIdentity, partition: TopicPartition
         if fetched.error_code in STALE_LEADER:
             cluster.forget(partition.topic)
         if fetched.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
-            check(fetched.error_code, f"reading {partition.topic}[{partition.partition}]")
+            check(fetched.error_code, f"reading {partition}")
         return fetched
 
     return _fate_of(cluster.retrying("read what became of a transaction", attempt), identity, first_offset)

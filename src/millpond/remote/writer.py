@@ -11,13 +11,13 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Final
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Buffer
-from millpond.remote.cluster import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, Cluster
+from millpond.base.resource import Closable
+from millpond.remote.cluster import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, Cluster, by_topic
 from millpond.remote.connection import BrokerConnection
 from millpond.remote.errors import PASSING, ClusterError, SendFailed, check
 from millpond.remote.transactions import ProducerIdentity, add_partitions, refuse
@@ -78,7 +78,7 @@ class _Sent:
     batches: list[tuple[_Queue, _Batch]]
 
 
-class BatchWriter:
+class BatchWriter(Closable):
     """Hands encoded records to their leaders. What was appended is stored for sure after `flush` only."""
 
     def __init__(
@@ -111,14 +111,6 @@ class BatchWriter:
         self._on_their_way: deque[_Sent] = deque()
         self._held_bytes = 0
         self._unsent_bytes = 0
-
-    def __enter__(self) -> BatchWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def first_offsets(self) -> dict[TopicPartition, int]:
@@ -274,22 +266,22 @@ class BatchWriter:
         ]
         if not chosen:
             return
-        by_topic: dict[str, list[m.ProduceRequest.PartitionProduceData]] = defaultdict(list)
         for queue, batch in chosen:
-            by_topic[queue.partition.topic].append(
-                m.ProduceRequest.PartitionProduceData(index=queue.partition.partition, records=batch.data)
-            )
             queue.sent += 1
             queue.connection = connection
             self._unsent_bytes -= len(batch.data)
         self._on_their_way.append(_Sent(connection, chosen))
-        request = m.ProduceRequest(
+        kind = m.ProduceRequest
+        data = [
+            (queue.partition.topic, kind.PartitionProduceData(index=queue.partition.partition, records=batch.data))
+            for queue, batch in chosen
+        ]
+        request = kind(
             transactional_id=self._transactional.transactional_id if self._transactional else None,
             acks=self._acks,
             timeout_ms=REQUEST_TIMEOUT_MS,
             topic_data=[
-                m.ProduceRequest.TopicProduceData(name=name, partition_data=partitions)
-                for name, partitions in by_topic.items()
+                kind.TopicProduceData(name=name, partition_data=each) for name, each in by_topic(data).items()
             ],
         )
         try:
@@ -330,7 +322,7 @@ class BatchWriter:
         self._held_bytes -= len(batch.data)
 
     def _failed(self, queue: _Queue, batch: _Batch, code: int, response: str | None) -> None:
-        what = f"writing to {queue.partition.topic}[{queue.partition.partition}]"
+        what = f"writing to {queue.partition}"
         if code in _GAP and batch is queue.batches[0]:
             raise SendFailed(
                 f"{what}: the broker has lost track of this producer ({ErrorCode(code).name}): records that it had "
@@ -362,7 +354,7 @@ class BatchWriter:
             raise fault
         if now - queue.batches[0].made > self._delivery_seconds:
             raise SendFailed(
-                f"{queue.partition.topic}[{queue.partition.partition}] has not acknowledged a batch for "
+                f"{queue.partition} has not acknowledged a batch for "
                 f"{self._delivery_seconds:g} s (delivery.timeout.ms): {fault}",
                 code=fault.code,
             ) from fault

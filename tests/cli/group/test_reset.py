@@ -28,7 +28,7 @@ NONE: dict[str, Any] = {
     ],
 )
 def test_each_option_names_a_target(named: dict[str, Any], target: object) -> None:
-    assert read_target(**NONE | named, now_ms=NOW_MS) == target
+    assert read_target(**NONE | named, at_ms=NOW_MS) == target
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_each_option_names_a_target(named: dict[str, Any], target: object) -> No
 )
 def test_none_two_or_an_unknown_one_is_refused(named: dict[str, Any]) -> None:
     with pytest.raises(click.UsageError):
-        read_target(**NONE | named, now_ms=NOW_MS)
+        read_target(**NONE | named, at_ms=NOW_MS)

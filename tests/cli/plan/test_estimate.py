@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.cli.plan.estimate import Demand, Engine, Machine, make_plan
+from millpond.cli.plan.estimate import Demand, Engine, Machine, make_plan, sums
 
 MB, GB, TB, PB = 1e6, 1e9, 1e12, 1e15
 WEEK = 7 * 86_400
@@ -56,7 +56,7 @@ def test_the_worked_example() -> None:
 def test_every_sum_is_shown_with_its_result() -> None:
     told = {
         (section.title, line.label, line.sum): line.result
-        for section in make_plan(EXAMPLE, MACHINE).sections
+        for section in sums(make_plan(EXAMPLE, MACHINE), EXAMPLE, MACHINE)
         for line in section.lines
     }
     assert told["What comes in and is written", "incoming", "1,000,000/s × 1 KB"] == "1 GB/s"
@@ -85,10 +85,11 @@ def test_the_scarcest_resource_decides(machine: dict[str, Any], decides: str) ->
 
 def test_a_measured_core_shares_its_time_among_writing_reading_and_answering() -> None:
     engine = Engine(write_bytes_per_second=600 * MB, read_bytes_per_second=2 * GB, requests_per_second=10_000)
-    plan = make_plan(EXAMPLE, replace(MACHINE, cores=2, engine=engine))
+    machine = replace(MACHINE, cores=2, engine=engine)
+    plan = make_plan(EXAMPLE, machine)
     # 6 GB/s ÷ 600 MB/s + 8 GB/s ÷ 2 GB/s + 20,000/s ÷ 10,000/s = 10 + 4 + 2 cores, two to a broker.
     assert plan.brokers_by["cores"] == pytest.approx(8)
-    brokers = next(section for section in plan.sections if section.title == "Brokers")
+    brokers = next(section for section in sums(plan, EXAMPLE, machine) if section.title == "Brokers")
     assert [line.result for line in brokers.lines if "core" in line.label] == ["10", "4", "2", "8"]
 
 
@@ -112,5 +113,5 @@ def test_any_plan_is_enough_for_what_was_asked(demand: Demand) -> None:
     assert plan.brokers >= demand.replication
     assert plan.partitions >= plan.partitions_min >= 1
     assert plan.partitions_min * demand.partition_bytes_per_second >= plan.incoming * (1 - 1e-6)
-    lines = [line for section in plan.sections for line in section.lines]
+    lines = [line for section in sums(plan, demand, MACHINE) for line in section.lines]
     assert all(line.result and len(line.sum) < 50 for line in lines)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from millpond.admin.errors import NotDeadLetters, Refused
 from millpond.admin.offsets import Bounds, bounds_of
-from millpond.admin.topics import find_topic
+from millpond.admin.topics import find_topic, led_partitions
 from millpond.base.ids import TopicPartition
 from millpond.client.dead_letters import TOPIC, DeadLetter, read_dead_letter
 from millpond.client.errors import DecodeFailed
@@ -109,7 +109,8 @@ class LetterTopic:
         info = find_topic(cluster, name)
         if name.startswith(INTERNAL):
             raise _refusal(name, "it is one of the cluster's own")
-        topic = cls(cluster, info, bounds_of(cluster, partitions_of(info), "read_committed"))
+        partitions = [TopicPartition(name, index) for index in sorted(info.partitions)]
+        topic = cls(cluster, info, bounds_of(cluster, partitions, "read_committed"))
         if not topic.is_named_so and not list(topic.edges()) and marks_topic(name) not in cluster.topics():
             raise _refusal(name, f"it is empty, and its name does not end in {ENDING}")
         return topic
@@ -170,12 +171,7 @@ def find_letter_topics(cluster: Cluster) -> tuple[list[LetterTopic], int]:
     known = cluster.topics()
     suspects = {name for name in known if name.endswith(ENDING) or marks_topic(name) in known}
     others = [name for name in sorted(known) if not name.startswith(INTERNAL) and name not in suspects]
-    partitions = [
-        each
-        for name in others
-        for each in partitions_of(known[name])
-        if known[name].partitions[each.partition].leader >= 0
-    ]
+    partitions = led_partitions(known[name] for name in others)
     peeked = partitions[:PARTITIONS_PEEKED_MAX]
     bounds = bounds_of(cluster, peeked, "read_committed")
     starts = {each: bound.start for each, bound in bounds.items() if bound.start < bound.end}
@@ -190,10 +186,6 @@ def find_letter_topics(cluster: Cluster) -> tuple[list[LetterTopic], int]:
             # It holds none, or has been deleted meanwhile.
             continue
     return topics, len(partitions) - len(peeked)
-
-
-def partitions_of(info: TopicInfo) -> list[TopicPartition]:
-    return [TopicPartition(info.name, index) for index in sorted(info.partitions)]
 
 
 def marks_topic(name: str) -> str:

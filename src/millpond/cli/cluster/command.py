@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
 
 from millpond.cli.access import Access, cluster_options
-from millpond.cli.table import print_table
+from millpond.cli.options import option
+from millpond.cli.terminal import print_json, print_table
 from millpond.cli.up import CLUSTER_FOLDER
 
 
@@ -24,13 +24,12 @@ def command() -> None:
 
 
 @command.command("up")
-@click.option("--nodes", metavar="N", type=click.IntRange(1, 99), default=3, show_default=True, help="How many.")
-@click.option("--data", metavar="DIR", default=CLUSTER_FOLDER, show_default=True, help="Where everything is kept.")
-@click.option(
+@option("--nodes", type=click.IntRange(1, 99), default=3, help="How many.")
+@option("--data", meta="DIR", default=CLUSTER_FOLDER, help="Where everything is kept.")
+@option(
     "--listen",
-    metavar="HOST:PORT",
+    meta="HOST:PORT",
     default="127.0.0.1:9092",
-    show_default=True,
     help="Where the first node listens; the others take the next ports.",
 )
 @click.option("--set", "sets", metavar="NAME=VALUE", multiple=True, help="A setting of every node; may be repeated.")
@@ -70,7 +69,7 @@ def status_command(as_json: bool, access: Access) -> None:
     with access.open() as cluster:
         facts = describe_nodes(cluster)
     if as_json:
-        click.echo(json.dumps(asdict(facts)))
+        print_json(asdict(facts), indent=None)
         return
     print_table(COLUMNS, [row(node) for node in facts.nodes], words=len(COLUMNS))
     for warning in warnings(facts):

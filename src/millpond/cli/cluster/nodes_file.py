@@ -25,7 +25,7 @@ from typing import Final
 import click
 
 from millpond.base.settings import SettingError
-from millpond.cli.errors import Failed, sentence
+from millpond.cli.errors import Failed, cause, sentence
 from millpond.config.node import (
     ADVERTISED_LISTENER,
     BROKER_RACK,
@@ -67,9 +67,7 @@ def read_nodes(path: str) -> NodesFile:
         # Not everything that can be read is text, and not every text is TOML.
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise click.UsageError(
-            f"--cluster {path} cannot be read: {(error.strerror or str(error)).lower()}."
-        ) from None
+        raise click.UsageError(f"--cluster {path} cannot be read: {cause(error)}.") from None
     except ValueError as fault:
         raise click.UsageError(f"--cluster {path} is no TOML: {sentence(str(fault))}") from None
     for name in content:

@@ -20,9 +20,9 @@ from millpond.base.settings import SettingError
 from millpond.cli.cluster.children import Child, Event, stop_all
 from millpond.cli.cluster.nodes_file import NodesFile, read_nodes, write_nodes
 from millpond.cli.cluster.view import Lines, View, live_table, row, warnings
-from millpond.cli.errors import Failed
-from millpond.cli.panel import Row, panel
+from millpond.cli.errors import Failed, cause
 from millpond.cli.stop import Stop, noted
+from millpond.cli.terminal import Row, panel
 from millpond.cli.up import address_of, assignment, node_folder, shown_address
 from millpond.config.node import host_and_port
 
@@ -74,7 +74,7 @@ def _addresses(listen: str, count: int) -> list[str]:
                 raise Failed(f"The host name {host} is unknown: give --listen an address of this machine.") from None
             except OSError as error:
                 raise Failed(
-                    f"{shown_address(host, port)} cannot be listened on ({(error.strerror or str(error)).lower()}): "
+                    f"{shown_address(host, port)} cannot be listened on ({cause(error)}): "
                     f"a cluster of {count} takes {count} ports from --listen HOST:PORT on; name others."
                 ) from None
             addresses.append(shown_address(host, probe.getsockname()[1]))
@@ -96,8 +96,7 @@ def _keep(file: NodesFile, folder: Path) -> None:
         write_nodes(path, file)
     except OSError as error:
         raise Failed(
-            f"The data folder {folder} cannot be used ({(error.strerror or str(error)).lower()}): "
-            "choose another with --data DIR."
+            f"The data folder {folder} cannot be used ({cause(error)}): choose another with --data DIR."
         ) from None
 
 
@@ -111,20 +110,10 @@ class _Run:
         self._screen = ExitStack()
         self._restart = restart
         self._events: queue.Queue[Event] = queue.Queue()
+        common = ("--cluster", str(folder / "nodes.toml"), "--data")
         self._children = {
-            number: Child(
-                number,
-                [
-                    "--node",
-                    str(number),
-                    "--cluster",
-                    str(folder / "nodes.toml"),
-                    "--data",
-                    node_folder(str(folder), number),
-                ],
-                self._events,
-            )
-            for number in file.nodes
+            each: Child(each, ["--node", str(each), *common, node_folder(str(folder), each)], self._events)
+            for each in file.nodes
         }
         self._watch = _Watch(",".join(file.nodes.values()), tuple(file.nodes))
         self._is_announced = False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import click
 
+from millpond.cli.terminal import empty_table
 from millpond.cli.text import NOTHING, safe
 
 if TYPE_CHECKING:
@@ -104,14 +105,10 @@ def live_table() -> Iterator[View]:
 
 
 def _drawn(rows: Sequence[tuple[str, ...]], notes: Sequence[str]) -> RenderableType:
-    from rich import box
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for name in COLUMNS:
-        table.add_column(name, justify="right" if name in ("Leads", "In sync") else "left", overflow="fold")
+    table = empty_table(COLUMNS, [name for name in COLUMNS if name not in ("Leads", "In sync")])
     for cells in rows:
         colour = COLOURS.get(cells[2].split(",")[0].split(" ")[0], "")
         table.add_row(*(Text(cell, style=colour if at == 2 else "") for at, cell in enumerate(cells)))

@@ -5,18 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
-import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import click
 
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.dlq.options import filter_options, read_letter_ids, read_rate
-from millpond.cli.question import confirm
+from millpond.cli.options import AS_JSON, YES, option, read_moment
 from millpond.cli.stop import noted
-from millpond.cli.table import print_table
+from millpond.cli.terminal import confirm, print_json, print_list, progress_bar
 from millpond.cli.text import counted
 
 if TYPE_CHECKING:
@@ -39,7 +36,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@AS_JSON
 @cluster_options
 def list_command(as_json: bool, access: Access) -> None:
     """List dead-letter topics: those named *.dlq, and those that hold records with the headers of dead letters.
@@ -60,23 +57,24 @@ def list_command(as_json: bool, access: Access) -> None:
         click.echo(
             f"{left_out:,} partitions of topics whose name does not end in .dlq were not looked into.", err=True
         )
-    if as_json:
-        click.echo(json.dumps([dataclasses.asdict(each) for each in topics], indent=2))
-    elif topics:
-        rows = [
-            (
-                each.topic,
-                each.partitions,
-                f"{'~' if each.is_estimate else ''}{each.records:,}",
-                f"{'~' if each.is_estimate else ''}{each.waiting:,}",
-                show_age(each.oldest_ms),
-                show_age(each.newest_ms),
-            )
-            for each in topics
-        ]
-        print_table(("Topic", "Partitions", "Letters", "Waiting", "Oldest", "Newest"), rows)
-    else:
-        click.echo("There are no dead letters: no topic is named *.dlq or holds any.", err=True)
+    rows = [
+        (
+            each.topic,
+            each.partitions,
+            f"{'~' if each.is_estimate else ''}{each.records:,}",
+            f"{'~' if each.is_estimate else ''}{each.waiting:,}",
+            show_age(each.oldest_ms),
+            show_age(each.newest_ms),
+        )
+        for each in topics
+    ]
+    print_list(
+        [dataclasses.asdict(each) for each in topics],
+        ("Topic", "Partitions", "Letters", "Waiting", "Oldest", "Newest"),
+        rows,
+        as_json=as_json,
+        otherwise="There are no dead letters: no topic is named *.dlq or holds any.",
+    )
 
 
 @command.command("show")
@@ -133,7 +131,7 @@ def show_command(
 @command.command("stats")
 @click.argument("topic")
 @filter_options
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@AS_JSON
 @cluster_options
 def stats_command(topic: str, wanted: Filter, as_json: bool, access: Access) -> None:
     """Count the letters of TOPIC by error, by original topic, by group and over time.
@@ -159,7 +157,7 @@ def stats_command(topic: str, wanted: Filter, as_json: bool, access: Access) -> 
             "groups": counts.groups,
             "over_time": [{"from": moment, "records": count} for moment, count in counts.over_time().items()],
         }
-        click.echo(json.dumps(facts, indent=2))
+        print_json(facts)
     elif counts.records:
         print_counts(topic, counts)
     else:
@@ -176,17 +174,13 @@ def stats_command(topic: str, wanted: Filter, as_json: bool, access: Access) -> 
 @click.option("--to", metavar="TOPIC", help="Into this topic instead of the one they came from.")
 @click.option("--dry-run", is_flag=True, help="Only say what it would do.")
 @click.option("--rate", metavar="N/s", help="At most N records a second.")
-@click.option(
+@option(
     "--max-redrives",
-    metavar="N",
     type=click.IntRange(1),
     default=3,
-    show_default=True,
     help="A record that was redriven N times and came back stays.",
 )
-@click.option(
-    "--batch", metavar="N", type=click.IntRange(1, 10_000), default=500, show_default=True, help="Per transaction."
-)
+@option("--batch", type=click.IntRange(1, 10_000), default=500, help="Per transaction.")
 @cluster_options
 def redrive_command(
     topic: str,
@@ -232,7 +226,7 @@ def redrive_command(
             return 0
         redrive = Redrive(cluster, order)
         _print_plan(order, redrive.plan)
-        with noted(signal.SIGINT, signal.SIGTERM) as stop, _progress(redrive.plan.records) as report:
+        with noted(signal.SIGINT, signal.SIGTERM) as stop, progress_bar(redrive.plan.records) as report:
             redrive.run(report, lambda: stop.is_asked)
     if stop.is_asked and redrive.sent < redrive.plan.records:
         click.echo(
@@ -267,21 +261,12 @@ def _print_plan(order: RedriveOrder, plan: RedrivePlan) -> None:
         click.echo("No letter is like that.")
 
 
-def _progress(total: int) -> AbstractContextManager[Callable[[int], None]]:
-    """A bar on a terminal, with what is left; nothing elsewhere."""
-    if not sys.stderr.isatty() or not total:
-        return nullcontext(lambda _: None)
-    from millpond.cli.progress import progress_bar
-
-    return progress_bar(total)
-
-
 @command.command("purge")
 @click.argument("topic")
 @click.option("--before", metavar="TIME", help="Letters written before then: 2026-01-31T08:30 or 30d.")
 @click.option("--redriven", "only_redriven", is_flag=True, help="Up to the first letter that has not been redriven.")
 @click.option("-a", "--all", "everything", is_flag=True, help="All that are there now.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@YES
 @cluster_options
 def purge_command(
     topic: str, before: str | None, only_redriven: bool, everything: bool, yes: bool, access: Access
@@ -297,7 +282,6 @@ def purge_command(
       millpond dlq purge orders.dlq --all --yes
     """
     from millpond.admin.dead_letters.purge import apply_purge, plan_purge
-    from millpond.cli.points import read_moment
 
     if sum((before is not None, only_redriven, everything)) != 1:
         raise click.UsageError("Say what goes with one of --before, --redriven and --all.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -13,7 +12,7 @@ from millpond.admin.dead_letters.letters import Letter
 from millpond.admin.dead_letters.topics import LetterCounts
 from millpond.cli.json_lines import shown_data, shown_headers
 from millpond.cli.text import can_show, counted, safe
-from millpond.cli.times import show_span, show_time
+from millpond.cli.times import now_ms, show_span, show_time
 from millpond.client.dead_letters import own_headers
 
 PREVIEW_SIGNS_MAX: Final = 300
@@ -130,4 +129,4 @@ def bars(counts: Iterable[int]) -> list[str]:
 
 
 def show_age(moment_ms: int | None) -> str:
-    return "-" if moment_ms is None else show_span(max(0, time.time_ns() // 1_000_000 - moment_ms))
+    return "-" if moment_ms is None else show_span(max(0, now_ms() - moment_ms))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from millpond.cli.options import read_moment
+
 if TYPE_CHECKING:
     from millpond.admin.dead_letters.letters import LetterId
 
@@ -38,7 +40,6 @@ def filter_options(function: F) -> F:
         **options: Any,
     ) -> Any:
         from millpond.admin.dead_letters.letters import Filter
-        from millpond.cli.points import read_moment
 
         wanted = Filter(
             frozenset(errors),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import time
 from dataclasses import asdict
 from typing import Final
 
 import click
 
 from millpond.cli.access import Access, cluster_options
-from millpond.cli.question import confirm
-from millpond.cli.table import print_table
+from millpond.cli.options import AS_JSON, YES, option, read_moment
+from millpond.cli.terminal import confirm, print_json, print_list
 from millpond.cli.text import counted
+from millpond.cli.times import now_ms
 
 STATES: Final = ("stable", "rebalancing", "empty", "dead")
 TYPES: Final = ("classic", "consumer")
@@ -35,7 +34,7 @@ def command() -> None:
 @command.command("list")
 @click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Only these; repeatable.")
 @click.option("--type", "types", type=click.Choice(TYPES), multiple=True, help="Only groups of this protocol.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@AS_JSON
 @cluster_options
 def list_command(states: tuple[str, ...], types: tuple[str, ...], as_json: bool, access: Access) -> None:
     """List the consumer groups with their protocol and state.
@@ -50,26 +49,27 @@ def list_command(states: tuple[str, ...], types: tuple[str, ...], as_json: bool,
     with access.open() as cluster:
         listed = list_groups(cluster)
     groups = [each for each in listed if (not states or each.state in states) and (not types or each.type in types)]
-    if as_json:
-        click.echo(json.dumps([asdict(each) for each in groups], indent=2))
-    elif groups:
-        print_table(("Group", "Type", "State"), [(each.group, each.type, each.state) for each in groups], words=3)
-    elif states or types:
-        click.echo("No group is like that: see all with `millpond group list`.", err=True)
-    else:
-        click.echo("There are no groups yet: one comes into being with its first consumer.", err=True)
+    print_list(
+        [asdict(each) for each in groups],
+        ("Group", "Type", "State"),
+        [(each.group, each.type, each.state) for each in groups],
+        as_json=as_json,
+        words=3,
+        otherwise="No group is like that: see all with `millpond group list`."
+        if states or types
+        else "There are no groups yet: one comes into being with its first consumer.",
+    )
 
 
 @command.command("describe")
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs; with --watch a line each time.")
 @click.option("--watch", metavar="SECONDS", type=click.FloatRange(0.5, 3600), help="Again and again, until Ctrl-C.")
-@click.option(
+@option(
     "--sample",
-    metavar="SECONDS",
+    meta="SECONDS",
     type=click.FloatRange(0, 3600),
     default=1.0,
-    show_default=True,
     help="How long to look on for rates; 0: no rates.",
 )
 @cluster_options
@@ -109,7 +109,7 @@ def describe_command(
 @click.option("--to-time", metavar="TIME", help='The first record since then: 2026-01-31T08:30 or "1h ago".')
 @click.option("--shift", metavar="±N", type=int, help="So many records on (+) or back (-).")
 @click.option("--dry-run", is_flag=True, help="Only show what it would do.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@YES
 @cluster_options
 def reset_command(
     name: str,
@@ -136,7 +136,7 @@ def reset_command(
     from millpond.admin.offset_reset import apply_reset, plan_reset
     from millpond.cli.group.reset import print_plan, read_target, read_topics
 
-    target = read_target(to_earliest, to_latest, to_offset, to_time, shift, time.time_ns() // 1_000_000)
+    target = read_target(to_earliest, to_latest, to_offset, to_time, shift, now_ms())
     with access.open() as cluster:
         plan = plan_reset(cluster, name, read_topics(topics), target)
         print_plan(plan)
@@ -153,7 +153,7 @@ def reset_command(
 
 @command.command("delete")
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@YES
 @cluster_options
 def delete_command(names: tuple[str, ...], yes: bool, access: Access) -> None:
     """Delete groups with all that they have committed. It asks first.
@@ -178,9 +178,9 @@ def delete_command(names: tuple[str, ...], yes: bool, access: Access) -> None:
 
 @command.command("history")
 @click.argument("name", metavar="GROUP")
-@click.option("-n", "--limit", metavar="N", type=click.IntRange(1), default=10, show_default=True, help="The last N.")
+@option("-n", "--limit", type=click.IntRange(1), default=10, help="The last N.")
 @click.option("--since", metavar="TIME", help='Only since then: 2026-01-31T08:30 or "1h ago".')
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@AS_JSON
 @click.option("--history-topic", default="__group_history", hidden=True)
 @cluster_options
 def history_command(
@@ -196,13 +196,12 @@ def history_command(
     """
     from millpond.admin.history import read_history
     from millpond.cli.group.history import print_history
-    from millpond.cli.points import read_moment
 
     since_ms = read_moment("--since", since) if since is not None else None
     with access.open() as cluster:
         rebalances = read_history(cluster, name, limit=limit, since_ms=since_ms, topic=history_topic)
     if as_json:
-        click.echo(json.dumps([each.written for each in rebalances or ()], indent=2))
+        print_json([each.written for each in rebalances or ()])
     elif rebalances:
         print_history(name, rebalances)
     elif rebalances is None:

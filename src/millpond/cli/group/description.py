@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
@@ -17,16 +16,16 @@ from millpond.admin.groups import Member
 from millpond.admin.lag import NEVER, GroupLag, LagWatch, PartitionLag
 from millpond.base.ids import TopicPartition
 from millpond.cli.stop import noted
-from millpond.cli.table import Cell, print_table
+from millpond.cli.terminal import Cell, print_json, print_table
 from millpond.cli.text import NOTHING, counted
-from millpond.cli.times import show_span
+from millpond.cli.times import now_ms, show_span
 
 CLEAR_SCREEN: Final = "\x1b[H\x1b[2J\x1b[3J"
 
 
 def show_groups(groups: list[GroupLag], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps([group_json(each) for each in groups], indent=2))
+        print_json([group_json(each) for each in groups])
     else:
         print_groups(groups)
 
@@ -37,8 +36,7 @@ def watch_groups(lags: LagWatch, every_seconds: float, *, as_json: bool) -> None
         while not stop.is_asked:
             groups = lags.look()
             if as_json:
-                at = {"at_ms": time.time_ns() // 1_000_000}
-                click.echo(json.dumps(at | {"groups": [group_json(each) for each in groups]}))
+                print_json({"at_ms": now_ms(), "groups": [group_json(each) for each in groups]}, indent=None)
             else:
                 click.echo(CLEAR_SCREEN if sys.stdout.isatty() else "", nl=False)
                 click.secho(f"{time.strftime('%H:%M:%S')}  every {show_span(every_seconds * 1000)}", dim=True)

@@ -9,28 +9,26 @@ import click
 from millpond.admin.groups import DEAD
 from millpond.admin.offset_reset import ResetPlan, Shift, Target
 from millpond.admin.offsets import At, Beginning, End, Since
-from millpond.cli.points import read_moment
-from millpond.cli.table import Cell, print_table
+from millpond.cli.options import read_moment
+from millpond.cli.terminal import Cell, print_table
+from millpond.cli.text import NOTHING
 
 
 def read_target(
-    to_earliest: bool, to_latest: bool, to_offset: int | None, to_time: str | None, shift: int | None, now_ms: int
+    to_earliest: bool, to_latest: bool, to_offset: int | None, to_time: str | None, shift: int | None, at_ms: int
 ) -> Target:
     """The one target that the options name."""
-    named: list[Target] = []
-    if to_earliest:
-        named.append(Beginning())
-    if to_latest:
-        named.append(End())
-    if to_offset is not None:
-        named.append(At(to_offset))
-    if to_time is not None:
-        named.append(Since(read_moment("--to-time", to_time, now_ms)))
-    if shift is not None:
-        named.append(Shift(shift))
-    if len(named) != 1:
-        raise click.UsageError("Name one target: --to-earliest, --to-latest, --to-offset, --to-time or --shift.")
-    return named[0]
+    targets: list[Target | None] = [
+        Beginning() if to_earliest else None,
+        End() if to_latest else None,
+        At(to_offset) if to_offset is not None else None,
+        Since(read_moment("--to-time", to_time, at_ms)) if to_time is not None else None,
+        Shift(shift) if shift is not None else None,
+    ]
+    match [each for each in targets if each is not None]:
+        case [target]:
+            return target
+    raise click.UsageError("Name one target: --to-earliest, --to-latest, --to-offset, --to-time or --shift.")
 
 
 def read_topics(texts: Sequence[str]) -> list[tuple[str, list[int] | None]]:
@@ -50,11 +48,10 @@ def print_plan(plan: ResetPlan) -> None:
         click.echo(f"There is no group {plan.group.id} yet: it comes into being with these offsets.")
     rows: list[list[Cell]] = []
     for step in plan.steps:
-        topic, index = step.partition
         before = step.before
         change = "" if before is None else f"{step.after - before:+,}" if step.after != before else "stays"
-        rows.append([topic, index, "–" if before is None else before, step.after, change])
+        rows.append([*step.partition, NOTHING if before is None else before, step.after, change])
     print_table(("Topic", "Partition", "Before", "After", "Change"), rows)
     for step in plan.steps:
         if step.note:
-            click.echo(f"{step.partition[0]}-{step.partition[1]}: {step.note}")
+            click.echo(f"{step.partition.folder}: {step.note}")

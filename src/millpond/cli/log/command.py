@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from millpond.cli.errors import Failed
+from millpond.cli.errors import Failed, cause
 from millpond.log import names
 
 _KEPT_AS: Final = (names.CLEANED, names.SWAP, names.DELETED, names.CUT)
@@ -49,36 +49,21 @@ def dump_command(file: str, records: bool, deep: bool) -> int:
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
-        raise Failed(f"{file} cannot be read: {(error.strerror or str(error)).lower()}.") from None
+        raise Failed(f"{file} cannot be read: {cause(error)}.") from None
 
 
 def _dump(file: str, name: str, *, records: bool, deep: bool) -> int:
-    from millpond.cli.log import files as dump_files
+    from millpond.cli.log.batches import dump_batches
+    from millpond.cli.log.files import DUMPS
 
     offset, suffix = names.read_offset_name(name) or (0, os.path.splitext(name)[1])
-    match suffix:
-        case names.LOG:
-            from millpond.cli.log.batches import dump_batches
-
-            return dump_batches(file, records=records, deep=deep)
-        case names.OFFSET_INDEX:
-            return dump_files.dump_offset_index(_read(file), offset)
-        case names.TIME_INDEX:
-            return dump_files.dump_time_index(_read(file), offset)
-        case names.TXN_INDEX:
-            return dump_files.dump_aborted_index(_read(file))
-        case names.SNAPSHOT:
-            return dump_files.dump_snapshot(_read(file))
-    if name == names.METADATA_FILE:
-        return dump_files.dump_partition_metadata(_read(file))
-    if name.endswith("-checkpoint"):
-        return dump_files.dump_checkpoint(_read(file))
-    raise Failed(
-        f"{name} is none of the files that can be shown: .log, .index, .timeindex, .txnindex, .snapshot, "
-        "a checkpoint or partition.metadata."
-    )
-
-
-def _read(file: str) -> bytes:
+    if suffix == names.LOG:
+        return dump_batches(file, records=records, deep=deep)
+    dump = DUMPS.get(suffix) or DUMPS.get(name) or (DUMPS["-checkpoint"] if name.endswith("-checkpoint") else None)
+    if dump is None:
+        raise Failed(
+            f"{name} is none of the files that can be shown: .log, .index, .timeindex, .txnindex, .snapshot, "
+            "a checkpoint or partition.metadata."
+        )
     with open(file, "rb") as source:
-        return source.read()
+        return dump(source.read(), offset)

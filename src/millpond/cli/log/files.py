@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import click
 
 from millpond.cli.errors import Failed
-from millpond.cli.table import Cell, print_table
+from millpond.cli.terminal import Cell, print_table
 from millpond.cli.times import show_time
-from millpond.log import checkpoints
+from millpond.log import checkpoints, names
 from millpond.log.snapshots import DamagedSnapshot, decode_snapshot
 
-_Row = Callable[[int, int], Sequence[Cell]]
+_Row = Callable[[int, int, int], Sequence[Cell]]
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
@@ -28,25 +29,7 @@ CHECKPOINT_COLUMNS: Final = {
 """What the words of a checkpoint's lines are, by how many there are."""
 
 
-def dump_offset_index(data: bytes, base: int) -> int:
-    return _dump_index(
-        data,
-        _OFFSET_ENTRY,
-        ("Last offset", "Batch starts at byte"),
-        lambda key, value: (base + key, value),
-    )
-
-
-def dump_time_index(data: bytes, base: int) -> int:
-    return _dump_index(
-        data,
-        _TIME_ENTRY,
-        ("Largest time so far", "Milliseconds", "Offset"),
-        lambda key, value: (show_time(key), key, base + value),
-    )
-
-
-def _dump_index(data: bytes, entry: struct.Struct, columns: Sequence[str], row: _Row) -> int:
+def _dump_index(entry: struct.Struct, columns: Sequence[str], row: _Row, data: bytes, base: int) -> int:
     """Entries rise; from the first that does not, the index is not used, and a node would make it again."""
     rows: list[Sequence[Cell]] = []
     last_key = last_value = -1
@@ -58,7 +41,7 @@ def _dump_index(data: bytes, entry: struct.Struct, columns: Sequence[str], row: 
             # Kafka reserves room in the index of its active segment: zeros are no damage.
             fault = "" if is_zero else f"entry {number:,} does not rise"
             break
-        rows.append(row(key, value))
+        rows.append(row(base, key, value))
         last_key, last_value = key, value
     print_table(columns, rows, words=1 if isinstance(rows and rows[0][0], str) else 0)
     click.echo(f"{len(rows):,} entr{'y' if len(rows) == 1 else 'ies'}")
@@ -67,14 +50,14 @@ def _dump_index(data: bytes, entry: struct.Struct, columns: Sequence[str], row: 
     return 1 if fault else 0
 
 
-def dump_aborted_index(data: bytes) -> int:
+def _dump_aborted_index(data: bytes, base: int) -> int:
     usable = len(data) - len(data) % _ABORTED_ENTRY.size
     rows = [row[1:] for row in _ABORTED_ENTRY.iter_unpack(data[:usable])]
     print_table(("Producer", "First offset", "Last offset", "Last stable offset"), rows, words=0)
     return 0 if usable == len(data) else 1
 
 
-def dump_snapshot(data: bytes) -> int:
+def _dump_snapshot(data: bytes, base: int) -> int:
     try:
         states = decode_snapshot(data)
     except DamagedSnapshot as damage:
@@ -94,7 +77,7 @@ def dump_snapshot(data: bytes) -> int:
     return 0
 
 
-def dump_checkpoint(data: bytes) -> int:
+def _dump_checkpoint(data: bytes, base: int) -> int:
     """A version line, a count line, then words."""
     fault = ""
     for width, columns in CHECKPOINT_COLUMNS.items():
@@ -108,9 +91,27 @@ def dump_checkpoint(data: bytes) -> int:
     raise Failed(f"The checkpoint is damaged ({fault}): a node finds out in another way what it held.")
 
 
-def dump_partition_metadata(data: bytes) -> int:
+def _dump_partition_metadata(data: bytes, base: int) -> int:
     try:
         click.echo(f"topic id  {checkpoints.decode_metadata(data)}")
     except checkpoints.DamagedCheckpoint as damage:
         raise Failed(f"{damage}.") from None
     return 0
+
+
+_OFFSET_COLUMNS: Final = ("Last offset", "Batch starts at byte")
+_TIME_COLUMNS: Final = ("Largest time so far", "Milliseconds", "Offset")
+
+DUMPS: Final[Mapping[str, Callable[[bytes, int], int]]] = {
+    names.OFFSET_INDEX: partial(
+        _dump_index, _OFFSET_ENTRY, _OFFSET_COLUMNS, lambda base, key, value: (base + key, value)
+    ),
+    names.TIME_INDEX: partial(
+        _dump_index, _TIME_ENTRY, _TIME_COLUMNS, lambda base, key, value: (show_time(key), key, base + value)
+    ),
+    names.TXN_INDEX: _dump_aborted_index,
+    names.SNAPSHOT: _dump_snapshot,
+    names.METADATA_FILE: _dump_partition_metadata,
+    "-checkpoint": _dump_checkpoint,
+}
+"""How the content of a file is shown, by what its name ends in; each is told the file's first offset."""

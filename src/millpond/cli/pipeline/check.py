@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -11,8 +10,8 @@ from typing import Any, Final
 
 import click
 
-from millpond.cli.panel import Row, panel
 from millpond.cli.pipeline.file import Wrong, sentence
+from millpond.cli.terminal import Row, panel, print_json
 from millpond.spark.pipelines.context import dead_letter_topics, parse_options, source_options
 from millpond.spark.pipelines.declaration import DeclarationError, Pipeline
 from millpond.spark.pipelines.kinds import kind_of
@@ -28,7 +27,7 @@ HIDDEN: Final = "(hidden)"
 def print_declaration(pipeline: Pipeline, *, as_json: bool) -> None:
     check_options(pipeline)
     if as_json:
-        click.echo(json.dumps(plain(pipeline), indent=2))
+        print_json(plain(pipeline))
         return
     click.echo(panel(pipeline.name, list(rows(pipeline))))
     try:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 
 from millpond.cli.errors import Failed
+from millpond.cli.options import AS_JSON, pair
 from millpond.cli.pipeline.file import load
+
+_CONF_FAULT: Final = "--conf {}: write it as KEY=VALUE, as spark.executor.memory=4g."
 
 
 @click.group("pipeline")
@@ -54,7 +58,7 @@ def init_command(file: Path, wanted: tuple[str, ...], topic: str, force: bool) -
 
 @command.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@AS_JSON
 def check_command(file: Path, as_json: bool) -> None:
     """Say what FILE declares, and whether Spark can run here. Nothing is started.
 
@@ -118,14 +122,14 @@ def run_command(
         raise click.UsageError("--master and --remote are two ways to reach Spark: give one of them.")
     run_pipeline(
         load(file),
+        "quiet" if quiet else "json" if as_json else "auto",
+        every,
         once=once,
         master=master or "",
         remote=remote or "",
-        conf=read_conf(conf),
+        conf={name: value.strip() for name, value in (pair(text, _CONF_FAULT.format(text)) for text in conf)},
         metrics=metrics,
         log_level=log_level.upper(),
-        style="quiet" if quiet else "json" if as_json else "auto",
-        every_seconds=every,
     )
 
 
@@ -148,13 +152,3 @@ def status_command(what: str | None, as_json: bool, watch: bool) -> None:
     from millpond.cli.pipeline.status import show_statuses
 
     show_statuses(what, as_json=as_json, watch=watch)
-
-
-def read_conf(given: tuple[str, ...]) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for each in given:
-        key, is_there, text = each.partition("=")
-        if not is_there or not key.strip():
-            raise click.UsageError(f"--conf {each}: write it as KEY=VALUE, as spark.executor.memory=4g.")
-        values[key.strip()] = text.strip()
-    return values

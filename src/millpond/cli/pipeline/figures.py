@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from millpond.cli.terminal import empty_table
 from millpond.cli.text import NOTHING
-from millpond.cli.times import show_span
+from millpond.cli.times import now_ms, show_span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -115,12 +116,12 @@ def _title(snapshot: Snapshot, condition: str) -> Text:
 
     colour = COLOURS.get(condition, "")
     is_over = condition in ("stopped", "failed", "finished", "dead")
-    now_ms = time.time_ns() // 1_000_000
-    lasted = show_span(max(0, (snapshot.at_ms if is_over else now_ms) - snapshot.started_ms))
+    at_ms = now_ms()
+    lasted = show_span(max(0, (snapshot.at_ms if is_over else at_ms) - snapshot.started_ms))
     parts = [(snapshot.name, "bold not dim"), (" ● ", f"{colour} not dim"), (condition, f"{colour} not dim")]
     parts.append((f" {'after ' if is_over else ''}{lasted}", "dim"))
-    if is_over and now_ms - snapshot.at_ms > JUST_NOW_MS:
-        parts.append((f", {show_span(now_ms - snapshot.at_ms)} ago", "dim"))
+    if is_over and at_ms - snapshot.at_ms > JUST_NOW_MS:
+        parts.append((f", {show_span(at_ms - snapshot.at_ms)} ago", "dim"))
     return Text.assemble(*parts)
 
 
@@ -133,13 +134,9 @@ def _subtitle(snapshot: Snapshot) -> Text | None:
 
 
 def _table(snapshot: Snapshot) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for at, name in enumerate(COLUMNS):
-        table.add_column(name, justify="left" if at < WORDS else "right", no_wrap=True)
+    table = empty_table(COLUMNS, COLUMNS[:WORDS], no_wrap=True)
     for job in snapshot.jobs:
         row = [Text(cell) for cell in cells(job)]
         row[1].stylize(COLOURS.get(job.state, ""))

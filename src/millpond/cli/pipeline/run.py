@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -15,7 +14,7 @@ import click
 from millpond.cli.errors import Failed
 from millpond.cli.pipeline.figures import drawn, line, utc_clock
 from millpond.cli.pipeline.file import Wrong, sentence
-from millpond.cli.table import print_table
+from millpond.cli.terminal import print_json, print_table
 from millpond.cli.text import counted
 from millpond.cli.times import show_span
 from millpond.spark.pipelines.declaration import DeclarationError, Pipeline
@@ -34,31 +33,11 @@ LINES_EVERY_SECONDS: Final = 10.0
 JSON_EVERY_SECONDS: Final = 1.0
 
 
-def run_pipeline(
-    pipeline: Pipeline,
-    *,
-    once: bool,
-    master: str,
-    remote: str,
-    conf: Mapping[str, str],
-    metrics: str,
-    log_level: str,
-    style: Style,
-    every_seconds: float | None,
-) -> None:
-    """Run it, and turn every way to fail into a sentence and an exit code."""
+def run_pipeline(pipeline: Pipeline, style: Style, every_seconds: float | None, **how: Any) -> None:
+    """Run it (`how` is what `runner.run` takes), and turn every way to fail into a sentence and an exit code."""
     try:
         with _showing(style, every_seconds) as show:
-            outcome = run(
-                pipeline,
-                master=master,
-                conf=conf,
-                remote=remote,
-                once=once,
-                show=show,
-                metrics=metrics,
-                log_level=log_level,
-            )
+            outcome = run(pipeline, show=show, **how)
     except PipelineFailed as fault:
         log = fault.snapshot.log
         where = f"\nSpark's own words about it are in {log}" if log else ""
@@ -128,7 +107,7 @@ class _Lines:
             changed |= states.keys()
         self._states = states
         if self._as_json:
-            click.echo(json.dumps(snapshot.as_object()))
+            print_json(snapshot.as_object(), indent=None)
         else:
             self._print(snapshot, changed)
         sys.stdout.flush()

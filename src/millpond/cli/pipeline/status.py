@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from millpond.cli.errors import Failed
 from millpond.cli.pipeline.figures import COLUMNS, WORDS, cells, drawn, extras
 from millpond.cli.pipeline.file import load
 from millpond.cli.stop import Stop, noted
-from millpond.cli.table import print_table
+from millpond.cli.terminal import print_json, print_table
 from millpond.cli.times import show_span
 from millpond.spark.pipelines.status import Status, find_statuses, read_status
 from millpond.spark.pipelines.tables import HOME
@@ -68,7 +67,7 @@ def as_object(status: Status) -> dict[str, Any]:
 
 def _show(statuses: list[Status], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps([as_object(each) for each in statuses], indent=2))
+        print_json([as_object(each) for each in statuses])
     elif sys.stdout.isatty():
         from rich.console import Console
 
@@ -97,7 +96,7 @@ def _watch_lines(what: str | None, stop: Stop, *, as_json: bool) -> None:
     while not stop.is_asked:
         statuses = look(what)
         if as_json:
-            click.echo(json.dumps([as_object(each) for each in statuses]))
+            print_json([as_object(each) for each in statuses], indent=None)
         else:
             _print_plain(statuses)
             click.echo()

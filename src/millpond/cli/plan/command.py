@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import click
 
-from millpond.cli.plan.estimate import Demand, Engine, Machine, Plan, make_plan
-from millpond.cli.times import read_span
+from millpond.base.spans import read_span
+from millpond.cli.options import option
+from millpond.cli.plan.estimate import Demand, Engine, Machine, Plan, Section, make_plan, sums
+from millpond.cli.terminal import print_json
 from millpond.cli.units import read_byte_rate, read_bytes, read_rate, show_byte_rate, show_bytes, show_number
 
 MEASURE_SECONDS: Final = 4.0
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-Callback = Callable[[click.Context, click.Parameter, str], Any]
-
-
-def _amount(read: Callable[[str], Any]) -> Callback:
-    """Reads an option's value with its unit."""
-
-    def convert(_: click.Context, __: click.Parameter, text: str) -> Any:
-        try:
-            return read(text)
-        except ValueError as fault:
-            raise click.BadParameter(f"{fault}.") from None
-
-    return convert
 
 
 def _read_retention(text: str) -> float:
@@ -56,38 +41,25 @@ def _read_rate(text: str) -> tuple[float, bool]:
     return amount, counts_bytes
 
 
-SIZE: Final = _amount(_positive(read_bytes))
-DATA_RATE: Final = _amount(_positive(read_byte_rate))
-RATE: Final = _amount(_read_rate)
-SPAN: Final = _amount(_read_retention)
+SIZE: Final = _positive(read_bytes)
+DATA_RATE: Final = _positive(read_byte_rate)
 TIMES: Final = click.FloatRange(min=1)
 
 
-def _option(
-    *names: str,
-    default: object,
-    help: str,
-    meta: str = "N",
-    read: Callback | None = None,
-    kind: click.IntRange | click.FloatRange | None = None,
-) -> Callable[[F], F]:
-    return click.option(*names, default=default, help=help, metavar=meta, callback=read, type=kind, show_default=True)
-
-
 @click.command("plan")
-@_option("--rate", meta="RATE", read=RATE, default="1M/s", help="Messages (100k/s) or data (1GB/s) a second.")
-@_option("--size", meta="SIZE", read=SIZE, default="1KB", help="The average message.")
-@_option("--peak", kind=TIMES, default=2, help="The peak, as a multiple of the rate.")
-@_option("--replication", kind=click.IntRange(1, 10), default=3, help="Copies of each message.")
-@_option("--retention", meta="TIME", read=SPAN, default="7d", help="How long messages are kept.")
-@_option("--groups", "--fan-out", "groups", kind=click.IntRange(0), default=2, help="Groups that read everything.")
-@_option("--disk", meta="SIZE", read=SIZE, default="20TB", help="Usable disk of a broker.")
-@_option("--disk-speed", meta="RATE", read=DATA_RATE, default="100MB/s", help="What that disk can write.")
-@_option("--network", meta="RATE", read=DATA_RATE, default="10Gbit/s", help="A broker's network, each way.")
-@_option("--per-partition", meta="RATE", read=DATA_RATE, default="10MB/s", help="What one should carry.")
-@_option("--headroom", kind=TIMES, default=2, help="Partitions, as a multiple of the need.")
-@_option("--batch", meta="SIZE", read=SIZE, default="100KB", help="A producer's request (with --measure).")
-@_option("--cores", kind=click.IntRange(1), default=1, help="Nodes on a broker's machine (with --measure).")
+@option("--rate", meta="RATE", read=_read_rate, default="1M/s", help="Messages (100k/s) or data (1GB/s) a second.")
+@option("--size", meta="SIZE", read=SIZE, default="1KB", help="The average message.")
+@option("--peak", type=TIMES, default=2, help="The peak, as a multiple of the rate.")
+@option("--replication", type=click.IntRange(1, 10), default=3, help="Copies of each message.")
+@option("--retention", meta="TIME", read=_read_retention, default="7d", help="How long messages are kept.")
+@option("--groups", "--fan-out", "groups", type=click.IntRange(0), default=2, help="Groups that read everything.")
+@option("--disk", meta="SIZE", read=SIZE, default="20TB", help="Usable disk of a broker.")
+@option("--disk-speed", meta="RATE", read=DATA_RATE, default="100MB/s", help="What that disk can write.")
+@option("--network", meta="RATE", read=DATA_RATE, default="10Gbit/s", help="A broker's network, each way.")
+@option("--per-partition", meta="RATE", read=DATA_RATE, default="10MB/s", help="What one should carry.")
+@option("--headroom", type=TIMES, default=2, help="Partitions, as a multiple of the need.")
+@option("--batch", meta="SIZE", read=SIZE, default="100KB", help="A producer's request (with --measure).")
+@option("--cores", type=click.IntRange(1), default=1, help="Nodes on a broker's machine (with --measure).")
 @click.option(
     "--measure", "is_measuring", is_flag=True, help="Run a node here for a few seconds; use what it can do."
 )
@@ -138,10 +110,9 @@ def command(
     plan = make_plan(demand, machine)
     if as_json:
         facts = {"demand": asdict(demand), "machine": asdict(machine), "plan": asdict(plan)}
-        facts["plan"].pop("sections")
-        click.echo(json.dumps(facts))
+        print_json(facts, indent=None)
     else:
-        _print(plan, engine)
+        _print(plan, sums(plan, demand, machine), engine)
 
 
 def _measured(message_bytes: float) -> Engine:
@@ -151,16 +122,16 @@ def _measured(message_bytes: float) -> Engine:
     return measure(min(round(message_bytes), 500_000), MEASURE_SECONDS)
 
 
-def _print(plan: Plan, engine: Engine | None) -> None:
+def _print(plan: Plan, sections: Sequence[Section], engine: Engine | None) -> None:
     if engine is not None:
-        click.echo(_styled("One core of a node, measured here"))
+        click.secho("One core of a node, measured here", bold=True)
         click.echo(f"  writes     {show_byte_rate(engine.write_bytes_per_second)}")
         click.echo(f"  reads      {show_byte_rate(engine.read_bytes_per_second)}")
         click.echo(f"  answers    {show_number(round(engine.requests_per_second))} one-message requests a second")
         click.echo()
-    width = max(len(line.sum) for section in plan.sections for line in section.lines)
-    for section in plan.sections:
-        click.echo(_styled(section.title))
+    width = max(len(line.sum) for section in sections for line in section.lines)
+    for section in sections:
+        click.secho(section.title, bold=True)
         for line in section.lines:
             click.echo(f"  {line.label:<16} {line.sum:<{width}} = {line.result}")
         click.echo()
@@ -168,7 +139,3 @@ def _print(plan: Plan, engine: Engine | None) -> None:
         f"{plan.brokers:,} brokers, {plan.partitions:,} partitions, {show_bytes(plan.stored)} on disk; "
         f"{show_byte_rate(plan.incoming_peak)} in and {show_byte_rate(plan.outgoing_peak)} out at peak."
     )
-
-
-def _styled(title: str) -> str:
-    return click.style(title, bold=True)

@@ -72,7 +72,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The numbers; rates in bytes per second. `sections` show how they came about."""
+    """The numbers; rates in bytes per second."""
 
     incoming: float
     incoming_peak: float
@@ -92,7 +92,6 @@ class Plan:
     disk_writes_per_broker: float
     partitions_min: int
     partitions: int
-    sections: Sequence[Section]
 
 
 def make_plan(demand: Demand, machine: Machine) -> Plan:
@@ -117,7 +116,7 @@ def make_plan(demand: Demand, machine: Machine) -> Plan:
         )
     brokers = _whole(max(brokers_by.values()))
     partitions_min = _whole(incoming / demand.partition_bytes_per_second)
-    plan = Plan(
+    return Plan(
         incoming=incoming,
         incoming_peak=incoming_peak,
         disk_writes=incoming * demand.replication,
@@ -135,9 +134,7 @@ def make_plan(demand: Demand, machine: Machine) -> Plan:
         disk_writes_per_broker=incoming * demand.replication / brokers,
         partitions_min=partitions_min,
         partitions=_whole(partitions_min * demand.headroom),
-        sections=(),
     )
-    return _with_sections(plan, demand, machine)
 
 
 def _cores(demand: Demand, engine: Engine, written: float, sent: float, incoming: float) -> float:
@@ -155,20 +152,15 @@ def _whole(number: float) -> int:
     return max(1, ceil(number - 1e-9))
 
 
-# The sums, as a person would write them down.
-
-
-def _with_sections(plan: Plan, demand: Demand, machine: Machine) -> Plan:
-    from dataclasses import replace
-
-    sections = [
+def sums(plan: Plan, demand: Demand, machine: Machine) -> list[Section]:
+    """How the numbers came about, as a person would write it down."""
+    return [
         Section("What comes in and is written", _written(plan, demand)),
         Section("What goes out", _sent(plan, demand)),
         Section("What is kept", _kept(plan, demand)),
         Section("Brokers", _brokers(plan, demand, machine)),
         Section("Partitions", _partitions(plan, demand)),
     ]
-    return replace(plan, sections=sections)
 
 
 def _written(plan: Plan, demand: Demand) -> list[Line]:

@@ -13,6 +13,7 @@ from typing import Final
 from millpond.admin.topics import create_topic
 from millpond.base.errors import RemoteError
 from millpond.base.ids import TopicPartition
+from millpond.base.resource import Closable
 from millpond.cli.errors import Failed
 from millpond.cli.plan.estimate import Engine
 from millpond.remote.cluster import Cluster
@@ -97,7 +98,7 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-class _Pipe:
+class _Pipe(Closable):
     """One connection on which the same request is sent over and over."""
 
     def __init__(self, port: int) -> None:
@@ -105,10 +106,7 @@ class _Pipe:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._room = memoryview(bytearray(1 << 18))
 
-    def __enter__(self) -> _Pipe:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._socket.close()
 
     def repeat(self, frame: bytes, seconds: float, count_max: int = 1 << 30) -> int:

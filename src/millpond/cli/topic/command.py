@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
 
-from millpond.cli.access import Access, cluster_options, pairs
-from millpond.cli.question import confirm
-from millpond.cli.table import print_table
+from millpond.cli.access import Access, cluster_options
+from millpond.cli.options import AS_JSON, YES, pairs
+from millpond.cli.terminal import confirm, print_json, print_list
 from millpond.cli.text import counted
 
 INTERNAL = "__"
@@ -71,7 +70,7 @@ def create_command(
 
 @command.command("list")
 @click.option("--internal", is_flag=True, help="Also the cluster's own topics.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@AS_JSON
 @cluster_options
 def list_command(internal: bool, as_json: bool, access: Access) -> None:
     """List the topics with their numbers of partitions and replicas.
@@ -87,17 +86,18 @@ def list_command(internal: bool, as_json: bool, access: Access) -> None:
         for name, topic in sorted(known.items())
         if internal or not name.startswith(INTERNAL)
     ]
-    if as_json:
-        click.echo(json.dumps([{"name": n, "partitions": p, "replicas": r} for n, p, r in topics], indent=2))
-    elif topics:
-        print_table(("Topic", "Partitions", "Replicas"), topics)
-    else:
-        click.echo("There are no topics yet: create one with `millpond topic create NAME`.", err=True)
+    print_list(
+        [{"name": name, "partitions": count, "replicas": replicas} for name, count, replicas in topics],
+        ("Topic", "Partitions", "Replicas"),
+        topics,
+        as_json=as_json,
+        otherwise="There are no topics yet: create one with `millpond topic create NAME`.",
+    )
 
 
 @command.command("describe")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@AS_JSON
 @cluster_options
 def describe_command(names: tuple[str, ...], as_json: bool, access: Access) -> None:
     """Show the partitions of topics, what is in them, and the settings that are not the default.
@@ -113,7 +113,7 @@ def describe_command(names: tuple[str, ...], as_json: bool, access: Access) -> N
     with access.open() as cluster:
         topics = describe_topics(cluster, names)
     if as_json:
-        click.echo(json.dumps([asdict(topic) for topic in topics], indent=2))
+        print_json([asdict(topic) for topic in topics])
         return
     for at, topic in enumerate(topics):
         if at:
@@ -166,7 +166,7 @@ def _nodes(_context: click.Context, _option: click.Parameter, text: str) -> tupl
 @click.option(
     "--to", "nodes", metavar="NODES", callback=_nodes, required=True, help="Like 1,2,3; the first one leads."
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@YES
 @cluster_options
 def move_command(name: str, indexes: tuple[int, ...], nodes: tuple[int, ...], yes: bool, access: Access) -> None:
     """Move partitions of the topic NAME to other nodes. Nobody who writes or reads has to stop.
@@ -191,7 +191,7 @@ def move_command(name: str, indexes: tuple[int, ...], nodes: tuple[int, ...], ye
 @command.command("replicas")
 @click.argument("name")
 @click.option("--factor", metavar="N", type=click.IntRange(1), required=True, help="How many of each partition.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@YES
 @cluster_options
 def replicas_command(name: str, factor: int, yes: bool, access: Access) -> None:
     """Give each partition of the topic NAME so many replicas.
@@ -215,7 +215,7 @@ def replicas_command(name: str, factor: int, yes: bool, access: Access) -> None:
 
 @command.command("delete")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@YES
 @cluster_options
 def delete_command(names: tuple[str, ...], yes: bool, access: Access) -> None:
     """Delete topics with all that is in them. It asks first.

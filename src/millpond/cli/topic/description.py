@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from millpond.admin.topics import TopicFacts
-from millpond.cli.table import Cell, print_table
+from millpond.cli.terminal import Cell, print_table
 from millpond.cli.text import counted
 from millpond.cli.units import show_bytes
 

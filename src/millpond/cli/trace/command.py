@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ import click
 
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.errors import Failed
+from millpond.cli.options import option
+from millpond.cli.terminal import print_json
 from millpond.cli.text import can_show, counted
 from millpond.cli.trace.hops import Budget, chart, make_budget
 
@@ -32,13 +33,12 @@ WIDTH_MAX: Final = 100
 @click.option("-p", "--partition", metavar="N", type=click.IntRange(0), default=0, show_default=True)
 @click.option("-n", "--count", metavar="N", type=click.IntRange(1, 100_000), default=50, show_default=True)
 @click.option("--size", metavar="BYTES", type=click.IntRange(0, 1_000_000), default=1000, show_default=True)
-@click.option(
+@option(
     "--linger",
     "linger_ms",
-    metavar="MS",
+    meta="MS",
     type=click.FloatRange(0, 10_000),
     default=5,
-    show_default=True,
     help="How long the producer waits for company.",
 )
 @click.option("--acks", type=click.Choice(["1", "all"]), default="all", show_default=True)
@@ -87,7 +87,7 @@ def command(
     if as_json:
         facts = {"topic": name, "partition": partition, "records": count, "size": size, "acks": acks}
         facts |= {"linger_ms": linger_ms, "replicas": replicas, "network_ms": traced.network_ms}
-        click.echo(json.dumps(facts | {"clock_ms": traced.clock_ms} | asdict(budget) | {"notes": notes}))
+        print_json(facts | {"clock_ms": traced.clock_ms} | asdict(budget) | {"notes": notes}, indent=None)
         return
     where = f"{name} [{partition}]" if topic else "a topic of its own"
     head = f"{count} records of {size} bytes to {where}, {counted(replicas, 'replica')}, acks={acks}"

@@ -15,6 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
+from millpond.base.spans import read_span
+
 T = TypeVar("T")
 
 LENGTH_MAX: Final = 1_000_000
@@ -206,11 +208,6 @@ def arguments_of(kind: type, given: Mapping[str, Any], extra: Iterable[str] = ()
 
 # Lengths of time, sizes and moments
 
-_UNITS_MS: Final = {
-    "millisecond": 1, "ms": 1, "second": 1000, "s": 1000, "sec": 1000, "minute": 60_000, "min": 60_000, "m": 60_000,
-    "hour": 3_600_000, "h": 3_600_000, "day": 86_400_000, "d": 86_400_000, "week": 604_800_000, "w": 604_800_000,
-}  # fmt: skip
-_SPAN: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]+)\s*")
 _SPOKEN: Final = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000), ("millisecond", 1))
 
 
@@ -237,19 +234,12 @@ def read_duration(given: Any) -> Duration:
         return given
     if isinstance(given, timedelta):
         return Duration(round(given.total_seconds() * 1000))
-    text = _text(given).strip().lower()
-    total, position = 0.0, 0
-    while position < len(text):
-        part = _SPAN.match(text, position)
-        word = part[2] if part else ""
-        unit = _UNITS_MS.get(word) or _UNITS_MS.get(word.removesuffix("s"))
-        if part is None or unit is None:
-            raise ValueError('a length of time is written like "10 minutes", "1h30m" or "500 ms"')
-        total += float(part[1]) * unit
-        position = part.end()
-    if total > 3650 * 86_400_000:
+    span_ms = read_span(_text(given).lower())
+    if span_ms is None:
+        raise ValueError('a length of time is written like "10 minutes", "1h30m" or "500 ms"')
+    if span_ms > 3650 * 86_400_000:
         raise ValueError("it is longer than ten years")
-    return Duration(round(total))
+    return Duration(span_ms)
 
 
 _SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)

@@ -1,0 +1,59 @@
+"""Options that commands share, and how their values are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+import click
+
+from millpond.cli.times import now_ms, read_time
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+YES: Final = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+
+
+def option(
+    *names: str,
+    default: object,
+    help: str,
+    meta: str = "N",
+    type: click.ParamType[Any] | None = None,
+    read: Callable[[str], Any] | None = None,
+) -> Callable[[F], F]:
+    """An option whose help shows its default. `read` takes its text; what it says of a ValueError is the fault."""
+
+    def convert(_: click.Context, __: click.Parameter, text: str) -> Any:
+        assert read is not None
+        try:
+            return read(text)
+        except ValueError as fault:
+            raise click.BadParameter(f"{fault}.") from None
+
+    callback = convert if read is not None else None
+    return click.option(
+        *names, default=default, help=help, metavar=meta, callback=callback, type=type, show_default=True
+    )
+
+
+def pair(text: str, fault: str) -> tuple[str, str]:
+    """`name=value` in two; `fault` is what to say of a text that is not of this form."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise click.UsageError(fault)
+    return name.strip(), value
+
+
+def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
+    """`name=value` texts of a repeated option, as a mapping."""
+    return dict(pair(text, f"{option} {text}: give it as name=value.") for text in texts)
+
+
+def read_moment(option: str, text: str, at_ms: int | None = None) -> int:
+    """Milliseconds since 1970 of a time that an option names."""
+    try:
+        return read_time(text, now_ms() if at_ms is None else at_ms)
+    except (ValueError, OverflowError):
+        raise click.UsageError(f"{option} {text}: give a time as 2026-01-31T08:30 or a span as 5m.") from None

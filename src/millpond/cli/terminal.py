@@ -1,0 +1,133 @@
+"""What commands show and ask: tables, boxes, bars and questions on a terminal, plain lines for what reads a pipe.
+
+rich is imported when something is drawn: a command that draws nothing starts without it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from millpond.cli.text import can_show
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Cell = str | int
+
+Row = tuple[str, str]
+"""A name and what it is; a row without a name is a gap or a line of its own."""
+
+
+def print_json(given: object, *, indent: int | None = 2) -> None:
+    import json
+
+    click.echo(json.dumps(given, indent=indent))
+
+
+def print_list(
+    listed: Sequence[object],
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    as_json: bool,
+    otherwise: str,
+    words: int = 1,
+) -> None:
+    """What a command lists: as JSON, as a table, or as a sentence beside the output that there is nothing."""
+    if as_json:
+        print_json(listed)
+    elif rows:
+        print_table(columns, rows, words=words)
+    else:
+        click.echo(otherwise, err=True)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, words: int = 1) -> None:
+    """The first `words` columns hold words and stand left; the others hold numbers and stand right."""
+    if sys.stdout.isatty():
+        _draw(columns, rows, words)
+        return
+    cells = [list(columns), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
+    for row in cells:
+        parts = [
+            cell.ljust(width) if at < words else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        click.echo("  ".join(parts).rstrip())
+
+
+def _draw(columns: Sequence[str], rows: Sequence[Sequence[Cell]], words: int) -> None:
+    from rich.console import Console
+
+    table = empty_table(columns, columns[:words])
+    for row in rows:
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else cell for cell in row))
+    console = Console(highlight=False, markup=False)
+    with console.capture() as captured:
+        console.print(table)
+    # The box brings empty lines with it; where gaps belong is for the caller to say.
+    click.echo("\n".join(line for line in captured.get().splitlines() if line.strip()))
+
+
+def empty_table(columns: Sequence[str], words: Sequence[str], *, no_wrap: bool = False) -> Table:
+    """A table as all of ours look; the columns of `words` stand left."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for name in columns:
+        table.add_column(
+            name,
+            justify="left" if name in words else "right",
+            overflow="ellipsis" if no_wrap else "fold",
+            no_wrap=no_wrap,
+        )
+    return table
+
+
+def panel(title: str, rows: Sequence[Row], out: TextIO | None = None) -> str:
+    """The rows under a title, as `out` can show them. Drawn by hand: a node that starts does without rich."""
+    out = out or sys.stdout
+    name_width = max((len(name) for name, _ in rows), default=0)
+    lines = [f"{name:<{name_width}}  {text}".rstrip() for name, text in rows]
+    if not out.isatty() or not can_show("╭─│╰", out):
+        return "\n".join([title, *filter(None, lines)])
+    width = max(len(title) + 2, *(len(line) for line in lines))
+    if width + 4 > shutil.get_terminal_size().columns:
+        # A line that the terminal breaks would break the box too.
+        return "\n".join([title, *lines])
+    top = f"╭─ \x1b[1m{title}\x1b[0m " + "─" * (width - len(title) - 1) + "╮"
+    body = [f"│ {line}{' ' * (width - len(line))} │" for line in lines]
+    return "\n".join([top, *body, "╰" + "─" * (width + 2) + "╯"])
+
+
+@contextmanager
+def progress_bar(total: int) -> Iterator[Callable[[int], None]]:
+    """Gives a function that hears how many are done. The bar is on standard error, and nowhere but on a terminal."""
+    if not sys.stderr.isatty() or not total:
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+
+    left = TimeRemainingColumn(elapsed_when_finished=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), left)
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda done: progress.update(task, completed=done)
+
+
+def confirm(question: str, *, yes: bool, to_do: str) -> None:
+    """Ask before something is lost, unless --yes answers. `to_do` is what that does: "reset without a question"."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"There is nobody to ask: add --yes to {to_do}.")
+    click.confirm(question, abort=True)
