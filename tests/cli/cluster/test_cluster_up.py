@@ -90,9 +90,10 @@ def test_it_says_where_it_is_starts_again_what_dies_and_ends_all(
     killed = pid_of(tmp_path / "c" / "node-2")
     os.kill(killed, signal.SIGKILL)
     cluster.read_until("node 2", "was ended by SIGKILL", "starts again")
-    cluster.read_until("node 2", "ready")
+    again = cluster.read_until("node 2", "ready, pid")
     pids = [pid_of(tmp_path / "c" / f"node-{number}") for number in (1, 2, 3)]
     assert killed not in pids
+    assert again.split()[-1] == str(pids[1])
     cluster.process.send_signal(signal.SIGTERM)
     cluster.read_until("Stopped; everything is on disk.")
     assert cluster.process.wait(60) == 0

@@ -35,6 +35,7 @@ def test_who_is_behind_is_named_and_who_is_gone() -> None:
     assert row(cluster.nodes[0]) == ("1", "a:9092", "ready, controller", "4", "4 of 4", "–")
     assert row(cluster.nodes[1]) == ("2", "–", "away", "0", "0 of 4", "orders-0, orders-1, orders-2 and 1 more")
     assert row(cluster.nodes[0], "ended")[2] == "ended"
+    assert row(cluster.nodes[0], pid=4711)[2] == "ready, controller, pid 4711"
 
 
 def test_partitions_that_nobody_leads_are_told() -> None:

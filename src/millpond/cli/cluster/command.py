@@ -44,7 +44,7 @@ def up_command(nodes: int, data: str, listen: str, sets: tuple[str, ...], no_res
     \b
     Examples:
       millpond cluster up
-      millpond cluster up --nodes 5 --data /var/lib/millpond --listen 0.0.0.0:9092
+      millpond cluster up --nodes 5 --data /var/lib/millpond --listen 10.0.0.1:9092
       millpond cluster up --set num.partitions=6 --no-restart
     """
     from millpond.cli.cluster.run import run_cluster

@@ -163,7 +163,7 @@ class _Run:
                 case "ended":
                     self._on_end(child, event.text)
                 case "ready":
-                    self._view.say(f"node {event.node_id}  ready")
+                    self._view.say(f"node {event.node_id}  ready, pid {child.pid}")
 
     def _on_end(self, child: Child, how: str) -> None:
         if not child.has_been_ready and not self._restart_helps(how):
@@ -195,13 +195,17 @@ class _Run:
         facts = self._watch.facts
         if facts is None:
             return
-        rows = [row(node, self._state(node.node_id)) for node in facts.nodes]
+        rows = [row(node, self._state(node.node_id), self._pid(node.node_id)) for node in facts.nodes]
         self._view.show(rows, [*warnings(facts), *self._watch.trouble])
         sys.stdout.flush()
 
     def _state(self, node_id: int) -> str | None:
         child = self._children.get(node_id)
         return None if child is None or child.state == "ready" else child.state
+
+    def _pid(self, node_id: int) -> int | None:
+        child = self._children.get(node_id)
+        return None if child is None else child.pid
 
     def _end(self) -> None:
         """Each hands over what it leads, one after the other; being asked once more ends them at once."""

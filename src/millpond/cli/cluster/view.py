@@ -25,14 +25,15 @@ NAMES_MAX: Final = 3
 COLOURS: Final = {"starting": "cyan", "ready": "green", "ended": "bold red", "stopped": "yellow", "away": "bold red"}
 
 
-def row(node: NodeFacts, state: str | None = None) -> tuple[str, ...]:
-    """One node's cells; `state` is what whoever runs it knows better than the cluster."""
+def row(node: NodeFacts, state: str | None = None, pid: int | None = None) -> tuple[str, ...]:
+    """One node's cells; `state` and `pid` are what whoever runs it knows better than the cluster."""
     if state is None:
         state = "away" if node.address is None else "ready"
+    words = [state, "controller" if node.is_controller and state == "ready" else "", f"pid {pid}" if pid else ""]
     return (
         str(node.node_id),
         node.address or NOTHING,
-        f"{state}, controller" if node.is_controller and state == "ready" else state,
+        ", ".join(filter(None, words)),
         f"{node.leads:,}",
         f"{node.in_sync:,} of {node.replicas:,}",
         named(node.behind),
