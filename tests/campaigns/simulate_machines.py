@@ -9,6 +9,7 @@ A seed that fails is printed with the promise that it broke and the command that
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 from collections import Counter
@@ -27,12 +28,18 @@ def play(machine: str, seed: int) -> Outcome:
     return MACHINES[machine](seed)
 
 
+def collect_rarely() -> None:
+    """A run leaves circles behind; to look for them while it goes on costs a fifth of the time."""
+    gc.freeze()
+    gc.set_threshold(200_000, 2, 2)
+
+
 def campaign(machine: str, seeds: range, jobs: int) -> int:
     began = said = time.monotonic()
     broken = done = 0
     totals: Counter[str] = Counter()
     faults: Counter[str] = Counter()
-    with Pool(jobs) as pool:
+    with Pool(jobs, collect_rarely) as pool:
         for outcome in pool.imap_unordered(partial(play, machine), seeds, chunksize=8):
             done += 1
             faults.update(outcome.faults)

@@ -270,14 +270,16 @@ class Inspector:
                     yield from self._look_at_replicas(topic.id, topic.name, index, partition.replicas)
 
     def _look_at_replicas(self, topic_id: UUID, name: str, index: int, replicas: tuple[int, ...]) -> Iterator[str]:
-        """All replicas have the same bytes."""
-        ends = {}
+        """All replicas have the same bytes, and nothing is left that is not committed: nobody writes any more."""
+        ends: dict[int, tuple[int, int] | None] = {}
         for node_id in replicas:
             node = self.cluster.nodes[node_id]
             partition = node.broker.partitions.by_id(topic_id, index) if node.is_up else None
             ends[node_id] = None if partition is None else (partition.log.end_offset, partition.committed_offset)
         if len(set(ends.values())) != 1 or None in ends.values():
             yield f"{NOT_HEALED}: {name}-{index} ends differently: {ends} (end, committed by node)"
+        elif any(each is not None and each[0] != each[1] for each in ends.values()):
+            yield f"{NOT_HEALED}: {name}-{index} has records that are not committed: {ends} (end, committed by node)"
 
 
 def _digest(image: Image) -> str:

@@ -12,6 +12,11 @@ from heapq import heappop, heappush
 from random import Random
 
 STORY_LINES = 400
+LOOK_MS = 250
+"""How often a run that is healed is asked whether all is well."""
+WELL_MS = 3_000
+"""How long all must be well before a run ends: longer than any timer of the machines."""
+NOT_HEALED = "healed, and yet not well"
 
 
 class Violation(Exception):
@@ -62,6 +67,7 @@ class Run:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
+        self.chance = self.random.random
         self.now_ms = 0
         self.weather = Weather()
         self.outcome = Outcome(seed)
@@ -78,28 +84,49 @@ class Run:
         heappush(self._queue, (time_ms, self._count, host, action))
 
     def later(self, delay_ms: int, host: Host | None, action: Callable[[], None]) -> None:
-        self.at(self.now_ms + delay_ms, host, action)
+        self._count += 1
+        heappush(self._queue, (self.now_ms + delay_ms, self._count, host, action))
+
+    def below(self, bound: int) -> int:
+        """A whole number from 0 up to but not including `bound`, quicker than `randrange` finds one."""
+        return int(self.chance() * bound)
 
     def run_until(self, end_ms: int) -> None:
-        while self._queue and self._queue[0][0] <= end_ms:
-            time_ms, _, host, action = heappop(self._queue)
-            self.now_ms = max(self.now_ms, time_ms)
+        queue, events = self._queue, 0
+        while queue and queue[0][0] <= end_ms:
+            time_ms, _, host, action = heappop(queue)
+            if time_ms > self.now_ms:
+                self.now_ms = time_ms
             if host is not None and host.paused_until_ms > self.now_ms:
                 self.at(host.paused_until_ms, host, action)
                 continue
-            self.outcome.events += 1
+            events += 1
             action()
+        self.outcome.events += events
         self.now_ms = end_ms
+
+    def run_until_well(self, within_ms: int, trouble: Callable[[], str | None]) -> None:
+        """Go on until `trouble` has found nothing for a while; what it still finds at the end is a violation."""
+        end_ms, well_since_ms = self.now_ms + within_ms, self.now_ms
+        found: str | None = None
+        while self.now_ms < end_ms and self.now_ms - well_since_ms < WELL_MS:
+            self.run_until(self.now_ms + LOOK_MS)
+            found = trouble()
+            if found is not None:
+                well_since_ms = self.now_ms
+        if found is not None:
+            raise Violation(f"{NOT_HEALED}: {found}")
 
     # The network.
 
     def carry(self, sender: int, receiver: int, host: Host | None, deliver: Callable[[], None]) -> None:
         """Bring a message from node to node: never, once or twice, sooner or later. `host` takes it, if it can."""
-        if (sender, receiver) in self._cuts:
+        if self._cuts and (sender, receiver) in self._cuts:
             return
-        for _ in range(2 if self.random.random() < self.weather.copies else 1):
-            if self.random.random() >= self.weather.loss:
-                self.later(self.random.randrange(self.weather.delay_ms_max), host, deliver)
+        weather = self.weather
+        for _ in range(2 if self.chance() < weather.copies else 1):
+            if self.chance() >= weather.loss:
+                self.later(self.below(weather.delay_ms_max), host, deliver)
 
     def cut(self, pairs: set[tuple[int, int]]) -> None:
         """No message from the first to the second of each pair, for a while."""

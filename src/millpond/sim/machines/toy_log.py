@@ -24,16 +24,16 @@ class Entry(NamedTuple):
 class _Content:
     """What a log holds: a snapshot's worth of folded entries, and the entries behind it."""
 
-    __slots__ = ("entries", "folded", "snapshot")
+    __slots__ = ("entries", "folded", "snapshot", "start")
 
     def __init__(self) -> None:
         self.snapshot: SnapshotId | None = None
+        self.start = 0
         self.folded: list[Entry] = []
         self.entries: list[Entry] = []
 
-    @property
-    def start(self) -> int:
-        return self.snapshot.end_offset if self.snapshot else 0
+    def begin_at(self, snapshot: SnapshotId) -> None:
+        self.snapshot, self.start = snapshot, snapshot.end_offset
 
 
 Change = Callable[[_Content], None]
@@ -67,7 +67,7 @@ class ToyLog:
         self.synced(random.randint(0, len(self._unsynced)))
         self._unsynced.clear()
         self._seen = _Content()
-        self._seen.snapshot = self._disk.snapshot
+        self._seen.snapshot, self._seen.start = self._disk.snapshot, self._disk.start
         self._seen.folded = list(self._disk.folded)
         self._seen.entries = list(self._disk.entries)
 
@@ -83,7 +83,8 @@ class ToyLog:
 
     @property
     def end_offset(self) -> int:
-        return self._seen.start + len(self._seen.entries)
+        seen = self._seen
+        return seen.start + len(seen.entries)
 
     @property
     def last_epoch(self) -> int:
@@ -138,7 +139,7 @@ class ToyLog:
         folded = [Entry(*fields) for fields in _ENTRY.iter_unpack(data)]
 
         def install(content: _Content) -> None:
-            content.snapshot = snapshot
+            content.begin_at(snapshot)
             content.folded = list(folded)
             content.entries = []
 
@@ -153,7 +154,7 @@ class ToyLog:
         def fold(content: _Content) -> None:
             count = end_offset - content.start
             content.folded.extend(content.entries[:count])
-            content.snapshot = SnapshotId(end_offset, content.folded[-1].epoch)
+            content.begin_at(SnapshotId(end_offset, content.folded[-1].epoch))
             del content.entries[:count]
 
         self._change(fold)

@@ -24,6 +24,7 @@ from millpond.quorum.roles import (
 )
 from millpond.sim.machines.quorum import checkers
 from millpond.sim.machines.quorum.scenario import run_seed
+from millpond.sim.machines.run import NOT_HEALED
 
 
 class PromisesBeforeTheSync(Replica):
@@ -165,16 +166,16 @@ MUTANTS: dict[type[Replica], tuple[tuple[str, ...], int]] = {
     LeadsAnEpochTwice: (CHANGED, 545),
     ForgetsItsVote: ((checkers.TWO_VOTES, checkers.TWO_LEADERS), 120),
     ForgetsTheEpoch: ((checkers.EPOCH_FELL,), 40),
-    VotesForAShorterLog: ((*CHANGED, checkers.NOT_HEALED), 60),
+    VotesForAShorterLog: ((*CHANGED, NOT_HEALED), 60),
     NeverChecksItsQuorum: ((checkers.CUT_OFF_LEADER,), 180),
     CountsLateVotes: ((checkers.TWO_LEADERS,), 120),
-    NeverLooksForDivergence: ((*CHANGED, checkers.NOT_HEALED), 60),
+    NeverLooksForDivergence: ((*CHANGED, NOT_HEALED), 60),
     TakesTheLeadersHighWatermark: ((checkers.COMMITTED_BEYOND_LOG,), 60),
     TakesAWipedDiskForTheOldOne: ((*CHANGED, checkers.EPOCH_FELL, checkers.TWO_VOTES), 120),
     LetsNewVotersElect: ((*CHANGED, checkers.EPOCH_FELL, checkers.TWO_VOTES), 120),
-    NeverSendsSnapshots: ((*CHANGED, checkers.NOT_HEALED), 40),
-    ForgetsTheSnapshotsEnd: ((checkers.NOT_HEALED,), 40),
-    LosesTheAnswersOfObserverHunts: ((checkers.NOT_HEALED,), 20),
+    NeverSendsSnapshots: ((*CHANGED, NOT_HEALED), 40),
+    ForgetsTheSnapshotsEnd: ((NOT_HEALED,), 40),
+    LosesTheAnswersOfObserverHunts: ((NOT_HEALED,), 20),
     CountsWhatItSent: (CHANGED, 60),
 }
 """Which promises may name a bug, and within how many seeds one must.

@@ -14,6 +14,7 @@ from millpond.replication.follower import Effect, Fetched, FetchFrom, PartitionF
 from millpond.replication.leader import PartitionLeader
 from millpond.sim.machines.replication import checkers
 from millpond.sim.machines.replication.scenario import BrokerHost, Controller, Scenario, run_seed
+from millpond.sim.machines.run import NOT_HEALED
 from millpond.sim.machines.toy_log import ToyLog
 
 Patch = pytest.MonkeyPatch
@@ -192,7 +193,7 @@ LACKS = (checkers.TRUSTED_LACKS_RECORDS, checkers.VISIBLE_CHANGED, checkers.ACKN
 MUTANTS: dict[Callable[[Patch], None], tuple[tuple[str, ...], int]] = {
     truncate_to_the_high_watermark: (LACKS, 40),
     never_look_for_divergence: ((*LACKS, checkers.SAME_NAME_OTHER_RECORD), 40),
-    truncate_in_one_step: ((checkers.NOT_HEALED,), 120),
+    truncate_in_one_step: ((NOT_HEALED,), 120),
     commit_with_too_few: (LACKS, 40),
     shrink_before_the_controller_agrees: (LACKS, 40),
     join_counts_only_when_agreed: (LACKS, 80),
@@ -205,7 +206,7 @@ MUTANTS: dict[Callable[[Patch], None], tuple[tuple[str, ...], int]] = {
     trust_the_unclean: (LACKS, 200),
     elect_anybody: (LACKS, 40),
     keep_the_epoch_over_a_change_of_leader: (
-        (checkers.TWO_LEADERS, checkers.NOT_HEALED, checkers.SAME_NAME_OTHER_RECORD),
+        (checkers.TWO_LEADERS, NOT_HEALED, checkers.SAME_NAME_OTHER_RECORD),
         20,
     ),
     take_any_answer: ((checkers.SAME_NAME_OTHER_RECORD,), 20),

@@ -16,7 +16,6 @@ HIGH_WATERMARK_FELL = "the high watermark fell"
 EPOCH_FELL = "a replica's epoch fell"
 COMMITTED_BEYOND_LOG = "a replica calls committed what it does not have"
 CUT_OFF_LEADER = "a leader goes on without a majority"
-NOT_HEALED = "healed, and yet not well"
 
 
 class Checkers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from random import Random
 from uuid import UUID
 
 from millpond.quorum.events import Answered, Appended, Asked, Event, Stop, Time
@@ -15,29 +14,20 @@ from millpond.sim.machines.quorum.checkers import (
     ACKNOWLEDGED_LOST,
     COMMITTED_CHANGED,
     CUT_OFF_LEADER,
-    NOT_HEALED,
     Checkers,
 )
 from millpond.sim.machines.run import Host, Outcome, Run, Violation
 from millpond.sim.machines.toy_log import ToyLog
 
 HEALING_MS = 8_000
+PATIENCE_MS = 2_000
+"""Longer than the client of a quorum that is well ever waits, from one write to the commit of the next."""
 TIMING = Timing(election_ms=300, fetch_ms=600, fetch_wait_ms=150, retry_ms=30, backoff_ms_max=300)
 """Quick, so that much happens between two faults."""
 REQUEST_TIMEOUT_MS = 500
 SNAPSHOT_ENTRIES = 12
 CUT_OFF_MS = 2_500
 """Twice as long as a leader waits for a majority, for clocks that run slow."""
-
-
-class Dice:
-    """The `Chance` of one host."""
-
-    def __init__(self, random: Random) -> None:
-        self._random = random
-
-    def below(self, bound: int) -> int:
-        return self._random.randrange(bound)
 
 
 class QuorumHost(Host):
@@ -62,15 +52,14 @@ class QuorumHost(Host):
         self.acknowledging: deque[tuple[int, int, int]] = deque()
 
     def now_ms(self) -> int:
-        return int(self.scenario.now_ms * self.rate)
+        return self.scenario.now_ms if self.rate == 1.0 else int(self.scenario.now_ms * self.rate)
 
     def start(self) -> None:
         self.life += 1
         self.is_syncing = False
         self.committed = -1
         self.wake_ms = -1
-        chance = Dice(self.scenario.random)
-        self.replica = self.scenario.make_replica(self, chance)
+        self.replica = self.scenario.make_replica(self)
         self.persist(self.replica.version)
         self.set_timer()
 
@@ -135,7 +124,7 @@ class QuorumHost(Host):
             if self.replica is not None and (self.unsaved or self.log.mark()):
                 self.persist(self.replica.version)
 
-        self.scenario.later(1 + self.scenario.random.randrange(self.scenario.weather.sync_ms_max), self, done)
+        self.scenario.later(1 + self.scenario.below(self.scenario.weather.sync_ms_max), self, done)
 
     def set_timer(self) -> None:
         replica = self.replica
@@ -161,7 +150,7 @@ class QuorumHost(Host):
 class Scenario(Run):
     """Runs one seed. `make_replica` can be replaced by one with a bug in it."""
 
-    faults = (
+    faults: tuple[str, ...] = (
         "power_cut",
         "power_cut",
         "kill",
@@ -199,8 +188,8 @@ class Scenario(Run):
         self.hosts = [QuorumHost(self, node_id, node_id) for node_id in range(1, count + observers + 1)]
         self.voters = tuple(host.key for host in self.hosts[:count])
 
-    def make_replica(self, host: QuorumHost, chance: Dice) -> Replica:
-        return self._replica_class(host.key, self.voters, host.log, host.saved, chance, host.now_ms(), TIMING)
+    def make_replica(self, host: QuorumHost) -> Replica:
+        return self._replica_class(host.key, self.voters, host.log, host.saved, self, host.now_ms(), TIMING)
 
     # The network.
 
@@ -247,41 +236,42 @@ class Scenario(Run):
     # Looking.
 
     def after_step(self, host: QuorumHost, replica: Replica, event: Event) -> None:
-        self.checkers.look_at(replica, host.log, host.committed)
-        self._look_at_leader(host, replica, event)
-        if host.log.end_offset > host.seen_end:
-            self.checkers.saw_records(host.log, host.seen_end, host.log.end_offset)
-        host.seen_end = host.log.end_offset
-        host.committed = replica.high_watermark
+        log, high_watermark, end = host.log, replica.high_watermark, host.log.end_offset
+        self.checkers.look_at(replica, log, host.committed)
+        if end > host.seen_end:
+            self.checkers.saw_records(log, host.seen_end, end)
+        host.seen_end = end
+        host.committed = high_watermark
         if replica.is_leader:
-            while host.acknowledging and host.acknowledging[0][0] < replica.high_watermark:
+            self._look_at_leader(host, replica, event)
+            while host.acknowledging and host.acknowledging[0][0] < high_watermark:
                 offset, epoch, value = host.acknowledging.popleft()
                 if epoch == replica.epoch:
                     self._acknowledged.append((offset, epoch, value))
                     self._acknowledged_ms = self.now_ms
         else:
+            host.led_since_ms = -1
             host.acknowledging.clear()
-        if replica.high_watermark - host.log.start_offset > SNAPSHOT_ENTRIES and self.random.random() < 0.2:
-            host.log.take_snapshot(replica.high_watermark)
+        if high_watermark - log.start_offset > SNAPSHOT_ENTRIES and self.chance() < 0.2:
+            log.take_snapshot(high_watermark)
 
     def _look_at_leader(self, host: QuorumHost, replica: Replica, event: Event) -> None:
         """A leader must not go on without a majority that comes to fetch."""
-        if not replica.is_leader:
-            host.led_since_ms = -1
-            return
         if host.led_since_ms < 0:
             host.led_since_ms = self.now_ms
             self.outcome.elections += 1
             if self._strikes and self.now_ms < self.trouble_ms:
                 self._strikes -= 1
                 self.later(self.random.randrange(300), None, lambda: self._strike(host))
+        if not isinstance(event, Time):
+            return
         heard = sum(
             1
             for voter in self.voters
             if voter == host.key
             or self.now_ms - max(host.heard_ms.get(voter.node_id, 0), host.led_since_ms) < CUT_OFF_MS
         )
-        if isinstance(event, Time) and heard <= len(self.voters) // 2:
+        if heard <= len(self.voters) // 2:
             raise Violation(f"{CUT_OFF_LEADER}: node {host.node_id} leads epoch {replica.epoch} and nobody comes")
 
     # What happens.
@@ -299,8 +289,8 @@ class Scenario(Run):
         self.plan_faults()
         self.run_until(self.trouble_ms)
         self._heal()
-        self.run_until(self.trouble_ms + HEALING_MS)
-        self._check_healed()
+        self.run_until_well(HEALING_MS, self._trouble)
+        self._check_acknowledged()
 
     def _propose_again(self) -> None:
         """A client writes to whoever says it leads; once all is healed, it does so whenever its turn comes."""
@@ -407,23 +397,25 @@ class Scenario(Run):
             host.paused_until_ms = 0
             self._start(host)
 
-    def _check_healed(self) -> None:
+    def _trouble(self) -> str | None:
+        replicas = [host.replica for host in self.hosts if host.replica is not None]
+        leaders = [replica for replica in replicas if replica.is_leader]
+        if len(leaders) != 1:
+            return f"{len(leaders)} leaders"
+        for replica in replicas:
+            if replica.epoch != leaders[0].epoch or replica.leader_id != leaders[0].me.node_id:
+                return f"node {replica.me.node_id} does not follow {leaders[0].me.node_id}"
+            if leaders[0].high_watermark - replica.high_watermark > 50:
+                return f"node {replica.me.node_id} stays behind"
+        if self.now_ms - self._acknowledged_ms > PATIENCE_MS:
+            return "nothing is committed"
+        return None
+
+    def _check_acknowledged(self) -> None:
         for offset, epoch, value in self._acknowledged:
             committed = self.checkers.committed[offset] if offset < len(self.checkers.committed) else None
             if committed is None or (committed.epoch, committed.value) != (epoch, value):
                 raise Violation(f"{ACKNOWLEDGED_LOST}: {value} at {offset} in epoch {epoch}, there is {committed}")
-        replicas = [host.replica for host in self.hosts if host.replica is not None]
-        leaders = [replica for replica in replicas if replica.is_leader]
-        if len(leaders) != 1:
-            raise Violation(f"{NOT_HEALED}: {len(leaders)} leaders")
-        for replica in replicas:
-            if replica.epoch != leaders[0].epoch or replica.leader_id != leaders[0].me.node_id:
-                raise Violation(f"{NOT_HEALED}: node {replica.me.node_id} does not follow {leaders[0].me.node_id}")
-            if leaders[0].high_watermark - replica.high_watermark > 50:
-                raise Violation(f"{NOT_HEALED}: node {replica.me.node_id} stays behind")
-        late = self.trouble_ms + HEALING_MS // 2
-        if self._acknowledged_ms < late:
-            raise Violation(f"{NOT_HEALED}: nothing was committed at the end")
 
 
 def run_seed(seed: int, replica_class: type[Replica] = Replica) -> Outcome:

@@ -13,7 +13,6 @@ TWO_LEADERS = "two leaders in one leader epoch"
 STRANGER_TRUSTED = "a broker that is fenced or from an earlier life is in the ISR"
 HIGH_WATERMARK_FELL = "the high watermark of a leader fell"
 LOSS_INVENTED = "a broker that lost nothing counts as one that may have"
-NOT_HEALED = "healed, and yet not well"
 
 
 class Checkers:
