@@ -65,7 +65,7 @@ class Cluster:
             ]
         assert all(future.exception() is None for future in futures)
 
-    def read(self, topic: str, at_least: int = 1, *, settle_s: float = 0.3, seconds: float = 15.0) -> list[Message]:
+    def read(self, topic: str, at_least: int = 1, *, settle_s: float = 0.3, seconds: float = 60.0) -> list[Message]:
         """Everything in the topic: waits for so many records, then a moment for more than expected."""
         found: list[Message] = []
         with Consumer(None, [topic], bootstrap=self.bootstrap) as consumer:
