@@ -19,6 +19,7 @@ from bench.measure import MIB, Plan, client, measure, median_of, one_slice
 from bench.node import Node
 from bench.rebalance import AWAY_SECONDS, TITLES, measure_kind
 from bench.scale import measure_scale
+from bench.seeds import measure_seeds
 from bench.spark import LeftOut, measure_ways
 
 SMALL_BYTES = 100
@@ -356,6 +357,14 @@ def scale(plan: Plan) -> list[Line]:
     return lines
 
 
+def seeds(plan: Plan) -> list[Line]:
+    """How many simulated runs a core gets through in an hour."""
+    return [
+        Line(f"simulated: {title}", {"seeds_per_hour": count}, note=f"{count:,.0f} seeds an hour of one core")
+        for title, count in measure_seeds(plan.slices * plan.slice_seconds)
+    ]
+
+
 ROWS: tuple[Row, ...] = (
     Row("floor", floor),
     Row("one", _one_message(raw.ACKS_LEADER)),
@@ -383,5 +392,6 @@ ROWS: tuple[Row, ...] = (
     Row("rebalance", rebalance),
     Row("loop", loop),
     Row("scale", scale),
+    Row("seeds", seeds),
     Row("spark", spark),
 )
