@@ -139,7 +139,8 @@ def test_descriptors_are_given_back(disk: RealDisk, tmp_path: Path) -> None:
         with pytest.raises(BlockingIOError):
             disk.lock(f"{tmp_path}/lock")
         held.release()
-    assert len(os.listdir("/dev/fd")) == before
+    # Fewer, when the interpreter has just closed what an earlier test left to it.
+    assert len(os.listdir("/dev/fd")) <= before
 
 
 def test_a_lock_dies_with_its_process(disk: RealDisk, tmp_path: Path) -> None:

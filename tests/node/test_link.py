@@ -48,7 +48,7 @@ class Scene:
     def closed(self) -> None:
         self.heard.append("closed")
 
-    def run_until(self, condition: Callable[[], object], seconds: float = 5) -> bool:
+    def run_until(self, condition: Callable[[], object], seconds: float = 60) -> bool:
         async def wait() -> bool:
             deadline = time.monotonic() + seconds
             while not condition():

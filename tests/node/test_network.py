@@ -45,7 +45,7 @@ class Scene:
         self.served.append(Quiet(link))
         return self.served[-1]
 
-    def run_until(self, condition: Callable[[], object], seconds: float = 5) -> bool:
+    def run_until(self, condition: Callable[[], object], seconds: float = 60) -> bool:
         async def wait() -> bool:
             deadline = time.monotonic() + seconds
             while not condition():
@@ -114,7 +114,7 @@ def test_a_bug_while_accepting_reaches_the_loop(scene: Scene) -> None:
 
 
 def test_out_of_descriptors_it_waits_and_recovers(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millpond.node.network.EXHAUSTED_PAUSE_SECONDS", 0.3)
+    monkeypatch.setattr("millpond.node.network.EXHAUSTED_PAUSE_SECONDS", 2.0)
     listener = scene.network.listen("127.0.0.1", 0, scene.accept)
     clients = [socket.socket() for _ in range(8)]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

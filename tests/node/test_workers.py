@@ -12,7 +12,7 @@ import pytest
 from millpond.node.workers import ThreadWorkers
 
 
-def run_a_while(loop: asyncio.AbstractEventLoop, condition, seconds: float = 5) -> None:
+def run_a_while(loop: asyncio.AbstractEventLoop, condition, seconds: float = 60) -> None:
     async def wait() -> None:
         deadline = time.monotonic() + seconds
         while not condition():

@@ -28,7 +28,7 @@ class Arena(Protocol):
 
     def connect(self, port: int, make_handler: Callable[[Link], LinkHandler]) -> Link: ...
 
-    def run_until(self, condition: Callable[[], bool], seconds: float = 10) -> bool: ...
+    def run_until(self, condition: Callable[[], bool], seconds: float = 60) -> bool: ...
 
 
 class RealArena:
@@ -49,7 +49,7 @@ class RealArena:
         self.links.append(link)
         return link
 
-    def run_until(self, condition: Callable[[], bool], seconds: float = 10) -> bool:
+    def run_until(self, condition: Callable[[], bool], seconds: float = 60) -> bool:
         async def wait() -> bool:
             deadline = time.monotonic() + seconds
             while not condition():
@@ -76,7 +76,7 @@ class SimArena:
     def connect(self, port: int, make_handler: Callable[[Link], LinkHandler]) -> Link:
         return self._world.connect("127.0.0.1", port, make_handler)
 
-    def run_until(self, condition: Callable[[], bool], seconds: float = 10) -> bool:
+    def run_until(self, condition: Callable[[], bool], seconds: float = 60) -> bool:
         return self.clock.run_until(condition, within_ms=int(seconds * 1000))
 
 
