@@ -169,7 +169,7 @@ class Terminal:
         os.close(side)
         self.text = ""
 
-    def read_until(self, wanted: str, seconds: float = 20) -> str:
+    def read_until(self, wanted: str, seconds: float = 60) -> str:
         deadline = time.monotonic() + seconds
         while wanted not in self.text and time.monotonic() < deadline:
             if not select.select([self.screen], [], [], 0.2)[0]:

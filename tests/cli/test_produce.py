@@ -148,12 +148,12 @@ def test_a_node_that_goes_away_is_told(start_node: Callable[..., Any], lonely: A
     lonely("topic", "create", "t", "-b", node.address)
     with open(tmp_path / "err", "wb") as err:
         process = lonely.start(
-            "produce", "t", "-b", node.address, "--rate", "100", "-X", "message.timeout.ms=1000", stdin=-1
+            "produce", "t", "-b", node.address, "--rate", "100", "-X", "message.timeout.ms=3000", stdin=-1
         )
         assert process.stdin is not None
         process.stdin.write(b"x\n" * 100)
         process.stdin.flush()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             (topic,) = json.loads(lonely("topic", "describe", "t", "--json", "-b", node.address).out)
             if topic["partitions"][0]["end"]:

@@ -31,7 +31,7 @@ from support.raw_groups import assigned, commit
 
 SETTINGS = NODE_SETTINGS
 
-SECONDS = 20
+SECONDS = 60
 
 every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 

@@ -90,7 +90,7 @@ def test_every_codec_with_every_kind_of_acknowledgement(node, raw, topic, client
     messages = [Sent(b"%d of the same words over and over " % number * 20, key=b"k") for number in range(50)]
     offsets = client.write(node.bootstrap, topic, messages, codec=codec, acks=acks)
     assert offsets in (None, list(range(50)))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(found := raw.read_all(topic)) < 50 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert [(each.key, each.value) for each in found] == [(each.key, each.value) for each in messages]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 TREE = Path(__file__).parent.parent.parent
-INSTALL_SECONDS_MAX = 150
-STEP_SECONDS_MAX = 30
+INSTALL_SECONDS_MAX = 300
+STEP_SECONDS_MAX = 60
 
 
 def packages_fault(folder):

@@ -18,7 +18,7 @@ from millpond.testing import Pond
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MILLPOND = (sys.executable, "-c", "import sys; from millpond.cli import main; sys.exit(main())")
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 100.0
 
 
 class Program:

@@ -34,7 +34,7 @@ def test_the_total_is_conserved_under_kills(millpond: Pond, stage: Any) -> None:
             # The worker was quicker than the one that looks on: nothing is left to be interrupted.
             break
         worker = stage.start("transfer_worker.py")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while written(millpond) < before + 50 and time.monotonic() < deadline:
             time.sleep(0.005)
         assert written(millpond) > before, "it went on after a kill"
@@ -45,7 +45,7 @@ def test_the_total_is_conserved_under_kills(millpond: Pond, stage: Any) -> None:
 
     if found["transfers"] < TRANSFERS:
         last = stage.start("transfer_worker.py")
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 60
         while found["transfers"] < TRANSFERS and time.monotonic() < deadline:
             found = json.loads("".join(stage.run("audit.py")))
         assert last.stop() == 0

@@ -15,7 +15,7 @@ def done(*workers: Any) -> set[int]:
     return {int(line.split()[-1]) for each in workers for line in list(each.lines)}
 
 
-def wait(is_done: Callable[[], bool], seconds: float = 40.0) -> None:
+def wait(is_done: Callable[[], bool], seconds: float = 100.0) -> None:
     deadline = time.monotonic() + seconds
     while not is_done():
         assert time.monotonic() < deadline

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-WAIT_SECONDS = 20
+WAIT_SECONDS = 60
 
 
 @pytest.fixture(scope="module")

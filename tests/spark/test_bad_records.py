@@ -75,7 +75,7 @@ def letters(bootstrap: str, topic: str, wanted: int) -> list[Message]:
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         found: list[Message] = []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(found) < wanted and time.monotonic() < deadline:
             raw = consumer.poll(0.1)
             if raw is not None and raw.error() is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 ACKS = ("0", "1", "all")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 

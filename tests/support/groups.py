@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from millpond.wire import messages as m
 from support.raw import Raw, batch
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 
 NODE_SETTINGS = {
     "group.initial.rebalance.delay.ms": "100",

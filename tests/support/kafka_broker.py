@@ -18,7 +18,7 @@ from support.jars import class_path, java_command
 from support.node import HOST, free_port
 from support.tls import Certificates
 
-START_SECONDS_MAX = 90.0
+START_SECONDS_MAX = 150.0
 STOP_SECONDS_MAX = 30.0
 CLUSTER_ID = "bWlsbHBvbmQtdGVzdHMtMQ"
 USER = "alice"

@@ -14,7 +14,7 @@ from support.node import HOST, free_port
 from support.spark_child import QUICK_START
 
 START_SECONDS_MAX = 150.0
-STOP_SECONDS_MAX = 20.0
+STOP_SECONDS_MAX = 60.0
 CORES = 2
 MEMORY = "1200m"
 EXECUTOR = {"spark.executor.memory": "512m", "spark.executor.cores": str(CORES), "spark.cores.max": str(CORES)}

@@ -20,7 +20,7 @@ KILL_PYTHON = "kill this Python process"
 KILL_DRIVER = "kill the driver"
 KILL_NODE = "kill the node"
 
-NODE_BACK_SECONDS = 30.0
+NODE_BACK_SECONDS = 60.0
 
 
 class Struck(Exception):

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from support.node import Node
 
-SECONDS_MAX = 20
+SECONDS_MAX = 60
 
 
 def send(node: Node, topic: str, values: Iterable[str], partition: int = 0, **settings: object) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-ANSWER_SECONDS = 20
+ANSWER_SECONDS = 60
 
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:

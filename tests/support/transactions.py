@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 END = b"the end"
 """A record outside of all transactions that tells a reader that it has seen everything before."""
 

@@ -114,7 +114,7 @@ def test_nodes_end_with_whoever_started_them(start_cluster: Callable[..., Runnin
     cluster.read_until("bootstrap")
     pids = [pid_of(tmp_path / "c" / f"node-{number}") for number in (1, 2, 3)]
     cluster.process.kill()
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 60
     while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

@@ -14,7 +14,7 @@ from millpond.spark.pipelines.ends import EndsWatch
 from support.node import Node
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 20) -> None:
+def wait_for(what: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline
