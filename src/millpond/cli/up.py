@@ -72,7 +72,7 @@ def command(
 
 
 def _serve(settings: Settings) -> None:
-    from millpond.broker.lives.identity import CannotStart
+    from millpond.broker.lives.identity import CannotJoin, CannotStart
     from millpond.log.store import FolderInUse
     from millpond.node.journal import LineJournal
     from millpond.node.serve import serve
@@ -91,6 +91,8 @@ def _serve(settings: Settings) -> None:
         raise Failed(
             f"Another process uses the data folder {folder}: stop it, or choose another folder with --data DIR."
         ) from None
+    except CannotJoin as fault:
+        raise Failed(f"This node cannot join its cluster: {fault}.") from None
     except CannotStart as fault:
         raise Failed(f"{folder}: {fault}; choose another folder with --data DIR.") from None
     except OSError as error:

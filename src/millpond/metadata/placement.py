@@ -20,7 +20,8 @@ def place(
     if replication_factor > len(everyone):
         raise Refused(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {replication_factor} needs as many brokers, only {len(everyone)} are registered",
+            f"replication factor {replication_factor} needs as many brokers, only {len(everyone)} are registered: "
+            f"ask for {len(everyone)} or fewer",
         )
     if not active:
         raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, "no broker is able to lead a partition now")

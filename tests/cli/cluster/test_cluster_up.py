@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.patience import with_time
 
 
 class Running:
@@ -163,3 +166,43 @@ def test_why_a_node_cannot_start_is_told_and_the_others_end(lonely: Any, tmp_pat
     result = lonely("cluster", "up", "--data", str(tmp_path / "c"), "--listen", "127.0.0.1:0")
     assert result.code == 1
     assert "Node 2 cannot start: The data folder" in result.err
+
+
+def test_more_replicas_than_nodes_and_a_folder_of_another_cluster_change_nothing(
+    lonely: Any, start_cluster: Callable[..., Running], tmp_path: Path
+) -> None:
+    bootstrap = start_cluster().read_until("bootstrap").split()[1]
+    result = lonely("topic", "create", "wide", "--replicas", "4", "-b", bootstrap)
+    assert result.code == 1
+    assert "replication factor 4 needs as many brokers, only 3 are registered: ask for 3 or fewer" in result.err
+    assert "wide" not in lonely("topic", "list", "-b", bootstrap).out
+
+    other, nodes = tmp_path / "other", tmp_path / "c" / "nodes.toml"
+    shutil.copytree(tmp_path / "c" / "node-2", other)
+    identity = (other / "meta.properties").read_bytes()
+    listen = ("--listen", "127.0.0.1:0", "--data", str(other))
+    result = lonely(
+        "up", "--node", "2", "--cluster", str(nodes), *listen, "--set", "cluster.id=AAAAAAAAAAAAAAAAAAAAAA"
+    )
+    assert result.code == 1
+    assert "the data folder belongs to cluster" in result.err
+    assert "not to AAAAAAAAAAAAAAAAAAAAAA; choose another folder with --data DIR." in result.err
+    result = lonely("up", "--node", "3", "--cluster", str(nodes), *listen)
+    assert "belongs to node 2, not to node 3; choose another folder with --data DIR." in result.err
+    assert (other / "meta.properties").read_bytes() == identity
+
+
+@with_time
+def test_a_second_process_with_the_id_of_a_node(
+    lonely: Any, start_cluster: Callable[..., Running], tmp_path: Path
+) -> None:
+    bootstrap = start_cluster().read_until("bootstrap").split()[1]
+    nodes = str(tmp_path / "c" / "nodes.toml")
+    words = ("--node", "2", "--cluster", nodes, "--data", str(tmp_path / "second"), "--listen", "127.0.0.1:0")
+    result = lonely("up", *words)
+    assert result.code == 1
+    assert "This node cannot join its cluster: another process runs as node 2 of this cluster: stop it, or give " in (
+        result.err
+    )
+    status = lonely("cluster", "status", "-b", bootstrap).out
+    assert status.count("ready") == 3

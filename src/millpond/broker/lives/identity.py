@@ -16,6 +16,10 @@ class CannotStart(Exception):
     """The data folder is not one that this node can go on with. Starting without it would lose topics."""
 
 
+class CannotJoin(CannotStart):
+    """The other nodes do not let this one in; the text says what can be done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Of one data folder. It has no cluster until this node has heard of one."""

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
-from millpond.broker.lives.identity import CannotStart
+from millpond.broker.lives.identity import CannotJoin
 from millpond.broker.lives.last_life import LOST, LastLife, read_last_life, write_last_life
 from millpond.broker.lives.sessions import OVERDUE_MS
 from millpond.config.node import (
@@ -78,7 +78,7 @@ class Lifecycle:
         self.broker_epoch = -1
         self.is_fenced = True
         self.ready: Later[None] = Later()
-        """Ends once this node has been let in; CannotStart if it never will be."""
+        """Ends once this node has been let in; CannotJoin if it never will be."""
         self._world = world
         self._clock = world.clock
         self._settings = settings
@@ -223,7 +223,7 @@ class Lifecycle:
     def _give_up(self, why: str) -> None:
         self._journal("this node cannot join the cluster", reason=why)
         self.stop()
-        self.ready.fail(CannotStart(why))
+        self.ready.fail(CannotJoin(why))
 
     # Living.
 
