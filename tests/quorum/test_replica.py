@@ -43,6 +43,13 @@ class Least:
         return 0
 
 
+class Most:
+    """Every delay is as long, and every choice as late, as it can be."""
+
+    def below(self, bound: int) -> int:
+        return bound - 1
+
+
 class Play:
     """Drives one replica and remembers what it said."""
 
@@ -173,6 +180,58 @@ def test_who_has_a_leader_refuses_a_pre_vote_once_it_has_fetched() -> None:
 
 
 # Standing for election.
+
+
+def test_who_has_not_heard_its_leader_for_long_lets_others_find_out() -> None:
+    play = Play()
+    fetch = play.follow(THREE.node_id, 5)
+    play.answer(fetch, FetchResponse(NONE, 5, THREE.node_id))
+    play.wait(1300)
+    assert play.ask(vote(5, pre=True)) == [VoteResponse(NONE, 5, THREE.node_id, granted=False)]
+    play.wait(100)
+    assert isinstance(play.replica.role, Follower)
+    assert play.ask(vote(5, pre=True)) == [VoteResponse(NONE, 5, THREE.node_id, granted=True)]
+    assert play.replica.leader_id == THREE.node_id, "that promises nothing"
+
+
+def test_who_stood_still_itself_gives_its_leader_that_time() -> None:
+    play = Play()
+    play.follow(THREE.node_id, 5)
+    play.now_ms += 5000
+    play.ready = play.replica.step(Time(late_ms=3001), play.now_ms)
+    assert isinstance(play.replica.role, Prospective), "not for ever"
+    play = Play()
+    play.follow(THREE.node_id, 5)
+    play.now_ms += 2500
+    play.ready = play.replica.step(Time(late_ms=600), play.now_ms)
+    assert isinstance(play.replica.role, Follower)
+    play.wait(100)
+    assert isinstance(play.replica.role, Prospective)
+
+
+def test_a_leader_that_answers_late_is_followed_again_at_once() -> None:
+    play = Play()
+    play.follow(THREE.node_id, 5)
+    play.wait(2000)
+    assert isinstance(play.replica.role, Prospective)
+    play.replica._chance = Most()
+    play.wait(100)
+    (look,) = play.asks()
+    assert look.node_id == THREE.node_id
+    play.answer(look, FetchResponse(NONE, 5, THREE.node_id))
+    assert isinstance(play.replica.role, Follower)
+
+
+def test_a_candidate_that_meets_a_rival_does_not_wait_for_one_who_may_be_gone() -> None:
+    play = Play()
+    play.wait(1000)
+    play.grant_all(play.asks()[:1])
+    play.sync()
+    asked = play.asks()
+    play.answer(asked[0], VoteResponse(NONE, play.replica.epoch, NO_LEADER, granted=False))
+    assert isinstance(play.replica.role, Candidate)
+    play.wait(100)
+    assert isinstance(play.replica.role, Prospective), "the next round"
 
 
 def test_a_candidate_asks_first_and_raises_the_epoch_only_with_a_majority_behind_it() -> None:

@@ -83,6 +83,11 @@ DRAIN_SYNCS_MS = 5_000
 
 DRAIN_STEP_MS = 5
 
+KNOWN_MS_MAX = 200
+"""How long a controller that leaves waits for the others to hear of what is committed."""
+
+KNOWN_STEP_MS = 1
+
 
 class Broker:
     """Everything between the wire and the disk of one node. Runs in any `World`."""
@@ -479,7 +484,14 @@ class Broker:
 
     def drain(self, done: Callable[[], None]) -> None:
         """Hand over, take no more clients, answer whoever waits, close connections; then `done`. Never takes long."""
-        self.lifecycle.leave(lambda: self._drain(done))
+        self.lifecycle.leave(lambda: self._drain_once_known(done, self.clock.monotonic_ms() + KNOWN_MS_MAX))
+
+    def _drain_once_known(self, done: Callable[[], None], until_ms: int) -> None:
+        """Without a controller nobody hears that this node has handed over: not before a next one is elected."""
+        if self.controller.is_known_to_all or self.clock.monotonic_ms() >= until_ms:
+            self._drain(done)
+        else:
+            self.clock.call_later(KNOWN_STEP_MS, lambda: self._drain_once_known(done, until_ms))
 
     def _drain(self, done: Callable[[], None]) -> None:
         if self._listener is None:

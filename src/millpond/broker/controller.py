@@ -203,6 +203,11 @@ class Controller:
         return self.host.led_ago_ms() if self.is_active else None
 
     @property
+    def leader_heard_ago_ms(self) -> int | None:
+        """How long ago the node that led the quorum before this one was heard; None for never."""
+        return self.host.leader_heard_ago_ms
+
+    @property
     def others_may_lead(self) -> bool:
         """Whether the other nodes may be there and elect one of themselves, as far as this one can tell."""
         return self.host.others_may_lead
@@ -296,6 +301,8 @@ class Controller:
             timing=Timing(
                 election_ms=settings[CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS],
                 fetch_ms=settings[CONTROLLER_QUORUM_FETCH_TIMEOUT_MS],
+                # A leader must be heard several times before anybody gives it up.
+                fetch_wait_ms=min(500, settings[CONTROLLER_QUORUM_FETCH_TIMEOUT_MS] // 3),
             ),
             # What is fetched waits at the leader, and must not hold up votes.
             peers=(Peers(self._world, client_id, addresses), Peers(self._world, client_id, addresses)),
@@ -411,6 +418,11 @@ class Controller:
         self._parked.append(_Parked(self.next_offset, later, decision.reply))
         self.host.on_written()
         return later
+
+    @property
+    def is_known_to_all(self) -> bool:
+        """Whether the nodes that follow this one have heard of all that is committed."""
+        return self.host.is_known_to_all
 
     def resign(self) -> None:
         """Let another one lead, if there is one; this node is about to stop."""

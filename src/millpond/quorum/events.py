@@ -38,6 +38,9 @@ class Hung:
 class Time:
     """Nothing but time has passed."""
 
+    late_ms: int = 0
+    """How long this node itself stood still: in that time it would have heard nobody."""
+
 
 @dataclass(frozen=True, slots=True)
 class Appended:

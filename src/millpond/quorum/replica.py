@@ -68,6 +68,11 @@ class Timing:
     one is refused: a process that is gone. The pre-vote keeps it from disturbing a leader that others still have."""
 
     @property
+    def doubt_ms(self) -> int:
+        """A leader is heard far more often than this: who has not been may let others find out what they can do."""
+        return self.fetch_ms * 2 // 3
+
+    @property
     def check_quorum_ms(self) -> int:
         # Longer than the followers' own patience: a leader should not go while they still believe in it.
         return self.fetch_ms * 3 // 2
@@ -116,6 +121,8 @@ class Replica:
         self._durable_end = log.end_offset
         self._ends: deque[tuple[int, int]] = deque()
         self._rounds_lost = 0
+        self.leader_heard_ms: int | None = None
+        """When another replica was last heard as the leader."""
         if log.last_epoch > election.epoch:
             self._elect(log.last_epoch)
         # Whoever may have led an epoch never leads it again: a power cut may have taken records of it that others
@@ -190,7 +197,9 @@ class Replica:
             case Hung(request_id):
                 if isinstance(self.role, Leader):
                     self.role.parked.pop(request_id, None)
-            case Time():
+            case Time(late_ms):
+                if isinstance(self.role, Follower):
+                    self.role.deadline_ms += min(late_ms, self._timing.fetch_ms)
                 self._on_time(now_ms)
             case Appended():
                 assert isinstance(self.role, Leader), "only a leader's log is written to"
@@ -310,7 +319,7 @@ class Replica:
         if voted is not None and voted.node_id == leader_id:
             # A new voter's vote goes to nobody but one who needs all of them: nobody knew better.
             self._settle_in()
-        role = Follower(leader_id, now_ms + self._timing.fetch_ms)
+        role = Follower(leader_id, now_ms + self._patience_ms())
         self._enter(role, now_ms)
         self._fetch_again(role)
 
@@ -389,14 +398,15 @@ class Replica:
         elif not vote.pre_vote and isinstance(role, Candidate):
             role.tally.count(ask.node_id, response.granted)
             self._judge_candidate(now_ms)
+            if not response.granted and self.role is role:
+                # A rival, most often. Whoever has not answered by now may be gone: another round is quicker.
+                role.deadline_ms = min(role.deadline_ms, now_ms + self._backoff_ms())
 
     def _judge_candidate(self, now_ms: int) -> None:
         role = self.role
         assert isinstance(role, Candidate)
         if role.tally.is_won:
             self._become_leader(role, now_ms)
-        elif role.tally.is_lost:
-            role.deadline_ms = min(role.deadline_ms, now_ms + self._backoff_ms())
 
     def _end_pre_vote(self, role: Prospective, now_ms: int) -> None:
         """Not now. Whoever leads may still be there; else wait for another to stand, and try again."""
@@ -423,7 +433,7 @@ class Replica:
             self._settle_in()
         if vote.epoch > self.epoch:
             self._become_unattached(vote.epoch, now_ms)
-        granted = self._grants(vote)
+        granted = self._grants(vote, now_ms)
         if granted and not vote.pre_vote:
             self._elect(self.epoch, NO_LEADER, vote.candidate)
             self._enter(Unattached(now_ms + self._election_timeout_ms(), now_ms + self._timing.retry_ms), now_ms)
@@ -439,7 +449,7 @@ class Replica:
         # The epoch goes along, so that a candidate from the past finds its way even when it only asks.
         return ErrorCode.FENCED_LEADER_EPOCH if vote.epoch < self.epoch else ErrorCode.NONE
 
-    def _grants(self, vote: Vote) -> bool:
+    def _grants(self, vote: Vote, now_ms: int) -> bool:
         if not self.is_voter or (vote.last_epoch, vote.end_offset) < (self.log.last_epoch, self.log.end_offset):
             return False
         if self.is_new and not vote.is_new:
@@ -447,8 +457,8 @@ class Replica:
         match self.role:
             case Leader():
                 return False
-            case Follower(has_fetched=has_fetched):
-                return vote.pre_vote and not has_fetched
+            case Follower(heard_ms=heard_ms):
+                return vote.pre_vote and (heard_ms is None or now_ms - heard_ms >= self._timing.doubt_ms)
             case Candidate() | Resigned():
                 return vote.pre_vote
             case Unattached() | Prospective():
@@ -551,6 +561,7 @@ class Replica:
             progress.end_offset, progress.new_since_ms = -1, now_ms
         progress.is_new = fetch.is_new
         progress.fetched_before_ms, progress.fetched_ms = progress.fetched_ms, now_ms
+        progress.high_watermark = fetch.high_watermark
         snapshot = self._snapshot_for(fetch)
         if snapshot is not None:
             self._reply(request_id, FetchResponse(ErrorCode.NONE, self.epoch, self.me.node_id, snapshot=snapshot))
@@ -685,6 +696,11 @@ class Replica:
                 self._on_vote_answer(ask, vote, response, now_ms)
             case (Fetch() | FetchSnapshot()) as request, _:
                 role = self.role
+                if isinstance(role, Prospective) and ask.node_id == role.leader_id and response is not None:
+                    if response.error is ErrorCode.NONE and request.epoch == self.epoch:
+                        # It was late, and leads on.
+                        self._become_follower(self.epoch, role.leader_id, now_ms)
+                    return
                 # An answer counts only while everything is still as it was when we asked.
                 if not isinstance(role, Follower) or request is not role.asked:
                     return
@@ -718,9 +734,7 @@ class Replica:
         role.retry_ms = now_ms + self._timing.retry_ms
 
     def _on_fetched(self, role: Follower, response: FetchResponse, now_ms: int) -> None:
-        role.deadline_ms = now_ms + self._timing.fetch_ms
-        role.has_fetched = True
-        role.cuts = 0
+        self._hear_leader(role, now_ms)
         if response.snapshot is not None:
             role.download = Download(response.snapshot)
         elif response.diverging is not None:
@@ -735,6 +749,11 @@ class Replica:
             if response.is_confirmed and self.high_watermark >= response.high_watermark:
                 self._settle_in()
         self._fetch_again(role)
+
+    def _hear_leader(self, role: Follower, now_ms: int) -> None:
+        role.deadline_ms = now_ms + self._patience_ms()
+        role.heard_ms = self.leader_heard_ms = now_ms
+        role.cuts = 0
 
     def _follow_high_watermark(self, leaders: int) -> None:
         self.high_watermark = max(self.high_watermark, min(leaders, self.log.end_offset))
@@ -757,9 +776,7 @@ class Replica:
     def _on_snapshot_bytes(self, role: Follower, response: FetchSnapshotResponse, now_ms: int) -> None:
         download = role.download
         assert download is not None
-        role.deadline_ms = now_ms + self._timing.fetch_ms
-        role.has_fetched = True
-        role.cuts = 0
+        self._hear_leader(role, now_ms)
         download.data += response.data
         if len(download.data) >= response.size:
             role.download = None
@@ -772,12 +789,15 @@ class Replica:
 
     # Chance.
 
+    def _patience_ms(self) -> int:
+        """With a leader. Not the same for all: they hear it, and miss it, in the same moment."""
+        return self._timing.fetch_ms + self._chance.below(self._timing.fetch_ms // 10)
+
     def _election_timeout_ms(self) -> int:
         return self._timing.election_ms + self._chance.below(self._timing.election_ms)
 
     def _backoff_ms(self) -> int:
         """Longer after each lost round, at random, so that rivals part."""
         self._rounds_lost = min(self._rounds_lost + 1, 10)
-        return min(
-            self._timing.retry_ms * (1 + self._chance.below(1 << self._rounds_lost)), self._timing.backoff_ms_max
-        )
+        retry_ms = self._timing.retry_ms
+        return min(retry_ms + self._chance.below(retry_ms << self._rounds_lost), self._timing.backoff_ms_max)

@@ -62,6 +62,8 @@ class ReplicaProgress:
     """What a leader knows about another replica in this epoch."""
 
     end_offset: int = -1
+    high_watermark: int = -1
+    """How much it knows to be committed."""
     fetched_ms: int | None = None
     caught_up_ms: int | None = None
     """When it last had all that there was."""
@@ -111,7 +113,8 @@ class Follower:
     leader_id: int
     deadline_ms: int
     """When to give up on a leader that does not answer."""
-    has_fetched: bool = False
+    heard_ms: int | None = None
+    """When the leader last answered."""
     asked: Fetch | FetchSnapshot | None = None
     """The one request that is under way; the answer to any other comes too late."""
     retry_ms: int | None = None

@@ -53,6 +53,9 @@ ELECTION_SETTINGS: Final = frozenset({UNCLEAN_LEADER_ELECTION_ENABLE.name, UNCLE
 DEPOSED_MS: Final = 400
 """How long the controller of before is waited for by the next one."""
 
+SILENT_MS: Final = 100
+"""The same where it has been silent for a session already: in case that it stood still and is back just now."""
+
 LOOKS_PER_INTERVAL: Final = 3
 NEXT_SLICE_MS: Final = 1_000
 """How soon the next leaderships go back to a broker that has many of them to come."""
@@ -102,12 +105,14 @@ class Sessions:
         if self._controller.last_leader_id in self._heard_ms:
             # The others have waited for it already, else there would be no new controller. If it lives it is heard at
             # once: whoever is deposed says so.
-            left_ms = min(self._session_ms, DEPOSED_MS)
+            silent_ms = self._controller.leader_heard_ago_ms or 0
+            left_ms = min(self._session_ms, SILENT_MS if silent_ms >= self._session_ms else DEPOSED_MS)
             self._heard_ms[self._controller.last_leader_id] = now_ms - self._session_ms + left_ms
         # The one before may have stopped in the middle of it.
         for broker_id in image.brokers:
             self._settle(broker_id)
         self._is_active = True
+        self._lifelines.keep(self._heard_ms)
         self._watch()
         self._rebalance_later(self._settled_ms // LOOKS_PER_INTERVAL)
 
@@ -199,9 +204,11 @@ class Sessions:
             self._look_later()
 
     def _look_later(self) -> None:
-        delay_ms = max(self._session_ms // LOOKS_PER_SESSION, 1)
-        due_ms = self._clock.monotonic_ms() + delay_ms
-        self._timer = self._clock.call_later(delay_ms, partial(self._look, due_ms))
+        now_ms, session_ms = self._clock.monotonic_ms(), self._session_ms
+        ends_ms = [heard_ms + session_ms - now_ms for heard_ms in self._heard_ms.values()]
+        # When the next session ends, and now and then at least: somebody may have come.
+        delay_ms = min([max(session_ms // LOOKS_PER_SESSION, 1), *(each for each in ends_ms if each > 0)])
+        self._timer = self._clock.call_later(delay_ms, partial(self._look, now_ms + delay_ms))
 
     def _look(self, due_ms: int) -> None:
         now_ms = self._clock.monotonic_ms()

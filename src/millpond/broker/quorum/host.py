@@ -123,6 +123,12 @@ class QuorumHost:
         return self._replica.voters
 
     @property
+    def leader_heard_ago_ms(self) -> int | None:
+        """How long ago another node was heard as the leader; None for never."""
+        heard_ms = self._replica.leader_heard_ms
+        return None if heard_ms is None else self._clock.monotonic_ms() - heard_ms
+
+    @property
     def is_leader(self) -> bool:
         return self._replica.is_leader and self.failed is None
 
@@ -183,6 +189,19 @@ class QuorumHost:
             else ReplicaState(replica, progress.end_offset, ago(progress.fetched_ms), ago(progress.caught_up_ms))
             for replica, progress in known.items()
         ]
+
+    @property
+    def is_known_to_all(self) -> bool:
+        """Whether every voter that follows this node knows what is committed."""
+        role = self._replica.role
+        if not isinstance(role, Leader):
+            return True
+        since_ms = self._clock.monotonic_ms() - 2 * self._timing.fetch_wait_ms
+        return all(
+            each.high_watermark >= self.high_watermark
+            for each in role.progress.values()
+            if each.fetched_ms is not None and each.fetched_ms > since_ms
+        )
 
     def led_ago_ms(self) -> int | None:
         """How long ago most voters followed this node for certain; None where it does not lead."""
@@ -342,16 +361,17 @@ class QuorumHost:
     def _on_timer(self, due_ms: int) -> None:
         if self._is_closed:
             return
-        if self._clock.monotonic_ms() - due_ms > LATE_MS:
+        late_ms = self._clock.monotonic_ms() - due_ms
+        if late_ms > LATE_MS:
             # Not at once, and not in the next turn's beginning: sockets are looked at before timers are.
-            self._timer = self._clock.call_later(1, self._on_time)
+            self._timer = self._clock.call_later(1, partial(self._on_time, late_ms))
         else:
             self._on_time()
 
-    def _on_time(self) -> None:
+    def _on_time(self, late_ms: int = 0) -> None:
         self._timer = None
         if not self._is_closed and not self._is_leaving:
-            self._step(Time())
+            self._step(Time(late_ms))
 
     # The disk.
 

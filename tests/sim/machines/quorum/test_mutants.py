@@ -69,11 +69,11 @@ class ForgetsTheEpoch(Replica):
 
 
 class VotesForAShorterLog(Replica):
-    def _grants(self, vote: Vote) -> bool:
+    def _grants(self, vote: Vote, now_ms: int) -> bool:
         role = self.role
         if isinstance(role, Unattached | Prospective) and not self.is_new:
             return vote.pre_vote or self.election.voted in (None, vote.candidate)
-        return super()._grants(vote)
+        return super()._grants(vote, now_ms)
 
 
 class NeverChecksItsQuorum(Replica):
@@ -118,8 +118,8 @@ class TakesAWipedDiskForTheOldOne(Replica):
 class LetsNewVotersElect(Replica):
     """A voter that may have forgotten its votes and records votes for anybody."""
 
-    def _grants(self, vote: Vote) -> bool:
-        return super()._grants(replace(vote, is_new=True))
+    def _grants(self, vote: Vote, now_ms: int) -> bool:
+        return super()._grants(replace(vote, is_new=True), now_ms)
 
 
 class NeverSendsSnapshots(Replica):
@@ -156,7 +156,7 @@ class CountsWhatItSent(Replica):
         return progress
 
 
-FIRST_SEEDS = {LeadsAnEpochTwice: 245, NeverChecksItsQuorum: 120}
+FIRST_SEEDS = {LeadsAnEpochTwice: 245, NeverChecksItsQuorum: 120, ForgetsItsVote: 110, CountsLateVotes: 140}
 
 CHANGED = (checkers.COMMITTED_CHANGED, checkers.SAME_NAME_OTHER_RECORD, checkers.ACKNOWLEDGED_LOST)
 
@@ -164,11 +164,11 @@ MUTANTS: dict[type[Replica], tuple[tuple[str, ...], int]] = {
     PromisesBeforeTheSync: ((*CHANGED, checkers.EPOCH_FELL, checkers.TWO_VOTES), 60),
     CountsItselfBeforeTheSync: (CHANGED, 80),
     LeadsAnEpochTwice: (CHANGED, 545),
-    ForgetsItsVote: ((checkers.TWO_VOTES, checkers.TWO_LEADERS), 120),
+    ForgetsItsVote: ((*CHANGED, checkers.TWO_VOTES, checkers.TWO_LEADERS), 240),
     ForgetsTheEpoch: ((checkers.EPOCH_FELL,), 40),
     VotesForAShorterLog: ((*CHANGED, NOT_HEALED), 60),
     NeverChecksItsQuorum: ((checkers.CUT_OFF_LEADER,), 180),
-    CountsLateVotes: ((checkers.TWO_LEADERS,), 120),
+    CountsLateVotes: ((checkers.TWO_LEADERS,), 260),
     NeverLooksForDivergence: ((*CHANGED, NOT_HEALED), 60),
     TakesTheLeadersHighWatermark: ((checkers.COMMITTED_BEYOND_LOG,), 60),
     TakesAWipedDiskForTheOldOne: ((*CHANGED, checkers.EPOCH_FELL, checkers.TWO_VOTES), 120),
