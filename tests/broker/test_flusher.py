@@ -10,6 +10,7 @@ import pytest
 
 from millpond.base.ids import TopicPartition
 from millpond.base.later import Later
+from millpond.broker import flusher
 from millpond.broker.flusher import ROUNDS_MAX, Flusher
 from millpond.log.limits import LogLimits
 from millpond.log.partition_log import PartitionLog
@@ -264,3 +265,20 @@ def test_forcing_waits_for_what_another_round_has_taken_on(play: Play) -> None:
     log.fail(OSError("broken"))
     play.force(log, "forced")
     assert play.heard == ["forced broken"]
+
+
+def test_many_logs_are_synced_in_several_passes(make_batch: Callable[..., memoryview], monkeypatch: Any) -> None:
+    """To say what has to be synced of thousands takes the loop long."""
+    monkeypatch.setattr(flusher, "LOGS_AT_ONCE", 3)
+    taken: list[int] = []
+    run = flusher.run_tickets
+    monkeypatch.setattr(flusher, "run_tickets", lambda *args: taken.append(len(args[2])) or run(*args))
+    play = Play(make_batch)
+    logs = [play.log(f"a{number}") for number in range(9)]
+    for number, log in enumerate(logs):
+        play.append(log, str(number))
+    while play.workers.jobs:
+        play.workers.finish()
+    assert sorted(play.heard) == [str(number) for number in range(9)]
+    assert sum(taken) == 9
+    assert max(taken) == 3

@@ -26,7 +26,7 @@ def test_what_is_committed_is_known_after_a_start() -> None:
 
     def noted() -> HighWatermarks:
         made = HighWatermarks(
-            world.disk, "/data", world.workers, partitions, lambda event, **_: journal.append(event)
+            world.clock, world.disk, "/data", world.workers, partitions, lambda event, **_: journal.append(event)
         )
         made.load()
         return made

@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 
 from millpond.base.errors import ErrorCode
+from millpond.base.later import done
+from millpond.broker import topics
+from millpond.broker.apis import k19_create_topics
+from millpond.broker.replication import high_watermarks
 from millpond.broker.topics import AT_ONCE
 from millpond.wire import messages as m
 
@@ -168,3 +172,70 @@ def test_who_asks_for_a_coordinator_while_its_topic_is_made_waits_for_all_of_it(
     desk.sim.run_until(lambda: bool(second.link.received))
     assert second.replies()[0].coordinators[0].error_code == ErrorCode.NONE
     assert len(list(desk.broker.groups.homes())) == 50
+
+
+# What is long is done in parts. Work is counted, not time: a slow machine proves nothing.
+
+
+def steps_until(desk: Any, condition: Any, measure: Any) -> list[int]:
+    """How much each event changed what is measured, until the condition holds."""
+    changes, before = [], measure()
+    while not condition():
+        assert desk.sim.clock.step()
+        after = measure()
+        changes.append(abs(after - before))
+        before = after
+    return changes
+
+
+def test_topics_of_one_request_are_decided_one_after_the_other(desk: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(k19_create_topics, "PARTITIONS_AT_ONCE", 50)
+    sizes: list[int] = []
+    desk.broker.controller.on_change(lambda records: sizes.append(len(records)) or done(None))
+    topics = [
+        m.CreateTopicsRequest.CreatableTopic(
+            name=name, num_partitions=count, replication_factor=1, assignments=[], configs=[]
+        )
+        for name, count in (("a", 30), ("b.c", 20), ("large", 120), ("twice", 1), ("b_c", 5), ("twice", 1), ("d", 40))
+    ]
+    reply = desk.connect().ask(m.CreateTopicsRequest(topics=topics, timeout_ms=1000), 5)
+    codes = {each.name: each.error_code for each in reply.topics}
+    assert codes == {
+        "a": ErrorCode.NONE,
+        "b.c": ErrorCode.NONE,
+        "large": ErrorCode.NONE,
+        "twice": ErrorCode.INVALID_REQUEST,
+        "b_c": ErrorCode.INVALID_TOPIC_EXCEPTION,
+        "d": ErrorCode.NONE,
+    }
+    assert [each.name for each in reply.topics] == list(codes), "in the order in which they were named"
+    assert sorted(sizes) == [1 + 40, 1 + 30 + 1 + 20, 1 + 120], "but a topic is never made in parts"
+
+
+def test_partitions_of_a_deleted_topic_are_told_in_parts(desk: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(topics, "RETIRED_AT_ONCE", 20)
+    caller = desk.connect()
+    caller.ask(create(100), 5)
+    partitions = list(desk.broker.partitions)
+    caller.send(delete(), 5)
+    changes = steps_until(
+        desk,
+        lambda: not any(each.is_leader for each in partitions),
+        lambda: sum(each.is_leader for each in partitions),
+    )
+    assert max(changes) <= 20
+    assert len(desk.broker.partitions) == 0
+    desk.run()
+    assert all(name.endswith("-delete") for name in folders(desk))
+
+
+def test_committed_offsets_are_looked_up_in_parts(desk: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(high_watermarks, "LOOKS_AT_ONCE", 20)
+    looked: list[int] = []
+    marks_of = high_watermarks._marks_of
+    monkeypatch.setattr(high_watermarks, "_marks_of", lambda some: looked.append(len(some)) or marks_of(some))
+    desk.connect().ask(create(100), 5)
+    desk.broker.high_watermarks.write()
+    assert looked == [20]
+    desk.run()
+    assert looked == [20] * 5 + [0]

@@ -227,3 +227,22 @@ def test_a_history_read_from_its_bytes_gives_the_same_image(history) -> None:
     assert image.topics_by_id == {topic.id: topic for topic in image.topics.values()}
     assert {resource.name for resource in image.configs if resource.type == 2} <= image.topics.keys()
     assert len({name.replace(".", "_") for name in image.topics}) == len(image.topics)
+
+
+def test_records_that_differ_only_in_the_partition_are_not_mixed_up() -> None:
+    """What follows the index is worked out once for all that are alike."""
+    kinds = [
+        PartitionRecord(0, UUID(int=1), (1, 2), (1,), leader=1),
+        PartitionRecord(0, UUID(int=1), (1, 2), (1,), leader=1, leader_epoch=1),
+        PartitionRecord(0, UUID(int=2), (1, 2), (1,), leader=1),
+        PartitionChangeRecord(0, UUID(int=1), isr=(1, 2)),
+        PartitionChangeRecord(0, UUID(int=1), isr=(1, 2), leader=1),
+    ]
+    for index in (0, 1, 300, 2**31 - 1):
+        for kind in kinds:
+            record = kind._replace(partition_id=index)
+            encoded = encode_record(record)
+            message = getattr(messages, type(record).__name__)
+            decoded, _ = message.decode(memoryview(encoded), encoded[2], 3)
+            assert (decoded.partition_id, decoded.topic_id) == (index, record.topic_id)
+            assert decode_record(encoded) == record

@@ -147,6 +147,37 @@ def test_many_partitions_change_in_slices_that_stand_for_themselves(monkeypatch)
     assert all(each.leader in (1, 3) for each in image.topics["a"].partitions)
 
 
+def test_what_becomes_of_partitions_that_are_alike_is_worked_out_once(monkeypatch) -> None:
+    """And is the same as if each were looked at by itself."""
+    others = [(3, 1, 2), (2, 3, 1)]
+    partitions = [
+        PartitionRecord(
+            index,
+            A,
+            THREE if index % 3 else others[index % 2],
+            (2, 3) if index % 5 == 0 else THREE,
+            leader=2 if index % 5 == 0 else 1,
+            leader_epoch=index,
+            partition_epoch=2 * index,
+        )
+        for index in range(200)
+    ]
+    image = cluster(*partitions)
+    fence(image, 1)
+    known = list(image.topics["a"].partitions)
+    looked = []
+    without = elections.without
+    monkeypatch.setattr(elections, "without", lambda *args, **more: looked.append(1) or without(*args, **more))
+    left = leave(image, LAYERS, 1)
+    assert len(looked) < 10
+    alone = []
+    for index, before in enumerate(known):
+        after = without(before, 1, Rules(min_isr=2), image.is_active)
+        if after != before:
+            alone.append(change_record(A, index, before, after))
+    assert left.records == alone
+
+
 def test_the_work_for_a_broker_goes_by_its_own_partitions() -> None:
     image = cluster(*(whole(index, 1, (1, 2)) for index in range(500)), whole(500, 3, (3, 1)))
     fence(image, 3)

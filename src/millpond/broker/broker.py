@@ -144,7 +144,7 @@ class Broker:
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self._image_watch = ImageWatch(world.clock)
         self.high_watermarks = HighWatermarks(
-            world.disk, settings[node.DATA_FOLDER], world.workers, self.partitions, journal
+            world.clock, world.disk, settings[node.DATA_FOLDER], world.workers, self.partitions, journal
         )
         self.housekeeping = Housekeeping(
             clock=world.clock,

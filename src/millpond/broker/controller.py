@@ -412,8 +412,7 @@ class Controller:
             if self.log.failed is not None:
                 self._stop(self.log.failed)
             return failed(refused)
-        for record in decision.records:
-            self._ahead.replay(record)
+        self._ahead.replay_all(decision.records)
         self._own.append(_Batch(start_offset, self.next_offset, decision.records))
         self._parked.append(_Parked(self.next_offset, later, decision.reply))
         self.host.on_written()
@@ -575,8 +574,7 @@ class Controller:
 
     def _take(self, batch: _Batch, *, is_replayed: bool = False) -> None:
         if not is_replayed:
-            for record in batch.records:
-                self.image.replay(record)
+            self.image.replay_all(batch.records)
         self.applied_offset = batch.end_offset
         followed = gather([observer(batch.records) for observer in self._observers]) if batch.records else None
         if batch.records and self._identity is not None and self._identity.cluster_id is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from millpond.base.later import Later, done, end_all, failed, run_all
@@ -13,6 +14,9 @@ from millpond.log.partition_log import PartitionLog
 
 ROUNDS_MAX = 2
 """How many passes may run at once: more than one, so that a slow file does not hold up all the others."""
+
+LOGS_AT_ONCE = 500
+"""How many logs one pass takes: to say what has to be synced of so many takes the loop some milliseconds."""
 
 T = TypeVar("T")
 
@@ -57,7 +61,7 @@ class Flusher:
         going: list[_Going] = []
         refused: list[tuple[list[_Parked], OSError]] = []
         # A log is in one round at a time: a second ticket would not cover what the first has yet to finish.
-        for log in [log for log in self._waiting if log not in self._syncing]:
+        for log in list(islice((log for log in self._waiting if log not in self._syncing), LOGS_AT_ONCE)):
             parked = self._waiting.pop(log)
             try:
                 going.append(_Going(log, _ticket(log), parked))

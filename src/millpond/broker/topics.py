@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Protocol
 from uuid import UUID
 
@@ -49,6 +50,9 @@ LEAVING_MS = 50
 
 AT_ONCE = 8
 """How many partitions are made or taken away in one turn of the loop: that many cost two or three milliseconds."""
+
+RETIRED_AT_ONCE = 500
+"""How many partitions of a deleted topic are told in one turn of the loop."""
 
 TURN_MS = 2
 """A turn that has taken this long ends sooner: while the disk is busy a single folder may take as long as ten."""
@@ -102,6 +106,8 @@ class TopicKeeper:
         """A record that removes a topic does not say its name, and then the image has forgotten it."""
         self._steps: deque[Callable[[], None]] = deque()
         self._to_open: dict[UUID, set[int]] = {}
+        self._to_retire: dict[Partition, None] = {}
+        """Of deleted topics: nobody finds them any more, and whoever watches them has yet to be told."""
         self._has_turn = False
         """Whether the steps go on in a turn to come, or are under way."""
         self._is_stopping = False
@@ -147,11 +153,15 @@ class TopicKeeper:
         # First: after a snapshot there is everything at once, and with fewer in sync a leader by its old settings
         # would commit what those who are eligible by the new ones do not have.
         self._configure_all(records)
+        topic: Topic | None = None
         for record in records:
             match record:
                 case PartitionRecord():
-                    if self._node_id in record.replicas and record.topic_id in self._image.topics_by_id:
-                        self._open_in_turn(self._image.topics_by_id[record.topic_id], record.partition_id)
+                    # Thousands of one topic follow each other.
+                    if topic is None or topic.id is not record.topic_id:
+                        topic = self._image.topics_by_id.get(record.topic_id)
+                    if topic is not None and self._node_id in record.replicas:
+                        self._open_in_turn(topic, record.partition_id)
                 case PartitionChangeRecord():
                     self._follow_change(record)
                 case LeadAnewRecord() if record.broker_id == self._node_id:
@@ -193,8 +203,11 @@ class TopicKeeper:
             self._clock.call_soon(self._take_turn)
 
     def _open_in_turn(self, topic: Topic, index: int) -> None:
-        self._names[topic.id] = topic.name
-        self._to_open.setdefault(topic.id, set()).add(index)
+        indexes = self._to_open.get(topic.id)
+        if indexes is None:
+            indexes = self._to_open[topic.id] = set()
+            self._names[topic.id] = topic.name
+        indexes.add(index)
         self._steps.append(partial(self._open_first, topic.id, index))
 
     def _open_first(self, topic_id: UUID, index: int) -> None:
@@ -370,10 +383,31 @@ class TopicKeeper:
     def _delete(self, record: RemoveTopicRecord) -> None:
         name = self._names.pop(record.topic_id, None)
         doomed = [failed for failed in self._store.failed if failed.topic == name]
-        for partition in self._partitions.of_topic(record.topic_id):
-            self._discard(partition)
-            doomed.append(partition.name)
         self._steps.extend(partial(self._take_away, each) for each in doomed)
+        is_waiting = bool(self._to_retire)
+        for partition in self._partitions.of_topic(record.topic_id):
+            self._partitions.lose_sight(partition)
+            self._to_retire[partition] = None
+            self._steps.append(partial(self._retire_and_take_away, partition))
+        if not is_waiting:
+            self._retire_some()
+
+    def _retire_some(self) -> None:
+        """Tell whoever watches deleted partitions, sooner than their folders go and not all at once."""
+        for partition in list(islice(self._to_retire, RETIRED_AT_ONCE)):
+            self._retire(partition)
+        if self._to_retire:
+            self._clock.call_soon(self._retire_some)
+
+    def _retire(self, partition: Partition) -> None:
+        if partition in self._to_retire:
+            del self._to_retire[partition]
+            self._fetchers.forget(partition)
+            partition.retire()
+
+    def _retire_and_take_away(self, partition: Partition) -> None:
+        self._retire(partition)
+        self._take_away(partition.name)
 
     def _take_away(self, name: TopicPartition) -> None:
         try:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from operator import attrgetter
+from struct import Struct
 from typing import Any, Final, NamedTuple, get_args
 
 from millpond.base.errors import MalformedMessage
@@ -34,6 +35,16 @@ WRITTEN_VERSIONS: Final[dict[type, int]] = dict.fromkeys(get_args(Record), 0) | 
 }
 """The version in which each kind is written: the first that has all the fields we use. Later ones are read too."""
 
+_HEAD_BYTES: Final = 3
+_INDEX: Final = Struct(">i")
+_ALIKE_MAX: Final = 4096
+"""So many kinds of partitions are remembered at most."""
+
+_bytes_of_alike: dict[tuple[type, tuple[Any, ...]], tuple[bytes, bytes]] = {}
+_alike_of_bytes: dict[bytes, tuple[type[Any], tuple[Any, ...]]] = {}
+"""Of the thousands of records that a topic or a dead leader comes to, most differ only in the index of the partition,
+which stands first: what follows it is worked out once for all that are alike."""
+
 
 class _Kind(NamedTuple):
     """One kind of record with its twin on the wire."""
@@ -49,8 +60,20 @@ class _Kind(NamedTuple):
 
 def encode_record(record: Record) -> bytes:
     """The value of one record of the metadata log."""
+    if not isinstance(record, PartitionRecord | PartitionChangeRecord):
+        return _encode(record)
+    key = type(record), record[1:]
+    alike = _bytes_of_alike.get(key)
+    if alike is None:
+        encoded = _encode(record)
+        if len(_bytes_of_alike) >= _ALIKE_MAX:
+            _bytes_of_alike.clear()
+        alike = _bytes_of_alike[key] = encoded[:_HEAD_BYTES], encoded[_HEAD_BYTES + _INDEX.size :]
+    return b"".join((alike[0], _INDEX.pack(record.partition_id), alike[1]))
+
+
+def _encode(record: Record) -> bytes:
     kind = _kinds_by_record()[type(record)]
-    # A dead leader of ten thousand partitions is as many records: most fields are passed on without a call.
     values = kind.values_of(record)
     message = kind.message(
         **{
@@ -64,6 +87,10 @@ def encode_record(record: Record) -> bytes:
 def decode_record(value: Buffer) -> Record:
     """The record that these bytes are. One of a kind that this program does not know is a MalformedMessage."""
     view = memoryview(value)
+    alike = _alike_of_bytes.get(_without_index(view)) if len(view) > _HEAD_BYTES + _INDEX.size else None
+    if alike is not None:
+        partition_record: Record = alike[0](*_INDEX.unpack_from(view, _HEAD_BYTES), *alike[1])
+        return partition_record
     # Types and versions are far below 128: their varints are single bytes.
     if len(view) < 3 or view[0] != FRAME_VERSION:
         raise MalformedMessage("not a metadata record, or one in a frame of a later version")
@@ -74,8 +101,17 @@ def decode_record(value: Buffer) -> Record:
     if end != len(view):
         raise MalformedMessage(f"{kind.record.__name__} has {len(view) - end} bytes too many")
     values = kind.values_of(message)
-    record: Record = kind.record(*[_list_from_wire(value) if type(value) is list else value for value in values])
+    read = [_list_from_wire(value) if type(value) is list else value for value in values]
+    if kind.names[:1] == ("partition_id",):
+        if len(_alike_of_bytes) >= _ALIKE_MAX:
+            _alike_of_bytes.clear()
+        _alike_of_bytes[_without_index(view)] = kind.record, tuple(read[1:])
+    record: Record = kind.record(*read)
     return record
+
+
+def _without_index(view: memoryview) -> bytes:
+    return bytes(view[:_HEAD_BYTES]) + bytes(view[_HEAD_BYTES + _INDEX.size :])
 
 
 @cache
@@ -86,8 +122,9 @@ def _kinds_by_record() -> dict[type, _Kind]:
         message: type[messages.Message] = getattr(messages, record.__name__)
         type_number = message.API_KEY
         assert type_number is not None, record
-        names = tuple(field.name for field in fields(record))
-        kinds[record] = _Kind(record, message, names, _values_of(names), type_number, WRITTEN_VERSIONS[record])
+        names = getattr(record, "_fields", None) or tuple(field.name for field in fields(record))
+        version = WRITTEN_VERSIONS[record]
+        kinds[record] = _Kind(record, message, names, _values_of(names), type_number, version)
     return kinds
 
 

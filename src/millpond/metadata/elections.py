@@ -11,9 +11,10 @@ thousand of them would write as many records whenever it stops. Whether its lead
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import partial
+from operator import attrgetter
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -170,13 +171,29 @@ def _slice(
 ) -> Slice:
     rules = TopicRules(image, layers)
     records: list[Record] = []
+    # What becomes of one becomes of all that are like it: of ten thousand there are a few dozen kinds.
+    changes: dict[tuple[object, ...], PartitionChangeRecord | None] = {}
     for topic, index, before in partitions:
-        changed = after(before, rules.of(topic.name))
-        if changed != before:
+        rules_here = rules.of(topic.name)
+        kind = rules_here, *_kind_of(before)
+        if kind in changes:
+            record = changes[kind]
+        else:
+            changed = after(before, rules_here)
+            record = None if changed == before else change_record(topic.id, index, before, changed)
+            changes[kind] = record
+        if record is not None:
             if len(records) == SLICE:
                 return Slice(records, is_last=False)
-            records.append(change_record(topic.id, index, before, changed))
+            records.append(record._replace(partition_id=index, topic_id=topic.id))
     return Slice(records, is_last=True)
+
+
+_EPOCHS: Final = ("leader_epoch", "partition_epoch")
+_kind_of: Final[Callable[[Partition], tuple[object, ...]]] = attrgetter(
+    *(each.name for each in fields(Partition) if each.name not in _EPOCHS)
+)
+"""All that bears on what becomes of a partition: a change counts its epochs up, whatever they are."""
 
 
 def nobody_eligible(topics: Iterable[Topic]) -> list[PartitionChangeRecord]:

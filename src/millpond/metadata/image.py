@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple, assert_never
 from uuid import UUID
@@ -55,6 +56,9 @@ NO_DIRECTORY: Final = UUID(int=0)
 
 ALL_BROKERS: Final = Resource(ResourceType.BROKER, "")
 
+ALIKE_MAX: Final = 4096
+"""So many different states of partitions are kept for others that are alike."""
+
 
 @dataclass(frozen=True, slots=True)
 class Partition(Leadership):
@@ -62,6 +66,34 @@ class Partition(Leadership):
 
     leader: NodeId
     leader_epoch: LeaderEpoch
+
+
+@lru_cache(ALIKE_MAX)
+def _partition(
+    replicas: tuple[int, ...],
+    isr: tuple[int, ...],
+    leader: int,
+    leader_epoch: int,
+    partition_epoch: int,
+    elr: tuple[int, ...],
+    last_known: tuple[int, ...],
+    is_recovering: bool,
+    removing_replicas: tuple[int, ...],
+    adding_replicas: tuple[int, ...],
+) -> Partition:
+    """Thousands of partitions are alike: they share one value, which nobody can change."""
+    return Partition(
+        replicas=replicas,
+        isr=isr,
+        leader=NodeId(leader),
+        leader_epoch=LeaderEpoch(leader_epoch),
+        partition_epoch=partition_epoch,
+        elr=elr,
+        last_known=last_known,
+        is_recovering=is_recovering,
+        removing_replicas=removing_replicas,
+        adding_replicas=adding_replicas,
+    )
 
 
 @dataclass(slots=True)
@@ -180,13 +212,24 @@ class Image:
 
     # Changing.
 
+    def replay_all(self, records: Sequence[Record]) -> None:
+        """The same for many, in order."""
+        left = iter(records)
+        for record in left:
+            after: Record | None = record
+            while isinstance(after, PartitionRecord):
+                # A topic's partitions follow each other, and there may be thousands of them.
+                after = self._add_partitions(after, left)
+            if after is not None:
+                self.replay(after)
+
     def replay(self, record: Record) -> None:
         """Make it so. The record is committed: there is nothing left to refuse."""
         match record:
             case TopicRecord():
                 self._add_topic(record)
             case PartitionRecord():
-                self._add_partition(record)
+                self._add_partitions(record, iter(()))
             case PartitionChangeRecord():
                 self._change_partition(record)
             case LeadAnewRecord():
@@ -235,46 +278,59 @@ class Image:
         if not namesakes:
             del self._names_by_sound[sound_of(topic.name)]
 
-    def _add_partition(self, record: PartitionRecord) -> None:
-        partitions = self.topics_by_id[record.topic_id].partitions
+    def _add_partitions(self, first: PartitionRecord, following: Iterator[Record]) -> Record | None:
+        """As many as there are of one topic in a row; the record after them."""
+        topic_id = first.topic_id
+        partitions = self.topics_by_id[topic_id].partitions
+        held: dict[int, set[int]] = {}
+        record: Record | None = first
+        while isinstance(record, PartitionRecord) and (record.topic_id is topic_id or record.topic_id == topic_id):
+            self._add_partition(record, partitions)
+            for node_id in record.replicas:
+                indexes = held.get(node_id)
+                if indexes is None:
+                    indexes = held[node_id] = self._held.setdefault(node_id, {}).setdefault(topic_id, set())
+                indexes.add(record.partition_id)
+            record = next(following, None)
+        return record
+
+    def _add_partition(self, record: PartitionRecord, partitions: list[Partition]) -> None:
         assert record.partition_id == len(partitions), record
         partitions.append(
-            Partition(
-                replicas=record.replicas,
-                isr=record.isr,
-                leader=NodeId(record.leader),
-                leader_epoch=LeaderEpoch(record.leader_epoch),
-                partition_epoch=record.partition_epoch,
-                removing_replicas=record.removing_replicas,
-                adding_replicas=record.adding_replicas,
-                elr=record.eligible_leader_replicas or (),
-                last_known=record.last_known_elr or (),
-                is_recovering=record.leader_recovery_state == RECOVERING,
+            _partition(
+                record.replicas,
+                record.isr,
+                record.leader,
+                record.leader_epoch,
+                record.partition_epoch,
+                record.eligible_leader_replicas or (),
+                record.last_known_elr or (),
+                record.leader_recovery_state == RECOVERING,
+                record.removing_replicas,
+                record.adding_replicas,
             )
         )
         self.partitions_total += 1
         if record.adding_replicas or record.removing_replicas:
             self._moving[record.topic_id, record.partition_id] = None
-        for node_id in record.replicas:
-            self._add_held(node_id, record.topic_id, record.partition_id)
 
     def _change_partition(self, record: PartitionChangeRecord) -> None:
         partitions = self.topics_by_id[record.topic_id].partitions
         old = partitions[record.partition_id]
         led_anew = record.leader != LEADER_UNCHANGED
-        partitions[record.partition_id] = Partition(
-            replicas=old.replicas if record.replicas is None else record.replicas,
-            isr=old.isr if record.isr is None else record.isr,
-            leader=NodeId(record.leader) if led_anew else old.leader,
-            leader_epoch=LeaderEpoch(old.leader_epoch + led_anew),
-            partition_epoch=old.partition_epoch + 1,
-            removing_replicas=old.removing_replicas if record.removing_replicas is None else record.removing_replicas,
-            adding_replicas=old.adding_replicas if record.adding_replicas is None else record.adding_replicas,
-            elr=old.elr if record.eligible_leader_replicas is None else record.eligible_leader_replicas,
-            last_known=old.last_known if record.last_known_elr is None else record.last_known_elr,
-            is_recovering=old.is_recovering
+        partitions[record.partition_id] = _partition(
+            old.replicas if record.replicas is None else record.replicas,
+            old.isr if record.isr is None else record.isr,
+            record.leader if led_anew else old.leader,
+            old.leader_epoch + led_anew,
+            old.partition_epoch + 1,
+            old.elr if record.eligible_leader_replicas is None else record.eligible_leader_replicas,
+            old.last_known if record.last_known_elr is None else record.last_known_elr,
+            old.is_recovering
             if record.leader_recovery_state == RECOVERY_UNCHANGED
             else record.leader_recovery_state == RECOVERING,
+            old.removing_replicas if record.removing_replicas is None else record.removing_replicas,
+            old.adding_replicas if record.adding_replicas is None else record.adding_replicas,
         )
         if record.adding_replicas is not None or record.removing_replicas is not None:
             now = partitions[record.partition_id]

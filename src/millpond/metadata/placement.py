@@ -27,13 +27,18 @@ def place(
         raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, "no broker is able to lead a partition now")
     start = entropy.below(len(active))
     placed = []
+    # With thousands of partitions the same few come again and again.
+    known: dict[tuple[int, int], tuple[int, ...]] = {}
     for number in range(partitions):
         turn, step = divmod(start + number, len(active))
-        leader, others = active[step], active[step + 1 :] + active[:step]
         # Each turn of the ring pairs a leader with other followers, so that its load is shared when it fails.
-        shift = turn % len(others) if others else 0
-        candidates = others[shift:] + others[:shift] + inactive
-        placed.append(_spread(leader, candidates, replication_factor))
+        shift = turn % (len(active) - 1) if len(active) > 1 else 0
+        replicas = known.get((step, shift))
+        if replicas is None:
+            leader, others = active[step], active[step + 1 :] + active[:step]
+            candidates = others[shift:] + others[:shift] + inactive
+            replicas = known[step, shift] = _spread(leader, candidates, replication_factor)
+        placed.append(replicas)
     return placed
 
 

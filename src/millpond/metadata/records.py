@@ -1,5 +1,6 @@
 """The records of the metadata log: one small frozen value for each kind, named as the protocol names them.
 
+Those of partitions are named tuples, which are made several times faster: there may be ten thousand of them at once.
 Only what this project uses of each kind is here; fields that the wire has and we do not keep their defaults there.
 """
 
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 NO_LEADER: Final = -1
@@ -75,8 +76,7 @@ class TopicRecord:
     topic_id: UUID
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRecord:
+class PartitionRecord(NamedTuple):
     partition_id: int
     topic_id: UUID
     replicas: tuple[int, ...]
@@ -91,8 +91,7 @@ class PartitionRecord:
     last_known_elr: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionChangeRecord:
+class PartitionChangeRecord(NamedTuple):
     """What changed in a partition; None, LEADER_UNCHANGED and RECOVERY_UNCHANGED leave a part as it is.
 
     Naming a leader, even the same one, begins a new leader epoch; any change begins a new partition epoch.

@@ -333,7 +333,10 @@ def _check_replicas(image: Image, replicas: tuple[int, ...], factor: int) -> Non
 
 def _partition_records(image: Image, topic_id: UUID, first: int, placed: Replicas) -> list[PartitionRecord]:
     records = []
+    in_sync: dict[tuple[int, ...], tuple[int, ...]] = {}
     for number, replicas in enumerate(placed, first):
-        in_sync = tuple(node for node in replicas if image.is_active(node))
-        records.append(PartitionRecord(number, topic_id, replicas, in_sync, leader=in_sync[0]))
+        isr = in_sync.get(replicas)
+        if isr is None:
+            isr = in_sync[replicas] = tuple(node for node in replicas if image.is_active(node))
+        records.append(PartitionRecord(number, topic_id, replicas, isr, leader=isr[0]))
     return records

@@ -232,6 +232,10 @@ def _assemble(header: BatchHeader, payload: Buffer) -> bytes:
 
 
 def _encode_record(record: Record, base_offset: int, base_timestamp: int) -> bytes:
+    if record.key is None and record.value is not None and not record.headers and record.timestamp == base_timestamp:
+        # The records of brokers themselves, thousands of them at a time.
+        middle = _varint(record.offset - base_offset) + _NULL + _varint(len(record.value))
+        return b"".join((_varint(len(middle) + len(record.value) + 3), b"\x00\x00", middle, record.value, b"\x00"))
     parts = [b"\x00", _varint(record.timestamp - base_timestamp), _varint(record.offset - base_offset)]
     for field in (record.key, record.value):
         parts += (_NULL,) if field is None else (_varint(len(field)), field)
@@ -249,6 +253,8 @@ def _varint(value: int) -> bytes:
     raw = value << 1 if value >= 0 else ~(value << 1)
     if raw < 0x80:
         return raw.to_bytes(1, "big")
+    if raw < 0x4000:
+        return (raw & 0x7F | 0x80 | raw >> 7 << 8).to_bytes(2, "little")
     out = bytearray()
     while raw >= 0x80:
         out.append(raw & 0x7F | 0x80)

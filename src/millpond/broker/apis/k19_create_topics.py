@@ -6,11 +6,12 @@ The answer comes once the topics are committed and can be written to.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import Refused
-from millpond.base.later import Later
+from millpond.base.later import Later, gather
 from millpond.broker.links.to_controller import forward_ms
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
@@ -25,22 +26,59 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from millpond.broker.services import Services
 
+PARTITIONS_AT_ONCE: Final = 1_000
+"""How many partitions one turn of the loop decides on; more only if one topic has more: it is made whole."""
+
 
 def handle(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Outcome:
     wanted = [_wanted(topic) for topic in request.topics]
-    decided = broker.controller.submit(
-        lambda image: decide_create_topics(
-            image,
-            broker.layers,
-            wanted,
-            broker.entropy,
-            validate_only=request.validate_only,
-            by_broker=call.is_from_node,
+    return _decide(broker, call, request, wanted).recover(Refused, lambda refused: _refuse_all(wanted, refused))
+
+
+def _decide(
+    broker: Services, call: Call, request: m.CreateTopicsRequest, wanted: list[NewTopic]
+) -> Later[m.CreateTopicsResponse]:
+    """Each topic is made whole or not at all; of many large ones some in each turn of the loop."""
+    parts = [wanted] if request.validate_only else parts_of(wanted)
+    decided: list[Later[tuple[CreatedTopic, ...]]] = []
+    answered: Later[m.CreateTopicsResponse] = Later()
+
+    def step(number: int = 0) -> None:
+        decided.append(
+            broker.controller.submit(
+                lambda image: decide_create_topics(
+                    image,
+                    broker.layers,
+                    parts[number],
+                    broker.entropy,
+                    validate_only=request.validate_only,
+                    by_broker=call.is_from_node,
+                )
+            )
         )
-    )
-    return decided.map(partial(_answer, broker, wanted)).recover(
-        Refused, lambda refused: _refuse_all(wanted, refused)
-    )
+        if number + 1 < len(parts):
+            broker.clock.call_soon(lambda: step(number + 1))
+        else:
+            gather(decided).map(partial(_answer, broker, wanted)).then(answered.finish, answered.fail)
+
+    step()
+    return answered
+
+
+def parts_of(wanted: list[NewTopic]) -> list[list[NewTopic]]:
+    """The topics in parts that are decided at once, in order; those that are named twice stay together."""
+    times_named = Counter(topic.name for topic in wanted)
+    parts = [[topic for topic in wanted if times_named[topic.name] > 1]]
+    partitions = 0
+    for topic in wanted:
+        if times_named[topic.name] == 1:
+            count = max(topic.num_partitions, len(topic.assignments), 1)
+            if partitions and partitions + count > PARTITIONS_AT_ONCE:
+                parts.append([])
+                partitions = 0
+            parts[-1].append(topic)
+            partitions += count
+    return parts
 
 
 def forward(broker: Services, call: Call, request: m.CreateTopicsRequest) -> Later[m.CreateTopicsResponse]:
@@ -73,9 +111,12 @@ def _wanted(topic: m.CreateTopicsRequest.CreatableTopic) -> NewTopic:
     )
 
 
-def _answer(broker: Services, wanted: list[NewTopic], created: tuple[CreatedTopic, ...]) -> m.CreateTopicsResponse:
+def _answer(
+    broker: Services, wanted: list[NewTopic], decided: list[tuple[CreatedTopic, ...]]
+) -> m.CreateTopicsResponse:
     configs = {topic.name: topic.configs for topic in wanted}
-    return m.CreateTopicsResponse(topics=[_result(broker, each, configs[each.name]) for each in created])
+    created = {each.name: each for part in decided for each in part}
+    return m.CreateTopicsResponse(topics=[_result(broker, created[name], configs[name]) for name in configs])
 
 
 def _result(

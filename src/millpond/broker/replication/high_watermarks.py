@@ -6,24 +6,32 @@ is never too high: what is committed stays so.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from millpond.base.ids import TopicPartition
-from millpond.base.ports import Disk, Workers
+from millpond.base.ports import Clock, Disk, Workers
 from millpond.broker.housekeeping import Journal
-from millpond.broker.replication.partitions import Partitions
+from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.log.checkpoints import DamagedCheckpoint, encode_offsets, read_offsets
 
 FILE = "high-watermark-checkpoint"
 """Not Kafka's own, which goes by names: a topic that has another one's name must not inherit its offsets."""
+
+LOOKS_AT_ONCE: Final = 500
+"""How many partitions are looked at in one turn of the loop."""
 
 _Mark: TypeAlias = tuple[UUID, int, int]
 """Topic id and index of a partition, and its offset."""
 
 
 class HighWatermarks:
-    def __init__(self, disk: Disk, folder: str, workers: Workers, partitions: Partitions, journal: Journal) -> None:
+    def __init__(
+        self, clock: Clock, disk: Disk, folder: str, workers: Workers, partitions: Partitions, journal: Journal
+    ) -> None:
+        self._clock = clock
         self._disk = disk
         self._path = f"{folder}/{FILE}"
         self._workers = workers
@@ -31,7 +39,7 @@ class HighWatermarks:
         self._journal = journal
         self._written: dict[TopicPartition, int] = {}
         self._noted: list[_Mark] = []
-        """What was written last, as `_current` gave it."""
+        """What was written last, as it was looked up."""
         self._is_away = False
 
     def load(self) -> None:
@@ -47,11 +55,22 @@ class HighWatermarks:
 
     def write(self) -> None:
         """Write down what has changed, on a worker: for thousands of partitions the text alone takes a while."""
-        current = self._current()
-        if self._is_away or current == self._noted:
-            return
-        self._is_away = True
+        if not self._is_away:
+            self._is_away = True
+            self._look_up(iter(self._partitions), [])
 
+    def _look_up(self, left: Iterator[Partition], current: list[_Mark]) -> None:
+        """Some in each turn of the loop: none of them is too high by the time that all are there."""
+        some = list(islice(left, LOOKS_AT_ONCE))
+        current += _marks_of(some)
+        if len(some) == LOOKS_AT_ONCE:
+            self._clock.call_soon(lambda: self._look_up(left, current))
+        elif current == self._noted:
+            self._is_away = False
+        else:
+            self._write(current)
+
+    def _write(self, current: list[_Mark]) -> None:
         def write() -> dict[TopicPartition, int]:
             offsets = _by_name(current)
             self._disk.replace(self._path, encode_offsets(offsets))
@@ -71,16 +90,13 @@ class HighWatermarks:
 
     def close(self) -> None:
         """The same at once. Waits for the disk."""
-        offsets = _by_name(self._current())
+        offsets = _by_name(_marks_of(self._partitions))
         if offsets != self._written:
             self._disk.replace(self._path, encode_offsets(offsets))
 
-    def _current(self) -> list[_Mark]:
-        return [
-            (each.topic_id, each.name.partition, each.committed_offset)
-            for each in self._partitions
-            if each.is_replicated
-        ]
+
+def _marks_of(partitions: Iterable[Partition]) -> list[_Mark]:
+    return [(each.topic_id, each.name.partition, each.committed_offset) for each in partitions if each.is_replicated]
 
 
 def _by_name(marks: list[_Mark]) -> dict[TopicPartition, int]:

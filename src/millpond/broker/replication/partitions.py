@@ -490,6 +490,11 @@ class Partitions:
 
     def discard(self, partition: Partition) -> None:
         """Forget a partition; whoever watches it finds it gone."""
+        self.lose_sight(partition)
+        partition.retire()
+
+    def lose_sight(self, partition: Partition) -> None:
+        """Nobody finds it any more. Whoever watches it has yet to be told."""
         del self._by_name[partition.name]
         name, index = partition.name
         del self._by_raw_name[name.encode(), index]
@@ -498,4 +503,3 @@ class Partitions:
         del topic[index]
         if not topic:
             del self._by_topic[partition.topic_id]
-        partition.retire()
