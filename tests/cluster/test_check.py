@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.cluster_check import (
+    CLASSES,
     UNTOLD,
     Ack,
     Findings,
@@ -15,6 +16,7 @@ from support.cluster_check import (
     check_topic,
     located,
 )
+from support.cluster_load import ProcessReader
 
 A, B, C = Written(1, 0), Written(1, 1), Written(1, 2)
 GOOD = {0: [(0, A), (1, B), (3, C)]}
@@ -72,3 +74,18 @@ def test_a_copy_that_is_wrong() -> None:
     findings = Findings()
     check_copy(4, [[(0, 2), (0, 0), (0, -1)], [(1, 1), (1, 1)]], -1, findings)
     assert findings.counts == {"lost": 1, "duplicated": 1, "aborted but read": 1, "reordered": 1}
+
+
+def test_every_class_can_be_found() -> None:
+    findings = Findings()
+    log = {0: [(0, A), (1, C), (3, B), (4, B)], 1: [(0, Written(2, 1)), (1, Written(2, 0))]}
+    check_topic([*ACKS, Ack(0, 9, Written(3, 0))], log, findings)
+    check_reads("g", ACKS, [(0, 0), (0, 3)], findings)
+    check_commits("g", [(0, 5), (0, 4)], findings)
+    check_copy(1, [[(0, -1), (0, 0)]], -1, findings)
+    reader = ProcessReader.__new__(ProcessReader)
+    reader.read, reader.ended = {"g": []}, []
+    for line in ("read g 0 7", "gone g nothing is at 8", "ended g for another reason"):
+        reader.take(line, findings)
+    assert (reader.read, reader.ended) == ({"g": [(0, 7)]}, ["g: for another reason"])
+    assert findings.counts.keys() == set(CLASSES)

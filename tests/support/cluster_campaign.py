@@ -36,6 +36,9 @@ WRITERS: Final = 2
 GROUPS: Final = {"classic-group": "cooperative-sticky", "consumer-group": "consumer"}
 PROCESS_GROUPS: Final = {"java-classic-group": "classic", "java-consumer-group": "consumer"}
 READERS_EACH: Final = 2
+COPY_BATCH_RECORDS: Final = 5
+"""Few, so that transactions are under way for as long as faults come."""
+
 AGAIN_SECONDS_MAX: Final = 60.0
 END_SECONDS_MAX: Final = 60.0
 
@@ -109,7 +112,9 @@ class _Campaign:
             topics += [INPUT, OUTPUT, "__transaction_state"]
             write_input(cluster.bootstrap, load.copies)
             self._watcher = Watcher(cluster.bootstrap)
-            copy_plan = CopyPlan(load.copies, 0, 0, workers=2, protocol=load.copy_protocol)
+            copy_plan = CopyPlan(
+                load.copies, 0, 0, workers=2, protocol=load.copy_protocol, batch_records=COPY_BATCH_RECORDS
+            )
             self._crew = Crew(cluster, copy_plan, Path(cluster.folder) / "workers.txt")
         groups = GROUPS | (PROCESS_GROUPS if load.readers else {})
         for group in groups:

@@ -230,15 +230,18 @@ class ProcessReader(threading.Thread):
     def run(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            kind, group, rest = line.decode().split(maxsplit=2)
-            match kind:
-                case "read":
-                    partition, offset = map(int, rest.split())
-                    self.read[group].append((partition, offset))
-                case "gone":
-                    self._findings.add("told it is gone", f"{group}: {rest}")
-                case _:
-                    self.ended.append(f"{group}: {rest}")
+            self.take(line.decode(), self._findings)
+
+    def take(self, line: str, findings: Findings) -> None:
+        kind, group, rest = line.split(maxsplit=2)
+        match kind:
+            case "read":
+                partition, offset = map(int, rest.split())
+                self.read[group].append((partition, offset))
+            case "gone":
+                findings.add("told it is gone", f"{group}: {rest}")
+            case _:
+                self.ended.append(f"{group}: {rest}")
 
     def stop(self) -> None:
         assert self._process.stdin is not None

@@ -1,6 +1,6 @@
 """A copying job as a process of its own: read in a group, write in a transaction, commit the offsets inside it.
 
-python copy_worker.py bootstrap input output group transactional-id protocol
+python copy_worker.py bootstrap input output group transactional-id protocol records-of-a-batch
 
 The first batch, and every tenth after it, is aborted on purpose, so that the output has records that nobody may see.
 What the job cannot go on from ends it: whoever started it starts it again, as it would after a crash.
@@ -15,7 +15,6 @@ import time
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-BATCH_RECORDS = 200
 GATHER_SECONDS = 0.1
 ABORTS_ONE_IN = 10
 WORK_SECONDS = 0.03
@@ -27,7 +26,9 @@ STUCK = 4
 
 
 class CopyJob:
-    def __init__(self, bootstrap: str, source: str, target: str, group: str, name: str, protocol: str) -> None:
+    def __init__(
+        self, bootstrap: str, source: str, target: str, group: str, name: str, protocol: str, batch_records: str
+    ) -> None:
         common = {
             "bootstrap.servers": bootstrap,
             "reconnect.backoff.ms": 20,
@@ -66,6 +67,7 @@ class CopyJob:
             }
         )
         self._source = source
+        self._batch_records = int(batch_records)
         self._has_moved = False
         self._batches = 0
 
@@ -93,7 +95,7 @@ class CopyJob:
         """The next records, all of one assignment: what was read before partitions moved is read again."""
         found: list[Message] = []
         deadline = time.monotonic() + GATHER_SECONDS
-        while len(found) < BATCH_RECORDS and (left := deadline - time.monotonic()) > 0:
+        while len(found) < self._batch_records and (left := deadline - time.monotonic()) > 0:
             self._has_moved = False
             message = self._consumer.poll(left)
             if self._has_moved and found:

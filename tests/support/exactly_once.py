@@ -47,6 +47,7 @@ class Plan:
     workers: int = 1
     protocol: str = "range"
     seed: int = 1
+    batch_records: int = 200
 
     def kills(self) -> list[str]:
         kinds = ["worker"] * self.worker_kills + ["node"] * self.node_kills
@@ -80,6 +81,7 @@ class Crew:
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         words = [self._bootstrap, INPUT, OUTPUT, GROUP, f"copier-{number}", self._plan.protocol]
+        words.append(str(self._plan.batch_records))
         with self._journal.open("ab") as journal:
             return subprocess.Popen([sys.executable, str(WORKER), *words], stdin=subprocess.DEVNULL, stderr=journal)
 
