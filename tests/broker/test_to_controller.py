@@ -133,6 +133,15 @@ def test_without_a_controller_the_asker_hears_of_it_when_the_time_is_over(play: 
     assert refused.code is ErrorCode.NOT_CONTROLLER
 
 
+def test_what_a_controller_may_still_do_is_not_refused_but_open(play: Play) -> None:
+    play.leader_id, play.there = 2, [failed(RequestLost("cut"))]
+    play.ask()
+    play.leader_id = NO_NODE
+    play.run(TIMEOUT_MS)
+    (refused,) = play.heard
+    assert refused.code is ErrorCode.REQUEST_TIMED_OUT
+
+
 def test_nobody_asks_for_one_who_has_gone(play: Play) -> None:
     play.leader_id, play.there = 2, [failed(RequestLost("cut"))]
     play.ask().cancel()

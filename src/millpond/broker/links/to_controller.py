@@ -57,7 +57,8 @@ class ToController:
         self._ask_node = ask_node
 
     def ask(self, request: Message, version: int, timeout_ms: int) -> Later[Any]:
-        """The controller's response; Refused with NOT_CONTROLLER when none could be had in this time."""
+        """The controller's response. Refused when none came in this time: with NOT_CONTROLLER where nobody was asked,
+        with REQUEST_TIMED_OUT where somebody was and may still do it."""
         asking = _Asking(self._clock, self._leadership, self._ask_here, self._ask_node, request, version, timeout_ms)
         asking.attempt()
         return asking.answer
@@ -84,6 +85,7 @@ class _Asking:
         self._request = request
         self._version = version
         self._until_ms = clock.monotonic_ms() + timeout_ms
+        self._was_sent = False
         self._reply: Later[Any] | None = None
         self._timer: Timer | None = None
 
@@ -105,12 +107,15 @@ class _Asking:
 
     def _take(self, response: Any) -> None:
         if is_refused_by_follower(response):
+            # One that was deposed meanwhile does not know what becomes of what it has written.
+            self._was_sent = True
             self._again()
         else:
             self.answer.finish(response)
 
     def _on_failure(self, failure: Exception) -> None:
         if isinstance(failure, RequestLost):
+            self._was_sent = True
             self._again()
         else:
             self.answer.fail(failure)
@@ -118,7 +123,7 @@ class _Asking:
     def _again(self) -> None:
         self._stop_try()
         if self._clock.monotonic_ms() + AGAIN_MS >= self._until_ms:
-            self.answer.fail(Refused(ErrorCode.NOT_CONTROLLER, "the cluster has no active controller at the moment"))
+            self.answer.fail(_too_late() if self._was_sent else _nobody())
         elif not self.answer.ended:
             self._timer = self._clock.call_later(AGAIN_MS, self.attempt)
 
@@ -130,6 +135,7 @@ class _Asking:
 
     def _look(self, leader_id: int) -> None:
         if self._leadership.is_active or self._leadership.leader_id not in (leader_id, NO_NODE):
+            self._was_sent = True
             self._stop_try()
             self.attempt()
         else:
@@ -145,6 +151,14 @@ class _Asking:
 
     def _end(self) -> None:
         self._stop_try()
+
+
+def _nobody() -> Refused:
+    return Refused(ErrorCode.NOT_CONTROLLER, "the cluster has no active controller at the moment")
+
+
+def _too_late() -> Refused:
+    return Refused(ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer in time; the outcome is open")
 
 
 def forward_ms(request: Message) -> int:
