@@ -17,14 +17,7 @@ from millpond.admin.history import read_history
 from millpond.admin.lag import LagWatch
 from millpond.admin.offset_reset import apply_reset, plan_reset
 from millpond.admin.offsets import Beginning
-from millpond.admin.topics import (
-    TopicExists,
-    alter_topic,
-    create_topic,
-    delete_topics,
-    describe_topics,
-    grow_topic,
-)
+from millpond.admin.topics import alter_topic, delete_topics, describe_topics, grow_topic
 from millpond.admin.transactions import (
     abort_transaction,
     describe_transaction,
@@ -37,6 +30,7 @@ from millpond.base.ids import TopicPartition
 from millpond.client.dead_letters import dead_letter, origin_of
 from millpond.client.message import Message, header_list
 from millpond.remote.cluster import Cluster
+from millpond.remote.topics import TopicExists, create_topic
 from support.kafka_broker import KafkaBroker
 from support.node import eventually
 

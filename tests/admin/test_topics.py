@@ -6,10 +6,8 @@ import pytest
 
 from millpond.admin.errors import Refused
 from millpond.admin.topics import (
-    TopicExists,
     TopicSetting,
     alter_topic,
-    create_topic,
     delete_records,
     delete_topics,
     describe_topics,
@@ -21,6 +19,7 @@ from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import Answered
+from millpond.remote.topics import TopicExists, create_topic
 from millpond.testing import Pond
 
 

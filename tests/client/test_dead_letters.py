@@ -57,15 +57,12 @@ def test_long_errors_are_cut_and_the_traceback_keeps_its_end() -> None:
 
 def test_a_redriven_record_that_fails_again_keeps_its_count_and_gets_fresh_headers() -> None:
     first = letter_of(Message("orders", 3, 1234, value=b"v", headers=(("own", b"1"),)), ValueError("first"))
-    back = dlq.redrive(first)
-    assert back.topic == "orders"
-    assert header_list(back.headers) == [("own", b"1"), ("dlq.redriven", b"1")]
-    again = letter_of(
-        Message("orders", 3, 99, value=b"v", headers=tuple(header_list(back.headers))), KeyError("second")
-    )
+    back = dlq.redriven_headers(first)
+    assert back == (("own", b"1"), ("dlq.redriven", b"1"))
+    again = letter_of(Message("orders", 3, 99, value=b"v", headers=back), KeyError("second"))
     assert dlq.read_dead_letter(again).redriven == 1
     assert [name for name, _ in again.headers].count("dlq.error.type") == 1
-    assert dlq.redrive(again).headers[-1] == ("dlq.redriven", b"2")
+    assert dlq.redriven_headers(again)[-1] == ("dlq.redriven", b"2")
 
 
 def test_a_record_that_is_no_dead_letter_is_refused() -> None:

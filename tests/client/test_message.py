@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from millpond import DecodeFailed, Message
-from millpond.client.message import header_list, key_bytes
+from millpond.client.message import as_bytes, header_list
 
 
 def a_message(value: bytes | None = b"{}", **more) -> Message:
@@ -54,4 +54,4 @@ def test_the_time() -> None:
 def test_headers_and_keys_come_in_many_shapes() -> None:
     assert header_list({"a": "text", "b": b"bytes", "c": None}) == [("a", b"text"), ("b", b"bytes"), ("c", None)]
     assert header_list([("a", "1"), ("a", "2")]) == [("a", b"1"), ("a", b"2")]
-    assert (key_bytes("ü"), key_bytes(b"x"), key_bytes(None)) == ("ü".encode(), b"x", None)
+    assert (as_bytes("ü"), as_bytes(b"x"), as_bytes(None)) == ("ü".encode(), b"x", None)

@@ -47,7 +47,7 @@ def _begin(cluster: Cluster, targets: Mapping[TopicPartition, tuple[int, ...] | 
     )
     request = kind(
         topics=[kind.ReassignableTopic(name=name, partitions=each) for name, each in topics.items()],
-        timeout_ms=round(cluster.patience_seconds * 1000),
+        timeout_ms=cluster.patience_ms,
     )
 
     def attempt() -> None:

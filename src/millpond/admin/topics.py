@@ -8,14 +8,11 @@ from typing import Final
 
 from millpond.admin.errors import Refused, unknown_topic
 from millpond.admin.offsets import bounds_of
-from millpond.base.errors import ErrorCode, MalformedMessage
+from millpond.base.errors import MalformedMessage
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster, TopicInfo
 from millpond.remote.errors import Answered, ClusterError, check
 from millpond.wire import messages as m
-
-BY_DEFAULT: Final = -1
-"""As many partitions or replicas as the cluster gives a topic whose creator names no number."""
 
 SOURCES: Final = {
     1: "topic",
@@ -33,10 +30,6 @@ _DELETE: Final = 1
 _LOG_DIRS_NEWEST: Final = 1
 _DELETE_NEWEST: Final = 5
 """The last version in which topics go by their names alone."""
-
-
-class TopicExists(Refused):
-    """A topic of this name is there already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,36 +156,6 @@ def partition_sizes(cluster: Cluster) -> dict[tuple[int, TopicPartition], int]:
     return sizes
 
 
-def create_topic(
-    cluster: Cluster,
-    name: str,
-    partitions: int = BY_DEFAULT,
-    replicas: int = BY_DEFAULT,
-    settings: Mapping[str, str] | None = None,
-) -> None:
-    kind = m.CreateTopicsRequest
-    topic = kind.CreatableTopic(
-        name=name,
-        num_partitions=partitions,
-        replication_factor=replicas,
-        assignments=[],
-        configs=[kind.CreatableTopicConfig(name=key, value=value) for key, value in (settings or {}).items()],
-    )
-    request = kind(topics=[topic], timeout_ms=_patience_ms(cluster))
-
-    def attempt() -> None:
-        (result,) = cluster.controller().ask(request, m.CreateTopicsResponse).topics
-        if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
-            raise TopicExists(
-                f"Topic {name} exists already: see it with `millpond topic describe {name}`, "
-                "or add --if-not-exists if that is fine."
-            )
-        check(result.error_code, f"Topic {name} was not created", result.error_message)
-
-    cluster.retrying(f"create topic {name}", attempt)
-    cluster.forget(name)
-
-
 def grow_topic(cluster: Cluster, name: str, partitions: int) -> None:
     """Give the topic this many partitions; it cannot be given fewer than it has."""
     count = len(find_topic(cluster, name).partitions)
@@ -202,7 +165,7 @@ def grow_topic(cluster: Cluster, name: str, partitions: int) -> None:
         return
     kind = m.CreatePartitionsRequest
     wanted = kind.CreatePartitionsTopic(name=name, count=partitions, assignments=None)
-    request = kind(topics=[wanted], timeout_ms=_patience_ms(cluster))
+    request = kind(topics=[wanted], timeout_ms=cluster.patience_ms)
 
     def attempt() -> None:
         (result,) = cluster.controller().ask(request, m.CreatePartitionsResponse).results
@@ -228,7 +191,7 @@ def alter_topic(cluster: Cluster, name: str, settings: Mapping[str, str], unset:
 def delete_topics(cluster: Cluster, names: Collection[str]) -> None:
     """Delete them with all that is in them; all of them exist, or nothing is deleted."""
     find_topics(cluster, names, to_create=False)
-    request = m.DeleteTopicsRequest(topic_names=list(dict.fromkeys(names)), timeout_ms=_patience_ms(cluster))
+    request = m.DeleteTopicsRequest(topic_names=list(dict.fromkeys(names)), timeout_ms=cluster.patience_ms)
     response = cluster.controller().ask(request, m.DeleteTopicsResponse, newest=_DELETE_NEWEST)
     for each in response.responses:
         check(each.error_code, f"Topic {each.name} was not deleted", each.error_message)
@@ -243,7 +206,7 @@ def delete_records(cluster: Cluster, before: Mapping[TopicPartition, int]) -> No
             name=partition.topic,
             partitions=[kind.DeleteRecordsPartition(partition_index=partition.partition, offset=offset)],
         )
-        request = kind(topics=[topic], timeout_ms=_patience_ms(cluster))
+        request = kind(topics=[topic], timeout_ms=cluster.patience_ms)
 
         def attempt(partition: TopicPartition = partition, request: m.DeleteRecordsRequest = request) -> None:
             response = cluster.leader(*partition).ask(request, m.DeleteRecordsResponse)
@@ -253,7 +216,3 @@ def delete_records(cluster: Cluster, before: Mapping[TopicPartition, int]) -> No
                     raise Answered(f"The records of {partition.folder} were not deleted", each.error_code)
 
         cluster.retrying(f"delete records of {partition.topic}", attempt)
-
-
-def _patience_ms(cluster: Cluster) -> int:
-    return round(cluster.patience_seconds * 1000)

@@ -14,6 +14,7 @@ from confluent_kafka import Message as RawMessage
 from confluent_kafka import TopicPartition as RawPartition
 
 from millpond.base.ids import TopicPartition
+from millpond.base.resource import Closable
 from millpond.client.connection import LOG, common_settings, make
 from millpond.client.errors import (
     ClientError,
@@ -61,7 +62,7 @@ class ConsumerGiven(TypedDict, total=False):
     settings: Mapping[str, Any] | None
 
 
-class Consumer:
+class Consumer(Closable):
     """Reads records in the order of each partition. Used by one thread at a time.
 
     `poll` hands out records, `commit` commits everything handed out so far. Nothing is committed by itself, so a
@@ -278,14 +279,13 @@ class Consumer:
         """Records between where this consumer is and the end, for each partition it has."""
         partitions = self.assignment()
         committed = self.committed(partitions) if self.group is not None and partitions else {}
-        answer: dict[TopicPartition, int] = {}
+        lags: dict[TopicPartition, int] = {}
         for partition in partitions:
             low, high = self._bounds(partition)
             at = self.position(partition)
-            if at is None:
-                at = committed.get(partition)
-            answer[partition] = max(high - (low if at is None else max(at, low)), 0)
-        return answer
+            at = committed.get(partition) if at is None else at
+            lags[partition] = max(high - (low if at is None else max(at, low)), 0)
+        return lags
 
     def _bounds(self, partition: TopicPartition) -> tuple[int, int]:
         """The first offset of a partition, and the one after the last."""
@@ -311,12 +311,6 @@ class Consumer:
         finally:
             self._closed = True
         self._raise_failure()
-
-    def __enter__(self) -> Consumer:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.close()
 
     # Inside
 

@@ -122,11 +122,9 @@ def read_dead_letter(message: Message) -> DeadLetter:
     )
 
 
-def redrive(message: Message) -> Send:
-    """The record as it goes back to its original topic: its own headers, and one more redrive counted."""
-    letter = read_dead_letter(message)
-    counted: Header = (REDRIVEN, b"%d" % (letter.redriven + 1))
-    return Send(letter.origin.topic, message.value, message.key, (*own_headers(message.headers), counted))
+def redriven_headers(message: Message) -> Headers:
+    """The headers of a record that goes back to where it came from: its own, and one more redrive counted."""
+    return (*own_headers(message.headers), (REDRIVEN, b"%d" % (redriven_count(message) + 1)))
 
 
 def _text(message: Message, name: str) -> str:

@@ -346,9 +346,8 @@ class Engine:
                 try:
                     unit = stack.enter_context(store.once(record_id))
                 except Exception as fault:
-                    raise StoreFailed(
-                        f"the store of processed ids cannot be asked for {record_id}: {fault}"
-                    ) from fault
+                    text = f"the store of processed ids cannot be asked for {record_id}: {fault}"
+                    raise StoreFailed(text) from fault
                 if unit is None:
                     self.stats.skipped += 1
                     return []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, get_type_hints
 
 from millpond.client.errors import ConfigError
-from millpond.client.message import Message, Send, header_list, key_bytes
+from millpond.client.message import Message, Send, as_bytes, header_list
 from millpond.client.payloads import Decoder, Serializer, decoder_for, encode
 
 
@@ -59,7 +59,7 @@ class Handler:
 
     def _encoded(self, send: Send) -> Send:
         value = self._serializer(send.value, send.topic)
-        return Send(send.topic, value, key_bytes(send.key), header_list(send.headers), send.partition)
+        return Send(send.topic, value, as_bytes(send.key), header_list(send.headers), send.partition)
 
 
 def _sends(returned: Any, name: str) -> Iterable[Send]:
@@ -79,8 +79,12 @@ def _send(given: Any, name: str) -> Send:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    target = _called(function)
     return inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)
+
+
+def _called(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
 
 
 def _positional(function: Callable[..., Any]) -> list[str]:
@@ -93,9 +97,8 @@ def _positional(function: Callable[..., Any]) -> list[str]:
 
 
 def _hints(function: Callable[..., Any], needed: bool) -> dict[str, Any]:
-    target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     try:
-        return get_type_hints(target)
+        return get_type_hints(_called(function))
     except NameError as fault:
         if not needed:
             return {}

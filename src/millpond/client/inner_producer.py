@@ -16,7 +16,7 @@ from confluent_kafka import Message as RawMessage
 from confluent_kafka import Producer as RawProducer
 
 from millpond.client.errors import SendFailed, advice_on
-from millpond.client.message import Delivery
+from millpond.client.message import Delivery, known
 from millpond.client.sent import Sent
 
 Acks: TypeAlias = Literal["all", 1, 0]
@@ -60,14 +60,9 @@ class InnerProducer:
                     SendFailed(f"{topic}: {advice_on(error)}", code=error.code(), retriable=error.retriable())
                 )
                 return
-            landed, offset = message.partition(), message.offset()
+            offset = known(message.offset())
             future.fulfil(
-                Delivery(
-                    topic,
-                    -1 if landed is None else landed,
-                    offset if offset is not None and offset >= 0 else None,
-                    message.timestamp()[1],
-                )
+                Delivery(topic, known(message.partition()), offset if offset >= 0 else None, message.timestamp()[1])
             )
 
         options: dict[str, Any] = {"on_delivery": delivered}

@@ -94,27 +94,23 @@ def from_raw(raw: RawMessage) -> Message:
     """Our message from librdkafka's, which must not be an error."""
     return Message(
         raw.topic() or "",
-        _known(raw.partition()),
-        _known(raw.offset()),
+        known(raw.partition()),
+        known(raw.offset()),
         raw.timestamp()[1],
-        _as_bytes(raw.key()),
-        _as_bytes(raw.value()),
+        as_bytes(raw.key()),
+        as_bytes(raw.value()),
         tuple(raw.headers() or ()),  # type: ignore[arg-type]
     )
 
 
 def header_list(given: HeadersGiven) -> list[tuple[str, bytes | None]]:
     pairs = given.items() if isinstance(given, Mapping) else given
-    return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+    return [(name, as_bytes(value)) for name, value in pairs]
 
 
-def key_bytes(key: str | bytes | None) -> bytes | None:
-    return key.encode() if isinstance(key, str) else key
+def as_bytes(given: str | bytes | None) -> bytes | None:
+    return given.encode() if isinstance(given, str) else given
 
 
-def _known(number: int | None) -> int:
+def known(number: int | None) -> int:
     return -1 if number is None else number
-
-
-def _as_bytes(value: str | bytes | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value

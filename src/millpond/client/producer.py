@@ -16,10 +16,11 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 from confluent_kafka import KafkaException
 from confluent_kafka import Producer as RawProducer
 
+from millpond.base.resource import Closable
 from millpond.client.connection import common_settings, make
 from millpond.client.errors import BufferFull, Closed, ConfigError, SendFailed, Timeout, UnknownTopic, advice_on
 from millpond.client.inner_producer import Acks, InnerProducer
-from millpond.client.message import Delivery, HeadersGiven, header_list, key_bytes
+from millpond.client.message import Delivery, HeadersGiven, as_bytes, header_list
 from millpond.client.partitioner import Partitioner, RoundRobin
 from millpond.client.payloads import Serializer, encode
 from millpond.client.sent import Sent
@@ -56,7 +57,7 @@ class SendGiven(TypedDict, total=False):
     timestamp_ms: int
 
 
-class Producer:
+class Producer(Closable):
     """Sends records. Safe to share between threads; one per process is enough.
 
     `when_full` says what `send` does when the buffer is full: "block" waits up to `full_timeout_s` and then raises
@@ -158,12 +159,6 @@ class Producer:
         """Records that wait for their acknowledgement, and reports that wait to be read: about, not exactly."""
         return sum(len(inner.raw) for inner in list(self._inners.values()))
 
-    def __enter__(self) -> Producer:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.close()
-
     def _send(
         self,
         topic: str,
@@ -179,23 +174,16 @@ class Producer:
         if self._closed:
             raise Closed("this producer is closed: make a new one")
         inner = self._inner(self.acks if acks is None else _acks(acks))
-        plain_key = key_bytes(key)
+        plain_key = as_bytes(key)
         if partition is None and self._partitioner is not None:
             partition = self._chosen(topic, plain_key, self._partitioner)
         payload = self._serializer(value, topic)
+        listed = header_list(headers) if headers else None
         future = Sent()
         deadline = time.monotonic() + self._full_timeout_s if block else 0.0
         while True:
             try:
-                inner.produce(
-                    future,
-                    topic,
-                    payload,
-                    plain_key,
-                    header_list(headers) if headers else None,
-                    partition,
-                    timestamp_ms,
-                )
+                inner.produce(future, topic, payload, plain_key, listed, partition, timestamp_ms)
                 return future
             except BufferError:
                 if not block or not inner.wait_for_room(deadline):

@@ -18,7 +18,7 @@ from millpond.client.connection import LOG, common_settings, make
 from millpond.client.consumer import Consumer
 from millpond.client.errors import Fenced, SendFailed, Timeout, advice_on
 from millpond.client.in_flight import InFlight
-from millpond.client.message import Message, Send, header_list, key_bytes
+from millpond.client.message import Message, Send, as_bytes, header_list
 from millpond.client.progress import Job
 from millpond.client.settlers import GROUP_MOVED_ON, RECORD_BYTES_MAX, REFUSED_SENDS
 
@@ -136,7 +136,7 @@ class Transactional:
         deadline = time.monotonic() + CALL_SECONDS
         while True:
             try:
-                self._raw.produce(wanted.topic, wanted.value, key_bytes(wanted.key), **options)
+                self._raw.produce(wanted.topic, wanted.value, as_bytes(wanted.key), **options)
                 return
             except BufferError:
                 if time.monotonic() > deadline:

@@ -117,8 +117,8 @@ def unknown_settings(layers: NodeLayers) -> Iterator[Effective]:
     )
     names = [name for texts, _ in given for name in texts if name not in NODE and not is_kafkas(name)]
     for name in dict.fromkeys(names):
-        found = [Layer(name, texts[name], texts[name], source) for texts, source in given if name in texts]
-        yield Effective(Setting(name, "", UNKNOWN_TO_ALL), tuple(found))
+        set_in = [Layer(name, texts[name], texts[name], source) for texts, source in given if name in texts]
+        yield Effective(Setting(name, "", UNKNOWN_TO_ALL), tuple(set_in))
 
 
 def _shown(layers: NodeLayers, name: str, own: AnySetting, text: str) -> Effective:

@@ -140,9 +140,9 @@ class SocketNetwork:
 
 def _resolve(host: str, port: int) -> tuple[int, tuple[object, ...]]:
     """The address to bind. A name with both kinds of address gets the IPv4 one, which every client tries."""
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
-    family, _, _, _, address = found[0]
+    addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    family, _, _, _, address = addresses[0]
     return family, address
 
 

@@ -88,6 +88,11 @@ class Cluster(Closable):
         self._topics: dict[str, TopicInfo] = {}
         self._coordinators: dict[tuple[CoordinatorKind, str], Address] = {}
 
+    @property
+    def patience_ms(self) -> int:
+        """How long a broker may take for what it does for us."""
+        return round(self.patience_seconds * 1000)
+
     def twin(self) -> Cluster:
         """Connections of its own to the same cluster, for writing while a reader has requests on their way."""
         return Cluster(self._settings)

@@ -86,5 +86,5 @@ def _schema_paths() -> dict[str, str]:
 def _class_of_key(api_key: int, kind: str) -> type[Message]:
     """KeyError when there is no such key."""
     name = NAMES[api_key] + kind
-    found: type[Message] = globals().get(name) or __getattr__(name)
-    return found
+    message: type[Message] = globals().get(name) or __getattr__(name)
+    return message

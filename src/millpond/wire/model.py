@@ -128,16 +128,16 @@ def _compile_decoder(cls: type[Message], version: int) -> tuple[Decoder, list[st
     if not cls._schema.versions.has(version):
         raise MalformedMessage(f"{cls.__name__} has no version {version}")
     source = DecoderGenerator(cls._schema, version).generate()
-    found = cls._decoders[version] = (_compiled(cls, source, f"decode v{version}")["decode"], source.fields)
-    return found
+    decoder = cls._decoders[version] = (_compiled(cls, source, f"decode v{version}")["decode"], source.fields)
+    return decoder
 
 
 def _compile_encoder(cls: type[Message], version: int) -> tuple[Encoder, list[str]]:
     if not cls._schema.versions.has(version):
         raise ValueError(f"{cls.__name__} has no version {version}")
     source = EncoderGenerator(cls._schema, version).generate()
-    found = cls._encoders[version] = (_compiled(cls, source, f"encode v{version}")["encode"], source.fields)
-    return found
+    encoder = cls._encoders[version] = (_compiled(cls, source, f"encode v{version}")["encode"], source.fields)
+    return encoder
 
 
 def _compiled(cls: type[Message], source: generator.Source, title: str) -> dict[str, Any]:

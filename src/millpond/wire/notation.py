@@ -223,14 +223,14 @@ def _versions(text: str, outer: Versions | None, number: int) -> Versions:
     first, dash, last = text.removesuffix("+").partition("-")
     try:
         if text.endswith("+"):
-            found = Versions(int(first), outer.last if outer else -1)
+            versions = Versions(int(first), outer.last if outer else -1)
         else:
-            found = Versions(int(first), int(last) if dash else int(first))
+            versions = Versions(int(first), int(last) if dash else int(first))
     except ValueError:
         raise SchemaError(f"line {number}: {text!r} is no range of versions") from None
-    if found.first > found.last or (outer and not (outer.has(found.first) and outer.has(found.last))):
+    if versions.first > versions.last or (outer and not (outer.has(versions.first) and outer.has(versions.last))):
         raise SchemaError(f"line {number}: versions {text} lie outside of what holds them")
-    return found
+    return versions
 
 
 def _default(element: str, is_array: bool, written: str | None, number: int) -> Default:

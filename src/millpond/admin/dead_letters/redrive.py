@@ -20,7 +20,7 @@ from millpond.admin.dead_letters.redriven import Page, Redriven, ensure_marks_to
 from millpond.admin.errors import Refused, unknown_topic
 from millpond.admin.offsets import Bounds
 from millpond.base.ids import TopicPartition
-from millpond.client.dead_letters import REDRIVEN, own_headers, redriven_count
+from millpond.client.dead_letters import redriven_count, redriven_headers
 from millpond.client.partitioner import by_key
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import ClientError, Fenced
@@ -176,8 +176,8 @@ class Redrive:
         pages = set[Page]()
         for letter in batch:
             message = letter.message
-            headers = (*own_headers(message.headers), (REDRIVEN, b"%d" % (redriven_count(message) + 1)))
-            records[self._target(letter)].append(Record(0, now_ms, message.key, message.value, headers))
+            record = Record(0, now_ms, message.key, message.value, redriven_headers(message))
+            records[self._target(letter)].append(record)
             pages.add(self.plan.redriven.add(letter.id))
         marks = TopicPartition(marks_topic(self._order.topic), 0)
         records[marks] = [Record(0, now_ms, key, value) for key, value in self.plan.redriven.written(pages)]

@@ -21,10 +21,10 @@ from uuid import UUID
 from millpond.admin.dead_letters.letters import LetterId, LetterTopic, marks_topic
 from millpond.admin.errors import Refused
 from millpond.admin.offsets import bounds_of
-from millpond.admin.topics import BY_DEFAULT, TopicExists, create_topic
 from millpond.base.ids import TopicPartition
 from millpond.remote.errors import ClusterError
 from millpond.remote.reader import read_records
+from millpond.remote.topics import TopicExists, create_topic
 
 PAGE_OFFSETS: Final = 1000
 
@@ -109,7 +109,7 @@ def ensure_marks_topic(topic: LetterTopic) -> None:
     name = marks_topic(topic.name)
     if name not in topic.cluster.topics([name]):
         try:
-            create_topic(topic.cluster, name, 1, BY_DEFAULT, {"cleanup.policy": "compact"})
+            create_topic(topic.cluster, name, 1, settings={"cleanup.policy": "compact"})
         except TopicExists:
             # Another redrive was quicker.
             return

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from millpond.admin.topics import create_topic
 from millpond.base.errors import RemoteError
 from millpond.base.ids import TopicPartition
 from millpond.base.resource import Closable
@@ -19,6 +18,7 @@ from millpond.cli.plan.estimate import Engine
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import ClientError, check
 from millpond.remote.reader import FETCH_NEWEST, fetch_request
+from millpond.remote.topics import create_topic
 from millpond.testing.process_node import NodeEnded, ProcessNode
 from millpond.wire import messages as m
 from millpond.wire.header import encode_request_header

@@ -53,7 +53,7 @@ def create_command(
       millpond topic create orders
       millpond topic create orders --partitions 3 --set cleanup.policy=compact
     """
-    from millpond.admin.topics import BY_DEFAULT, TopicExists, create_topic
+    from millpond.remote.topics import BY_DEFAULT, TopicExists, create_topic
 
     with access.open() as cluster:
         try:

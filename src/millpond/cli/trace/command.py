@@ -97,13 +97,14 @@ def command(
 @contextmanager
 def _topic(cluster: Cluster, name: str | None) -> Iterator[str]:
     """The topic that was named; or a new one, which the broker stamps, and which goes at the end."""
-    from millpond.admin.topics import BY_DEFAULT, create_topic, delete_topics
+    from millpond.admin.topics import delete_topics
+    from millpond.remote.topics import create_topic
 
     if name is not None:
         yield name
         return
     own = f"millpond-trace-{os.urandom(4).hex()}"
-    create_topic(cluster, own, 1, BY_DEFAULT, {"message.timestamp.type": "LogAppendTime"})
+    create_topic(cluster, own, 1, settings={"message.timestamp.type": "LogAppendTime"})
     try:
         yield own
     finally:

@@ -81,23 +81,10 @@ OF_STREAM: Final = Setting(
 VERSION_AS_OF: Final = Setting("versionAsOf", -1, "Read this version of the table; -1 is the newest.")
 TIMESTAMP_AS_OF: Final = Setting("timestampAsOf", "", "Read the table as it was at this time (ISO 8601).")
 
-READ: Final[tuple[AnySetting, ...]] = (PATH, VERSION_AS_OF, TIMESTAMP_AS_OF)
-WRITE: Final[tuple[AnySetting, ...]] = (
-    PATH,
-    MODE,
-    KEYS,
-    ORDER_BY,
-    IGNORE_LATE,
-    DELETE_WHEN,
-    PARTITION_BY,
-    TARGET_FILE_BYTES,
-    COMPACT_EVERY,
-    VACUUM_HOURS,
-    VACUUM_SHORT,
-    UPSERT_BYTES_MAX,
-    TXN_APP_ID,
-    TXN_VERSION,
-    OF_STREAM,
+_VERSIONS: Final[tuple[AnySetting, ...]] = (VERSION_AS_OF, TIMESTAMP_AS_OF)
+READ: Final[tuple[AnySetting, ...]] = (PATH, *_VERSIONS)
+WRITE: Final[tuple[AnySetting, ...]] = tuple(
+    each for each in list(globals().values()) if isinstance(each, Setting) and each not in _VERSIONS
 )
 
 RETENTION_HOURS: Final = 168

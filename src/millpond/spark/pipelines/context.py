@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,19 +54,21 @@ class JobContext:
         frame = self.parsed()
         if self.job.input == "input":
             return frame
+        known: dict[str, DataFrame] = {}
         for number, step in enumerate(self.pipeline.transforms):
-            frame.createOrReplaceTempView("input")
-            frame = self._step(step, number)
+            frame = self._step(step, number, known | {"input": frame})
             if step.name:
-                frame.createOrReplaceTempView(step.name)
+                known[step.name] = frame
             if step.name and step.name == self.job.input:
                 break
         return frame
 
-    def _step(self, step: Transform, number: int) -> DataFrame:
+    def _step(self, step: Transform, number: int, frames: Mapping[str, DataFrame]) -> DataFrame:
         from pyspark.errors import PySparkException
 
-        view = f"millpond_{_word(self.job.name)}_{number}"
+        for name, frame in frames.items():
+            frame.createOrReplaceTempView(name)
+        view = f"millpond_{sql_word(self.job.name)}_{number}"
         try:
             self.spark.sql(step.sql).createOrReplaceTempView(view)
         except PySparkException as fault:
@@ -173,5 +175,6 @@ def dead_letter_topics(pipeline: Declaration, topics: Iterator[str] | tuple[str,
     return (parse.dead_letters,) if parse.dead_letters else tuple(f"{topic}.dead" for topic in topics)
 
 
-def _word(name: str) -> str:
+def sql_word(name: str) -> str:
+    """A name as one word of SQL."""
     return "".join(sign if sign.isalnum() else "_" for sign in name)

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millpond.spark.pipelines.context import JobContext, kafka_options
+from millpond.spark.pipelines.context import JobContext, kafka_options, sql_word
 from millpond.spark.pipelines.declaration import Pipeline
 from millpond.spark.pipelines.kinds import kind_of
 from millpond.spark.pipelines.kinds.flows import Flow
 from millpond.spark.pipelines.kinds.quality import Quality
 from millpond.spark.pipelines.progress import JobWatch
-from millpond.spark.pipelines.tables import Job
+from millpond.spark.pipelines.tables import Job, Transform
 from millpond.spark.pipelines.values import DeclarationError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def define_job(pipeline: Pipeline, job: Flow) -> None:
     from pyspark.sql import SparkSession
 
     assert pipeline.source is not None, "a flow has a source"
-    name = f"{_word(pipeline.name)}_{_word(job.name)}"
+    name = f"{sql_word(pipeline.name)}_{sql_word(job.name)}"
     sink = job.sink(kafka_options(pipeline.source))
     dp.create_sink(name, sink.format, dict(sink.options))
 
@@ -79,18 +79,8 @@ def define_job(pipeline: Pipeline, job: Flow) -> None:
 class FlowContext(JobContext):
     """Frames as a project may make them: without views in the session, which belong to all of its flows."""
 
-    def frame(self) -> DataFrame:
-        frame = self.parsed()
-        if self.job.input == "input":
-            return frame
-        known: dict[str, DataFrame] = {}
-        for step in self.pipeline.transforms:
-            frame = transformed(self.spark, step.sql, known | {"input": frame})
-            if step.name:
-                known[step.name] = frame
-            if step.name and step.name == self.job.input:
-                break
-        return frame
+    def _step(self, step: Transform, number: int, frames: Mapping[str, DataFrame]) -> DataFrame:
+        return transformed(self.spark, step.sql, frames)
 
 
 def transformed(spark: SparkSession, sql: str, frames: Mapping[str, DataFrame]) -> DataFrame:
@@ -99,7 +89,3 @@ def transformed(spark: SparkSession, sql: str, frames: Mapping[str, DataFrame]) 
     plain = sql.replace("{", "{{").replace("}", "}}")
     named: dict[str, Any] = dict(frames)
     return spark.sql(f"WITH {views} SELECT * FROM ({plain})", **named)
-
-
-def _word(name: str) -> str:
-    return "".join(sign if sign.isalnum() else "_" for sign in name)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from millpond.spark.pipelines.reasons import reason_of
 from millpond.spark.pipelines.worker_python import choose_python
 from millpond.spark.versions import PYSPARK_LEAST, WrongVersion, check_packages, installed_version, numbers_of
 
@@ -182,7 +183,7 @@ def _connect(name: str, remote: str, conf: Mapping[str, str]) -> SparkSession:
         session = builder.getOrCreate()
         _ = session.version
     except PySparkException as fault:
-        raise SessionError(f"{remote} does not answer as a Spark Connect server: {_first_line(fault)}") from fault
+        raise SessionError(f"{remote} does not answer as a Spark Connect server: {reason_of(fault)}") from fault
     if numbers_of(session.version) < PYSPARK_LEAST:
         least = ".".join(map(str, PYSPARK_LEAST))
         raise SessionError(f"{remote} is Spark {session.version}; pipelines need {least} or newer")
@@ -214,14 +215,8 @@ def _session(settings: Mapping[str, str], log_level: str, log: IO[bytes] | None 
     except (PySparkException, Py4JError) as fault:
         where = f"; Spark's own words are in {log.name}" if log is not None else ""
         raise SessionError(
-            f"Spark did not start with master {settings['spark.master']}: {_first_line(fault)}{where}"
+            f"Spark did not start with master {settings['spark.master']}: {reason_of(fault)}{where}"
         ) from fault
-
-
-def _first_line(fault: BaseException) -> str:
-    from millpond.spark.pipelines.reasons import reason_of
-
-    return reason_of(fault)
 
 
 # The log

@@ -7,6 +7,7 @@ process being gone.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +23,19 @@ RUNNING: Final = ("starting", "running", "waiting", "stopping")
 
 def write_status(folder: Path, snapshot: Snapshot) -> None:
     """Replace the status in `folder` with this one."""
-    new = folder / f".{FILE}.new"
-    new.write_text(json.dumps(snapshot.as_object()))
-    new.replace(folder / FILE)
+    write_whole(folder / FILE, json.dumps(snapshot.as_object()))
+
+
+def write_whole(path: Path, text: str, *, synced: bool = False) -> None:
+    """Whole or not at all: a reader never sees half of it, and `synced` not even after a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.new")
+    with open(new, "w") as file:
+        file.write(text)
+        if synced:
+            file.flush()
+            os.fsync(file.fileno())
+    new.replace(path)
 
 
 @dataclass(frozen=True, slots=True)

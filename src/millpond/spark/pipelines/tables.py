@@ -201,6 +201,11 @@ def is_local(location: str) -> bool:
     return "://" not in location
 
 
+def job_folder(checkpoint: str, pipeline: Declaration, job: Job) -> Path:
+    """Where a job keeps files of its own: beside its checkpoint, or on this machine if that is far away."""
+    return Path(checkpoint) if is_local(checkpoint) else pipeline.folder / "jobs" / job.name
+
+
 def placed(location: str, folder: Path) -> str:
     """A path as an absolute one, from `folder` on; an address of another file system stays as it is."""
     if not is_local(location):

@@ -11,25 +11,22 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 from uuid import UUID
 
-from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.remote import offsets
 from millpond.remote.cluster import Cluster, TopicInfo
-from millpond.remote.errors import Answered, ClusterError, OffsetsGone
+from millpond.remote.errors import ClusterError, OffsetsGone
 from millpond.remote.reader import read_range
+from millpond.remote.topics import TopicExists, create_topic
 from millpond.remote.transactions import Outcome, ProducerIdentity, describe, end, init_producer
 from millpond.remote.writer import BatchWriter
 from millpond.spark.sink.errors import BatchNotWritten
-from millpond.wire import kernel
-from millpond.wire import messages as m
-from millpond.wire.batch import HEADER_BYTES
 from millpond.wire.compression import GZIP
 from millpond.wire.partitioner import partition_for_key
-from millpond.wire.records import Record, encode_batch
+from millpond.wire.records import Record
 
 TOPIC: Final = "__millpond_spark"
 PARTITIONS: Final = 8
@@ -135,10 +132,9 @@ class DecisionLog:
     def record(self, identity: ProducerIdentity, decision: Decision) -> None:
         """Write it for good. `identity` is what `take_over` gave, before the decision was looked for."""
         partition, _ = self._partition_of(decision.owner)
-        now_ms = time.time_ns() // 1_000_000
-        batch = encode_batch([Record(0, now_ms, decision.owner.encode(), decision.to_json())])
+        record = Record(0, time.time_ns() // 1_000_000, decision.owner.encode(), decision.to_json())
         with BatchWriter(self._cluster, codec=GZIP, transactional=identity) as writer:
-            writer.append(partition, batch[HEADER_BYTES:], 1, now_ms, now_ms)
+            writer.append_records(partition, [record])
             writer.flush()
         outcome = end(self._cluster, identity, commit=True)
         if outcome is not Outcome.COMMITTED:
@@ -200,15 +196,13 @@ class DecisionLog:
         return wanted
 
     def _read(self, known: _Known, partition: TopicPartition, end_offset: int) -> None:
-        for header, payload in read_range(
-            self._cluster, partition, known.position, end_offset, isolation="read_committed"
-        ):
-            records = kernel.decode_records(
-                payload, header.record_count, header.base_offset, header.base_timestamp, None
-            )
-            for offset, _, key, value, _ in records:
-                if known.position <= offset < end_offset and key is not None:
-                    _apply(known.decisions, key.decode(), value)
+        batches = read_range(self._cluster, partition, known.position, end_offset, isolation="read_committed")
+        for record in (each for batch in batches for each in batch.records()):
+            if known.position <= record.offset < end_offset and record.key is not None:
+                owner = record.key.decode()
+                known.decisions.pop(owner, None)
+                if record.value is not None:
+                    known.decisions[owner] = record.value
         known.position = max(known.position, end_offset)
 
 
@@ -217,37 +211,11 @@ def name_of(owner: str) -> str:
     return f"spark.{quote(owner, safe='').replace('.', '%2E')}."
 
 
-def _apply(decisions: dict[str, bytes], owner: str, value: bytes | None) -> None:
-    if value is None:
-        decisions.pop(owner, None)
-    else:
-        decisions[owner] = value
-
-
 def _create(cluster: Cluster) -> None:
     """Make the topic, unless somebody else is quicker."""
-    kind = m.CreateTopicsRequest
-    request = kind(
-        topics=[
-            kind.CreatableTopic(
-                name=TOPIC,
-                num_partitions=PARTITIONS,
-                replication_factor=-1,
-                configs=[kind.CreatableTopicConfig(name=name, value=value) for name, value in CONFIG.items()],
-            )
-        ]
-    )
-
-    def attempt() -> None:
-        refusal: Any = None
-        # Older clusters let only the controller create topics; the others say so.
-        for link in cluster.brokers():
-            result = link.ask(request, m.CreateTopicsResponse).topics[0]
-            if result.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                return
-            refusal = refusal if refusal and result.error_code == ErrorCode.NOT_CONTROLLER else result
-        raise Answered(
-            f"cannot create topic {TOPIC}, which exactly_once needs", refusal.error_code, refusal.error_message
-        )
-
-    cluster.retrying(f"create topic {TOPIC}", attempt)
+    try:
+        create_topic(cluster, TOPIC, PARTITIONS, settings=CONFIG)
+    except TopicExists:
+        return
+    except ClusterError as refusal:
+        raise ClusterError(f"{refusal}; exactly_once needs it", code=refusal.code) from refusal

@@ -62,8 +62,8 @@ else:
         module = _LATE[name]
         if not COMPILED or find_spec(f"{__name__}.{module}") is None:
             module = module.removeprefix("_")
-        found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
-        return found
+        function = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+        return function
 
 
 __all__ = [

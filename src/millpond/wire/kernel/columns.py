@@ -95,8 +95,8 @@ class ColumnBuilder:
 
         With `append_time`, that is the timestamp of all of them. Every record is checked, wanted or not.
         """
-        found = decode_records(payload, count, base_offset, base_timestamp, append_time)
-        wanted = [fields for fields in found if first <= fields[0] < end]
+        records = decode_records(payload, count, base_offset, base_timestamp, append_time)
+        wanted = [fields for fields in records if first <= fields[0] < end]
         for fields in wanted:
             if not -_INT64_MAX <= fields[1] * MICROSECONDS_PER_MS <= _INT64_MAX:
                 raise MalformedMessage("a record's timestamp in microseconds is beyond 64 bits")

@@ -46,7 +46,7 @@ def scan(buffer: Buffer, position: int, end: int, verify: bool = False) -> list[
     Stops before a partial tail and before a corrupt batch. A corrupt batch right at `position` raises CorruptBatch:
     who scans in pieces goes on where the last batch ended and learns there what is wrong.
     """
-    found: list[ScannedBatch] = []
+    batches: list[ScannedBatch] = []
     start = position
     end = min(end, len(buffer))
     while end - position >= _BATCH_HEADER_BYTES:
@@ -67,7 +67,7 @@ def scan(buffer: Buffer, position: int, end: int, verify: bool = False) -> list[
             if position == start:
                 raise CorruptBatch(f"{fault} at position {position}")
             break
-        found.append(
+        batches.append(
             ScannedBatch(
                 position,
                 size,
@@ -83,7 +83,7 @@ def scan(buffer: Buffer, position: int, end: int, verify: bool = False) -> list[
             )
         )
         position += size
-    return found
+    return batches
 
 
 def decode_records(
@@ -91,7 +91,7 @@ def decode_records(
 ) -> list[RecordFields]:
     """Every record of a decompressed records section. With `append_time`, that is the timestamp of all of them."""
     data = _checked(payload, count)
-    found: list[RecordFields] = []
+    records: list[RecordFields] = []
     at = 0
     offset_delta = -1
     try:
@@ -110,17 +110,17 @@ def decode_records(
             timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
             if not -_INT64_MAX - 1 <= timestamp <= _INT64_MAX or base_offset > _INT64_MAX - offset_delta:
                 raise MalformedMessage("a record's offset or timestamp is beyond 64 bits")
-            found.append((base_offset + offset_delta, timestamp, key, value, headers))
+            records.append((base_offset + offset_delta, timestamp, key, value, headers))
     except IndexError:
         raise MalformedMessage("a record is cut off") from None
     _check_end(data, at)
-    return found
+    return records
 
 
 def record_keys(payload: Buffer, count: int) -> list[tuple[int, bytes | None, bool, int]]:
     """(offset delta, key, has a value, timestamp delta) of every record; headers are stepped over."""
     data = _checked(payload, count)
-    found: list[tuple[int, bytes | None, bool, int]] = []
+    keys: list[tuple[int, bytes | None, bool, int]] = []
     at = 0
     offset_delta = -1
     try:
@@ -130,30 +130,30 @@ def record_keys(payload: Buffer, count: int) -> list[tuple[int, bytes | None, bo
             length, at = _varint(data, at)
             if length < -1 or max(length, 0) >= end - at:
                 raise MalformedMessage(f"a value of {length} bytes in {end - at}")
-            found.append((offset_delta, key, length >= 0, timestamp_delta))
+            keys.append((offset_delta, key, length >= 0, timestamp_delta))
             at = end
     except IndexError:
         raise MalformedMessage("a record is cut off") from None
     _check_end(data, at)
-    return found
+    return keys
 
 
 def record_spans(payload: Buffer, count: int) -> list[tuple[int, int, int, int]]:
     """(start, end, timestamp delta, position after it) of every record: enough to copy it or move it in time."""
     data = _checked(payload, count)
-    found: list[tuple[int, int, int, int]] = []
+    spans: list[tuple[int, int, int, int]] = []
     at = 0
     offset_delta = -1
     try:
         for _ in range(count):
             start = at
             end, timestamp_delta, after_timestamp, offset_delta, at = _head(data, at, offset_delta)
-            found.append((start, end, timestamp_delta, after_timestamp))
+            spans.append((start, end, timestamp_delta, after_timestamp))
             at = end
     except IndexError:
         raise MalformedMessage("a record is cut off") from None
     _check_end(data, at)
-    return found
+    return spans
 
 
 def _checked(payload: Buffer, count: int) -> bytes:
@@ -193,17 +193,17 @@ def _nullable(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
 
 
 def _headers(data: bytes, at: int, end: int, count: int) -> tuple[Headers, int]:
-    found: list[tuple[str, bytes | None]] = []
+    headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         name, at = _nullable(data, at, end)
         if name is None:
             raise MalformedMessage("a header without a name")
         value, at = _nullable(data, at, end)
         try:
-            found.append((name.decode(), value))
+            headers.append((name.decode(), value))
         except UnicodeDecodeError:
             raise MalformedMessage("a header name is not UTF-8") from None
-    return tuple(found), at
+    return tuple(headers), at
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -7,7 +7,6 @@ leaves out a number that it has already: after a crash between the two nothing i
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +19,8 @@ from millpond.spark.pipelines.kinds.columns import OFFSET, PARTITION, TOPIC, mom
 from millpond.spark.pipelines.kinds.flows import TABLES, TOPICS
 from millpond.spark.pipelines.kinds.ranges import range_options, read_batch
 from millpond.spark.pipelines.kinds.replay import Replay, chosen, order_columns, restored
-from millpond.spark.pipelines.tables import is_local
+from millpond.spark.pipelines.status import write_whole
+from millpond.spark.pipelines.tables import job_folder
 from millpond.spark.pipelines.values import DeclarationError
 
 if TYPE_CHECKING:
@@ -66,13 +66,7 @@ class Progress:
 
     def save(self, path: Path) -> None:
         """Whole or not at all, whatever crashes."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".new")
-        with open(fresh, "w") as file:
-            json.dump(asdict(self), file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+        write_whole(path, json.dumps(asdict(self)), synced=True)
 
 
 def declared(job: Replay) -> dict[str, Any]:
@@ -114,9 +108,7 @@ class ReplayWork:
     @property
     def file(self) -> Path:
         # The slices are counted on this machine, even when the checkpoint is far away.
-        checkpoint = self.context.checkpoint
-        home = Path(checkpoint) if is_local(checkpoint) else self.context.pipeline.folder / "jobs" / self.job.name
-        return home / "replay.json"
+        return job_folder(self.context.checkpoint, self.context.pipeline, self.job) / "replay.json"
 
     def run(self, report: Report) -> None:
         # A thread of its own has no active session in the JVM, and without one Spark does not find our sink by its

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from millpond.spark.pipelines.kind import Context, Kind, Query
@@ -20,7 +19,8 @@ from millpond.spark.pipelines.kind import Report as Telling
 from millpond.spark.pipelines.kinds.columns import KEY, PARTITION, TOPIC
 from millpond.spark.pipelines.kinds.ranges import range_options, read_batch
 from millpond.spark.pipelines.kinds.skew_report import AS_IT_IS, HotKey, PartitionLoad, Prediction, Report, judged
-from millpond.spark.pipelines.tables import Declaration, Job, is_local
+from millpond.spark.pipelines.status import write_whole
+from millpond.spark.pipelines.tables import Declaration, Job, job_folder
 from millpond.spark.pipelines.values import (
     AVAILABLE_NOW,
     DURATION,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 NO_KEY: Final = -1
 """Where a record without a key would be."""
 
+FILE: Final = "skew.json"
 COUNTS_MAX: Final = 32
 PARTITIONS_MAX: Final = 10_000
 
@@ -211,7 +212,8 @@ def _look_on(context: Context, job: Skew, telling: Telling) -> None:
             continue
         due = time.monotonic() + job.every.seconds
         reports = [_told(context, report) for report in _reports(context, job)]
-        _save(report_file(context.checkpoint, context.pipeline.folder, job), reports)
+        text = json.dumps([report.as_object() for report in reports], indent=2)
+        write_whole(job_folder(context.checkpoint, context.pipeline, job) / FILE, text)
         telling.rows(sum(report.records for report in reports))
         if is_once:
             return
@@ -246,23 +248,10 @@ def _told(context: Context, report: Report) -> Report:
     return report
 
 
-def report_file(checkpoint: str, folder: Path, job: Skew) -> Path:
-    """Where the last report of a job is."""
-    home = Path(checkpoint) if is_local(checkpoint) else folder / "jobs" / job.name
-    return home / "skew.json"
-
-
 def last_reports(pipeline: Declaration, job: Skew) -> list[Report]:
     """What the last look of a job found, one report for each topic; nothing if it has not looked yet."""
-    path = report_file(f"{pipeline.checkpoint}/jobs/{job.name}", pipeline.folder, job)
+    path = job_folder(f"{pipeline.checkpoint}/jobs/{job.name}", pipeline, job) / FILE
     return [Report.from_object(each) for each in json.loads(path.read_text())] if path.exists() else []
-
-
-def _save(path: Path, reports: Sequence[Report]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps([report.as_object() for report in reports], indent=2))
-    fresh.replace(path)
 
 
 KIND = Kind(
