@@ -35,6 +35,7 @@ from millpond.broker.replication.isr import IsrKeeper
 from millpond.broker.replication.partition_context import PartitionContext
 from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.broker.replication.sessions import ReplicaSessions, Source
+from millpond.broker.replication.throttle import Throttle
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import NODE_CLIENT_ID
 from millpond.broker.serving.connection import Connection
@@ -120,6 +121,7 @@ class Broker:
                 absence=self.absence,
                 broker_epoch_of=self._broker_epoch_of,
                 doubt=self._doubt,
+                throttle=Throttle(lambda: self.settings[node.LEADER_THROTTLED_RATE]),
             )
         )
         self.dispatcher = Dispatcher(self, world.clock)
@@ -180,6 +182,7 @@ class Broker:
                 flusher=self.flusher,
                 checkpoints=self.checkpoints,
                 journal=journal,
+                throttle=Throttle(lambda: self.settings[node.FOLLOWER_THROTTLED_RATE]),
                 on_cut=self._give_role,
             )
         )

@@ -22,7 +22,7 @@ from millpond.base.settings import (
     each_of,
     one_of,
 )
-from millpond.config.topic import DAY_MS, MIN_INSYNC_REPLICAS, TOPIC
+from millpond.config.topic import DAY_MS, FOREVER, MIN_INSYNC_REPLICAS, TOPIC
 
 MIB: Final = 1024 * 1024
 
@@ -199,6 +199,29 @@ DEFAULT_REPLICATION_FACTOR = Setting(
     "nodes has three.",
     between(1, 32767),
     bits=32,
+)
+LEADER_THROTTLED_RATE = Setting(
+    "leader.replication.throttled.rate",
+    FOREVER,
+    "Bytes a second that this node sends, all together, to replicas that are not in sync and that the topics' "
+    "leader.replication.throttled.replicas name. Set by tools that move partitions.",
+    at_least(1),
+    live=True,
+)
+FOLLOWER_THROTTLED_RATE = Setting(
+    "follower.replication.throttled.rate",
+    FOREVER,
+    "Bytes a second that replicas of this node take, all together, while they are not in sync and "
+    "follower.replication.throttled.replicas of their topics name them. Set by tools that move partitions.",
+    at_least(1),
+    live=True,
+)
+ALTER_LOG_DIRS_RATE = Setting(
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+    FOREVER,
+    "How fast replicas move between data folders; remembered for tools, has no effect: a node has one folder.",
+    at_least(1),
+    live=True,
 )
 REPLICA_LAG_MS_MAX = Setting(
     "replica.lag.time.max.ms",
@@ -500,6 +523,9 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         DELETE_TOPIC_ENABLE,
         NUM_PARTITIONS,
         DEFAULT_REPLICATION_FACTOR,
+        LEADER_THROTTLED_RATE,
+        FOLLOWER_THROTTLED_RATE,
+        ALTER_LOG_DIRS_RATE,
         REPLICA_LAG_MS_MAX,
         MAX_PARTITIONS_PER_TOPIC,
         MAX_PARTITIONS,
@@ -550,7 +576,7 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         CLEANER_BACKOFF_MS,
         FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS,
     ),
-    "Defaults for topics": tuple(_default_for_topics(setting) for setting in TOPIC),
+    "Defaults for topics": tuple(_default_for_topics(setting) for setting in TOPIC if setting.inherits is not None),
 }
 
 NODE = Registry("node", (setting for section in SECTIONS.values() for setting in section))

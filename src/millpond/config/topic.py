@@ -6,14 +6,26 @@ may change while the topic is in use.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-from millpond.base.settings import Registry, Setting, at_least, between, each_of, one_of
+from millpond.base.settings import Registry, Setting, Value, at_least, between, each_of, one_of
 
 FOREVER: Final = (1 << 63) - 1
 """The largest number of milliseconds, messages or bytes: in practice "never"."""
 
 DAY_MS: Final = 24 * 60 * 60 * 1000
+
+ALL_REPLICAS: Final = "*"
+_REPLICA: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
+
+
+def _replica_list(value: Value) -> str | None:
+    is_fine = isinstance(value, tuple) and (
+        value in ((ALL_REPLICAS,), ("none",)) or all(_REPLICA.fullmatch(each) for each in value)
+    )
+    return None if is_fine else "must be * or none, or a list of replicas as PARTITION:NODE, like 0:1,0:2,1:1"
+
 
 CLEANUP_POLICY = Setting(
     "cleanup.policy",
@@ -47,6 +59,14 @@ FILE_DELETE_DELAY_MS = Setting(
     "How long the files of a dropped segment stay on disk before they are removed.",
     check=at_least(0),
     inherits="log.segment.delete.delay.ms",
+    live=True,
+)
+FOLLOWER_THROTTLED_REPLICAS: Setting[tuple[str, ...]] = Setting(
+    "follower.replication.throttled.replicas",
+    (),
+    "Replicas that take no more than follower.replication.throttled.rate while they are not in sync: PARTITION:NODE "
+    "with commas between, or * for all. Set by tools that move partitions.",
+    check=_replica_list,
     live=True,
 )
 FLUSH_ACK = Setting(
@@ -140,6 +160,14 @@ MIN_COMPACTION_LAG_MS = Setting(
     inherits="log.cleaner.min.compaction.lag.ms",
     live=True,
 )
+LEADER_THROTTLED_REPLICAS: Setting[tuple[str, ...]] = Setting(
+    "leader.replication.throttled.replicas",
+    (),
+    "Replicas that give others, who are not in sync, no more than leader.replication.throttled.rate while they lead: "
+    "PARTITION:NODE with commas between, or * for all. Set by tools that move partitions.",
+    check=_replica_list,
+    live=True,
+)
 MIN_INSYNC_REPLICAS = Setting(
     "min.insync.replicas",
     1,
@@ -226,7 +254,9 @@ TOPIC = Registry(
         FLUSH_ACK,
         FLUSH_MESSAGES,
         FLUSH_MS,
+        FOLLOWER_THROTTLED_REPLICAS,
         INDEX_INTERVAL_BYTES,
+        LEADER_THROTTLED_REPLICAS,
         MAX_COMPACTION_LAG_MS,
         MAX_MESSAGE_BYTES,
         MESSAGE_TIMESTAMP_AFTER_MAX_MS,

@@ -25,6 +25,7 @@ from millpond.broker.housekeeping import Journal
 from millpond.broker.links.peers import Peers
 from millpond.broker.links.requester import RequestLost
 from millpond.broker.replication.partitions import Partition
+from millpond.broker.replication.throttle import Throttle
 from millpond.log.scan import whole_batches
 from millpond.log.store import LogStore
 from millpond.log.truncation import Truncation
@@ -94,6 +95,8 @@ class FetcherServices:
     flusher: Flusher
     checkpoints: CheckpointWriter
     journal: Journal
+    throttle: Throttle = field(default_factory=Throttle)
+    """Of replicas that are to be held back."""
     cuts: set[Partition] = field(default_factory=set)
     """Partitions whose logs are being cut back."""
     on_cut: Callable[[Partition], None] = lambda _: None
@@ -184,6 +187,12 @@ class _Fetcher:
         if replica.partition.log.failed is not None:
             # To ask is to say that all before it is there, and nobody knows that of a log that has failed.
             self._set_apart(replica)
+            return
+        if replica.partition.is_held_back and (
+            held_ms := self._services.throttle.held_ms(self._clock.monotonic_ms())
+        ):
+            self._set_apart(replica)
+            self._clock.call_later(held_ms, lambda: self._want_all([replica]))
             return
         self._apart.pop(replica.key, None)
         replica.asked = replica.follower.fetch()
@@ -417,6 +426,8 @@ class _Fetcher:
         except Refused as refusal:
             self._complain(replica, refusal)
             return False
+        if replica.partition.is_held_back:
+            self._services.throttle.count(len(records), self._clock.monotonic_ms())
         return True
 
     def _complain(self, replica: _Replica, problem: Exception) -> None:

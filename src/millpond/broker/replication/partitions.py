@@ -13,6 +13,7 @@ from millpond.base.ports import Buffer
 from millpond.base.settings import Settings
 from millpond.broker.replication.leader_role import CUT_OFF, LeaderRole
 from millpond.broker.replication.partition_context import PartitionContext
+from millpond.broker.replication.throttle import is_named
 from millpond.config import topic as topic_settings
 from millpond.log.limits import FOREVER
 from millpond.log.partition_log import Appended, LogRanges, PartitionLog
@@ -72,6 +73,8 @@ class Partition:
         "_clock",
         "_context",
         "_high_watermark",
+        "_is_throttled_follower",
+        "_is_throttled_leader",
         "_min_isr",
         "acknowledges_after_sync",
         "flush_ack",
@@ -120,6 +123,7 @@ class Partition:
         self.flush_ack = "auto"
         self._min_isr = 1
         self._high_watermark = high_watermark
+        self._is_throttled_leader = self._is_throttled_follower = False
         self._context = context
         self._clock = context.clock
 
@@ -230,10 +234,25 @@ class Partition:
         """Obey changed settings from the next request on."""
         self.flush_ack = settings[topic_settings.FLUSH_ACK]
         self._min_isr = settings[topic_settings.MIN_INSYNC_REPLICAS]
+        self._configure_throttle(settings)
         self.acknowledges_after_sync = self.flush_ack != "never"
         self.flush_messages = settings[topic_settings.FLUSH_MESSAGES]
         if self.leading is not None:
             self.leading.configure(self.flush_ack, self._min_isr)
+
+    def _configure_throttle(self, settings: Settings) -> None:
+        at = self.name.partition, self._context.node_id
+        self._is_throttled_leader = is_named(settings[topic_settings.LEADER_THROTTLED_REPLICAS], *at)
+        self._is_throttled_follower = is_named(settings[topic_settings.FOLLOWER_THROTTLED_REPLICAS], *at)
+
+    def holds_back(self, follower: int) -> bool:
+        """Whether a follower is to get no more than the rate for replicas that are not in sync."""
+        return self._is_throttled_leader and self.view is not None and follower not in self.view.isr
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether this replica is to take no more than that."""
+        return self._is_throttled_follower and self.view is not None and self._context.node_id not in self.view.isr
 
     # Writing.
 

@@ -9,7 +9,7 @@ behind in one partition does not get the others later.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -21,6 +21,7 @@ from millpond.base.ports import Clock, Entropy, FileRange, Workers
 from millpond.base.settings import Settings
 from millpond.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from millpond.broker.replication.partitions import Partition, Partitions
+from millpond.broker.replication.throttle import Throttle
 from millpond.broker.serving.replies import Outcome, release_ranges
 from millpond.config.node import BROKER_SESSION_TIMEOUT_MS, FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
 from millpond.wire import messages as m
@@ -89,6 +90,8 @@ class Source:
     """As the metadata knows it; -1 for a node that it does not know."""
     doubt: Callable[[Partition, int], None]
     """Hears of records that a follower is sent, and asks for again."""
+    throttle: Throttle = field(default_factory=Throttle)
+    """Of followers that are to be held back."""
 
 
 class ReplicaSessions:
@@ -349,6 +352,8 @@ class _Session:
             return self._failed(wanted, refusal.code, partition), []
         if ranges and not wanted.is_warm:
             ranges = self._warm(wanted, ranges)
+        if ranges and partition.holds_back(self.node_id):
+            ranges = self._hold_back(wanted, ranges)
         reply = m.FetchResponse.PartitionData(
             partition_index=wanted.key[1],
             high_watermark=partition.committed_offset,
@@ -409,6 +414,24 @@ class _Session:
         # Not to be looked at for what is appended meanwhile.
         wanted.is_served = True
         self._source.workers.run(fill_page_cache).then(warmed, failed)
+        return []
+
+    def _hold_back(self, wanted: _Wanted, ranges: list[FileRange]) -> list[FileRange]:
+        """The ranges if they may be sent now. If not, none: the partition is ready again when they may."""
+        throttle, now_ms = self._source.throttle, self._clock.monotonic_ms()
+        held_ms = throttle.held_ms(now_ms)
+        if not held_ms:
+            throttle.count(sum(part.length for part in ranges), now_ms)
+            return ranges
+        release_ranges(ranges)
+        # Not to be looked at for what is appended meanwhile.
+        wanted.is_served = True
+
+        def go_on() -> None:
+            if self._wanted.get(wanted.key) is wanted:
+                self._look_at(wanted)
+
+        self._clock.call_later(held_ms, go_on)
         return []
 
     # Answering.

@@ -1,0 +1,120 @@
+"""Kafka's own tool moves partitions: it plans, throttles, watches, calls off and clears up after itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millpond.admin.moves import moves_under_way
+from millpond.remote.cluster import Cluster
+from millpond.testing import Ponds, ponds
+from millpond.wire import messages as m
+from support.jars import class_path, java_command
+from support.patience import with_time
+
+pytestmark = with_time
+
+TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+RATE = 200_000
+TOPIC = "carried"
+
+
+@pytest.fixture(scope="module")
+def tool() -> list[str]:
+    archives = os.pathsep.join([class_path("broker"), class_path("tools")])
+    return [java_command(), "-Xmx128m", "-cp", archives, TOOL]
+
+
+@pytest.fixture(scope="module")
+def cluster(tool: list[str]) -> Iterator[Ponds]:
+    with ponds(nodes=3) as made:
+        yield made
+
+
+@pytest.fixture
+def way(cluster: Ponds) -> Iterator[Cluster]:
+    with Cluster({"bootstrap.servers": cluster.bootstrap}) as opened:
+        yield opened
+
+
+def run(tool: list[str], cluster: Ponds, *words: str) -> str:
+    done = subprocess.run(
+        [*tool, "--bootstrap-server", cluster.bootstrap, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def written(folder: Path, topic: str, replicas: list[int]) -> Path:
+    """A plan as the tool reads it."""
+    wanted = {"topic": topic, "partition": 0, "replicas": replicas}
+    (folder / "plan.json").write_text(json.dumps({"partitions": [wanted], "version": 1}))
+    return folder / "plan.json"
+
+
+def throttles(way: Cluster) -> list[str]:
+    """The names of all settings that hold replication back now."""
+    kind = m.DescribeConfigsRequest
+    resources = [(2, TOPIC), *((4, str(node)) for node in way.addresses())]
+    wanted = [
+        kind.DescribeConfigsResource(resource_type=each, resource_name=name, configuration_keys=None)
+        for each, name in resources
+    ]
+    found = []
+    for resource in wanted:
+        # A node answers for itself.
+        asked = way.broker(int(resource.resource_name)) if resource.resource_type == 4 else way.any()
+        (result,) = asked.ask(kind(resources=[resource]), m.DescribeConfigsResponse).results
+        found += [each.name for each in result.configs if "throttled" in each.name and each.config_source in (1, 2)]
+    return found
+
+
+def test_a_partition_is_moved_throttled_and_verified(
+    tool: list[str], cluster: Ponds, way: Cluster, tmp_path: Path
+) -> None:
+    cluster.create_topic(TOPIC, 1, replicas=1)
+    cluster.produce(TOPIC, *(os.urandom(1000) for _ in range(600)))
+    (before,) = way.topics([TOPIC])[TOPIC].partitions.values()
+    target = [node for node in (1, 2, 3) if node not in before.replicas]
+    plan = written(tmp_path, TOPIC, target)
+    began = time.monotonic()
+    words = ("--reassignment-json-file", str(plan))
+    told = run(tool, cluster, *words, "--execute", "--throttle", str(RATE))
+    assert "Successfully started partition reassignment" in told
+    assert throttles(way)
+    assert moves_under_way(way), "600 kB to each of two nodes at 200 kB/s take seconds"
+    while moves_under_way(way):
+        assert time.monotonic() < began + 60
+        time.sleep(0.1)
+    assert time.monotonic() - began > 2, "it was held back"
+    told = run(tool, cluster, *words, "--verify")
+    assert f"Reassignment of partition {TOPIC}-0 is completed." in told
+    assert throttles(way) == []
+    assert [*way.topics([TOPIC])[TOPIC].partitions[0].replicas] == target
+    cluster.forget_clients()
+    assert len(cluster.consume(TOPIC, 600, timeout=30)) == 600
+
+
+def test_a_move_is_called_off(tool: list[str], cluster: Ponds, way: Cluster, tmp_path: Path) -> None:
+    cluster.create_topic("stays", 1, replicas=2)
+    cluster.produce("stays", os.urandom(1000))
+    (before,) = way.topics(["stays"])["stays"].partitions.values()
+    (other,) = {1, 2, 3} - {*before.replicas}
+    words = ("--reassignment-json-file", str(written(tmp_path, "stays", [other, before.replicas[1]])))
+    run(tool, cluster, *words, "--execute", "--throttle", "1")
+    assert "stays-0: replicas: " in run(tool, cluster, "--list")
+    assert "is still in progress" in run(tool, cluster, *words, "--verify", "--preserve-throttles")
+    assert "Successfully cancelled partition reassignment for: stays-0" in run(tool, cluster, *words, "--cancel")
+    assert moves_under_way(way) == {}
+    assert throttles(way) == []
+    assert {*way.topics(["stays"])["stays"].partitions[0].replicas} == {*before.replicas}
