@@ -18,7 +18,13 @@ PER_TEST = 4
 def test_nothing_that_must_never_happen_happens(first: int) -> None:
     for seed in seeds(range(first, first + PER_TEST)):
         outcome = run_seed(seed)
-        assert outcome.violations == [], f"play it again: python tests/campaigns/simulate.py --replay {seed}"
+        if outcome.violations:
+            # Once a seed failed that never failed again. Should that come back, this tells whether it was the run.
+            is_same = run_seed(seed).trace_hash == outcome.trace_hash
+            pytest.fail(
+                f"{outcome.violations}; played again it is {'the same' if is_same else 'ANOTHER'} run: "
+                f"python tests/campaigns/simulate.py --replay {seed}"
+            )
         assert outcome.events > 100
         assert outcome.lives >= 2
 
