@@ -13,6 +13,7 @@ from millpond.base.later import Later
 from millpond.broker.lives.last_life import LOST, LastLife, read_last_life, write_last_life
 from millpond.broker.lives.lifecycle import DUPLICATE_MS_MAX, SILENT_MS_MAX, Appearance, Lifecycle
 from millpond.config.node import node_settings
+from millpond.metadata.brokers import after_power_cut
 from millpond.metadata.image import Image
 from millpond.metadata.records import RegisterBrokerRecord
 from millpond.sim.world.world import SimWorld
@@ -142,7 +143,10 @@ def test_a_killed_process_has_lost_nothing_and_a_power_cut_may_have(stage: Stage
     stage.next()
     stage.sim.crash("node")
     stage.start()
-    assert stage.register(11).previous_broker_epoch == LOST
+    assert stage.register().previous_broker_epoch == after_power_cut(9)
+    stage.sim.kill("node")
+    stage.start()
+    assert stage.register(11).previous_broker_epoch == after_power_cut(9), "killed before it had heard its epoch"
 
 
 def test_a_clean_end_outlives_a_power_cut_and_recovery_that_misses_something_does_not(stage: Stage) -> None:
@@ -168,7 +172,7 @@ def test_a_clean_end_counts_once(stage: Stage) -> None:
     stage.next()
     stage.sim.crash("node")
     stage.start()
-    assert stage.register(9).previous_broker_epoch == LOST
+    assert stage.register(9).previous_broker_epoch == after_power_cut(7)
 
 
 def test_a_life_that_died_before_it_had_registered_passes_on_what_it_found(stage: Stage) -> None:

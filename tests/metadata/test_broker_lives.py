@@ -11,6 +11,7 @@ from millpond.config.node import node_settings
 from millpond.metadata.brokers import (
     Heartbeat,
     Registration,
+    after_power_cut,
     decide_fence,
     decide_heartbeat,
     decide_register,
@@ -111,6 +112,22 @@ def test_the_same_incarnation_gets_the_same_epoch_and_another_one_waits_for_the_
     assert log.image.brokers[1] == known
     log.beat(1, wants_shutdown=True)
     assert log.register(1, lives=True).verdict.ok, "KAFKA-19047: it said that it leaves"
+
+
+def test_a_power_cut_costs_eligibility_unless_replicas_sync_first() -> None:
+    for configs, eligible in (((), ()), (("flush.ack", "always"), (2,))):
+        log = Log()
+        log.up(1, 2, 3)
+        log.topic()
+        if configs:
+            log.image.replay(ConfigRecord(ResourceType.TOPIC, "a", *configs))
+        for broker in (3, 2):
+            log.commit(decide_fence(log.image, LAYERS, broker, log.image.brokers[broker].epoch))
+        assert log.partition.elr == (2,)
+        log.register(2, previous=after_power_cut(log.image.brokers[2].epoch))
+        assert log.partition.elr == eligible
+        log.register(2, previous=-1)
+        assert log.partition.elr == (), "recovery misses something"
 
 
 def test_who_comes_back_clean_stays_eligible_and_who_does_not_does_not() -> None:

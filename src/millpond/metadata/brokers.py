@@ -53,7 +53,8 @@ class Registration:
     rack: str | None = None
     directory_id: UUID = NO_DIRECTORY
     previous_epoch: int = -1
-    """The broker epoch of its last life if that lost nothing; -1 if it may have."""
+    """The broker epoch of its last life if that lost nothing, `after_power_cut` of it if no more than what was not
+    synced, -1 if it may have lost anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,18 @@ def _loss(known: Broker | None, wanted: Registration) -> Loss:
     """What it may lack of what it had."""
     if known is None or NO_DIRECTORY != known.directory_id != wanted.directory_id != NO_DIRECTORY:
         return Loss.ALL
-    return Loss.NOTHING if known.epoch == wanted.previous_epoch else Loss.UNSYNCED
+    if wanted.previous_epoch == known.epoch:
+        return Loss.NOTHING
+    return Loss.UNSYNCED if wanted.previous_epoch == after_power_cut(known.epoch) else Loss.SOME
+
+
+def after_power_cut(epoch: int) -> int:
+    """How a broker names the epoch of its last life when its machine has lost power since.
+
+    All that it had synced is there. The protocol knows only that nothing was lost (the epoch) and that anything may
+    have been (-1), so this is a number that is neither.
+    """
+    return -2 - epoch if epoch >= 0 else epoch
 
 
 def _leads_alone(image: Image, broker_id: int) -> bool:

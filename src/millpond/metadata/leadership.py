@@ -52,8 +52,10 @@ class Loss(IntEnum):
 
     NOTHING = 0
     UNSYNCED = 1
-    """Its machine lost power, or a sync failed: what was not synced may be gone."""
-    ALL = 2
+    """Its machine lost power: what was not synced may be gone."""
+    SOME = 2
+    """Records are missing or damaged that should be there, or nobody can say."""
+    ALL = 3
     """It came back with another disk, or nobody knows what it had."""
 
 
@@ -149,7 +151,7 @@ def without(before: L, broker: int, rules: Rules, can_lead: CanLead, *, loss: Lo
     """
     if not concerns(before, broker, loss):
         return before
-    is_unclean = loss is Loss.ALL or (loss is Loss.UNSYNCED and not rules.syncs_first)
+    is_unclean = loss >= Loss.SOME or (loss is Loss.UNSYNCED and not rules.syncs_first)
     return change(
         before,
         [each for each in before.isr if each != broker],

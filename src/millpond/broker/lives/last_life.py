@@ -13,6 +13,7 @@ from uuid import UUID
 
 from millpond.base.ports import Disk
 from millpond.log.checkpoints import DamagedCheckpoint, decode_lines, encode_lines
+from millpond.metadata.brokers import after_power_cut
 
 FILE: Final = "broker.epoch"
 LOST: Final = -1
@@ -22,7 +23,8 @@ LOST: Final = -1
 @dataclass(frozen=True, slots=True)
 class LastLife:
     epoch: int
-    """The broker epoch of the last life that heard its own; LOST if records may have been lost since."""
+    """The broker epoch of the last life that heard its own; LOST if records may have been lost since, and
+    `after_power_cut` of it if no others than those that were not synced."""
     boot_id: str
     incarnation_id: UUID | None = None
     """Of a life that has asked for its epoch and may not have heard it: the next one asks under the same name."""
@@ -32,8 +34,10 @@ class LastLife:
 
         `was_clean`: the store was closed in order. `has_lost`: recovery found that records are missing.
         """
-        if has_lost or (boot_id != self.boot_id and not was_clean):
+        if has_lost:
             return LastLife(LOST, boot_id)
+        if boot_id != self.boot_id and not was_clean:
+            return LastLife(after_power_cut(self.epoch), boot_id)
         # Under its name only in the same boot: what it wrote is there then, and nobody else can have its files.
         return LastLife(self.epoch, boot_id, self.incarnation_id if boot_id == self.boot_id else None)
 

@@ -615,7 +615,7 @@ class Scenario(Run):
         host = self._any_host()
         if host.is_up and (self.sync_first or self._is_whole()):
             # Until it has said that it may have lost something, nobody can know.
-            host.may_have_lost = not self.sync_first
+            host.may_have_lost |= not self.sync_first
             self._stop(host, power=True)
 
     def _fault_wipe(self) -> None:
