@@ -8,7 +8,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import done
-from millpond.broker import topics
+from millpond.broker import housekeeping, topics
 from millpond.broker.apis import k19_create_topics
 from millpond.broker.replication import high_watermarks
 from millpond.broker.topics import AT_ONCE
@@ -239,3 +239,18 @@ def test_committed_offsets_are_looked_up_in_parts(desk: Any, monkeypatch: Any) -
     assert looked == [20]
     desk.run()
     assert looked == [20] * 5 + [0]
+
+
+def test_a_checkpoint_forces_logs_to_disk_in_parts(desk: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(housekeeping, "LOOKS_AT_ONCE", 20)
+    desk.connect().ask(create(100), 5)
+    desk.run()
+    forced: list[Any] = []
+    force = desk.broker.flusher.force
+    monkeypatch.setattr(desk.broker.flusher, "force", lambda log: forced.append(log) or force(log))
+    assert all(each.log.dirty for each in desk.broker.partitions)
+    desk.broker.housekeeping.checkpoint()
+    assert len(forced) == 20
+    desk.run()
+    assert len(forced) == 100
+    assert not any(each.log.dirty for each in desk.broker.partitions)

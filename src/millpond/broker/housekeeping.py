@@ -166,12 +166,12 @@ class Housekeeping:
         def later(_: object) -> None:
             self._clock.call_later(RELIEF_MS, relieved)
 
-        gather(self._forced()).then(later)
+        # At once: until they are synced clients are refused.
+        gather([self._force(partition.log) for partition in self._partitions if partition.log.dirty]).then(later)
 
-    def _forced(self) -> list[Later[None]]:
-        dirty = [partition.log for partition in self._partitions if partition.log.dirty]
+    def _force(self, log: PartitionLog) -> Later[None]:
         # One that fails is closed, and not in the checkpoint.
-        return [self._flusher.force(log).recover(OSError, lambda _: None) for log in dirty]
+        return self._flusher.force(log).recover(OSError, lambda _: None)
 
     # Retention.
 
@@ -248,7 +248,16 @@ class Housekeeping:
 
     def checkpoint(self) -> None:
         """Bound the work of a recovery: force what nobody waited for, then write down how far the disk is sure."""
-        gather(self._forced()).then(lambda _: self._write_checkpoints())
+        self._in_turns("checkpoint", self._force_all())
+
+    def _force_all(self) -> Iterator[None]:
+        forced: list[Later[None]] = []
+        for looked, partition in enumerate(self._partitions, 1):
+            if partition.log.dirty:
+                forced.append(self._force(partition.log))
+            if looked % LOOKS_AT_ONCE == 0:
+                yield
+        gather(forced).then(lambda _: self._write_checkpoints())
 
     def _write_checkpoints(self) -> None:
         if self._running:
