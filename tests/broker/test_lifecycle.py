@@ -50,6 +50,7 @@ class Stage:
             image=self.image,
             applied_offset=42,
             is_stranger=False,
+            is_misled=False,
             is_active=False,
             led_ago_ms=None,
             others_may_lead=True,

@@ -28,7 +28,7 @@ from millpond.broker.quorum.host import QuorumHost, StartWorkers
 from millpond.broker.quorum.log import MetadataLog
 from millpond.broker.quorum.snapshots import SnapshotFiles, decode_snapshot, encode_snapshot
 from millpond.broker.quorum.state import STATE_FILE, DamagedState, read_election
-from millpond.broker.quorum.wire import METADATA_PARTITION, METADATA_TOPIC_ID
+from millpond.broker.quorum.wire import METADATA_PARTITION, METADATA_TOPIC_ID, voter_keys
 from millpond.broker.serving.call import NODE_CLIENT_ID
 from millpond.config.effective import NodeLayers
 from millpond.config.node import (
@@ -48,10 +48,10 @@ from millpond.log.store import LogStore
 from millpond.metadata.brokers import Registered, Registration, decide_found, decide_register
 from millpond.metadata.codec import decode_record, encode_record
 from millpond.metadata.decision import Decision
-from millpond.metadata.image import NO_DIRECTORY, Image
+from millpond.metadata.image import Image
 from millpond.metadata.records import BrokerEndpoint, Record
 from millpond.metadata.snapshot import records_between, records_of
-from millpond.quorum.messages import NO_LEADER, ReplicaKey, SnapshotId
+from millpond.quorum.messages import NO_LEADER, SnapshotId
 from millpond.quorum.ports import Election
 from millpond.quorum.replica import Timing
 from millpond.wire import records as wire_records
@@ -183,6 +183,11 @@ class Controller:
         return self._host is not None and self._host.is_stranger
 
     @property
+    def is_misled(self) -> bool:
+        """Whether most of the other nodes were told of other nodes than this one."""
+        return self._host is not None and self._host.is_misled
+
+    @property
     def next_offset(self) -> int:
         """The offset that the first record of a decision gets which is made now."""
         return self.host.log.end_offset
@@ -286,6 +291,11 @@ class Controller:
             metadata_log.open_snapshots()
         except LogDamaged as fault:
             raise CannotStart(f"the metadata log cannot be read: {fault}") from fault
+        voters = voter_keys(node_ids)
+        if election is not None and election.voted is not None:
+            # It is the node that had the vote, whatever list it was told then.
+            voted = next((voter for voter in voters if voter.node_id == election.voted.node_id), election.voted)
+            election = replace(election, voted=voted)
         if election is None:
             # An empty folder may be that of a new cluster, or of a voter that was wiped.
             is_empty = metadata_log.end_offset == 0
@@ -296,8 +306,8 @@ class Controller:
             workers=self._workers,
             state_path=state_path,
             election=election,
-            me=ReplicaKey(self.node_id, NO_DIRECTORY),
-            voters=[ReplicaKey(node_id, NO_DIRECTORY) for node_id in node_ids],
+            me=next(voter for voter in voters if voter.node_id == self.node_id),
+            voters=voters,
             timing=Timing(
                 election_ms=settings[CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS],
                 fetch_ms=settings[CONTROLLER_QUORUM_FETCH_TIMEOUT_MS],

@@ -373,6 +373,33 @@ def test_a_leader_that_may_lack_records_is_elected_only_on_demand_and_the_other_
     lives.wait(lambda: set(lives.partition().isr) == {last, other})
 
 
+@pytest.mark.parametrize("is_longer", [False, True])
+def test_a_node_with_another_list_of_nodes_is_told_so_and_counts_for_nobody(lives: Lives, is_longer: bool) -> None:
+    victim = lives.other(lives.controller_id)
+    node = lives.nodes[victim]
+    node.stop()
+    lives.wait(lambda: not node.is_up)
+    lives.sim.run_for(100)
+    down_ms = lives.sim.clock.now_ms
+    members = {1, 2, 3, 4} if is_longer else {victim, lives.controller_id}
+    right = node.texts["cluster.nodes"]
+    node.texts["cluster.nodes"] = ",".join(f"{node_id}@node{node_id}:{PORT}" for node_id in members)
+    assert node.start()
+    failures: list[Exception] = []
+    node.broker.ready.then(lambda _: None, failures.append)
+    lives.wait(lambda: bool(failures))
+    assert "must name the same numbers" in str(failures[0])
+    states = lives.nodes[lives.controller_id].broker.controller.host.states()
+    fetched = [each.fetched_ago_ms for each in states if each.replica.node_id == victim]
+    assert len(fetched) == 1
+    assert fetched[0] is not None
+    assert fetched[0] >= lives.sim.clock.now_ms - down_ms
+    node.kill()
+    node.texts["cluster.nodes"] = right
+    assert node.start()
+    lives.wait(lives.is_whole)
+
+
 def test_a_node_with_the_folder_of_another_cluster_is_told_so_and_changes_nothing(lives: Lives) -> None:
     victim = lives.other(lives.controller_id)
     node = lives.nodes[victim]

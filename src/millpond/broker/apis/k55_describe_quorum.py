@@ -79,7 +79,6 @@ def _partition(broker: Services, topic: str, index: int) -> m.DescribeQuorumResp
 def _state(state: ReplicaState, now_ms: int) -> m.DescribeQuorumResponse.ReplicaState:
     return m.DescribeQuorumResponse.ReplicaState(
         replica_id=state.replica.node_id,
-        replica_directory_id=state.replica.directory_id,
         log_end_offset=state.end_offset,
         last_fetch_timestamp=-1 if state.fetched_ago_ms is None else now_ms - state.fetched_ago_ms,
         last_caught_up_timestamp=-1 if state.caught_up_ago_ms is None else now_ms - state.caught_up_ago_ms,

@@ -61,6 +61,11 @@ STRANGER: Final = (
     "its own cluster, or give it an empty data folder"
 )
 
+MISLED: Final = (
+    "the other nodes were told of other nodes than this one: cluster.nodes (nodes.toml) must name the same numbers "
+    "on every node"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Appearance:
@@ -359,6 +364,8 @@ class Lifecycle:
             if not self._is_over and incarnation_id == self._incarnation_id:
                 if self._controller.is_stranger:
                     self._give_up(STRANGER)
+                elif self._controller.is_misled:
+                    self._give_up(MISLED)
                 else:
                     self._later(again_ms, again)
 

@@ -23,6 +23,7 @@ from millpond.broker.quorum.wire import (
     encode_response,
     fault_of,
     refusal,
+    says_other_voters,
 )
 from millpond.quorum.events import Answered, Appended, Asked, Event, Hung, Stop, Time
 from millpond.quorum.messages import Fetch, FetchSnapshot, ReplicaKey, Request, Response
@@ -109,6 +110,8 @@ class QuorumHost:
         self._request_ids = 0
         self._waiting: dict[int, tuple[Request, Later[Message]]] = {}
         self._turned_away_by: set[int] = set()
+        self._disagree: set[int] = set()
+        """Nodes that were told of other voters than this one."""
         self._refused_by: set[int] = set()
         """Voters whose connections were closed or refused when they were last asked."""
 
@@ -136,6 +139,11 @@ class QuorumHost:
     def is_stranger(self) -> bool:
         """Whether most of those whom it takes for the other voters say that it is of another cluster."""
         return len(self._turned_away_by) > len(self.voters) // 2
+
+    @property
+    def is_misled(self) -> bool:
+        """Whether most of the other voters were told of other voters than this one."""
+        return 2 * len(self._disagree) > len(self.voters) - 1
 
     @property
     def others_may_lead(self) -> bool:
@@ -307,6 +315,10 @@ class QuorumHost:
 
         def read(answer: Any) -> Response | None:
             self._refused_by.discard(ask.node_id)
+            if says_other_voters(answer):
+                self._disagree.add(ask.node_id)
+            else:
+                self._disagree.discard(ask.node_id)
             if getattr(answer, "error_code", None) == ErrorCode.INCONSISTENT_CLUSTER_ID:
                 self._turned_away_by.add(ask.node_id)
             else:

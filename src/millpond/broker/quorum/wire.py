@@ -2,14 +2,15 @@
 EndQuorumEpoch (54), Fetch (1) of the metadata log and FetchSnapshot (59).
 
 Each request names one partition, the metadata log. Responses are read with suspicion: one that lacks that partition
-is no response. Voters are known by their node ids; the id of the directory says only whether a voter is new.
+is no response. Voters are known by their node ids; the id of the directory says only whether a voter is new, and whom
+it takes for voters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, Final, assert_never
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from millpond.base.errors import ErrorCode, MalformedMessage
 from millpond.base.ids import EpochEnd, TopicPartition
@@ -43,6 +44,15 @@ SNAPSHOT_VERSION: Final = 1
 
 LOST_DIRECTORY: Final = UUID(int=1)
 """Kafka's id of a directory that is gone: of a voter that is new, and may have lost what it had."""
+
+
+def voter_keys(node_ids: Iterable[int]) -> list[ReplicaKey]:
+    """The voters, known by their ids. What stands for their directories says whom else they take for voters: whoever
+    was told of others is nobody's peer, for majorities of different lists need not meet."""
+    known = sorted(node_ids)
+    directory_id = uuid5(LOST_DIRECTORY, ",".join(map(str, known))) if len(known) > 1 else NO_DIRECTORY
+    return [ReplicaKey(node_id, directory_id) for node_id in known]
+
 
 FETCH_BYTES: Final = 8 << 20
 REPLICA_STATE_FROM: Final = 15
@@ -179,9 +189,11 @@ def fault_of(request: Request, voters: Collection[ReplicaKey]) -> ErrorCode:
         case BeginQuorumEpoch() | EndQuorumEpoch():
             is_sound, is_known = True, request.leader_id in node_ids
         case Fetch():
-            is_sound, is_known = request.offset >= 0 and request.last_epoch >= 0, True
+            is_sound = request.offset >= 0 and request.last_epoch >= 0
+            is_known = request.replica in voters or request.replica.node_id not in node_ids
         case FetchSnapshot():
-            is_sound, is_known = request.position >= 0, True
+            is_sound = request.position >= 0
+            is_known = request.replica in voters or request.replica.node_id not in node_ids
         case _:
             assert_never(request)
     if not is_sound:
@@ -199,7 +211,7 @@ def decode_request(request: Any, me: ReplicaKey) -> Request:
             each = _partition_of(request.topics)
             return Vote(
                 epoch=each.replica_epoch,
-                candidate=_replica(each.replica_id, each.replica_directory_id),
+                candidate=_replica(each.replica_id, each.replica_directory_id, me),
                 voter=_voter(request.voter_id, each.voter_directory_id, me),
                 last_epoch=each.last_offset_epoch,
                 end_offset=each.last_offset,
@@ -220,7 +232,7 @@ def decode_request(request: Any, me: ReplicaKey) -> Request:
             each = _partition_of(request.topics)
             return Fetch(
                 epoch=each.current_leader_epoch,
-                replica=_replica(request.replica_state.replica_id, each.replica_directory_id),
+                replica=_replica(request.replica_state.replica_id, each.replica_directory_id, me),
                 offset=each.fetch_offset,
                 last_epoch=each.last_fetched_epoch,
                 high_watermark=each.high_watermark,
@@ -231,7 +243,7 @@ def decode_request(request: Any, me: ReplicaKey) -> Request:
             each = _partition_of(request.topics)
             return FetchSnapshot(
                 epoch=each.current_leader_epoch,
-                replica=ReplicaKey(request.replica_id, each.replica_directory_id),
+                replica=_replica(request.replica_id, each.replica_directory_id, me),
                 snapshot=SnapshotId(each.snapshot_id.end_offset, each.snapshot_id.epoch),
                 position=each.position,
             )
@@ -239,8 +251,9 @@ def decode_request(request: Any, me: ReplicaKey) -> Request:
             raise AssertionError(request)
 
 
-def _replica(node_id: int, directory_id: UUID) -> ReplicaKey:
-    return ReplicaKey(node_id, NO_DIRECTORY if directory_id == LOST_DIRECTORY else directory_id)
+def _replica(node_id: int, directory_id: UUID, me: ReplicaKey) -> ReplicaKey:
+    """Who does not say which voters it knows is believed to know the same ones."""
+    return ReplicaKey(node_id, me.directory_id if directory_id in (LOST_DIRECTORY, NO_DIRECTORY) else directory_id)
 
 
 def _voter(voter_id: int, directory_id: UUID, me: ReplicaKey) -> ReplicaKey:
@@ -365,6 +378,14 @@ def decode_response(response: Any) -> Response | None:
             return FetchSnapshotResponse(error, leader.leader_epoch, leader.leader_id, each.size, each.position, data)
         case _:
             raise AssertionError(response)
+
+
+def says_other_voters(response: Any) -> bool:
+    """Whether a peer has turned a request away because its list of voters is another one."""
+    errors = [response.error_code]
+    if not isinstance(response, m.FetchResponse):
+        errors += [each.error_code for topic in response.topics for each in topic.partitions]
+    return ErrorCode.INCONSISTENT_VOTER_SET in errors or ErrorCode.INVALID_VOTER_KEY in errors
 
 
 def refusal(request: Request, error: ErrorCode) -> m.Message:
