@@ -117,6 +117,10 @@ class Play:
         """All of them arrive in one piece."""
         self.link.say(b"".join(map(frame, requests)))
 
+    def turn(self) -> None:
+        """The next turn of the loop."""
+        self.script.clock.run_for(0)
+
     def heard(self) -> list[str]:
         return [reply.decode() for reply in self.link.frames()]
 
@@ -127,6 +131,22 @@ def play(make_link: Callable[..., Any], make_file: Callable[..., Any]) -> Play:
 
 
 # The order of replies.
+
+
+def test_replies_that_one_event_lets_go_leave_in_one_send(play: Play) -> None:
+    play.say("later a", "later b", "later c")
+    play.script.finish("a")
+    play.script.finish("b")
+    assert play.link.sends == 0, "somebody still waits"
+    play.turn()
+    assert (play.heard(), play.link.sends) == (["a", "b"], 1)
+    play.script.finish("c")
+    assert (play.heard(), play.link.sends) == (["c"], 2), "nobody waits: at once"
+    play.say("later d", "later e")
+    play.script.finish("d")
+    play.connection.drop()
+    play.turn()
+    assert play.heard() == []
 
 
 def test_replies_of_one_wake_up_leave_in_one_send(play: Play) -> None:
@@ -182,6 +202,7 @@ def test_too_many_in_flight_are_not_read_until_one_is_answered(play: Play) -> No
     assert play.link.events == ["pause"]
     assert play.script.handled == ["later a", "later b", "later c"]
     play.script.finish("a")
+    play.turn()
     assert play.script.handled[3:] == ["now d"], "d took the place of a, so that e must wait"
     assert play.link.events == ["pause"]
     assert play.heard() == ["a"]
@@ -236,6 +257,7 @@ def test_a_stalled_connection_with_too_many_in_flight_stays_paused(play: Play) -
     play.connection.set_stalled(False)
     assert play.link.events == ["pause"]
     play.script.finish("a")
+    play.turn()
     assert play.link.events == ["pause", "resume"]
 
 

@@ -6,7 +6,7 @@ the ISR is under way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -107,12 +107,12 @@ class PartitionLeader:
         return min(self.rules.min_isr, self.view.factor)
 
     @property
-    def maximal_isr(self) -> set[int]:
+    def maximal_isr(self) -> Collection[int]:
         """All who may be in the ISR now or soon: nothing is committed without them.
 
         Whoever is asked to leave counts until the controller agrees, whoever is asked to join counts at once.
         """
-        return {*self.view.isr, *(self.pending.members if self.pending else ())}
+        return self.view.isr if self.pending is None else {*self.view.isr, *self.pending.members}
 
     # Events. Each returns whether the high watermark moved.
 
@@ -207,9 +207,10 @@ class PartitionLeader:
         # Below the least number of replicas nothing is committed: that is what lets an eligible replica lead later.
         if len(self.view.isr) < self._min_isr:
             return False
-        offset = min(
-            [self.own_end, *(self.followers[each].end_offset for each in self.maximal_isr if each != self.me)]
-        )
+        offset = self.own_end
+        for broker in self.maximal_isr:
+            if broker != self.me:
+                offset = min(offset, self.followers[broker].end_offset)
         if offset <= self.high_watermark:
             return False
         self.high_watermark = offset

@@ -246,6 +246,8 @@ class _Session:
             return
         if wanted.is_sound and partition.leading is not None:
             partition.leading.on_caught_up(self.node_id, self.broker_epoch, wanted.offset)
+        # It had all there was, and what is new has just been written.
+        wanted.is_warm = True
         self._look_at(wanted)
 
     def on_commit(self, partition: Partition) -> None:

@@ -69,6 +69,7 @@ class Connection:
         self._unsent_bytes_max = unsent_bytes_max
         self._on_closed = on_closed
         self._handling = False
+        self._flushes_soon = False
         self._paused = False
         self._stalled = False
         self._backlog: deque[bytes] = deque()
@@ -243,9 +244,20 @@ class Connection:
         while slots and (head := slots[0].parts) is not None:
             self._ready += head
             slots.popleft()
-        if not self._handling:
+        if self._handling:
+            return
+        if not slots:
             self._flush()
             self._resume_if_light()
+        elif self._ready and not self._flushes_soon:
+            # Others wait, and what answers one often answers many: their replies leave together.
+            self._flushes_soon = True
+            self._dispatcher.clock.call_soon(self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        self._flushes_soon = False
+        self._flush()
+        self._resume_if_light()
 
     def _flush(self) -> None:
         if self._ready and self._open:
