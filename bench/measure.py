@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bench.load_raw import Measured
-from bench.node import Node
+from bench.node import Node, cpu_seconds_of
 from bench.profiling import Profiler
 
 MEGA = 1e6
@@ -50,6 +50,9 @@ class Client:
         self._process.stdin.flush()
         measured: Measured = json.loads(self._line())
         return measured
+
+    def cpu_seconds(self) -> float:
+        return cpu_seconds_of(self._process.pid)
 
     def _line(self) -> str:
         assert self._process.stdout is not None

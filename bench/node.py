@@ -59,6 +59,15 @@ def free_port() -> int:
             return port
 
 
+def cpu_seconds_of(pid: int) -> float:
+    """User and system time of all threads of a process since it started."""
+    if LINUX:
+        # The kernel's clock of that process: nanoseconds, where /proc counts in ticks of ten milliseconds.
+        return time.clock_gettime((~pid << 3) | 2)
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
 def command(folder: str, port: int, settings: Mapping[str, str]) -> list[str]:
     script = os.path.join(os.path.dirname(sys.executable), "millpond")
     if os.path.exists(script) and importlib.util.find_spec("millpond.cli") is not None:
@@ -150,12 +159,7 @@ class Node:
 
     def cpu_seconds(self) -> float:
         """User and system time of all its threads since it started."""
-        assert self._facts is not None
-        if LINUX:
-            # The kernel's clock of that process: nanoseconds, where /proc counts in ticks of ten milliseconds.
-            return time.clock_gettime((~self.pid << 3) | 2)
-        times = self._facts.cpu_times()
-        return float(times.user + times.system)
+        return cpu_seconds_of(self.pid)
 
     def resident_bytes(self) -> int:
         assert self._facts is not None

@@ -302,15 +302,28 @@ def _replicated(load: str, value_bytes: int, title: str) -> Callable[[Plan], lis
             nodes.create_topic("bulk")
             leader = nodes.leader("bulk")
             followers = [node for number, node in nodes.nodes.items() if number != leader]
-            before = sum(node.cpu_seconds() for node in followers)
             with client(
                 load, nodes[leader], topic="bulk", acks=-1, value_bytes=value_bytes, bytes_max=plan.bytes_max
             ) as started:
+
+                def spent() -> tuple[float, float]:
+                    return sum(node.cpu_seconds() for node in followers), started.cpu_seconds()
+
+                before = spent()
                 slices = [one_slice(nodes[leader], started, plan.slice_seconds) for _ in range(plan.slices)]
-            spent = sum(node.cpu_seconds() for node in followers) - before
-        written = sum(each["bytes"] for each in slices)
-        figures = {**median_of(slices), "follower_cpu_s_per_gb": spent / len(followers) / (written / 1e9)}
-        note = f"CPU is the leader's; a follower: {figures['follower_cpu_s_per_gb']:.2g} s/GB"
+                by_followers, by_client = (after - then for after, then in zip(spent(), before, strict=True))
+        gigabytes = sum(each["bytes"] for each in slices) / 1e9
+        by_leader = sum(each["cpu_seconds"] for each in slices)
+        figures = {
+            **median_of(slices),
+            "follower_cpu_s_per_gb": by_followers / len(followers) / gigabytes,
+            "client_cpu_s_per_gb": by_client / gigabytes,
+            "all_cpu_s_per_gb": (by_leader + by_followers + by_client) / gigabytes,
+        }
+        note = (
+            f"s/GB: follower {figures['follower_cpu_s_per_gb']:.2g}, "
+            f"client {figures['client_cpu_s_per_gb']:.2g}, all {figures['all_cpu_s_per_gb']:.2g}"
+        )
         return [Line(f"{title}, acks=all, 3 replicas", figures, note=note)]
 
     return run
