@@ -27,16 +27,18 @@ def test_the_table_is_in_the_order_of_the_keys_and_has_none_twice() -> None:
     assert keys == sorted(set(keys))
 
 
-OWN_FILE = [api for api in APIS if api not in apis.groups.APIS]
+TOGETHER = (apis.groups, apis.quorum)
+OWN_FILE = [api for api in APIS if not any(api in module.APIS for module in TOGETHER)]
 
 
-def test_every_api_has_a_file_of_its_own_or_a_line_among_those_of_groups() -> None:
+def test_every_api_has_a_file_of_its_own_or_a_line_among_those_of_groups_or_of_the_quorum() -> None:
     served = {module_of(api).__name__.rpartition(".")[2] for api in OWN_FILE}
     files = {path.stem for path in Path(apis.__file__).parent.glob("k*.py")}
     assert served <= files
     assert len(served) == len(OWN_FILE)
-    for api in apis.groups.APIS:
-        assert f"\n{api.name} ({api.key}), " in (apis.groups.__doc__ or "")
+    for module in TOGETHER:
+        for api in module.APIS:
+            assert f"\n{api.name} ({api.key}), " in (module.__doc__ or "")
 
 
 @pytest.mark.parametrize("api", OWN_FILE, ids=lambda api: api.name)

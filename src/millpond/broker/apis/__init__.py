@@ -1,4 +1,7 @@
-"""One file per API key, but for those that only ask a group (`groups.py`). `APIS` is the one table of them all."""
+"""One file per API key, but for those that only ask a group (`groups.py`) or the quorum (`quorum.py`).
+
+`APIS` is the one table of them all.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from millpond.broker.apis import (
     k03_metadata,
     k09_offset_fetch,
     k10_find_coordinator,
-    k15_describe_groups,
     k16_list_groups,
     k18_api_versions,
     k19_create_topics,
@@ -27,17 +29,12 @@ from millpond.broker.apis import (
     k33_alter_configs,
     k35_describe_log_dirs,
     k37_create_partitions,
-    k42_delete_groups,
     k43_elect_leaders,
     k44_incremental_alter_configs,
     k45_alter_partition_reassignments,
     k46_list_partition_reassignments,
-    k52_vote,
-    k53_begin_quorum_epoch,
-    k54_end_quorum_epoch,
     k55_describe_quorum,
     k56_alter_partition,
-    k59_fetch_snapshot,
     k60_describe_cluster,
     k61_describe_producers,
     k62_broker_registration,
@@ -46,23 +43,23 @@ from millpond.broker.apis import (
     k65_describe_transactions,
     k66_list_transactions,
     k67_allocate_producer_ids,
-    k69_consumer_group_describe,
     k71_get_telemetry_subscriptions,
     k72_push_telemetry,
     k74_list_config_resources,
     k75_describe_topic_partitions,
+    quorum,
 )
 from millpond.broker.serving.api import Api
 
 _ALL: tuple[Api, ...] = (
     *groups.APIS,
+    *quorum.APIS,
     k00_produce.API,
     k01_fetch.API,
     k02_list_offsets.API,
     k03_metadata.API,
     k09_offset_fetch.API,
     k10_find_coordinator.API,
-    k15_describe_groups.API,
     k16_list_groups.API,
     k18_api_versions.API,
     k19_create_topics.API,
@@ -79,17 +76,12 @@ _ALL: tuple[Api, ...] = (
     k33_alter_configs.API,
     k35_describe_log_dirs.API,
     k37_create_partitions.API,
-    k42_delete_groups.API,
     k43_elect_leaders.API,
     k44_incremental_alter_configs.API,
     k45_alter_partition_reassignments.API,
     k46_list_partition_reassignments.API,
-    k52_vote.API,
-    k53_begin_quorum_epoch.API,
-    k54_end_quorum_epoch.API,
     k55_describe_quorum.API,
     k56_alter_partition.API,
-    k59_fetch_snapshot.API,
     k60_describe_cluster.API,
     k61_describe_producers.API,
     k62_broker_registration.API,
@@ -98,7 +90,6 @@ _ALL: tuple[Api, ...] = (
     k65_describe_transactions.API,
     k66_list_transactions.API,
     k67_allocate_producer_ids.API,
-    k69_consumer_group_describe.API,
     k71_get_telemetry_subscriptions.API,
     k72_push_telemetry.API,
     k74_list_config_resources.API,

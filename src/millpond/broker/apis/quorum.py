@@ -1,0 +1,36 @@
+"""The APIs by which the voters keep the metadata, a line each. For the nodes alone: clients are not told of them.
+
+Vote (52), may another node lead the metadata: 1 the receiver's own id and directory · 2 pre-vote: nothing is promised
+yet.
+BeginQuorumEpoch (53), another node leads the metadata; come and fetch: 1 flexible, the receiver's own id and
+directory.
+EndQuorumEpoch (54), the node that led the metadata leads no more: 1 flexible, candidates with their directories. The
+first of them stands at once.
+FetchSnapshot (59), the bytes of a snapshot of the metadata, from a position on: 1 the follower's directory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+    Question = m.VoteRequest | m.BeginQuorumEpochRequest | m.EndQuorumEpochRequest | m.FetchSnapshotRequest
+
+
+def ask(broker: Services, call: Call, request: Question) -> Outcome:
+    return broker.controller.host.answer(request)
+
+
+APIS = (
+    Api(52, "Vote", (0, 2), ask, is_advertised=False),
+    Api(53, "BeginQuorumEpoch", (0, 1), ask, is_advertised=False),
+    Api(54, "EndQuorumEpoch", (0, 1), ask, is_advertised=False),
+    Api(59, "FetchSnapshot", (0, 1), ask, is_advertised=False),
+)
