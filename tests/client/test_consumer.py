@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from millpond import Closed, ConfigError, ConsumeFailed, Consumer, Producer, Timeout, UnknownTopic
+from millpond import Closed, ConfigError, ConsumeFailed, Consumer, Fenced, Producer, Timeout, UnknownTopic
 from millpond.base.ids import TopicPartition
 from support.node import eventually
 
@@ -215,6 +215,18 @@ def test_rebalance_callbacks_tell_who_has_what(pond, protocol) -> None:
     assert eventually(lambda: first.poll(1, 0.05) or len(first.assignment()) == 4)
     first.close()
     assert told[-1] == ("revoked", 4)
+
+
+def test_whose_name_another_has_taken_ends_even_if_it_has_nothing_to_do(pond) -> None:
+    """librdkafka tells it once, and never reads again: a consumer that went on would wait for ever."""
+    topic, group = pond.topic(1), pond.group()
+    options = {"bootstrap": pond.bootstrap, "instance": "only", "session_timeout_s": 3.0}
+    with Consumer(group, [topic], **options) as first:
+        assert eventually(lambda: first.poll(1, 0.05) or first.assignment())
+        with Consumer(group, [topic], **options) as second:
+            with pytest.raises(Fenced, match="name of its own"):
+                eventually(lambda: first.poll(1, 0.05) or second.poll(1, 0.05))
+            assert eventually(lambda: second.poll(1, 0.05) or second.assignment())
 
 
 def test_the_end_is_known_when_it_is_reached(cluster) -> None:

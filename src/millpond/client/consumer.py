@@ -393,6 +393,8 @@ class Consumer(Closable):
                 raise UnknownTopic(f"{error.str()}: create the topic first, or say wait_for_topics=True")
             LOG.warning("waiting for a topic: %s", error.str())
             return True
+        if error.code() == KafkaError._FATAL and _INSTANCE_FENCED.str() in error.str():
+            error = _INSTANCE_FENCED
         if error.code() in (KafkaError._FENCED, KafkaError.FENCED_INSTANCE_ID):
             raise Fenced(advice_on(error), code=error.code())
         if error.fatal() or error.code() in _HOPELESS:
@@ -561,11 +563,15 @@ class Consumer(Closable):
             raise Closed("this consumer is closed: make a new one")
 
 
+_INSTANCE_FENCED = KafkaError(KafkaError.FENCED_INSTANCE_ID)
+"""What ends a consumer for good comes to a poll as fatal, and only its words say what it was."""
+
 _HOPELESS = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError._AUTHENTICATION,
+        KafkaError._FATAL,
         KafkaError._MAX_POLL_EXCEEDED,
         KafkaError._AUTO_OFFSET_RESET,
         KafkaError.INVALID_GROUP_ID,

@@ -13,6 +13,8 @@ from millpond.remote.errors import UnknownTopic as UnknownTopic
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
+_TAKEN_OVER = "another instance with the same name has taken over: give every running instance a name of its own"
+
 ADVICE = {
     "_MSG_TIMED_OUT": "no broker acknowledged it in time: check that the cluster is reachable, or allow more with "
     "delivery_timeout_s",
@@ -28,9 +30,9 @@ ADVICE = {
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND": "too few replicas are in sync for acks=all: bring nodes back, or wait",
     "TOPIC_AUTHORIZATION_FAILED": "this user may not write here: ask for the right to",
     "GROUP_AUTHORIZATION_FAILED": "this user may not read as this group: ask for the right to",
-    "_FENCED": "another instance with the same name has taken over: give every running instance a name of its own",
-    "PRODUCER_FENCED": "another instance with the same name has taken over: give every running instance a name of "
-    "its own",
+    "_FENCED": _TAKEN_OVER,
+    "FENCED_INSTANCE_ID": _TAKEN_OVER,
+    "PRODUCER_FENCED": _TAKEN_OVER,
     "_MAX_POLL_EXCEEDED": "poll was not called for too long: take fewer records at a time, or raise "
     "max.poll.interval.ms",
     "ILLEGAL_GENERATION": "the group has moved on without this consumer; its partitions will be read again by others",

@@ -232,7 +232,7 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
     let_a_late_end_decide_the_next_transaction: Hunt(
         "before its commit was asked for", CALM, Work.COPY, None, 0, (True,)
     ),
-    take_offline_for_deleted: Hunt(f"{TWICE}|counts in part", ("offline partition",) * 3, Work.COPY, first=12),
+    take_offline_for_deleted: Hunt(f"{TWICE}|counts in part", ("offline partition",) * 3, Work.COPY, first=24),
     forget_a_partition: Hunt("a transaction hangs", CALM, Work.COPY),
     let_transactions_last: Hunt(STUCK, CALM, Work.COPY),
     commit_what_was_aborted_by_a_successor: Hunt(TOO_EARLY, CALM, Work.COPY),
