@@ -40,7 +40,12 @@ def move(way: Cluster, topic: str, *replicas: int, index: int = 0) -> None:
     """Move a partition, and wait until it is there."""
     begin_moves(way, {TopicPartition(topic, index): replicas})
     within(30, lambda: not moves_under_way(way))
-    assert way.topics([topic])[topic].partitions[index].replicas == replicas
+    # The controller has said so; the node that is asked here may hear of it a moment later.
+    within(10, lambda: replicas_of(way, topic, index) == replicas)
+
+
+def replicas_of(way: Cluster, topic: str, index: int = 0) -> tuple[int, ...]:
+    return way.topics([topic])[topic].partitions[index].replicas
 
 
 def folders(cluster: Ponds, topic: str) -> list[int]:
@@ -81,7 +86,7 @@ def test_one_replica_becomes_three_and_one_again_while_records_come(cluster: Pon
         while moves_under_way(way):
             cluster.produce(topic, f"{sent}")
             sent += 1
-        assert way.topics([topic])[topic].partitions[0].replicas == replicas
+        within(10, lambda replicas=replicas: replicas_of(way, topic) == replicas)
     cluster.produce(topic, "last")
     assert values(cluster, topic, sent + 1) == [*(f"{each}".encode() for each in range(sent)), b"last"]
 
@@ -151,10 +156,10 @@ def test_the_command_line_gives_a_topic_more_replicas_and_other_nodes(cluster: P
 
     grown = millpond("replicas", "told", "--factor", "3")
     assert (grown.returncode, grown.stdout.splitlines()[-1]) == (0, "Moved 2 partitions.")
-    assert [len(each.replicas) for each in way.topics(["told"])["told"].partitions.values()] == [3, 3]
+    within(10, lambda: [len(replicas_of(way, "told", index)) for index in (0, 1)] == [3, 3])
     moved = millpond("move", "told", "--partition", "1", "--to", "4,1")
     assert (moved.returncode, moved.stdout.splitlines()[-1]) == (0, "Moved 1 partition.")
-    assert way.topics(["told"])["told"].partitions[1].replicas == (4, 1)
+    within(10, lambda: replicas_of(way, "told", 1) == (4, 1))
     assert millpond("move", "told", "--partition", "1", "--to", "4,1").stdout == "Everything is there already.\n"
     refused = millpond("move", "told", "--to", "7")
     assert refused.returncode != 0
