@@ -62,6 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         outcome = play(wanted, nodes, wanted.seed + done, min(wanted.round, wanted.faults - done), load)
         if outcome is None:
+            show(outcomes)
             return 1
         outcomes.append(outcome)
         done += outcome.faults.total()

@@ -113,6 +113,25 @@ def test_a_bug_while_accepting_reaches_the_loop(scene: Scene) -> None:
     listener.close()
 
 
+def test_out_of_descriptors_a_peer_cannot_be_reached(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_socket(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    made: list[Quiet] = []
+
+    def handler(link: Link) -> Quiet:
+        made.append(Quiet(link))
+        return made[0]
+
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr(socket, "socket", no_socket)
+        link = scene.network.connect("127.0.0.1", 9, handler)
+    link.send([b"nobody hears this"])
+    assert (link.peer, link.unsent_bytes(), made[0].is_closed) == ("127.0.0.1:9", 0, False)
+    assert scene.run_until(lambda: made[0].is_closed)
+    assert [error.errno for _, error in scene.faults] == [errno.EMFILE]
+
+
 def test_out_of_descriptors_it_waits_and_recovers(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millpond.node.network.EXHAUSTED_PAUSE_SECONDS", 2.0)
     listener = scene.network.listen("127.0.0.1", 0, scene.accept)

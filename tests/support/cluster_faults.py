@@ -18,7 +18,9 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
+from millpond.remote.errors import ClientError
 from millpond.testing import PondNode, Ponds
+from millpond.testing.process_node import NodeEnded
 from support.cluster_disks import Disks
 
 SHORT: Final = (0.2, 1.5)
@@ -45,12 +47,16 @@ class Stage:
         return self.cluster[self.dice.randrange(1, len(self.cluster) + 1)]
 
     def leader(self) -> PondNode:
-        led = [each.leader for each in self.cluster.partitions(self.topics[0]).values() if each.leader > 0]
+        led: list[int] = []
+        with contextlib.suppress(ClientError):
+            led = [each.leader for each in self.cluster.partitions(self.topics[0]).values() if each.leader > 0]
         return self.cluster[self.dice.choice(led)] if led else self.any()
 
     def controller(self) -> PondNode:
-        known = self.cluster.controller
-        return self.cluster[known] if known > 0 else self.any()
+        with contextlib.suppress(ClientError):
+            if (known := self.cluster.controller) > 0:
+                return self.cluster[known]
+        return self.any()
 
     def wait_until_whole(self) -> None:
         """Until every replica is in sync: of one that is harmed, another two have everything."""
@@ -208,7 +214,8 @@ def kill_on_full_disk(stage: Stage) -> None:
     stage.wait(SHORT)
     stage.disks.make_room(node.node_id)
     if node.is_running:
-        node.wait_until_ready()
+        with contextlib.suppress(NodeEnded):
+            node.wait_until_ready()
     revive(node)
 
 
@@ -239,7 +246,8 @@ def few_descriptors(pid: int) -> Iterator[None]:
     try:
         yield
     finally:
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
 def exhaust_descriptors(stage: Stage) -> None:

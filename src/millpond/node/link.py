@@ -45,6 +45,35 @@ OnFault = Callable[["SocketLink | None", BaseException], None]
 """Hears of what went wrong on a link, or (None) while accepting one."""
 
 
+class LostLink:
+    """A link for which no socket could be had: nothing is sent, and it ends at once."""
+
+    local_host = ""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, peer: str) -> None:
+        self.peer = peer
+        self._loop = loop
+
+    def start(self, handler: LinkHandler) -> None:
+        self._loop.call_soon(handler.closed)
+
+    def send(self, parts: Sequence[ReplyPart]) -> None:
+        for part in parts:
+            if isinstance(part, FileRange):
+                part.file.release()
+
+    def unsent_bytes(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
 class SocketLink:
     """The link port over one connected socket."""
 

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 
 from millpond.base.ports import Link, LinkHandler
-from millpond.node.link import OnFault, SocketLink, plain_host
+from millpond.node.link import LostLink, OnFault, SocketLink, plain_host
 
 BACKLOG = 1024
 ACCEPTS_PER_WAKE = 64
@@ -105,11 +105,18 @@ class SocketNetwork:
             raise
         return SocketListener(self, sock, accept)
 
-    def connect(self, host: str, port: int, make_handler: Callable[[Link], LinkHandler]) -> SocketLink:
+    def connect(self, host: str, port: int, make_handler: Callable[[Link], LinkHandler]) -> SocketLink | LostLink:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         )[0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            # No descriptor is free now. To whoever asks that is a peer that cannot be reached.
+            self.on_fault(None, error)
+            lost = LostLink(self.loop, f"{host}:{port}")
+            lost.start(make_handler(lost))
+            return lost
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

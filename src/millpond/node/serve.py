@@ -142,7 +142,7 @@ def fault_reporter(journal: Journal) -> Callable[[SocketLink | None, BaseExcepti
         elif isinstance(error, RemoteError):
             journal("connection closed: the client broke the protocol", peer=peer, reason=error)
         elif link is None:
-            journal("cannot accept connections for a moment", reason=error)
+            journal("connections cannot be opened for a moment", reason=error)
         else:
             journal("connection closed: what it asked for could not be done", peer=peer, reason=repr(error))
 
