@@ -34,8 +34,8 @@ class Room(NamedTuple):
 ROOMS = {
     "base": Room(85),
     "config": Room(75),
-    "wire": Room(90),
-    "log": Room(90),
+    "wire": Room(96),
+    "log": Room(95),
     "metadata": Room(90),
     "coordinators": Room(90),
     "quorum": Room(95, ("sim/machines/quorum/test_scenario.py",)),
