@@ -34,6 +34,7 @@ from millpond.broker.replication.high_watermarks import HighWatermarks
 from millpond.broker.replication.isr import IsrKeeper
 from millpond.broker.replication.partition_context import PartitionContext
 from millpond.broker.replication.partitions import Partition, Partitions
+from millpond.broker.replication.scrub import Scrub
 from millpond.broker.replication.sessions import ReplicaSessions, Source
 from millpond.broker.replication.throttle import Throttle
 from millpond.broker.serving.api import Api
@@ -222,6 +223,12 @@ class Broker:
             give_away=self.isr_keeper.give_away,
             journal=journal,
         )
+        self._scrub = Scrub(
+            clock=world.clock,
+            partitions=self.partitions,
+            bytes_per_second=lambda: self.settings[node.SCRUB_BYTES_PER_SECOND],
+            check=self._failed_replicas.check,
+        )
         self.groups: Coordination[GroupShard] = Coordination(
             OFFSETS_TOPIC, self._group_home, world.clock, journal, self._leads
         )
@@ -287,6 +294,7 @@ class Broker:
         self.isr_keeper.start()
         if not self.controller.is_alone:
             self._failed_replicas.start()
+            self._scrub.start()
 
     def _join(self, report: OpenReport) -> None:
         """Become one of the cluster: at once where this node is all of it, else as soon as the controller says so."""
@@ -505,6 +513,7 @@ class Broker:
         self.sessions.stop()
         self.isr_keeper.stop()
         self._failed_replicas.stop()
+        self._scrub.stop()
         self.controller.resign()
         self.is_stopping = True
         self._keeper.stop()

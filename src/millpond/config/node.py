@@ -232,6 +232,15 @@ REPLICA_LAG_MS_MAX = Setting(
     bits=64,
     live=True,
 )
+SCRUB_BYTES_PER_SECOND = Setting(
+    "log.scrub.bytes.per.second",
+    4 << 20,
+    "How much of its replicated records a node reads again in the background to find damage, which is then mended "
+    "from another replica; 0 for none.",
+    at_least(0),
+    bits=64,
+    live=True,
+)
 MAX_PARTITIONS_PER_TOPIC = Setting(
     "max.partitions.per.topic",
     10_000,
@@ -527,6 +536,7 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         FOLLOWER_THROTTLED_RATE,
         ALTER_LOG_DIRS_RATE,
         REPLICA_LAG_MS_MAX,
+        SCRUB_BYTES_PER_SECOND,
         MAX_PARTITIONS_PER_TOPIC,
         MAX_PARTITIONS,
     ),

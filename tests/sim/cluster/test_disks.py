@@ -20,7 +20,11 @@ class Disks(Lives):
         self.leader = self.other(self.controller_id)
         self.topic_id = self.create(self.leader).id
         self.wait(self.is_whole)
-        self.wait(lambda: self.replica(self.leader).is_leader)
+        self.wait(self._is_led)
+
+    def _is_led(self) -> bool:
+        found = self.nodes[self.leader].broker.partitions.by_id(self.topic_id, 0)
+        return found is not None and found.is_leader
 
     def replica(self, node_id: int) -> Partition:
         found = self.nodes[node_id].broker.partitions.by_id(self.topic_id, 0)
@@ -137,3 +141,19 @@ def test_damage_that_recovery_finds_is_mended_by_the_leader(disks: Disks) -> Non
     disks.wait(lambda: follower not in disks.partition().isr)
     disks.wait(disks.in_step, within_ms=20_000)
     assert disks.replica(follower).log.end_offset == 8
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_records_that_rot_after_everybody_has_them_are_found_and_mended(disks: Disks, is_leader: bool) -> None:
+    for number in range(8):
+        disks.write(disks.leader, b"value %d" % number)
+    disks.wait(disks.in_step)
+    whole = disks.data(disks.leader)
+    rotten = disks.leader if is_leader else disks.other(disks.leader, disks.controller_id)
+    disk = disks.nodes[rotten].disk
+    path = next(path for path in disk.contents() if path.endswith(LOG))
+    disk.flip_bit(path, len(disk.contents()[path]) // 2)
+    assert not disks.in_step()
+    disks.wait(disks.in_step, within_ms=60_000)
+    assert disks.said(rotten, "a batch of this node is damaged")
+    assert {disks.data(node_id) for node_id in disks.nodes} == {whole}

@@ -9,10 +9,11 @@ that has to catch up.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from millpond.base.errors import Refused
+from millpond.base.later import Later, done
 from millpond.base.ports import Clock, Timer, Workers
 from millpond.broker.housekeeping import Journal
 from millpond.broker.replication.partitions import Partition, Partitions
@@ -103,30 +104,54 @@ class FailedReplicas:
         return view is not None and any(other != self._node_id for other in view.isr)
 
     def doubt(self, partition: Partition, offset: int) -> None:
-        """A follower asks again and again for what it was sent: see whether our own bytes are what was written."""
-        if partition in self._doubted or partition.log.failed is not None:
-            return
+        """A follower asks again and again for what it was sent."""
+        if partition not in self._doubted:
+            self._doubted.add(partition)
+            self.check(partition, offset).then(lambda _: self._doubted.discard(partition))
+
+    def check(self, partition: Partition, offset: int) -> Later[int]:
+        """See whether our own bytes from `offset` on are what was written: a piece of them, on a worker.
+
+        The answer is the offset up to which they are. A replica that is found damaged fails where another node has
+        what it should have: then it is had from there.
+        """
+        if partition.log.failed is not None:
+            return done(offset)
         try:
-            part = partition.log.read(offset, CHECK_BYTES).range
-        except Refused:
-            return
+            part = partition.log.read(offset, CHECK_BYTES, upper_offset=partition.committed_offset).range
+        except Refused as refusal:
+            if isinstance(refusal.__cause__, Damaged):
+                self._on_damage(partition, refusal.__cause__)
+            return done(offset)
         if part is None:
-            return
-        self._doubted.add(partition)
+            return done(offset)
 
-        def checked(damage: Damaged | None) -> None:
+        def checked(found: Checked) -> int:
             part.file.release()
-            self._doubted.discard(partition)
-            if damage is not None and partition.log.failed is None:
-                self._journal("a batch of this node is damaged", partition=partition.name.folder, error=str(damage))
-                partition.log.fail(damage)
+            if found.damage is not None:
+                self._on_damage(partition, found.damage)
+            return max(found.upper_offset, offset)
 
-        check = self._workers.run(lambda: _damage(part.file.read_at(part.position, part.length)))
-        check.recover(OSError, lambda error: Damaged(part.position, str(error))).then(checked)
+        end_offset = partition.log.end_offset
+        check = self._workers.run(lambda: _checked(part.file.read_at(part.position, part.length), end_offset))
+        return check.recover(OSError, lambda error: Checked(Damaged(part.position, str(error)), -1)).map(checked)
+
+    def _on_damage(self, partition: Partition, damage: Damaged) -> None:
+        if partition.log.failed is None and self._can_be_had(partition):
+            self._journal("a batch of this node is damaged", partition=partition.name.folder, error=str(damage))
+            partition.log.fail(damage)
 
 
-def _damage(data: bytes) -> Damaged | None:
-    position = 0
+class Checked(NamedTuple):
+    """What a piece of a log is like, and up to which offset it is sound."""
+
+    damage: Damaged | None
+    upper_offset: int
+
+
+def _checked(data: bytes, end_offset: int) -> Checked:
+    """Offsets and leader epochs are not part of the checksum: that they only grow must do."""
+    position, upper_offset, epoch = 0, -1, -1
     while position < len(data):
         left = len(data) - position
         if position and (left < HEADER_BYTES or read_header(data, position).size > left):
@@ -135,6 +160,9 @@ def _damage(data: bytes) -> Damaged | None:
         try:
             check_batch(data, position, len(data), compacted=True)
         except CorruptBatch as fault:
-            return Damaged(position, str(fault))
-        position += read_header(data, position).size
-    return None
+            return Checked(Damaged(position, str(fault)), upper_offset)
+        header = read_header(data, position)
+        if not upper_offset <= header.base_offset < header.next_offset <= end_offset or header.leader_epoch < epoch:
+            return Checked(Damaged(position, f"offset {header.base_offset} of {header.leader_epoch}"), upper_offset)
+        position, upper_offset, epoch = position + header.size, header.next_offset, header.leader_epoch
+    return Checked(None, upper_offset)
