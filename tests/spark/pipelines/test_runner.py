@@ -151,6 +151,16 @@ def test_a_stop_waits_for_the_batch_but_not_for_ever(run: Run, monkeypatch: pyte
     assert {job.state for job in outcome.snapshot.jobs} == {"stopped"}
 
 
+def test_one_that_fails_again_at_once_has_not_finished(run: Run) -> None:
+    class Late(Play):
+        def __init__(self) -> None:
+            super().__init__(1, runner.LATE_PROCESS)
+            self.isActive = False
+
+    with pytest.raises(PipelineFailed, match=runner.LATE_PROCESS):
+        run({"a": lambda *_: Late(), "b": lambda *_: Play(1)})
+
+
 def test_a_source_that_came_up_too_late_is_tried_again(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     late = [Play(1, runner.LATE_PROCESS), Play(1, runner.LATE_PROCESS), Play(3)]
     assert run({"a": lambda *_: late.pop(0)}).state == "finished"

@@ -271,10 +271,12 @@ class Run:
         """Until all have ended or a stop is asked for; the reason if one failed."""
         told_at = 0.0
         while not self._stopping.is_asked:
+            # Asked first: one that fails after this, or once it was started again, is seen the next time.
+            is_over = not any(each.query.isActive for each in self._jobs)
             failed = next((each for each in self._jobs if each.query.exception() is not None), None)
             if failed is not None and not self._again(failed):
                 return f"{failed.job.name} failed: {reason_of(failed.query.exception())}"
-            if not any(each.query.isActive for each in self._jobs):
+            if is_over and failed is None:
                 return None
             if time.monotonic() - told_at >= TELL_SECONDS:
                 told_at = time.monotonic()
