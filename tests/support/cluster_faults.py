@@ -25,6 +25,8 @@ from support.cluster_disks import Disks
 
 SHORT: Final = (0.2, 1.5)
 LONG: Final = (2.0, 6.0)
+BREAKING: Final = (3.0, 4.0)
+"""So long a cut lasts that connections are given up for it."""
 WHOLE_SECONDS_MAX: Final = 60.0
 TAIL_BYTES: Final = 2_000
 """So near its end a log is damaged: what a node does not scan at its start it believes."""
@@ -255,9 +257,9 @@ def exhaust_descriptors(stage: Stage) -> None:
     node = stage.leader()
     with few_descriptors(node.pid):
         stage.cluster.cut(node.node_id)
-        stage.wait(SHORT)
+        stage.wait(BREAKING)
         stage.cluster.heal()
-        stage.wait(LONG)
+        stage.wait(SHORT)
     revive(node)
 
 
