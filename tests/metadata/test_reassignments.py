@@ -22,7 +22,7 @@ from millpond.metadata.elections import (
     leave,
 )
 from millpond.metadata.image import Image, Partition
-from millpond.metadata.leadership import NO_LEADER, IsrChange, Rules, change
+from millpond.metadata.leadership import NO_LEADER, IsrChange, Loss, Rules, change
 from millpond.metadata.moves import begin, cancel, is_moving, original_of, settled, target_of
 from millpond.metadata.reassignments import Reassignment, decide_alter_reassignments, decide_list_reassignments
 from millpond.metadata.records import (
@@ -228,6 +228,33 @@ def test_a_lone_leader_that_is_away_leads_no_more_once_it_moves() -> None:
     assert (play.partition.leader, play.partition.isr) == (1, (1,))
     play.in_sync(1, 2)
     assert (play.moving, play.partition.leader) == (((2,), (), ()), 2)
+
+
+def test_a_lone_replica_that_stays_after_all_leads_when_it_is_back() -> None:
+    play = Play(1)
+    play.fence(1)
+    play.move(2)
+    assert play.cancel() is ErrorCode.NONE
+    assert play.moving == ((1,), (), ())
+    play.unfence(1)
+    assert (play.partition.leader, play.partition.isr) == (1, (1,))
+
+
+def test_a_move_is_not_called_off_where_the_last_to_have_everything_would_go() -> None:
+    play = Play(1, 2, min_isr=1)
+    play.move(3, 4)
+    play.in_sync(1, 2, 3)
+    play.fence(2)
+    play.fence(1)
+    assert play.partition.isr == (3,)
+    play.take([BrokerRegistrationChangeRecord(3, 103, fenced=1)])
+    play.take(leave(play.image, LAYERS, 3, Loss.SOME).records)
+    assert (play.partition.isr, play.partition.last_known) == ((), (3,))
+    assert play.cancel() is ErrorCode.INVALID_REPLICA_ASSIGNMENT, "all that is left is on 3"
+    play.unfence(1)
+    assert play.partition.leader == NO_LEADER
+    play.unfence(3)
+    assert play.partition.leader == 3
 
 
 def test_an_unclean_election_prefers_the_old_replicas() -> None:

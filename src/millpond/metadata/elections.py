@@ -6,6 +6,7 @@ Each slice stands for itself, so that another controller can go on after any of 
 
 A partition with one replica is left alone whatever its broker does: nobody else can lead it, and a node with ten
 thousand of them would write as many records whenever it stops. Whether its leader lives, the broker's own state says.
+One that has no leader, because it was to move away while its broker was gone and stays after all, waits for it.
 """
 
 from __future__ import annotations
@@ -160,7 +161,9 @@ def lead_first(image: Image, layers: NodeLayers, broker_id: int) -> Slice:
 
 
 def _held_with_others(image: Image, broker_id: int) -> Iterator[tuple[Topic, int, Partition]]:
-    return (each for each in image.partitions_of(broker_id) if len(each[2].replicas) > 1)
+    return (
+        each for each in image.partitions_of(broker_id) if len(each[2].replicas) > 1 or each[2].leader == NO_LEADER
+    )
 
 
 def _slice(

@@ -54,7 +54,8 @@ def cancel(before: Partition, rules: Rules, can_lead: CanLead) -> Partition | st
     replicas = original_of(before)
     reverted = replace(before, replicas=replicas, removing_replicas=(), adding_replicas=())
     after = change(reverted, before.isr, rules, can_lead)
-    had, has = {*before.isr, *before.elr}, {*after.isr, *after.elr}
+    had = {*before.isr, *before.elr, *before.last_known}
+    has = {*after.isr, *after.elr, *after.last_known} & set(replicas)
     least = min(rules.effective_min_isr(len(replicas)), len(had))
     if len(has) < least or (before.leader != NO_LEADER and after.leader == NO_LEADER) or after.is_recovering:
         return (
