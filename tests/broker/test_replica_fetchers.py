@@ -21,6 +21,7 @@ from millpond.broker.replication.fetchers import FetcherServices, ReplicaFetcher
 from millpond.broker.replication.partitions import Partition
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
+from millpond.replication.leader import PartitionView
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 from millpond.wire.batch import patch_offset_and_epoch
@@ -351,6 +352,29 @@ def test_the_start_of_the_log_follows_the_leaders(desk: Desk) -> None:
 def test_where_records_must_be_synced_the_next_fetch_waits_for_the_disk(desk: Desk) -> None:
     partition = desk.partition()
     partition.flush_ack = "always"
+    desk.answer(reply(0, desk.records(0, b"a")))
+    assert desk.sim.run_until(lambda: partition.log.end_offset == 1)
+    desk.next()
+    assert partition.log.synced_offset == 1
+
+
+def test_who_has_a_new_leader_claims_only_what_is_synced(desk: Desk) -> None:
+    partition = desk.partition()
+    partition.flush_ack = "always"
+    desk.next()
+    # The earlier leader's answer was taken in, and its sync has yet to end.
+    partition.append_fetched(memoryview(bytearray(desk.records(0, b"a"))))
+    desk.follow(partition, 4)
+    while not (wishes(desk.next()).get(0, (0,))[0] == 4):
+        desk.answer()
+    assert wishes(desk.next())[0][:2] == (4, 1)
+    assert partition.log.synced_offset == 1
+
+
+def test_who_shall_have_a_partition_alone_claims_only_what_is_synced(desk: Desk) -> None:
+    partition = desk.partition(follows=False)
+    partition.follow(PartitionView(LEADER, 3, 3, (ME, LEADER), (LEADER,), False, (ME,), (LEADER,)))
+    desk.fetchers.follow(partition)
     desk.answer(reply(0, desk.records(0, b"a")))
     assert desk.sim.run_until(lambda: partition.log.end_offset == 1)
     desk.next()

@@ -27,6 +27,12 @@ class PartitionView:
     is_recovering: bool = False
     adding_replicas: tuple[int, ...] = ()
     """Those who are there only while the partition moves to them."""
+    removing_replicas: tuple[int, ...] = ()
+
+    @property
+    def is_to_be_alone(self) -> bool:
+        """Whether it has, or moves to, a single replica."""
+        return len(self.replicas) - len(self.removing_replicas) == 1
 
     @property
     def factor(self) -> int:

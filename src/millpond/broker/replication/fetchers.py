@@ -188,6 +188,11 @@ class _Fetcher:
             # To ask is to say that all before it is there, and nobody knows that of a log that has failed.
             self._set_apart(replica)
             return
+        if _owes_a_sync(replica.partition):
+            # What an earlier leader sent may be on its way to the disk yet.
+            self._set_apart(replica)
+            self._sync(replica)
+            return
         if replica.partition.is_held_back and (
             held_ms := self._services.throttle.held_ms(self._clock.monotonic_ms())
         ):
@@ -199,6 +204,18 @@ class _Fetcher:
         if replica.wish != (replica.asked, replica.partition.log.start_offset):
             self._news[replica.key] = None
         self._wake()
+
+    def _sync(self, replica: _Replica) -> None:
+        """Ask once what is written is on the disk."""
+
+        def failed(failure: Exception) -> None:
+            if not isinstance(failure, OSError):
+                raise failure
+            self._want_later(replica)
+
+        log = replica.partition.log
+        synced = self._services.flusher.after_sync(log, log.end_offset, None)
+        synced.then(lambda _: self._want_all([replica]), failed)
 
     def _leave_session(self, replica: _Replica) -> None:
         self._news.pop(replica.key, None)
@@ -372,7 +389,7 @@ class _Fetcher:
 
         # The next fetch says that the leader may count what was appended.
         flusher = self._services.flusher
-        logs = [each.partition.log for each in answer.grown if each.partition.flush_ack == "always"]
+        logs = [each.partition.log for each in answer.grown if _owes_a_sync(each.partition)]
         syncs = [flusher.after_sync(log, log.end_offset, None).recover(OSError, lambda _: None) for log in logs]
         gather(syncs).then(synced)
 
@@ -525,6 +542,10 @@ class _Fetcher:
             services.on_cut(partition)
 
         _run_cut(services, partition, truncation).then(ended)
+
+
+def _owes_a_sync(partition: Partition) -> bool:
+    return partition.follows_synced and partition.log.synced_offset < partition.log.end_offset
 
 
 def _run_cut(services: FetcherServices, partition: Partition, truncation: Truncation) -> Later[OSError | None]:

@@ -141,6 +141,9 @@ class Partition:
         self.view = view
         if view.leader_epoch > known.leader_epoch or _is_alone(view) != _is_alone(known):
             self._take_role(view)
+            if _is_alone(view) and self.flush_ack == "auto" and self.log.synced_offset < self.log.end_offset:
+                # What was safe because several had it, is safe on the disk of the one that is left.
+                self._context.flush(self.log)
         elif self.leading is not None:
             self.leading.on_view(view)
 
@@ -224,6 +227,16 @@ class Partition:
         if not self.acknowledges_after_sync:
             return done(value)
         return self._context.flusher.after_sync(self.log, end_offset, value)
+
+    @property
+    def follows_synced(self) -> bool:
+        """Whether its leader may count, of what this replica has, only what is on the disk (docs/decisions/0009).
+
+        One that a partition moves to alone is soon the only one that has what was acknowledged.
+        """
+        if self.flush_ack == "auto":
+            return self.view is not None and self.view.is_to_be_alone
+        return self.flush_ack == "always"
 
     @property
     def acknowledges_at_once(self) -> bool:
@@ -453,6 +466,7 @@ def view_of(partition: ImagePartition) -> PartitionView:
         partition.isr,
         partition.is_recovering,
         partition.adding_replicas,
+        partition.removing_replicas,
     )
 
 
