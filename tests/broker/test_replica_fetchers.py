@@ -365,7 +365,7 @@ def test_who_has_a_new_leader_claims_only_what_is_synced(desk: Desk) -> None:
     # The earlier leader's answer was taken in, and its sync has yet to end.
     partition.append_fetched(memoryview(bytearray(desk.records(0, b"a"))))
     desk.follow(partition, 4)
-    while not (wishes(desk.next()).get(0, (0,))[0] == 4):
+    while wishes(desk.next()).get(0, (0,))[0] != 4:
         desk.answer()
     assert wishes(desk.next())[0][:2] == (4, 1)
     assert partition.log.synced_offset == 1

@@ -234,6 +234,8 @@ class Home(Generic[S]):
                 return
             self.failures = 0
         elif effects.replies and (is_for_the_latest or not self._has_lease()) and not self._is_confirmed(effects):
+            # Who asked is sent away. What comes due next does so all the same.
+            self._set_timer()
             return
         self._answer_later(effects)
         self._set_timer()
