@@ -12,6 +12,7 @@ from tests.support.patience import with_time
 from millpond.base.later import done
 from millpond.broker.replication.leader_role import LeaderRole
 from millpond.broker.replication.partitions import Partition
+from millpond.broker.replication.scrub import Scrub
 from millpond.log.partition_log import PartitionLog
 from millpond.metadata import leadership
 from millpond.quorum.replica import Replica
@@ -86,6 +87,11 @@ def decide_without_a_majority(patch: Patch) -> None:
     patch.setattr(Replica, "_advance_high_watermark", advance)
 
 
+def never_read_again(patch: Patch) -> None:
+    """What rots where nobody asks for it stays as it is."""
+    patch.setattr(Scrub, "start", lambda _: None)
+
+
 @dataclass(frozen=True)
 class Mutant:
     put_in: Callable[[Patch], None]
@@ -103,6 +109,7 @@ MUTANTS = [
     Mutant(commit_without_the_in_sync, DEATHS, 12),
     Mutant(keep_the_epoch_over_a_change_of_leader, DEATHS, 12),
     Mutant(forget_producers_at_a_change_of_leader, (*DEATHS, "resets"), 30),
+    Mutant(never_read_again, ("bit rot",), 12, (checkers.NOT_HEALED,)),
     Mutant(decide_without_a_majority, ("isolation", "split", "kill of a leader"), 30),
 ]
 

@@ -13,7 +13,8 @@ from millpond.metadata.codec import encode_record
 from millpond.metadata.image import Image
 from millpond.metadata.snapshot import records_of
 from millpond.sim.cluster.cluster import SimCluster
-from millpond.wire.batch import walk
+from millpond.sim.cluster.trouble import Rot
+from millpond.wire.batch import CorruptBatch, check_batch, walk
 
 READ_BYTES = 1 << 20
 
@@ -25,6 +26,7 @@ VISIBLE_CHANGED = "a committed batch changed"
 TRUSTED_LACKS_RECORDS = "a replica that may lead lacks committed records"
 STRANGER_TRUSTED = "a broker that cannot lead does"
 HIGH_WATERMARK_FELL = "the high watermark of a leader fell"
+ROT_SPREAD = "damage has spread to another replica"
 NOT_HEALED = "healed, and yet not well"
 
 Replica = tuple[int, UUID, int]
@@ -77,11 +79,17 @@ class Inspector:
     """Looks into every node that runs. What it finds goes to the history of the run."""
 
     def __init__(
-        self, cluster: SimCluster, may_have_lost: Callable[[int], bool], *, passes_over: Container[str] = ()
+        self,
+        cluster: SimCluster,
+        may_have_lost: Callable[[int], bool],
+        *,
+        passes_over: Container[str] = (),
+        rot: Callable[[], Rot | None] = lambda: None,
     ) -> None:
         """`passes_over` names topics whose logs cannot be compared: each replica compacts its own."""
         self.cluster = cluster
         self._passes_over = passes_over
+        self._rot = rot
         self.looks = 0
         self._may_have_lost = may_have_lost
         self._controllers: dict[int, int] = {}
@@ -112,6 +120,17 @@ class Inspector:
                 if partition.name.topic not in self._passes_over:
                     yield from self._look_at_partition(node_id, node.lives, partition)
         yield from self._look_at_trust()
+        if self._rot() is not None:
+            yield from self._look_at_rot()
+
+    def _look_at_rot(self) -> Iterator[str]:
+        """What one disk has damaged is sound everywhere else."""
+        rot = self._rot()
+        assert rot is not None
+        for node_id, node in self.cluster.nodes.items():
+            replica = node.broker.partitions.by_id(rot.topic_id, rot.index) if node.is_up else None
+            if node_id != rot.node_id and replica is not None and damage_of(replica, rot.offset):
+                yield f"{ROT_SPREAD}: {replica.name.folder} at {rot.offset}, from node {rot.node_id} to {node_id}"
 
     # The metadata
 
@@ -280,6 +299,26 @@ class Inspector:
             yield f"{NOT_HEALED}: {name}-{index} ends differently: {ends} (end, committed by node)"
         elif any(each is not None and each[0] != each[1] for each in ends.values()):
             yield f"{NOT_HEALED}: {name}-{index} has records that are not committed: {ends} (end, committed by node)"
+        rot = self._rot()
+        if rot is not None and (rot.topic_id, rot.index) == (topic_id, index):
+            rotten = self.cluster.nodes[rot.node_id].broker.partitions.by_id(topic_id, index)
+            if rotten is not None and damage_of(rotten, rot.offset):
+                yield f"{NOT_HEALED}: {name}-{index} is still damaged at {rot.offset} on node {rot.node_id}"
+
+
+def damage_of(replica: Partition, offset: int) -> str | None:
+    """What is wrong with the batch of a replica that holds this offset; None also where it has none."""
+    log = replica.log
+    if log.failed is not None or not log.start_offset <= offset < log.end_offset:
+        return None
+    try:
+        check_batch(log.read_batches(offset, 1), 0, compacted=True)
+    except CorruptBatch as fault:
+        return str(fault)
+    except Refused:
+        # It is being cut back just now, or closed.
+        return None
+    return None
 
 
 def _digest(image: Image) -> str:

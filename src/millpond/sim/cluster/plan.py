@@ -40,6 +40,7 @@ FAULTS = (
     "clock rate",
     "clock jump",
     "wiped disk",
+    "bit rot",
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from millpond.base.errors import ErrorCode
 from millpond.sim.cluster.client import WRONG_NODE, ClusterClient
@@ -11,6 +11,7 @@ from millpond.sim.records.reader import PartitionView, take_records
 from millpond.sim.script import Ask, Player, Rest, Script
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
+from millpond.wire.batch import CorruptBatch
 
 RETRY_MS = 100
 WAIT_MS = 300
@@ -29,6 +30,7 @@ class ClusterReader:
         *,
         version: int = 12,
         keep: bool = False,
+        may_meet_rot: Callable[[], bool] = lambda: False,
     ) -> None:
         self.client = client
         self.name = client.name
@@ -36,6 +38,7 @@ class ClusterReader:
         self.views: dict[TopicIdPartition, PartitionView] = {}
         self.records_read = 0
         self._keep = keep
+        self._may_meet_rot = may_meet_rot
         self._clock = clock
         self._history = history
         self._closed = False
@@ -120,7 +123,13 @@ class ClusterReader:
             )
         view.high_watermark = part.high_watermark
         view.start_offset = max(part.log_start_offset, 0)
-        self.records_read += take_records(self._history, self.name, view, part, self._clock.now_ms)
+        try:
+            self.records_read += take_records(self._history, self.name, view, part, self._clock.now_ms)
+        except CorruptBatch:
+            # Its checksum is what a client refuses it by; somebody has to mend it.
+            if not self._may_meet_rot():
+                raise
+            return False
         if part.records and view.position > part.high_watermark:
             self._blame(
                 view, f"records up to {view.position} were given, the high watermark is {part.high_watermark}"

@@ -61,7 +61,7 @@ class Scenario:
         clients += [f"reader{each}" for each in range(len(self.plan.readers))]
         is_synced_first = all(topic.configs.get("flush.ack") == "always" for topic in self.plan.topics)
         self.trouble = Trouble(self.cluster, clients, is_synced_first=is_synced_first)
-        self.inspector = Inspector(self.cluster, self.trouble.may_have_lost)
+        self.inspector = Inspector(self.cluster, self.trouble.may_have_lost, rot=lambda: self.trouble.rot)
         self.partitions: list[TopicIdPartition] = []
         self.producers: list[SimProducer] = []
         self.readers: list[ClusterReader] = []
@@ -92,6 +92,9 @@ class Scenario:
         if self._is_settling:
             self._is_healed = next(self.inspector.look_at_healed(), None) is None
         self.sim.clock.call_later(LOOK_MS, self._look)
+
+    def _has_rot(self) -> bool:
+        return self.trouble.rot is not None
 
     # Working
 
@@ -134,7 +137,9 @@ class Scenario:
     def _start_clients(self) -> None:
         clock = self.sim.clock
         for number, version in enumerate(self.plan.readers):
-            reader = ClusterReader(self._client(f"reader{number}"), clock, self.history, version=version)
+            reader = ClusterReader(
+                self._client(f"reader{number}"), clock, self.history, version=version, may_meet_rot=self._has_rot
+            )
             self.readers.append(reader)
             reader.follow(self.partitions)
         for number, plan in enumerate(self.plan.producers):
@@ -230,6 +235,7 @@ class Scenario:
             if not self.sim.run_until(reader.is_at_end, within_ms=READ_MS):
                 self._blame(f"{reader.name} does not get to the end")
             reader.close()
+        # By now what was damaged is mended: nothing that it reads may be.
         auditor = ClusterReader(self._client("auditor"), self.sim.clock, self.history, version=16, keep=True)
         auditor.follow(self.partitions)
         self.sim.run_until(auditor.is_at_end, within_ms=READ_MS)

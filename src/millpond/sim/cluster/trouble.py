@@ -7,11 +7,15 @@ wiped disks wait until everybody is in sync again, unless every topic has its re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from random import Random
+from uuid import UUID
 
+from millpond.log.names import LOG
 from millpond.sim.cluster.cluster import SimCluster
 from millpond.sim.cluster.plan import FaultPlan
 from millpond.sim.world.world import SimWorld
+from millpond.wire.batch import HEADER_BYTES
 
 FLAP_MS = 150
 STUCK_SHARE = 0.3
@@ -22,6 +26,16 @@ RATES = (0.9, 1.0, 1.1)
 JUMPS_MS = (-7_200_000, -1_000, 1_000, 60_000)
 
 Way = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rot:
+    """A batch that one node has damaged."""
+
+    node_id: int
+    topic_id: UUID
+    index: int
+    offset: int
 
 
 class Trouble:
@@ -35,6 +49,8 @@ class Trouble:
         self._is_synced_first = is_synced_first
         self._lost: dict[int, int] = {}
         """Nodes that may have lost records, with the broker epoch of the life that did."""
+        self.rot: Rot | None = None
+        """Once in a run at most; from then on no machine loses anything else: that would be two losses at once."""
         self._over = False
 
     def schedule(self, faults: Iterable[FaultPlan]) -> None:
@@ -100,6 +116,7 @@ class Trouble:
             "clock rate": self._clock_rate,
             "clock jump": self._clock_jump,
             "wiped disk": self._wiped_disk,
+            "bit rot": self._bit_rot,
         }[fault.kind]
         if strike(fault, random):
             self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
@@ -156,12 +173,12 @@ class Trouble:
         self._lost[node_id] = max(broker.epoch if broker is not None else -1, self._lost.get(node_id, -1))
 
     def _may_lose_power(self) -> bool:
-        return self._is_synced_first or self._is_whole()
+        return self.rot is None and (self._is_synced_first or self._is_whole())
 
     def _is_whole(self) -> bool:
         """Whether every node is up, nobody is about to tell of a loss, and every replica is in sync."""
         image = self.cluster.image
-        if image is None or len(dict(self.cluster.running())) < len(self.cluster.nodes):
+        if self.rot is not None or image is None or len(dict(self.cluster.running())) < len(self.cluster.nodes):
             return False
         return all(
             image.is_active(node_id) and not self.may_have_lost(node_id) for node_id in self.cluster.nodes
@@ -175,7 +192,7 @@ class Trouble:
 
     def _blackout(self, fault: FaultPlan, random: Random) -> bool:
         """Everything at once loses its power; only synced records are owed then."""
-        if not self._is_synced_first:
+        if not self._is_synced_first or self.rot is not None:
             return False
         for node_id, node in self.cluster.nodes.items():
             if node.is_up:
@@ -191,6 +208,28 @@ class Trouble:
         self._cut_power(node_id, fault.lasts_ms)
         self.cluster.note(f"node {node_id} gets an empty disk")
         self._sim.wipe(self._name(node_id))
+        return True
+
+    def _bit_rot(self, fault: FaultPlan, random: Random) -> bool:
+        """A bit of records that every replica has turns over on one disk, of the leader or of a follower."""
+        node_id, luck, depth, bit = self._any(random), random.random(), random.random(), random.randrange(8)
+        if node_id is None or not self._is_whole() or len(self.cluster.nodes) == 1:
+            return False
+        node = self.cluster.nodes[node_id]
+        batches = [
+            (partition, segment.path(LOG), position, header)
+            for partition in node.broker.partitions
+            if partition.is_replicated and partition.log.failed is None
+            for segment in partition.log.segments
+            for position, header in segment.batches_from(segment.base_offset)
+            if header.next_offset <= partition.committed_offset
+        ]
+        if not batches:
+            return False
+        partition, path, position, header = batches[int(luck * len(batches))]
+        self.rot = Rot(node_id, partition.topic_id, partition.name.partition, header.base_offset)
+        self.cluster.note(f"node {node_id} rots: {partition.name.folder} at {header.base_offset}")
+        node.disk.flip_bit(path, position + HEADER_BYTES + int(depth * (header.size - HEADER_BYTES)), bit)
         return True
 
     def _kill(self, fault: FaultPlan, random: Random) -> bool:
