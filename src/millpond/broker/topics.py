@@ -37,6 +37,7 @@ from millpond.metadata.records import (
     Record,
     RemoveTopicRecord,
     ResourceType,
+    TopicRecord,
 )
 from millpond.metadata.topics import METADATA_TOPIC
 
@@ -103,7 +104,8 @@ class TopicKeeper:
         self._on_late = on_late
         self._settings_by_topic: dict[str, tuple[Settings, LogLimits]] = {}
         self._names: dict[UUID, str] = {}
-        """A record that removes a topic does not say its name, and then the image has forgotten it."""
+        """Of all topics, also of those that have no replica here: groups that read them may be coordinated here. A
+        record that removes a topic does not say its name, and then the image has forgotten it."""
         self._steps: deque[Callable[[], None]] = deque()
         self._to_open: dict[UUID, set[int]] = {}
         self._to_retire: dict[Partition, None] = {}
@@ -119,6 +121,7 @@ class TopicKeeper:
         sync writes the owner down, and may be those of a deleted topic whose removal a power cut undid. The image has
         to be caught up: one that lags knows nothing of topics which exist.
         """
+        self._names = {topic.id: topic.name for topic in self._image.topics.values()}
         wanted: dict[TopicPartition, Topic] = {}
         for topic, index, _ in self._image.partitions_of(self._node_id):
             wanted[TopicPartition(topic.name, index)] = topic
@@ -156,6 +159,8 @@ class TopicKeeper:
         topic: Topic | None = None
         for record in records:
             match record:
+                case TopicRecord():
+                    self._names[record.topic_id] = record.name
                 case PartitionRecord():
                     # Thousands of one topic follow each other.
                     if topic is None or topic.id is not record.topic_id:
@@ -206,7 +211,6 @@ class TopicKeeper:
         indexes = self._to_open.get(topic.id)
         if indexes is None:
             indexes = self._to_open[topic.id] = set()
-            self._names[topic.id] = topic.name
         indexes.add(index)
         self._steps.append(partial(self._open_first, topic.id, index))
 
@@ -252,7 +256,6 @@ class TopicKeeper:
         if there is not None:
             self.give_role(there)
             return
-        self._names[topic.id] = topic.name
         name = TopicPartition(topic.name, index)
         settings, limits = self._settings_of(topic.name)
         if self._store.is_leaving(name):

@@ -418,3 +418,29 @@ def test_a_node_with_the_folder_of_another_cluster_is_told_so_and_changes_nothin
     epoch = lives.nodes[lives.controller_id].broker.controller.leader_epoch
     lives.sim.run_for(3000)
     assert lives.nodes[lives.controller_id].broker.controller.leader_epoch == epoch
+
+
+def test_offsets_of_a_deleted_topic_go_also_where_its_group_is_coordinated_elsewhere(lives: Lives) -> None:
+    """Else a topic of the same name is read from where the old one was left."""
+    found = m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+    lives.wait(lambda: lives.ask(1, found, 4).coordinators[0].error_code == 0, within_ms=30_000)
+    home = lives.ask(1, found, 4).coordinators[0].node_id
+    lives.create(lives.other(home), replicas=(lives.other(home),), min_isr="1")
+    part = m.OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+    topic = m.OffsetCommitRequest.OffsetCommitRequestTopic(name="pond", partitions=[part])
+    lives.wait(
+        lambda: (
+            lives.ask(home, m.OffsetCommitRequest(group_id="g", topics=[topic]), 8).topics[0].partitions[0].error_code
+            == ErrorCode.NONE
+        )
+    )
+
+    def committed() -> list[int]:
+        group = m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=None)
+        told = lives.ask(home, m.OffsetFetchRequest(groups=[group]), 8).groups[0].topics
+        return [each.committed_offset for topic in told for each in topic.partitions]
+
+    assert committed() == [7]
+    gone = m.DeleteTopicsRequest.DeleteTopicState(name="pond")
+    lives.ask(home, m.DeleteTopicsRequest(topics=[gone], timeout_ms=5000), 6)
+    lives.wait(lambda: not committed())
