@@ -197,6 +197,28 @@ def test_a_request_may_answer_an_earlier_one(play: Play) -> None:
 # Back-pressure.
 
 
+def test_requests_that_wait_for_the_node_share_the_memory_of_those_that_arrive(play: Play) -> None:
+    large = "x" * 500_000
+    play.say(f"hold {large}", "now b")
+    second, _ = play.connect()
+    second.say(frame(f"hold {large}y"))
+    assert play.memory.held_bytes > 1_000_000
+    third, late = play.connect()
+    third.say(frame(f"now {large}")[:100_000])
+    assert play.memory.is_stalled(late)
+    for name in (large, large + "y"):
+        play.script.finish(name)
+    assert not play.memory.is_short
+    assert [len(each) for each in play.heard()] == [500_000, 1]
+    assert [len(each) for each in second.frames()] == [500_001]
+    third.say(frame(f"now {large}")[100_000:])
+    assert [len(each) for each in third.frames()] == [500_000]
+    assert play.memory.held_bytes == 0
+    play.say(f"hold {large}z")
+    play.link.end()
+    assert play.memory.held_bytes == 0
+
+
 def test_too_many_in_flight_are_not_read_until_one_is_answered(play: Play) -> None:
     play.say("later a", "later b", "later c", "now d", "now e")
     assert play.link.events == ["pause"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.metadata.records import Record
+
+MESSAGE_LENGTH_MAX: Final = 500
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -32,7 +34,8 @@ class Verdict:
 
     @classmethod
     def of(cls, refused: Refused) -> Verdict:
-        return cls(refused.code, refused.message)
+        """A message may repeat what was asked, at length, for each of many items: little of it is kept."""
+        return cls(refused.code, refused.message and refused.message[:MESSAGE_LENGTH_MAX])
 
 
 OK = Verdict()

@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from millpond.base.errors import ErrorCode
+from millpond.base.errors import ErrorCode, Refused
 from millpond.config.effective import NodeLayers
 from millpond.config.topic import FLUSH_ACK, MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE
 from millpond.metadata.decision import OK, Decision, Verdict
@@ -313,7 +313,8 @@ def decide_elect_leaders(
             break
         topic, before = image.topics.get(topic_name), image.partition(topic_name, index)
         if topic is None or before is None:
-            verdict = Verdict(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic_name}-{index}")
+            unknown = f"there is no partition {topic_name}-{index}"
+            verdict = Verdict.of(Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, unknown))
         else:
             verdict, after = _elected(before, kind, rules.of(topic_name), image.is_active)
             after = settled(before, after, rules.of(topic_name), image.is_active)

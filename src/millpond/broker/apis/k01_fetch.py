@@ -243,6 +243,8 @@ class _Fetch:
     def outcome(self) -> Outcome:
         cold = self._cold_ranges()
         if not cold:
+            # Else each would keep the other, and the connection, until the next collection of garbage.
+            self._reply.cancel()
             return self._response()
         self._warm(cold)
         return self._reply

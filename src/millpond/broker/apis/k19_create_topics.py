@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import Refused
 from millpond.base.later import Later, gather
+from millpond.base.settings import AnySetting
 from millpond.broker.links.to_controller import forward_ms
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
@@ -116,11 +117,17 @@ def _answer(
 ) -> m.CreateTopicsResponse:
     configs = {topic.name: topic.configs for topic in wanted}
     created = {each.name: each for part in decided for each in part}
-    return m.CreateTopicsResponse(topics=[_result(broker, created[name], configs[name]) for name in configs])
+    inherited = {each: _setting(broker, each, {}) for each in TOPIC}
+    return m.CreateTopicsResponse(
+        topics=[_result(broker, created[name], configs[name], inherited) for name in configs]
+    )
 
 
 def _result(
-    broker: Services, created: CreatedTopic, configs: tuple[tuple[str, str | None], ...]
+    broker: Services,
+    created: CreatedTopic,
+    configs: tuple[tuple[str, str | None], ...],
+    inherited: dict[AnySetting, m.CreateTopicsResponse.CreatableTopicConfigs],
 ) -> m.CreateTopicsResponse.CreatableTopicResult:
     overrides = {name: value for name, value in configs if value is not None}
     return m.CreateTopicsResponse.CreatableTopicResult(
@@ -130,18 +137,28 @@ def _result(
         error_message=created.verdict.message,
         num_partitions=created.num_partitions,
         replication_factor=created.replication_factor,
-        configs=_settings(broker, overrides) if created.verdict.ok else [],
+        configs=_settings(broker, overrides, inherited) if created.verdict.ok else [],
     )
 
 
-def _settings(broker: Services, overrides: dict[str, str]) -> list[m.CreateTopicsResponse.CreatableTopicConfigs]:
-    settings = [broker.layers.effective_for_topic(setting, overrides) for setting in TOPIC]
+def _settings(
+    broker: Services,
+    overrides: dict[str, str],
+    inherited: dict[AnySetting, m.CreateTopicsResponse.CreatableTopicConfigs],
+) -> list[m.CreateTopicsResponse.CreatableTopicConfigs]:
+    """Most are the same for all: of thousands of topics each works out its own ones only."""
     return [
-        m.CreateTopicsResponse.CreatableTopicConfigs(
-            name=each.setting.name, value=each.text, config_source=each.source
-        )
-        for each in settings
+        _setting(broker, each, overrides) if each.name in overrides else known for each, known in inherited.items()
     ]
+
+
+def _setting(
+    broker: Services, setting: AnySetting, overrides: dict[str, str]
+) -> m.CreateTopicsResponse.CreatableTopicConfigs:
+    effective = broker.layers.effective_for_topic(setting, overrides)
+    return m.CreateTopicsResponse.CreatableTopicConfigs(
+        name=setting.name, value=effective.text, config_source=effective.source
+    )
 
 
 def _refuse_all(wanted: list[NewTopic], refused: Refused) -> m.CreateTopicsResponse:

@@ -72,8 +72,10 @@ class Connection:
         self._flushes_soon = False
         self._paused = False
         self._stalled = False
-        self._backlog: deque[bytes] = deque()
+        self._backlog: deque[bytearray] = deque()
         self._held_until: Later[None] | None = None
+        self._early_bytes = 0
+        """Of the request that waits for that."""
         self._open = True
 
     # What the link tells.
@@ -88,7 +90,7 @@ class Connection:
             for frame in self._reader.advance(count):
                 if self._paused:
                     # The frame lives in a buffer that the next connection reuses: keep a copy of our own.
-                    self._backlog.append(bytes(frame))
+                    self._backlog.append(bytearray(frame))
                     continue
                 self._dispatcher.handle(self, frame)
                 if len(self._slots) >= self._in_flight_max:
@@ -96,12 +98,12 @@ class Connection:
         finally:
             self._handling = False
             self._flush()
-        held_bytes = self._reader.held_bytes
+        held_bytes = self._reader.held_bytes + self._early_bytes
         if held_bytes or self._pace is not None:
             self._note_held(held_bytes, count)
 
     def _note_held(self, held_bytes: int, count: int) -> None:
-        """Part of a large request has arrived, or its last."""
+        """Part of a large request has arrived, or its last; or one that has is kept for later."""
         if not held_bytes:
             self._pace = None
         elif self._pace is None:
@@ -136,7 +138,9 @@ class Connection:
 
     def hold(self, frame: memoryview, until: Later[None]) -> None:
         """Handle this request and all that come after it once `until` has ended; its failure ends the connection."""
-        self._backlog.append(bytes(frame))
+        self._backlog.append(bytearray(frame))
+        # Not more of them than of those that arrive: whoever sends the largest at once must not take all the memory.
+        self._early_bytes = len(frame)
         self._held_until = until
         self._pause()
 
@@ -148,6 +152,9 @@ class Connection:
 
         def go_on(_: None) -> None:
             self._held_until = None
+            self._early_bytes = 0
+            self._note_held(self._reader.held_bytes, 0)
+            self._stalled = self._memory.is_stalled(self)
             self._resume_if_light()
 
         until.then(go_on, on_failure)
@@ -279,7 +286,7 @@ class Connection:
         self._handling = True
         try:
             while self._backlog and self._is_light():
-                self._dispatcher.handle(self, memoryview(bytearray(self._backlog.popleft())))
+                self._dispatcher.handle(self, memoryview(self._backlog.popleft()))
         except RemoteError as error:
             self._dispatcher.report(self, error)
             self.drop()
