@@ -532,6 +532,33 @@ def test_what_is_deleted_or_moved_away_is_followed_no_more(play: Play) -> None:
     assert (play.fetchers.leaders, play.open_names()) == ({}, [])
 
 
+def test_a_replica_that_moves_away_before_it_is_its_turn_leaves_nothing(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME] * MANY))
+    while play.turn() < MANY:
+        pass
+    play.boot()
+    play.keeper.open_all(at_once=False)
+    assert len(play.partitions) < MANY, "the last one is not open yet"
+    play.commit(PartitionChangeRecord(MANY - 1, POND, replicas=(OTHER,), isr=(OTHER,), leader=OTHER))
+    while play.turn() < MANY - 1:
+        pass
+    play.turn()
+    assert TopicPartition("pond", MANY - 1) not in play.store.logs
+    assert len(play.removals) == 1
+
+
+def test_a_topic_that_is_deleted_before_it_is_opened_leaves_nothing(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME] * MANY))
+    while play.turn() < MANY:
+        pass
+    play.boot()
+    play.keeper.open_all(at_once=False)
+    play.commit(RemoveTopicRecord(POND))
+    while play.clock.pending():
+        play.turn()
+    assert (play.store.logs, len(play.removals)) == ({}, MANY)
+
+
 def test_a_replica_begins_where_it_was_committed_before(play: Play) -> None:
     play.commit(*created("pond", POND, [ME]))
     for _ in range(5):

@@ -314,6 +314,7 @@ class TopicKeeper:
             # Deleted by a later record of the same decision.
             return
         index = record.partition_id
+        name = TopicPartition(topic.name, index)
         partition = self._partitions.by_id(topic.id, index)
         is_ours = self._is_ours(topic, index)
         if partition is not None and is_ours:
@@ -321,8 +322,9 @@ class TopicKeeper:
         elif partition is not None:
             self._discard(partition)
             self._steps.append(partial(self._take_away, partition.name))
-        elif not is_ours and TopicPartition(topic.name, index) in self._store.failed:
-            self._steps.append(partial(self._take_away, TopicPartition(topic.name, index)))
+        elif not is_ours and (name in self._store.failed or self._store.get(name) is not None):
+            # It could not be opened, or waits for its turn.
+            self._steps.append(partial(self._take_away, name))
         elif is_ours and not self.is_to_open(topic.id, index) and self._can_be_opened(topic, index):
             self._open_in_turn(topic, index)
 
@@ -386,6 +388,9 @@ class TopicKeeper:
     def _delete(self, record: RemoveTopicRecord) -> None:
         name = self._names.pop(record.topic_id, None)
         doomed = [failed for failed in self._store.failed if failed.topic == name]
+        # On the disk since an earlier life, and not open yet in this one.
+        waiting = [TopicPartition(name or "", index) for index in sorted(self._to_open.get(record.topic_id, ()))]
+        doomed += [each for each in waiting if self._store.get(each) is not None]
         self._steps.extend(partial(self._take_away, each) for each in doomed)
         is_waiting = bool(self._to_retire)
         for partition in self._partitions.of_topic(record.topic_id):
