@@ -222,7 +222,7 @@ class _Campaign:
             crew.replace_ended()
             return watcher.count >= self._load.copies
 
-        self._until(is_copied, f"the copy of {GROUP} is whole")
+        self._until(is_copied, f"the copy of {GROUP} is whole", lambda: watcher.count)
         # Time enough for what must not come: a record a second time.
         time.sleep(0.5)
         self.outcome.copied = watcher.count
@@ -233,9 +233,12 @@ class _Campaign:
             return set(self._process_reader.read[group])
         return {each for reader in self._readers[group] for each in list(reader.read)}
 
-    def _until(self, condition: Callable[[], bool], what: str, seconds: float = END_SECONDS_MAX) -> None:
-        deadline = time.monotonic() + seconds
+    def _until(self, condition: Callable[[], bool], what: str, progress: Callable[[], int] = lambda: 0) -> None:
+        """Wait for what must come true, as long as there is progress towards it."""
+        deadline, last = time.monotonic() + END_SECONDS_MAX, 0
         while not condition():
+            if (now := progress()) != last:
+                deadline, last = time.monotonic() + END_SECONDS_MAX, now
             if time.monotonic() > deadline:
                 # What is missing is judged by the checker.
                 print(f"it did not come true that {what}", flush=True)
