@@ -12,6 +12,7 @@ from tests.support.partitions import partition_context, view
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
+from millpond.base.later import Later
 from millpond.base.ports import Link
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.flusher import Flusher
@@ -347,6 +348,25 @@ def test_the_start_of_the_log_follows_the_leaders(desk: Desk) -> None:
     desk.answer(reply(0, desk.records(0, b"a") + desk.records(1, b"b"), high_watermark=2, start=1))
     assert desk.next().topics[0].partitions[0].log_start_offset == 1
     assert (partition.log.start_offset, partition.committed_offset) == (1, 2)
+
+
+def test_the_leader_hears_of_a_new_start_when_it_is_on_the_disk(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cluster seed 1200196: whoever deleted records was answered, the follower was killed, and had them again."""
+    desk.partition()
+    asked: list[Later[None]] = []
+
+    def write() -> Later[None]:
+        asked.append(Later())
+        return asked[-1]
+
+    monkeypatch.setattr(desk.services.checkpoints, "write", write)
+    desk.answer(reply(0, desk.records(0, b"a") + desk.records(1, b"b"), high_watermark=2, start=1))
+    desk.sim.run_until(lambda: bool(asked))
+    desk.silence()
+    asked[0].fail(OSError("not now"))
+    desk.sim.run_until(lambda: len(asked) == 2)
+    asked[1].finish(None)
+    assert desk.next().topics[0].partitions[0].log_start_offset == 1
 
 
 def test_where_records_must_be_synced_the_next_fetch_waits_for_the_disk(desk: Desk) -> None:

@@ -76,6 +76,8 @@ class _Replica:
     """How often in a row it could not be fetched."""
     complaint: str = ""
     """What the journal has been told of it last."""
+    noted_start: int = 0
+    """Where its log begins for good: what lay before does not come back when this node is killed."""
 
     @property
     def key(self) -> _Key:
@@ -172,7 +174,7 @@ class _Fetcher:
     # Who is followed.
 
     def add(self, partition: Partition, follower: PartitionFollower) -> None:
-        replica = _Replica(partition, follower)
+        replica = _Replica(partition, follower, noted_start=partition.log.start_offset)
         self._replicas[replica.key] = replica
         self._want(replica)
 
@@ -192,6 +194,11 @@ class _Fetcher:
             # What an earlier leader sent may be on its way to the disk yet.
             self._set_apart(replica)
             self._sync(replica)
+            return
+        if replica.partition.log.start_offset > replica.noted_start:
+            # The next fetch tells where our log begins, and whoever deleted what lay before is answered then.
+            self._set_apart(replica)
+            self._note_start(replica)
             return
         if replica.partition.is_held_back and (
             held_ms := self._services.throttle.held_ms(self._clock.monotonic_ms())
@@ -222,6 +229,21 @@ class _Fetcher:
         if replica.wish is not None:
             replica.wish = None
             self._leaving[replica.key] = None
+
+    def _note_start(self, replica: _Replica) -> None:
+        """Ask once the start of its log is in the checkpoint."""
+        start_offset = replica.partition.log.start_offset
+
+        def written(_: None) -> None:
+            replica.noted_start = start_offset
+            self._want_all([replica])
+
+        def failed(failure: Exception) -> None:
+            if not isinstance(failure, OSError):
+                raise failure
+            self._want_later(replica)
+
+        self._services.checkpoints.write().then(written, failed)
 
     def _set_apart(self, replica: _Replica) -> None:
         """Ask for it no more until `_want`: the leader would answer at once, again and again."""
