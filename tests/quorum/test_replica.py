@@ -375,6 +375,31 @@ def test_the_first_successor_stands_at_once() -> None:
     assert isinstance(play.replica.role, Prospective)
 
 
+def test_a_successor_does_not_go_back_to_the_leader_that_resigned_because_others_have_not_heard_of_it() -> None:
+    play = Play()
+    play.follow(2, 3)
+    play.ask(EndQuorumEpoch(3, 2, (ONE, THREE)))
+    play.wait(0)
+    to_two, to_three = play.asks()
+    play.answer(to_three, VoteResponse(ErrorCode.NONE, 3, 2, granted=False))
+    assert isinstance(play.replica.role, Prospective)
+    play.answer(to_two, VoteResponse(ErrorCode.NONE, 3, NO_LEADER, granted=True))
+    assert isinstance(play.replica.role, Candidate)
+
+
+@pytest.mark.parametrize(("answered_id", "is_given_up"), [(NO_LEADER, True), (2, False)])
+def test_a_leader_that_says_itself_that_it_leads_no_more_is_given_up_at_once(
+    answered_id: int, is_given_up: bool
+) -> None:
+    """Its own farewell may be lost, or on its way."""
+    play = Play()
+    fetch = play.follow(2, 3)
+    play.answer(fetch, FetchResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, 3, answered_id))
+    play.wait(50)
+    assert isinstance(play.replica.role, Prospective) is is_given_up
+    assert play.replica.leader_id == (NO_LEADER if is_given_up else 2)
+
+
 def test_two_leaders_in_one_epoch_stop_the_process() -> None:
     play = Play().lead()
     with pytest.raises(QuorumBroken, match="two leaders"):

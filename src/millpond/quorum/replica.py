@@ -123,6 +123,8 @@ class Replica:
         self._rounds_lost = 0
         self.leader_heard_ms: int | None = None
         """When another replica was last heard as the leader."""
+        self._resigned: tuple[int, int] | None = None
+        """An epoch and its leader, which has said itself that it leads no more."""
         if log.last_epoch > election.epoch:
             self._elect(log.last_epoch)
         # Whoever may have led an epoch never leads it again: a power cut may have taken records of it that others
@@ -370,6 +372,9 @@ class Replica:
             else:
                 self._become_follower(epoch, leader_id, now_ms)
         elif epoch == self.epoch and leader_id not in (NO_LEADER, self.me.node_id, self.leader_id):
+            if (epoch, leader_id) == self._resigned:
+                # Whoever says so has not heard of it yet: following it again would take the time of a dead leader.
+                return
             if isinstance(self.role, Leader) or self.leader_id != NO_LEADER:
                 raise QuorumBroken(f"epoch {epoch} has two leaders: {self.leader_id} and {leader_id}")
             self._become_follower(epoch, leader_id, now_ms)
@@ -482,6 +487,7 @@ class Replica:
             return
         if end.epoch > self.epoch:
             self._become_unattached(end.epoch, now_ms)
+        self._resigned = (end.epoch, end.leader_id)
         if self.is_voter and isinstance(self.role, Follower | Unattached | Prospective):
             wait_ms = self._successor_wait_ms(end.successors)
             self._enter(Unattached(now_ms + wait_ms, now_ms + self._timing.retry_ms), now_ms)
@@ -732,6 +738,15 @@ class Replica:
         ):
             role.download = None
         role.retry_ms = now_ms + self._timing.retry_ms
+        if (
+            isinstance(response, FetchResponse)
+            and response.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            and (response.epoch, response.leader_id) == (self.epoch, NO_LEADER)
+        ):
+            # It led this epoch and never will again. What it says of who should come next may be lost, or on its way.
+            self._resigned = (self.epoch, role.leader_id)
+            deadline_ms = now_ms + self._chance.below(self._timing.cut_ms)
+            self._enter(Unattached(deadline_ms, now_ms + self._timing.retry_ms), now_ms)
 
     def _on_fetched(self, role: Follower, response: FetchResponse, now_ms: int) -> None:
         self._hear_leader(role, now_ms)
