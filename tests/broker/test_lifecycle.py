@@ -132,6 +132,18 @@ def test_a_lost_answer_is_asked_for_again(stage: Stage) -> None:
     stage.beat()
 
 
+def test_a_heartbeat_that_no_controller_took_is_said_again_soon(stage: Stage) -> None:
+    """The controller that comes next does not wait as long as a heartbeat's interval for the one before."""
+    stage.start()
+    stage.register()
+    stage.beat()
+    _, answer = stage.next()
+    answer.fail(Refused(ErrorCode.NOT_CONTROLLER))
+    began_ms = stage.sim.clock.now_ms
+    stage.beat()
+    assert stage.sim.clock.now_ms - began_ms <= 50
+
+
 def test_a_killed_process_has_lost_nothing_and_a_power_cut_may_have(stage: Stage) -> None:
     stage.start()
     first = stage.register(7)

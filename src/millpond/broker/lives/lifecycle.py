@@ -242,7 +242,9 @@ class Lifecycle:
             want_shut_down=self._left is not None,
         )
         self._asked_ms = self._clock.monotonic_ms()
-        self._ask(request, HEARTBEAT_VERSION, self._on_beat, self._beat, self._interval_ms)
+        # One that no controller has answered for a session is waited for by the next one, and not for long.
+        again_ms = min(FENCED_HEARTBEAT_MS, self._interval_ms)
+        self._ask(request, HEARTBEAT_VERSION, self._on_beat, self._beat, again_ms)
 
     @property
     def _lease_length_ms(self) -> int:
