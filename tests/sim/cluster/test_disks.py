@@ -20,11 +20,6 @@ class Disks(Lives):
         self.leader = self.other(self.controller_id)
         self.topic_id = self.create(self.leader).id
         self.wait(self.is_whole)
-        self.wait(self._is_led)
-
-    def _is_led(self) -> bool:
-        found = self.nodes[self.leader].broker.partitions.by_id(self.topic_id, 0)
-        return found is not None and found.is_leader
 
     def replica(self, node_id: int) -> Partition:
         found = self.nodes[node_id].broker.partitions.by_id(self.topic_id, 0)

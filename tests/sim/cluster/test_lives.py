@@ -80,7 +80,13 @@ class Lives:
         )
         reply = self.ask(others[0], m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 7)
         assert [each.error_code for each in reply.topics] == [0]
+        # The answer comes when the asked node knows of it; those who are to lead and to follow may hear it later.
+        self.wait(lambda: all(self._has_opened(first, node_id, partitions) for node_id in replicas))
         return self.image.topics["pond"]
+
+    def _has_opened(self, leader: int, node_id: int, partitions: int) -> bool:
+        found = [self.nodes[node_id].broker.partitions.get("pond", index) for index in range(partitions)]
+        return all(each is not None and each.is_leader == (node_id == leader) for each in found)
 
     def partition(self) -> Any:
         return self.image.topics["pond"].partitions[0]
