@@ -127,7 +127,7 @@ class Requester:
         frame = encode_request_header(
             request.API_KEY, version, asked.correlation_id, self.client_id
         ) + request.encode(version)
-        connection.link.send([_LENGTH.pack(len(frame)), frame])
+        connection.link.send([_LENGTH.pack(len(frame)) + frame])
         return connection, asked
 
     def _connect(self) -> _Connection:
