@@ -634,7 +634,9 @@ def test_a_leader_whose_connection_breaks_and_is_refused_is_given_up_soon() -> N
     play.ready = play.replica.step(Answered(ask, None, is_cut=True), play.now_ms)
     (again,) = play.asks()
     assert again.request == Fetch(5, ONE, 0, 0, 0, 0), "at once, and to be answered at once"
+    assert play.ask(vote(5, of=THREE, pre=True)) == [VoteResponse(NONE, 5, 2, granted=False)]
     play.ready = play.replica.step(Answered(again, None, is_cut=True), play.now_ms)
+    assert play.ask(vote(5, of=THREE, pre=True)) == [VoteResponse(NONE, 5, 2, granted=True)], "it may have more"
     assert [type(each) for each in play.wait(1)] == [Vote, Vote]
     assert isinstance(play.replica.role, Prospective)
 

@@ -462,8 +462,10 @@ class Replica:
         match self.role:
             case Leader():
                 return False
-            case Follower(heard_ms=heard_ms):
-                return vote.pre_vote and (heard_ms is None or now_ms - heard_ms >= self._timing.doubt_ms)
+            case Follower(heard_ms=heard_ms, cuts=cuts):
+                # One that refuses connections was heard lately, and is gone.
+                in_doubt = cuts > 1 or heard_ms is None or now_ms - heard_ms >= self._timing.doubt_ms
+                return vote.pre_vote and in_doubt
             case Candidate() | Resigned():
                 return vote.pre_vote
             case Unattached() | Prospective():
