@@ -128,6 +128,14 @@ def test_a_request_waits_for_the_next_controller_when_the_last_one_dies() -> Non
     assert play.cluster.controller_id not in (None, controller_id)
 
 
+def test_a_change_whose_controller_falls_silent_may_still_be_made_and_is_not_told_as_refused() -> None:
+    play = Play()
+    for node_id in play.cluster.nodes:
+        if node_id != play.node_id:
+            play.sim.network.blackhole(f"node{node_id}", f"node{play.node_id}")
+    assert play.create("pond") == {"pond": ErrorCode.REQUEST_TIMED_OUT}
+
+
 def test_a_node_says_nothing_of_its_cluster_before_it_has_found_it() -> None:
     """librdkafka forgets all nodes when it is told of none. A topic that is not known yet is not one that is gone."""
     play = Play()

@@ -228,7 +228,7 @@ def test_one_that_is_not_known_any_more_registers_under_a_new_name(stage: Stage)
 def test_another_process_under_the_same_id_ends_the_wait_with_a_sentence(stage: Stage) -> None:
     life = stage.start()
     failures: list[Exception] = []
-    life.ready.then(lambda _: None, failures.append)
+    life.shut_out.then(failures.append)
     began_ms = stage.sim.clock.now_ms
     while not failures:
         _, answer = stage.next()
@@ -239,10 +239,28 @@ def test_another_process_under_the_same_id_ends_the_wait_with_a_sentence(stage: 
     assert not stage.asked
 
 
+def test_who_was_let_in_and_is_not_any_more_is_not_left_half_alive(stage: Stage) -> None:
+    """Another process has taken its id: without a word it would go on, heard by nobody."""
+    life = stage.start()
+    failures: list[Exception] = []
+    life.shut_out.then(failures.append)
+    stage.register()
+    stage.beat()
+    assert life.ready.ended
+    _, answer = stage.next()
+    answer.finish(m.BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+    began_ms = stage.sim.clock.now_ms
+    while not failures:
+        _, answer = stage.next()
+        answer.finish(m.BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION))
+        assert stage.sim.clock.now_ms - began_ms < 2 * DUPLICATE_MS_MAX
+    assert "another process runs as node 2" in str(failures[0])
+
+
 def test_a_node_of_another_cluster_is_told_so_and_ends(stage: Stage) -> None:
     failures: list[Exception] = []
     life = stage.start()
-    life.ready.then(lambda _: None, failures.append)
+    life.shut_out.then(failures.append)
     _, answer = stage.next()
     answer.finish(m.BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID))
     assert "another cluster" in str(failures[0])

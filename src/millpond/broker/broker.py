@@ -255,7 +255,7 @@ class Broker:
 
     @property
     def ready(self) -> Later[None]:
-        """Ends once this node serves; CannotStart if it never will."""
+        """Ends once this node serves."""
         return self.lifecycle.ready
 
     @property

@@ -241,7 +241,8 @@ class LogStore:
         self.damaged.discard(tp)
         if log is not None:
             log.abandon()
-            self._leaving.setdefault(tp, []).append(log)
+            if log.durability.away:
+                self._leaving.setdefault(tp, []).append(log)
         path = self._path(former_folder_name(tp, self._entropy.uuid(), ending))
         with contextlib.suppress(FileNotFoundError):
             self.disk.rename(self._path(tp.folder), path)
@@ -279,6 +280,9 @@ class LogStore:
         starts: dict[TopicPartition, int] = {}
         cleaned: dict[TopicPartition, int] = {}
         times: list[tuple[str, int, int, int]] = []
+        for tp in list(self._leaving):
+            # Whose names nobody uses again are forgotten here.
+            self.is_leaving(tp)
         # One pass, and little for each: there may be ten thousand, and the loop waits.
         for tp, log in self.logs.items():
             durability = log.durability

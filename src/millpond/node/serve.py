@@ -102,7 +102,8 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
 
         if cluster_nodes(settings):
             waiting.start()
-        broker.ready.then(begin, give_up)
+        broker.ready.then(begin)
+        broker.lifecycle.shut_out.then(give_up)
         broker.controller.offline.then(lambda error: _end_offline(broker, journal, error))
         LoopDelay(world.clock, journal).start()
         loop.call_soon(take_signals)

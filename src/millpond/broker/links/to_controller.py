@@ -175,3 +175,18 @@ def is_refused_by_follower(response: object) -> bool:
     if getattr(response, "error_code", ErrorCode.NONE) == ErrorCode.NOT_CONTROLLER:
         return True
     return any(is_refused_by_follower(getattr(response, name)) for name in response._names)
+
+
+def say_instead(response: Any, refused: Refused) -> None:
+    """Let a response that says that another node is the controller say this in its place."""
+    if isinstance(response, list):
+        for each in response:
+            say_instead(each, refused)
+        return
+    names: tuple[str, ...] = response._names if isinstance(response, model.Struct) else ()
+    for name in names:
+        say_instead(getattr(response, name), refused)
+    if "error_code" in names and response.error_code == ErrorCode.NOT_CONTROLLER:
+        response.error_code = refused.code
+        if "error_message" in names:
+            response.error_message = refused.message

@@ -83,7 +83,9 @@ class Lifecycle:
         self.broker_epoch = -1
         self.is_fenced = True
         self.ready: Later[None] = Later()
-        """Ends once this node has been let in; CannotJoin if it never will be."""
+        """Ends once this node has been let in."""
+        self.shut_out: Later[CannotJoin] = Later()
+        """Ends if the others do not let this node in and never will, also after it had been one of them."""
         self._world = world
         self._clock = world.clock
         self._settings = settings
@@ -228,7 +230,7 @@ class Lifecycle:
     def _give_up(self, why: str) -> None:
         self._journal("this node cannot join the cluster", reason=why)
         self.stop()
-        self.ready.fail(CannotJoin(why))
+        self.shut_out.finish(CannotJoin(why))
 
     # Living.
 

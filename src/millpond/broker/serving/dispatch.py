@@ -10,7 +10,7 @@ from millpond.base.errors import Refused, RemoteError
 from millpond.base.later import Later, done
 from millpond.base.ports import Clock
 from millpond.broker.apis import APIS
-from millpond.broker.links.to_controller import forward_ms
+from millpond.broker.links.to_controller import forward_ms, say_instead
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call, is_of_node
 from millpond.broker.serving.replies import Outcome, Response, encode_reply
@@ -119,7 +119,15 @@ class Dispatcher:
             answered = self._broker.to_controller.ask(request, call.version, forward_ms(request))
         else:
             answered = api.forward(self._broker, call, request)
-        return answered.map(done).recover(Refused, lambda _: self._ask(api, call, request)).chain(lambda last: last)
+
+        def answer_here(refused: Refused) -> Later[Any]:
+            def tell(response: Any) -> Any:
+                say_instead(response, refused)
+                return response
+
+            return self._ask(api, call, request).map(tell)
+
+        return answered.map(done).recover(Refused, answer_here).chain(lambda last: last)
 
     def report(self, connection: Connection, error: RemoteError) -> None:
         """A connection ends by a request that was not answered at once: say so, as its link does of others."""
