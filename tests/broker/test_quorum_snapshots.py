@@ -95,6 +95,25 @@ def test_a_log_whose_beginning_is_lost_is_not_taken_for_whole(play: Play) -> Non
         play.start(OFTEN)
 
 
+def test_a_log_that_cannot_be_read_for_a_moment_is_cut_back_by_the_next_try(play: Play) -> None:
+    play.start()
+    fill(play, 4)
+    # What was written lately is remembered; after a start it must be read.
+    play.restart()
+    log = play.controller.host.log
+    before = log.log.end_offset
+    log.truncate_to(4)
+    play.sim.hosts["a"].disk.fail_reads(FOLDER)
+    ends: list[object] = []
+    log.persist().then(ends.append, ends.append)
+    play.settle()
+    assert isinstance(ends.pop(), OSError)
+    assert log.log.end_offset == before
+    log.persist().then(ends.append, ends.append)
+    play.settle()
+    assert (ends, log.log.end_offset < before) == ([None], True)
+
+
 def test_a_snapshot_that_is_not_whole_is_noticed(play: Play) -> None:
     play.start()
     data = encode_snapshot(records_of(play.controller.image), 0)

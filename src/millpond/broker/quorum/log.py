@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from millpond.base.errors import Refused
+from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import EpochEnd
 from millpond.base.later import Later, done, failed
 from millpond.base.ports import Clock, Workers
@@ -20,7 +20,6 @@ from millpond.log.checks import trusted_headers
 from millpond.log.durability import SyncTicket
 from millpond.log.partition_log import PartitionLog
 from millpond.log.recovery import LogDamaged
-from millpond.log.truncation import Truncation
 from millpond.quorum.messages import SnapshotId
 from millpond.wire import messages
 from millpond.wire import records as wire_records
@@ -197,7 +196,7 @@ class MetadataLog:
         raise error
 
     def _cut_back(self, offset: int) -> Later[None]:
-        return self._truncate(self.log.begin_truncation(offset)).map(lambda _: self._on_cut(offset))
+        return self._truncate(offset).map(lambda _: self._on_cut(offset))
 
     def _on_cut(self, offset: int) -> None:
         # It may have to be cut further by now.
@@ -207,7 +206,7 @@ class MetadataLog:
     def _begin_anew(self, snapshot: SnapshotId, data: bytes) -> Later[None]:
         def written(_: None) -> Later[None]:
             self.snapshots.add(snapshot)
-            return self._truncate(self.log.begin_truncation(snapshot.end_offset, is_new_start=True))
+            return self._truncate(snapshot.end_offset, is_new_start=True)
 
         def installed(_: None) -> None:
             self._cut = None
@@ -225,7 +224,15 @@ class MetadataLog:
         for path in paths:
             self.log.disk.remove(path)
 
-    def _truncate(self, truncation: Truncation) -> Later[None]:
+    def _truncate(self, offset: int, *, is_new_start: bool = False) -> Later[None]:
+        try:
+            truncation = self.log.begin_truncation(offset, is_new_start=is_new_start)
+        except Refused as refused:
+            if refused.code is not ErrorCode.KAFKA_STORAGE_ERROR:
+                raise
+            # It cannot be read at the moment, and is as it was: the next try begins from there.
+            return failed(OSError(str(refused)))
+
         def run(_: None) -> Later[None]:
             return self._workers.run(truncation.run).recover(OSError, failed_with)
 
