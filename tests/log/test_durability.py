@@ -155,6 +155,48 @@ def test_forty_logs_need_two_calls() -> None:
     assert [kind for kind in calls if "sync" in kind] == ["sync_everything"] * 2
 
 
+@pytest.mark.parametrize("count", [1, TOGETHER_FROM])
+def test_a_note_without_room_is_owed_as_before_and_costs_no_log(count: int) -> None:
+    disk = SimDisk(4)
+    logs = dirty_logs(disk, count)
+    for again in (False, True):
+        tickets = [log.sync_target() for log in logs]
+        assert all(ticket.replacements for ticket in tickets), "their leader epochs are to be noted"
+        if not again:
+            disk.fill()
+        errors = run_tickets(disk, "/data", tickets)
+        for log, ticket, error in zip(logs, tickets, errors, strict=True):
+            if again:
+                assert error is None
+                log.synced(ticket)
+            else:
+                assert error is not None
+                assert error.errno == errno.ENOSPC
+                log.fail(error, ticket)
+            assert log.failed is None
+            assert log.synced_offset == int(again)
+        disk.make_room()
+    disk.crash()
+    assert read_back(disk, count) == [1] * count
+
+
+@pytest.mark.parametrize("count", [1, TOGETHER_FROM])
+def test_a_sync_that_finds_no_room_for_what_was_written_fails_the_log(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems look for room only then: what they had no room for is gone."""
+    disk = SimDisk()
+    logs = dirty_logs(disk, count)
+    tickets = [log.sync_target() for log in logs]
+    full = OSError(errno.ENOSPC, "no room")
+    for name in ("sync_folder", "sync_everything"):
+        monkeypatch.setattr(disk, name, lambda _path: (_ for _ in ()).throw(full))
+    assert run_tickets(disk, "/data", tickets) == [full] * count
+    for log, ticket in zip(logs, tickets, strict=True):
+        log.fail(full, ticket)
+        assert log.failed is full
+
+
 def test_a_failed_sync_fails_every_log_of_the_round() -> None:
     disk = SimDisk()
     tickets = [log.sync_target() for log in dirty_logs(disk, TOGETHER_FROM)]

@@ -86,7 +86,7 @@ class Flusher:
                 else:
                     each.log.fail(error, each.ticket)
             self._start_round()
-            # Without descriptors nothing is synced, though the log is as sound as before.
+            # Without descriptors or room for notes nothing counts as synced, though the log is as sound as before.
             _tell([(each.parked, each.log.failed or error) for each, error in zip(going, errors, strict=True)])
 
         def all_failed(error: OSError) -> list[OSError | None]:

@@ -18,6 +18,7 @@ from millpond.log.names import LOG
 from millpond.log.segment import Segment
 
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 TOGETHER_FROM = 12
 """From this many logs on the whole file system is synced: it may hold other people's writes, but costs one call."""
@@ -55,6 +56,8 @@ class SyncTicket:
     folders: set[str] = field(default_factory=set)
     notes: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     replacements: list[tuple[str, bytes]] = field(default_factory=list)
+    is_synced: bool = False
+    """Whether all that was written is safe, and at most the replacements are not made."""
 
     def run(self) -> None:
         """Sync it all; OSError means that nothing may be acknowledged. May run on any thread."""
@@ -65,6 +68,7 @@ class SyncTicket:
         # A file is only there after a power cut if its name is, too.
         for folder in sorted(self.folders):
             self.disk.sync_folder(folder)
+        self.is_synced = True
         for path, data in self.replacements:
             self.disk.replace(path, data)
 
@@ -184,11 +188,12 @@ class Durability:
     def fail(self, error: OSError, ticket: SyncTicket | None = None) -> None:
         """Close the log for good. What a failed sync lost stays lost, so a later success would prove nothing.
 
-        But if only a file could not be opened, for want of descriptors, nothing is lost: it is owed as before.
+        But if only a file could not be opened, for want of descriptors, or a note not be written, for want of room,
+        nothing is lost: it is owed as before.
         """
         if ticket is not None:
             ticket.release()
-            if error.errno in _NO_DESCRIPTOR:
+            if error.errno in _NO_DESCRIPTOR or (ticket.is_synced and error.errno in _NO_ROOM):
                 self._folders |= ticket.folders
                 self._notes = ticket.notes | self._notes
                 return
@@ -243,6 +248,8 @@ def _run_together(disk: Disk, path: str, tickets: Sequence[SyncTicket]) -> list[
     errors = [error or _error_of(partial(rename, written)) for error, written in zip(errors, asides, strict=True)]
     if any(asides):
         disk.sync_everything(path)
+    for ticket in tickets:
+        ticket.is_synced = True
     return errors
 
 

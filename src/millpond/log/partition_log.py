@@ -456,7 +456,7 @@ class PartitionLog:
         self.durability.settle(ticket)
 
     def fail(self, error: OSError, ticket: SyncTicket | None = None) -> None:
-        """Take the log offline for good, unless the ticket only met a want of descriptors."""
+        """Take the log offline for good, unless the ticket only lacked descriptors, or room for its notes."""
         self.durability.fail(error, ticket)
 
     def _offline(self) -> Refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -71,6 +72,41 @@ def test_a_full_disk_lets_others_lead_until_there_is_room(disks: Disks) -> None:
     disk.make_room()
     disks.wait(disks.in_step, within_ms=20_000)
     assert disks.replica(disks.leader).log.end_offset == 6
+
+
+def test_a_leader_alone_in_sync_that_had_no_room_for_a_note_lets_others_catch_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody else has its records: were its log closed for that, nobody would ever come back into the ISR."""
+    lives = Lives()
+    leader = lives.other(lives.controller_id)
+    behind = lives.other(lives.controller_id, leader)
+    lives.create(leader, replicas=(leader, behind), min_isr="1")
+    node = lives.nodes[leader]
+    lives.nodes[behind].kill()
+    lives.wait(lambda: lives.partition().isr == (leader,))
+    replica = node.broker.partitions.get("pond", 0)
+    assert replica is not None
+    replica.append(memoryview(bytearray(encode_batch([Record(0, WALL_START_MS, b"k", b"v")]))), zstd=True)
+    lives.wait(lambda: replica.committed_offset == 1)
+    refused: list[str] = []
+    replace = node.disk.replace
+
+    def no_room(path: str, data: bytes) -> None:
+        if "/pond-0/" in path:
+            refused.append(path)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(path, data)
+
+    monkeypatch.setattr(node.disk, "replace", no_room)
+    # It leads anew, and has to note another epoch.
+    node.kill()
+    assert node.start()
+    lives.wait(lambda: bool(refused))
+    monkeypatch.setattr(node.disk, "replace", replace)
+    assert lives.nodes[behind].start()
+    lives.wait(lambda: len(lives.partition().isr) == 2)
+    assert lives.nodes[behind].broker.partitions.get("pond", 0).log.end_offset == 1
 
 
 def test_a_sync_that_fails_at_the_leader_costs_it_the_leadership_and_a_copy(disks: Disks) -> None:

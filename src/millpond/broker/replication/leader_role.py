@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SYNC_AGAIN_MS = 50
-"""How long to wait before a sync that found no descriptor is tried again."""
+"""How long to wait before a sync that found no descriptor or no room is tried again."""
 
 AILING_MS = 1_000
 """How long the disk may refuse writes, with none that succeeds, before another node should lead."""
@@ -329,5 +329,5 @@ class LeaderRole:
         self._fail_parked(failure)
         self.on_unwritten()
         if self.log.failed is None and not self.log.closed:
-            # Want of descriptors: the log is as sound as before.
+            # Want of descriptors or room: the log is as sound as before.
             self._context.clock.call_later(SYNC_AGAIN_MS, self._sync)
