@@ -334,7 +334,7 @@ def test_a_second_process_under_an_id_that_is_taken_waits_and_gives_up(lives: Li
     twin = SimNode(lives.sim, "twin", texts)
     assert twin.start()
     failures: list[Exception] = []
-    twin.broker.ready.then(lambda _: None, failures.append)
+    twin.broker.lifecycle.shut_out.then(failures.append)
     lives.wait(lambda: bool(failures), within_ms=30_000)
     assert f"another process runs as node {victim}" in str(failures[0])
     assert lives.is_whole()
@@ -392,7 +392,7 @@ def test_a_node_with_another_list_of_nodes_is_told_so_and_counts_for_nobody(live
     node.texts["cluster.nodes"] = ",".join(f"{node_id}@node{node_id}:{PORT}" for node_id in members)
     assert node.start()
     failures: list[Exception] = []
-    node.broker.ready.then(lambda _: None, failures.append)
+    node.broker.lifecycle.shut_out.then(failures.append)
     lives.wait(lambda: bool(failures))
     assert "must name the same numbers" in str(failures[0])
     states = lives.nodes[lives.controller_id].broker.controller.host.states()
@@ -418,7 +418,7 @@ def test_a_node_with_the_folder_of_another_cluster_is_told_so_and_changes_nothin
     node.disk.replace(path, "\n".join(foreign).encode())
     assert node.start()
     failures: list[Exception] = []
-    node.broker.ready.then(lambda _: None, failures.append)
+    node.broker.lifecycle.shut_out.then(failures.append)
     lives.wait(lambda: bool(failures))
     assert "belongs to another cluster" in str(failures[0])
     epoch = lives.nodes[lives.controller_id].broker.controller.leader_epoch
