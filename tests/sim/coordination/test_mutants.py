@@ -69,6 +69,9 @@ def count_pending_offsets_at_once(patch: Patch) -> None:
 
 def take_commits_of_old_generations(patch: Patch) -> None:
     patch.setattr(classic.ClassicGroup, "check_commit", lambda *_, **__: None)
+
+
+def take_commits_of_old_epochs(patch: Patch) -> None:
     patch.setattr(ConsumerGroup, "check_commit", lambda *_, **__: None)
 
 
@@ -221,7 +224,8 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
     reply_before_the_sync: Hunt(FELL_BACK, ("power cut", "slow disk"), Work.READ),
     forget_pending_offsets_on_restart: Hunt(FELL_BACK, ("kill", "slow disk"), Work.COPY),
     count_pending_offsets_at_once: Hunt(TOO_EARLY, CALM, Work.COPY),
-    take_commits_of_old_generations: Hunt(FELL_BACK, CALM, Work.READ, first=126, freezes=True),
+    take_commits_of_old_generations: Hunt(FELL_BACK, CALM, Work.READ, Sharing.CLASSIC, 89, freezes=True),
+    take_commits_of_old_epochs: Hunt(FELL_BACK, CALM, Work.READ, Sharing.CONSUMER, 67, freezes=True),
     tell_unstable_offsets: Hunt(TWICE, CALM, Work.COPY, Sharing.CLASSIC, 6, freezes=True),
     lose_offsets_on_restart: Hunt(FELL_BACK, KILLS, Work.READ),
     forget_members_on_restart: Hunt(TWO_OWNERS, ("kill",), Work.READ),

@@ -136,7 +136,7 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
     keep_a_torn_tail: Hunt(POWER, 5, "bytes follow the last whole batch"),
     sync_no_folders: Hunt(POWER, 1, LOST),
     sync_the_active_segment_only: Hunt(POWER, 27, "bytes follow the last whole batch"),
-    answer_metadata_before_the_sync: Hunt(("power cut", "slow disk"), 19, "acknowledged was"),
+    answer_metadata_before_the_sync: Hunt(("power cut", "slow disk"), 142, "acknowledged was"),
     forget_a_moved_start: Hunt(POWER, 1, "is there again, although all before"),
     read_twice_while_warming: Hunt(("cold disk", "slow disk"), 25, r"when \d+ was asked for and \d+ was due"),
 }
