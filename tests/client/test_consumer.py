@@ -390,6 +390,29 @@ def test_a_pause_holds_also_what_was_fetched_ahead(pond) -> None:
         assert len(take(consumer, 4)) == 4
 
 
+def test_what_a_rebalance_gives_anew_is_not_paused_any_more(pond) -> None:
+    """librdkafka remembers a pause through a revocation: a worker that was full at that moment stood still for ever."""
+    topic, group = pond.topic(2), pond.group()
+    options = {
+        "bootstrap": pond.bootstrap,
+        "settings": {"partition.assignment.strategy": "range", "heartbeat.interval.ms": "300"},
+    }
+    with Consumer(group, [topic], **options) as first:
+        assert eventually(lambda: first.poll(1, 0.05) or len(first.assignment()) == 2)
+        first.pause()
+        with Consumer(group, [topic], **options) as second:
+
+            def is_shared() -> bool:
+                first.poll(1, 0.05)
+                second.poll(1, 0.05)
+                return [len(each.assignment()) for each in (first, second)] == [1, 1]
+
+            assert eventually(is_shared)
+            for partition in (0, 1):
+                pond.fill(topic, [b"%d" % partition] * 5, partition=partition)
+            assert len(take(first, 5)) == 5
+
+
 def test_what_is_revoked_at_the_end_can_be_committed(pond) -> None:
     topic, group = pond.topic(1), pond.group()
     pond.fill(topic, VALUES)

@@ -253,7 +253,10 @@ class Consumer(Closable):
         self._seek(self._at_bound(self._raws(partitions), 1))
 
     def pause(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Hand out nothing from these (all, when none are named) until `resume`. Membership goes on."""
+        """Hand out nothing from these (all, when none are named) until `resume`, or until a rebalance gives them anew.
+
+        Membership goes on.
+        """
         raws = self._raws(partitions)
         self.raw.pause(raws)
         # What has been fetched ahead of `next` must wait too; it is fetched again.
@@ -433,6 +436,8 @@ class Consumer(Closable):
 
     def _assigned(self, raw: RawConsumer, raws: list[RawPartition]) -> None:
         self._guard(self._assign, raws)
+        # librdkafka remembers a pause through a revocation, and whoever had paused it has forgotten.
+        self._guard(self.raw.resume, raws)
         if self._revoked_meanwhile.intersection(map(_name_of, raws)):
             # A replaced assignment can only be restarted as a whole.
             again = [each for each in raws if not self._is_incremental or _name_of(each) in self._revoked_meanwhile]
