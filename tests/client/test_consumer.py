@@ -391,7 +391,7 @@ def test_a_pause_holds_also_what_was_fetched_ahead(pond) -> None:
 
 
 def test_what_a_rebalance_gives_anew_is_not_paused_any_more(pond) -> None:
-    """librdkafka remembers a pause through a revocation: a worker that was full at that moment stood still for ever."""
+    """librdkafka remembers a pause through a revocation: a worker that was full then stood still for ever."""
     topic, group = pond.topic(2), pond.group()
     options = {
         "bootstrap": pond.bootstrap,
