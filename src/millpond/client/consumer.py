@@ -253,7 +253,7 @@ class Consumer(Closable):
         self._seek(self._at_bound(self._raws(partitions), 1))
 
     def pause(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Hand out nothing from these (all, when none are named) until `resume`, or until a rebalance gives them anew.
+        """Hand out nothing from these (all, when none are named) until `resume`, or a rebalance that gives them anew.
 
         Membership goes on.
         """
