@@ -48,6 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=fresh_seed(), help="the same seed, the same faults")
     parser.add_argument("--diaries", type=Path, help="a folder for what nodes and members of groups tell")
     wanted = parser.parse_args(arguments)
+    if wanted.diaries is not None:
+        wanted.diaries.mkdir(parents=True, exist_ok=True)
     print(f"cluster: {wanted.faults} faults on {wanted.nodes} nodes, seed {wanted.seed}", flush=True)
     java = java_classes()
     outcomes = []

@@ -119,7 +119,6 @@ class _Run:
         self._is_announced = False
 
     def until(self, stop: Stop) -> None:
-        threading.Thread(target=self._watch.run, name="watch", daemon=True).start()
         began = time.monotonic()
         try:
             for child in self._children.values():
@@ -144,6 +143,8 @@ class _Run:
                 child.start()
         if not self._is_announced and all(child.state == "ready" for child in self._children.values()):
             self._is_announced = True
+            # What was seen while they started is not how they are.
+            self._watch.begin()
             self._announce()
         if self._is_announced:
             self._show()
@@ -233,10 +234,13 @@ class _Watch:
         self._known = known
         self._ended = threading.Event()
 
+    def begin(self) -> None:
+        threading.Thread(target=self._run, name="watch", daemon=True).start()
+
     def stop(self) -> None:
         self._ended.set()
 
-    def run(self) -> None:
+    def _run(self) -> None:
         from millpond.admin.nodes import describe_nodes
         from millpond.base.errors import RemoteError
         from millpond.remote.cluster import Cluster
