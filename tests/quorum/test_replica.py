@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -516,7 +517,7 @@ def test_a_new_voter_votes_for_new_ones_alone() -> None:
     assert play.sync() == [VoteResponse(NONE, 5, NO_LEADER, granted=False)]
     play.ask(new_vote(6))
     assert play.sync() == [VoteResponse(NONE, 6, NO_LEADER, granted=True)]
-    assert play.replica.election == Election(6, NO_LEADER, TWO, is_new=True)
+    assert play.replica.election == Election(6, NO_LEADER, TWO, is_new=True, is_founder=True)
 
 
 def test_a_new_candidate_needs_all() -> None:
@@ -563,14 +564,50 @@ def test_who_voted_for_the_first_leader_is_new_no_more() -> None:
     assert play.replica.election == Election(1, 2, TWO)
 
 
-def test_who_voted_for_the_first_leader_hears_that_it_was_elected_from_its_next_call_for_votes() -> None:
-    """It was elected and lost its power before it could say so. Without this nobody would ever be elected."""
-    play = Play(election=Election(1, NO_LEADER, TWO, is_new=True))
-    play.ask(vote(1, of=THREE, last=1, end=1, pre=True))
-    assert play.replica.is_new, "who else says so may have it from another life"
-    play.ask(vote(2, of=TWO, last=1, end=1))
-    assert play.sync() == [VoteResponse(NONE, 2, NO_LEADER, granted=True)]
-    assert play.replica.election == Election(2, NO_LEADER, TWO)
+@pytest.mark.parametrize(
+    "heard",
+    [
+        pytest.param(vote(2, of=TWO, last=1, end=1), id="the leader itself has records of its epoch"),
+        pytest.param(new_vote(3, last=1, end=1), id="one that is new has records"),
+        pytest.param(vote(3, of=THREE), id="another is new no more"),
+    ],
+)
+def test_a_founder_is_new_no_more_when_it_hears_from_anybody_that_there_was_a_leader(heard: Vote) -> None:
+    """The first leader was gone before it could say so. Without this nobody would ever be elected."""
+    play = Play(election=NEW)
+    play.ask(new_vote(1))
+    play.sync()
+    play.ask(new_vote(2, of=THREE))
+    play.sync()
+    assert play.replica.election == Election(2, NO_LEADER, THREE, is_new=True, is_founder=True)
+    play.ask(replace(heard, epoch=3))
+    assert play.sync() == [VoteResponse(NONE, 3, NO_LEADER, granted=True)]
+    assert play.replica.election == Election(3, NO_LEADER, heard.candidate)
+
+
+def test_a_founder_is_new_no_more_under_a_leader_that_it_has_not_voted_for() -> None:
+    play = Play(election=NEW)
+    play.ask(new_vote(1))
+    play.sync()
+    play.follow(3, 4)
+    assert play.replica.election == Election(4, 3)
+
+
+@pytest.mark.parametrize("heard", [vote(7, last=4, end=9, pre=True), new_vote(7, last=4, end=9, pre=True)])
+def test_a_vote_for_one_that_has_records_makes_no_founder(heard: Vote) -> None:
+    """There was a leader before, and this voter may have been one of those that followed it."""
+    play = Play(election=NEW)
+    play.ask(new_vote(6, last=4, end=9))
+    play.sync()
+    play.ask(heard)
+    assert play.replica.election == Election(7, NO_LEADER, None, is_new=True)
+
+
+def test_one_that_stands_with_an_empty_log_is_a_founder() -> None:
+    play = Play(election=NEW)
+    play.wait(1000)
+    play.grant_all(play.asks()[:2])
+    assert play.ready.save == Election(1, NO_LEADER, ONE, is_new=True, is_founder=True)
 
 
 def test_what_a_new_voter_has_does_not_count() -> None:

@@ -18,6 +18,8 @@ class Election:
     voted: ReplicaKey | None = None
     is_new: bool = False
     """Whether this voter began with an empty disk and may have forgotten what it once promised: see `Replica`."""
+    is_founder: bool = False
+    """Whether this new voter has voted for one with an empty log: its memory goes back to before the first leader."""
 
 
 class QuorumLog(Protocol):

@@ -88,6 +88,10 @@ class Replica:
 
     - as a leader, once something of its epoch is committed;
     - when the one it voted for as a new voter turns out to have been elected, hence by all;
+    - as a *founder*, which has voted for a candidate without any records: all had none then, so nothing was committed
+      and nothing forgotten that counts. A founder needs only to hear that the cluster was founded: of a leader, or from
+      one that has records or is new no more. Without it a leader that dies in its first moments, known to some alone,
+      would leave some that nobody new may vote for, and some that cannot have the votes of all;
     - as a follower that has all that is committed, once a majority of the other voters has shown to the leader, since
       it came, that it follows it. Then nothing that it promised in its earlier life can still come true elsewhere.
     """
@@ -268,11 +272,16 @@ class Replica:
     # What is remembered.
 
     def _elect(self, epoch: int, leader_id: int = NO_LEADER, voted: ReplicaKey | None = None) -> None:
-        self._remember(Election(epoch, leader_id, voted, self.election.is_new))
+        self._remember(replace(self.election, epoch=epoch, leader_id=leader_id, voted=voted))
+
+    def _vote_for(self, candidate: ReplicaKey, epoch: int, end_offset: int) -> None:
+        """`end_offset` is the candidate's."""
+        is_founder = self.election.is_founder or (self.is_new and end_offset == 0)
+        self._remember(replace(self.election, epoch=epoch, leader_id=NO_LEADER, voted=candidate, is_founder=is_founder))
 
     def _settle_in(self) -> None:
         """What this voter may have forgotten is of no account any more."""
-        self._remember(replace(self.election, is_new=False))
+        self._remember(replace(self.election, is_new=False, is_founder=False))
 
     def _remember(self, election: Election) -> None:
         if election != self.election:
@@ -318,7 +327,7 @@ class Replica:
     def _become_follower(self, epoch: int, leader_id: int, now_ms: int) -> None:
         voted = self.election.voted if epoch == self.election.epoch else None
         self._elect(epoch, leader_id, voted)
-        if voted is not None and voted.node_id == leader_id:
+        if self.election.is_founder or (voted is not None and voted.node_id == leader_id):
             # A new voter's vote goes to nobody but one who needs all of them: nobody knew better.
             self._settle_in()
         role = Follower(leader_id, now_ms + self._patience_ms())
@@ -336,7 +345,7 @@ class Replica:
             self._call_for_votes(pre_vote=True)
 
     def _become_candidate(self, now_ms: int) -> None:
-        self._elect(self.epoch + 1, NO_LEADER, self.me)
+        self._vote_for(self.me, self.epoch + 1, self.log.end_offset)
         deadline_ms = now_ms + self._election_timeout_ms()
         tally = Tally(len(self.voters), needs_all=self.is_new)
         self._enter(Candidate(tally, self.version, deadline_ms), now_ms)
@@ -433,14 +442,14 @@ class Replica:
         if error is not ErrorCode.NONE:
             self._reply(request_id, VoteResponse(error, self.epoch, self.leader_id))
             return
-        if vote.candidate == self.election.voted and vote.last_epoch == self.epoch:
-            # It has written in the epoch in which it had our vote: it was elected then, by all if we were new.
+        if self.election.is_founder and (vote.end_offset > 0 or not vote.is_new):
+            # There was a leader, and the first one was elected by all: with the vote of this life.
             self._settle_in()
         if vote.epoch > self.epoch:
             self._become_unattached(vote.epoch, now_ms)
         granted = self._grants(vote, now_ms)
         if granted and not vote.pre_vote:
-            self._elect(self.epoch, NO_LEADER, vote.candidate)
+            self._vote_for(vote.candidate, self.epoch, vote.end_offset)
             self._enter(Unattached(now_ms + self._election_timeout_ms(), now_ms + self._timing.retry_ms), now_ms)
         self._reply(request_id, VoteResponse(ErrorCode.NONE, self.epoch, self.leader_id, granted))
 

@@ -27,7 +27,13 @@ def read_election(disk: Disk, path: str) -> Election | None:
         fields = json.loads(data)
         directory = UUID(bytes=urlsafe_b64decode(fields["votedDirectoryId"] + "=="))
         voted = ReplicaKey(int(fields["votedId"]), directory) if fields["votedId"] >= 0 else None
-        return Election(int(fields["leaderEpoch"]), int(fields["leaderId"]), voted, bool(fields.get("isNew", False)))
+        return Election(
+            int(fields["leaderEpoch"]),
+            int(fields["leaderId"]),
+            voted,
+            bool(fields.get("isNew", False)),
+            bool(fields.get("isFounder", False)),
+        )
     except (ValueError, KeyError, TypeError) as fault:
         raise DamagedState(f"{path} cannot be read: {fault}") from fault
 
@@ -41,7 +47,8 @@ def write_election(disk: Disk, path: str, election: Election) -> None:
         "votedId": voted.node_id,
         "votedDirectoryId": urlsafe_b64encode(voted.directory_id.bytes).decode().rstrip("="),
         "data_version": 1,
-        # Kafka knows voters by the ids of their directories, and has no need of this.
+        # Kafka knows voters by the ids of their directories, and has no need of these.
         "isNew": election.is_new,
+        "isFounder": election.is_founder,
     }
     disk.replace(path, json.dumps(fields).encode())

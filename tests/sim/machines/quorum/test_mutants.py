@@ -122,6 +122,13 @@ class LetsNewVotersElect(Replica):
         return super()._grants(replace(vote, is_new=True), now_ms)
 
 
+class ForgetsThatItIsAFounder(Replica):
+    """Who has voted in the first elections learns of a first leader from that one alone."""
+
+    def _vote_for(self, candidate: ReplicaKey, epoch: int, end_offset: int) -> None:
+        super()._vote_for(candidate, epoch, end_offset or 1)
+
+
 class NeverSendsSnapshots(Replica):
     def _snapshot_for(self, fetch: Fetch) -> SnapshotId | None:
         return None
@@ -156,7 +163,13 @@ class CountsWhatItSent(Replica):
         return progress
 
 
-FIRST_SEEDS = {LeadsAnEpochTwice: 245, NeverChecksItsQuorum: 120, ForgetsItsVote: 110, CountsLateVotes: 140}
+FIRST_SEEDS = {
+    LeadsAnEpochTwice: 245,
+    NeverChecksItsQuorum: 120,
+    ForgetsItsVote: 110,
+    CountsLateVotes: 140,
+    ForgetsThatItIsAFounder: 9_000_910,
+}
 
 CHANGED = (checkers.COMMITTED_CHANGED, checkers.SAME_NAME_OTHER_RECORD, checkers.ACKNOWLEDGED_LOST)
 
@@ -173,6 +186,7 @@ MUTANTS: dict[type[Replica], tuple[tuple[str, ...], int]] = {
     TakesTheLeadersHighWatermark: ((checkers.COMMITTED_BEYOND_LOG,), 60),
     TakesAWipedDiskForTheOldOne: ((*CHANGED, checkers.EPOCH_FELL, checkers.TWO_VOTES), 120),
     LetsNewVotersElect: ((*CHANGED, checkers.EPOCH_FELL, checkers.TWO_VOTES), 120),
+    ForgetsThatItIsAFounder: ((NOT_HEALED,), 9_000_920),
     NeverSendsSnapshots: ((*CHANGED, NOT_HEALED), 40),
     ForgetsTheSnapshotsEnd: ((NOT_HEALED,), 40),
     LosesTheAnswersOfObserverHunts: ((NOT_HEALED,), 20),
