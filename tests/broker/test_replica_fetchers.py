@@ -435,6 +435,29 @@ def test_a_log_that_has_failed_claims_nothing(desk: Desk) -> None:
     assert wishes(desk.next()) == {0: (3, 0, -1)}
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(lambda _: diverging(3, 2), id="cut back"),
+        pytest.param(lambda _: diverging(3, 4), id="forget epochs that wrote nothing"),
+        pytest.param(lambda desk: reply(records=desk.records(4, b"e")), id="append"),
+        pytest.param(lambda _: reply(start=2), id="begin later"),
+        pytest.param(lambda _: reply(), id="nothing"),
+    ],
+)
+def test_a_log_that_fails_while_the_leader_answers_takes_nothing_in(
+    desk: Desk, answer: Callable[[Desk], Reply]
+) -> None:
+    """Damage is found at any time: the node must live on, to have the replica from its leader again."""
+    partition = desk.partition()
+    desk.answer(reply(records=desk.records(0, b"a", b"b", b"c", b"d")))
+    desk.next()
+    partition.log.fail(OSError("damaged"))
+    desk.answer(answer(desk))
+    desk.silence(2_000)
+    assert (partition.log.start_offset, partition.log.end_offset, partition.log.last_epoch) == (0, 4, 3)
+
+
 def test_many_partitions_join_in_parts_and_nobody_waits(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_fetchers, "WISHES_MAX", 4)
     for index in range(10):

@@ -61,7 +61,7 @@ def replay(seed: int, plan: Plan) -> int:
     except (Exception, PowerCut):
         traceback.print_exc(file=sys.stdout)
     print("\n".join(scenario.story()))
-    print("\n".join(scenario.history.violations) or "nothing was found")
+    print("\n".join(scenario.history.violations) or ("it ended early: see above" if failed else "nothing was found"))
     return int(failed)
 
 

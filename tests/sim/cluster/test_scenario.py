@@ -30,6 +30,18 @@ def test_a_cluster_keeps_every_promise(seed: int) -> None:
     assert outcome.records_checked >= outcome.records["acknowledged"] or scenario.history.delete_asked
 
 
+FAILED_ONCE = {
+    1800000: "a replica was found damaged while its leader told it what to forget, and the node ended",
+}
+
+
+@pytest.mark.parametrize("seed", FAILED_ONCE)
+def test_a_seed_that_failed_once(seed: int) -> None:
+    scenario = Scenario(seed)
+    outcome = scenario.run()
+    assert not outcome.violations, "\n".join([*scenario.story(), *outcome.violations])
+
+
 def test_the_same_seed_is_the_same_run() -> None:
     one, other = Scenario(4).run(), Scenario(4).run()
     assert one == other

@@ -518,7 +518,13 @@ class _Fetcher:
         if offset < log.end_offset:
             self._cut(replica, fetched, offset, is_new_start=False)
             return
-        log.forget_epochs_at_end()
+        try:
+            log.forget_epochs_at_end()
+        except Refused as refusal:
+            # It has failed since it asked.
+            self._complain(replica, refusal)
+            self._want_later(replica)
+            return
         replica.follower.follow_high_watermark(fetched)
         self._want(replica)
 
