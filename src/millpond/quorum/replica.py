@@ -88,10 +88,11 @@ class Replica:
 
     - as a leader, once something of its epoch is committed;
     - when the one it voted for as a new voter turns out to have been elected, hence by all;
-    - as a *founder*, which has voted for a candidate without any records: all had none then, so nothing was committed
-      and nothing forgotten that counts. A founder needs only to hear that the cluster was founded: of a leader, or from
-      one that has records or is new no more. Without it a leader that dies in its first moments, known to some alone,
-      would leave some that nobody new may vote for, and some that cannot have the votes of all;
+    - as a *founder*, which has voted for a candidate without any records: nobody had any then, so nothing was
+      committed, and nothing was forgotten that counts. A founder needs only to hear that the cluster was founded: of
+      a leader, or from one that has records or is new no more. Without it a first leader that dies when only some
+      know of it would leave a cluster where nobody can be elected: who is new votes for new ones alone, and those
+      cannot have the votes of all;
     - as a follower that has all that is committed, once a majority of the other voters has shown to the leader, since
       it came, that it follows it. Then nothing that it promised in its earlier life can still come true elsewhere.
     """
@@ -277,7 +278,9 @@ class Replica:
     def _vote_for(self, candidate: ReplicaKey, epoch: int, end_offset: int) -> None:
         """`end_offset` is the candidate's."""
         is_founder = self.election.is_founder or (self.is_new and end_offset == 0)
-        self._remember(replace(self.election, epoch=epoch, leader_id=NO_LEADER, voted=candidate, is_founder=is_founder))
+        self._remember(
+            replace(self.election, epoch=epoch, leader_id=NO_LEADER, voted=candidate, is_founder=is_founder)
+        )
 
     def _settle_in(self) -> None:
         """What this voter may have forgotten is of no account any more."""
