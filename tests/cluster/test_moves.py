@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from millpond.admin.moves import begin_moves, moves_under_way
+from millpond.admin.moves import moves_under_way, try_moves
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
 from millpond.testing import Ponds, ponds
@@ -38,7 +38,7 @@ def within(seconds: float, condition: Callable[[], bool]) -> None:
 
 def move(way: Cluster, topic: str, *replicas: int, index: int = 0) -> None:
     """Move a partition, and wait until it is there."""
-    begin_moves(way, {TopicPartition(topic, index): replicas})
+    assert try_moves(way, {TopicPartition(topic, index): replicas}) == {}
     within(30, lambda: not moves_under_way(way))
     # The controller has said so; the node that is asked here may hear of it a moment later.
     within(10, lambda: replicas_of(way, topic, index) == replicas)
@@ -82,7 +82,7 @@ def test_one_replica_becomes_three_and_one_again_while_records_come(cluster: Pon
     move(way, topic, 2)
     sent = 0
     for replicas in ((1, 2, 3), (3,), (4, 1)):
-        begin_moves(way, {TopicPartition(topic, 0): replicas})
+        assert try_moves(way, {TopicPartition(topic, 0): replicas}) == {}
         while moves_under_way(way):
             cluster.produce(topic, f"{sent}")
             sent += 1
@@ -129,12 +129,12 @@ def test_a_move_to_a_node_that_is_down_waits_and_can_be_called_off(cluster: Pond
     cluster.create_topic(topic)
     move(way, topic, 1, 2)
     cluster[4].kill()
-    begin_moves(way, {TopicPartition(topic, 0): (4, 2)})
+    assert try_moves(way, {TopicPartition(topic, 0): (4, 2)}) == {}
     (under_way,) = moves_under_way(way).values()
     assert (under_way.target, under_way.adding, under_way.removing) == ((4, 2), (4,), (1,))
     cluster.forget_clients()
     cluster.produce(topic, "meanwhile")
-    begin_moves(way, {TopicPartition(topic, 0): None})
+    assert try_moves(way, {TopicPartition(topic, 0): None}) == {}
     assert moves_under_way(way) == {}
     cluster[4].start()
     assert values(cluster, topic, 1) == [b"meanwhile"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -32,14 +33,22 @@ class Move:
         return tuple(each for each in self.replicas if each not in self.removing)
 
 
-def begin_moves(cluster: Cluster, targets: Mapping[TopicPartition, tuple[int, ...] | None]) -> None:
-    """Let each partition move to its target, or call its move off (None). The first that is refused is told."""
+def try_moves(
+    cluster: Cluster, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+) -> dict[TopicPartition, Answered]:
+    """Let each partition move to its target, or call its move off (None); why some are refused."""
     left = iter(targets.items())
+    refusals: dict[TopicPartition, Answered] = {}
     while some := dict(islice(left, AT_ONCE)):
-        _begin(cluster, some)
+        refusals |= cluster.retrying("move partitions", partial(_ask, cluster, some))
+    for partition in targets:
+        cluster.forget(partition.topic)
+    return refusals
 
 
-def _begin(cluster: Cluster, targets: Mapping[TopicPartition, tuple[int, ...] | None]) -> None:
+def _ask(
+    cluster: Cluster, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+) -> dict[TopicPartition, Answered]:
     kind = m.AlterPartitionReassignmentsRequest
     topics = by_topic(
         (name, kind.ReassignablePartition(partition_index=index, replicas=None if wanted is None else list(wanted)))
@@ -49,17 +58,16 @@ def _begin(cluster: Cluster, targets: Mapping[TopicPartition, tuple[int, ...] | 
         topics=[kind.ReassignableTopic(name=name, partitions=each) for name, each in topics.items()],
         timeout_ms=cluster.patience_ms,
     )
-
-    def attempt() -> None:
-        response = cluster.any().ask(request, m.AlterPartitionReassignmentsResponse)
-        check(response.error_code, "No partition moves", response.error_message)
-        for topic in response.responses:
-            for each in topic.partitions:
-                check(each.error_code, f"{topic.name}-{each.partition_index} does not move", each.error_message)
-
-    cluster.retrying("move partitions", attempt)
-    for name in topics:
-        cluster.forget(name)
+    response = cluster.any().ask(request, m.AlterPartitionReassignmentsResponse)
+    check(response.error_code, "No partition moves", response.error_message)
+    refusals = {}
+    for topic in response.responses:
+        for each in topic.partitions:
+            if each.error_code:
+                what = f"{topic.name}-{each.partition_index} does not move"
+                partition = TopicPartition(topic.name, each.partition_index)
+                refusals[partition] = Answered(what, each.error_code, each.error_message)
+    return refusals
 
 
 def moves_under_way(cluster: Cluster) -> dict[TopicPartition, Move]:
@@ -80,15 +88,22 @@ def moves_under_way(cluster: Cluster) -> dict[TopicPartition, Move]:
     return cluster.retrying("ask for the moves", attempt)
 
 
-def call_off(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Call off the moves of these partitions; those whose move has ended, or cannot be called off now."""
-    left = []
-    for partition in partitions:
-        try:
-            begin_moves(cluster, {partition: None})
-        except Answered:
-            left.append(partition)
-    return left
+def elect_first(cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
+    """Let the first replica of each lead. Where it cannot lead now, the leader stays: that is no fault."""
+    kind = m.ElectLeadersRequest
+    left = iter(partitions)
+    while some := list(islice(left, AT_ONCE)):
+        topics = by_topic(some)
+        request = kind(
+            topic_partitions=[kind.TopicPartitions(topic=name, partitions=each) for name, each in topics.items()],
+            timeout_ms=cluster.patience_ms,
+        )
+
+        def attempt(request: m.ElectLeadersRequest = request) -> None:
+            response = cluster.controller().ask(request, m.ElectLeadersResponse)
+            check(response.error_code, "No leader is elected")
+
+        cluster.retrying("elect leaders", attempt)
 
 
 def look(cluster: Cluster) -> Load:

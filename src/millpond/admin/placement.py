@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from millpond.admin.errors import Refused
@@ -48,6 +48,17 @@ class Planned:
     @property
     def bytes_to_copy(self) -> int:
         return self.size_bytes * len(self.adding)
+
+
+def seconds_at(moves: Iterable[Planned], rate: int) -> float:
+    """How long they take, at the least, where no node gives or takes more bytes a second: the busiest one decides."""
+    given: Counter[int] = Counter()
+    taken: Counter[int] = Counter()
+    for move in moves:
+        given[move.before[0]] += move.bytes_to_copy
+        for node in move.adding:
+            taken[node] += move.size_bytes
+    return max((*given.values(), *taken.values()), default=0) / rate
 
 
 def plan_move(load: Load, topic: str, indexes: Collection[int], target: Sequence[int]) -> list[Planned]:

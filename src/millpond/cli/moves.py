@@ -3,26 +3,108 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from millpond.cli.stop import Stop, noted
-from millpond.cli.terminal import confirm, print_table, progress_bar
+from millpond.cli.stop import noted
+from millpond.cli.terminal import confirm, print_json, print_table
 from millpond.cli.text import counted
-from millpond.cli.units import show_bytes
+from millpond.cli.times import show_span
+from millpond.cli.units import read_byte_rate, show_byte_rate, show_bytes
 
 if TYPE_CHECKING:
     from millpond.admin.placement import Planned
+    from millpond.admin.waves import Outcome, Progress
     from millpond.remote.cluster import Cluster
 
-LOOK_SECONDS: Final = 0.5
 SHOWN_MAX: Final = 50
+NAMED_MAX: Final = 10
+LINE_SECONDS: Final = 10.0
+"""How often a line tells how far it is, where there is no terminal."""
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def show_plan(moves: Sequence[Planned]) -> None:
-    """Who goes where, and what has to be copied."""
+def _rate(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        rate = round(read_byte_rate(text))
+    except ValueError as fault:
+        raise click.BadParameter(f"{fault}.") from None
+    if rate < 1:
+        raise click.BadParameter("with less than a byte a second nothing would ever move.")
+    return rate
+
+
+def move_options(function: F) -> F:
+    """What every command that moves partitions can be told: --rate, --dry-run, --yes, --json."""
+    for add in (
+        click.option("--json", "as_json", is_flag=True, help="The plan and what became of it as one JSON object."),
+        click.option("-y", "--yes", is_flag=True, help="Do not ask."),
+        click.option("--dry-run", is_flag=True, help="Show the plan and move nothing."),
+        click.option(
+            "--rate",
+            metavar="BYTES/S",
+            callback=_rate,
+            help="No node gives or takes more than this, like 50MB/s.  [default: no limit]",
+        ),
+    ):
+        function = add(function)
+    return function
+
+
+def run_plan(
+    cluster: Cluster,
+    moves: Sequence[Planned],
+    *,
+    yes: bool,
+    rate: int | None = None,
+    dry_run: bool = False,
+    as_json: bool = False,
+    otherwise: str = "Everything is there already.",
+) -> None:
+    """Show it, ask, run it. On Ctrl-C what is under way is called off. The exit code is 0 only if all are there."""
+    from millpond.admin.waves import Outcome, run_moves
+
+    if not as_json:
+        if moves:
+            show_plan(moves, rate)
+        else:
+            click.echo(otherwise)
+    if dry_run or not moves:
+        if not moves and not dry_run:
+            _clear_limits(cluster)
+        if as_json:
+            print_json(_as_json(moves, rate, Outcome() if not moves else None))
+        return
+    confirm("Move them?", yes=yes, to_do="move them without a question")
+    with noted(signal.SIGINT, signal.SIGTERM) as stop, _progress() as tell:
+        outcome = run_moves(cluster, moves, stop=stop, tell=tell, rate=rate)
+    if as_json:
+        print_json(_as_json(moves, rate, outcome))
+    else:
+        _show_outcome(outcome, was_stopped=stop.is_asked)
+    if not outcome.is_done:
+        raise SystemExit(130 if stop.is_asked else 1)
+
+
+def _clear_limits(cluster: Cluster) -> None:
+    """There is nothing to move: all the same an earlier run may have left a limit on the rate."""
+    from millpond.admin.throttle import clear_throttle
+
+    clear_throttle(cluster)
+
+
+def show_plan(moves: Sequence[Planned], rate: int | None = None) -> None:
+    """Who goes where, what has to be copied, and how long that takes."""
+    from millpond.admin.placement import seconds_at
+
     print_table(
         ("Partition", "From", "To", "To copy"),
         [
@@ -39,58 +121,104 @@ def show_plan(moves: Sequence[Planned]) -> None:
     if len(moves) > SHOWN_MAX:
         click.echo(f"and {counted(len(moves) - SHOWN_MAX, 'partition')} more")
     total = sum(move.bytes_to_copy for move in moves)
-    click.echo(f"{counted(len(moves), 'partition')} to move, {show_bytes(total)} to copy.")
+    line = f"{counted(len(moves), 'partition')} to move, {show_bytes(total)} to copy"
+    if rate is not None and total:
+        line += f": {show_span(1000 * seconds_at(moves, rate))} or more at {show_byte_rate(rate)} a node"
+    click.echo(f"{line}.")
 
 
-def run_plan(cluster: Cluster, moves: Sequence[Planned], *, yes: bool) -> None:
-    """Show it, ask, run it. On Ctrl-C what is under way is called off."""
-    from millpond.admin.moves import begin_moves
+def _show_outcome(outcome: Outcome, *, was_stopped: bool) -> None:
+    moved = f"Moved {counted(len(outcome.moved), 'partition')}."
+    if outcome.is_done:
+        click.echo(moved)
+    else:
+        click.echo(f"Stopped. {moved}" if was_stopped else moved, err=True)
+    for moves, what in (
+        (outcome.called_off, "called off, and where they were"),
+        (outcome.going_on, "not called off, because too few of the old replicas are in sync: they go on"),
+        (outcome.overtaken, "moved, called off or deleted by somebody else"),
+        (outcome.waiting, "not begun"),
+    ):
+        if moves:
+            click.echo(f"{counted(len(moves), 'partition')} {what}: {_named(moves)}", err=True)
+    for _, reason in outcome.refused[:NAMED_MAX]:
+        click.echo(reason, err=True)
+    if len(outcome.refused) > NAMED_MAX:
+        click.echo(f"and {counted(len(outcome.refused) - NAMED_MAX, 'more refusal')}", err=True)
+    if was_stopped and not outcome.is_done:
+        click.echo("The same command goes on from here.", err=True)
+    if outcome.is_limited:
+        click.echo(
+            "A limit on the rate of copying stays, because partitions still move or are out of sync: the next "
+            "command that moves partitions takes it away.",
+            err=True,
+        )
 
-    if not moves:
-        click.echo("Everything is there already.")
+
+def _named(moves: Sequence[Planned]) -> str:
+    names = ", ".join(move.partition.folder for move in moves[:NAMED_MAX])
+    return names + (" …" if len(moves) > NAMED_MAX else "")
+
+
+def _as_json(moves: Sequence[Planned], rate: int | None, outcome: Outcome | None) -> dict[str, object]:
+    from millpond.admin.placement import seconds_at
+
+    told: dict[str, object] = {
+        "moves": [
+            {
+                "topic": move.partition.topic,
+                "partition": move.partition.partition,
+                "from": move.before,
+                "to": move.target,
+                "bytes_to_copy": move.bytes_to_copy,
+            }
+            for move in moves
+        ],
+        "bytes_to_copy": sum(move.bytes_to_copy for move in moves),
+        "rate": rate,
+        "seconds": None if rate is None else round(seconds_at(moves, rate), 1),
+    }
+    if outcome is not None:
+        for name in ("moved", "called_off", "going_on", "overtaken", "waiting"):
+            told[name] = [move.partition.folder for move in getattr(outcome, name)]
+        told["refused"] = {move.partition.folder: reason for move, reason in outcome.refused}
+    return told
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Progress], None]]:
+    """A bar on a terminal; elsewhere a line now and then. Both on standard error."""
+    if not sys.stderr.isatty():
+        yield _lines()
         return
-    show_plan(moves)
-    confirm("Move them?", yes=yes, to_do="move them without a question")
-    with noted(signal.SIGINT, signal.SIGTERM) as stop:
-        begin_moves(cluster, {move.partition: move.target for move in moves})
-        ended = _wait(cluster, moves, stop)
-    if ended:
-        click.echo(f"Moved {counted(len(moves), 'partition')}.")
-        return
-    _call_off(cluster, moves)
-    raise SystemExit(130)
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(None), DownloadColumn(), TransferSpeedColumn())
+    with Bar(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(progress: Progress) -> None:
+            bar.update(
+                task,
+                description=f"{progress.moved}/{progress.moves}",
+                total=max(progress.bytes_to_copy, 1),
+                completed=progress.copied_bytes,
+            )
+
+        yield tell
 
 
-def _wait(cluster: Cluster, moves: Sequence[Planned], stop: Stop) -> bool:
-    """Until all have ended; False if somebody wants to stop."""
-    from millpond.admin.moves import copied_bytes, moves_under_way
+def _lines() -> Callable[[Progress], None]:
+    told_at = time.monotonic()
 
-    total = sum(move.bytes_to_copy for move in moves)
-    with progress_bar(total) as tell:
-        while not stop.is_asked:
-            under_way = moves_under_way(cluster)
-            left = [move for move in moves if move.partition in under_way]
-            if not left:
-                tell(total)
-                return True
-            copied = copied_bytes(cluster, left)
-            tell(sum(move.bytes_to_copy for move in moves) - sum(move.bytes_to_copy for move in left) + copied)
-            stop.wait(LOOK_SECONDS)
-    return False
+    def tell(progress: Progress) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at < LINE_SECONDS or progress.moved == progress.moves:
+            return
+        told_at = time.monotonic()
+        copied, total = show_bytes(progress.copied_bytes), show_bytes(progress.bytes_to_copy)
+        click.echo(f"{progress.moved} of {counted(progress.moves, 'partition')} moved, {copied} of {total}", err=True)
 
-
-def _call_off(cluster: Cluster, moves: Sequence[Planned]) -> None:
-    from millpond.admin.moves import call_off, moves_under_way
-
-    under_way = moves_under_way(cluster)
-    mine = [move.partition for move in moves if move.partition in under_way]
-    call_off(cluster, mine)
-    left = [each for each in mine if each in moves_under_way(cluster)]
-    click.echo(
-        f"Stopped: {counted(len(moves) - len(mine), 'partition')} moved, {counted(len(mine) - len(left), 'move')} "
-        "called off: those partitions are where they were.",
-        err=True,
-    )
-    if left:
-        names = ", ".join(each.folder for each in left)
-        click.echo(f"Not called off, because too few of the old replicas are in sync; it goes on: {names}", err=True)
+    return tell

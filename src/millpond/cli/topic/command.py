@@ -7,6 +7,7 @@ from dataclasses import asdict
 import click
 
 from millpond.cli.access import Access, cluster_options
+from millpond.cli.moves import move_options, run_plan
 from millpond.cli.options import AS_JSON, YES, pairs
 from millpond.cli.terminal import confirm, print_json, print_list
 from millpond.cli.text import counted
@@ -166,51 +167,64 @@ def _nodes(_context: click.Context, _option: click.Parameter, text: str) -> tupl
 @click.option(
     "--to", "nodes", metavar="NODES", callback=_nodes, required=True, help="Like 1,2,3; the first one leads."
 )
-@YES
+@move_options
 @cluster_options
-def move_command(name: str, indexes: tuple[int, ...], nodes: tuple[int, ...], yes: bool, access: Access) -> None:
+def move_command(
+    name: str,
+    indexes: tuple[int, ...],
+    nodes: tuple[int, ...],
+    rate: int | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    access: Access,
+) -> None:
     """Move partitions of the topic NAME to other nodes. Nobody who writes or reads has to stop.
 
-    The old replicas go when all new ones have every record. Ctrl-C calls off what has not ended.
+    The plan is shown first. The old replicas go when all new ones have every record. Ctrl-C calls off what has not
+    ended.
 
     \b
     Examples:
-      millpond topic move orders --partition 2 --to 1,4,5
+      millpond topic move orders --partition 2 --to 1,4,5 --rate 50MB/s
       millpond topic move __consumer_offsets --to 1,2,3 --yes
     """
     from millpond.admin.moves import look
     from millpond.admin.placement import plan_move
     from millpond.admin.topics import find_topic
-    from millpond.cli.moves import run_plan
 
     with access.open() as cluster:
         find_topic(cluster, name)
-        run_plan(cluster, plan_move(look(cluster), name, indexes, nodes), yes=yes)
+        moves = plan_move(look(cluster), name, indexes, nodes)
+        run_plan(cluster, moves, yes=yes, rate=rate, dry_run=dry_run, as_json=as_json)
 
 
 @command.command("replicas")
 @click.argument("name")
 @click.option("--factor", metavar="N", type=click.IntRange(1), required=True, help="How many of each partition.")
-@YES
+@move_options
 @cluster_options
-def replicas_command(name: str, factor: int, yes: bool, access: Access) -> None:
+def replicas_command(
+    name: str, factor: int, rate: int | None, dry_run: bool, yes: bool, as_json: bool, access: Access
+) -> None:
     """Give each partition of the topic NAME so many replicas.
 
     More go to nodes that hold the fewest, in racks of their own where there are any. Ctrl-C calls off what has not
     ended.
 
     \b
-    Example:
+    Examples:
       millpond topic replicas orders --factor 3
+      millpond topic replicas orders --factor 3 --rate 50MB/s --yes
     """
     from millpond.admin.moves import look
     from millpond.admin.placement import plan_factor
     from millpond.admin.topics import find_topic
-    from millpond.cli.moves import run_plan
 
     with access.open() as cluster:
         find_topic(cluster, name)
-        run_plan(cluster, plan_factor(look(cluster), name, factor), yes=yes)
+        moves = plan_factor(look(cluster), name, factor)
+        run_plan(cluster, moves, yes=yes, rate=rate, dry_run=dry_run, as_json=as_json)
 
 
 @command.command("delete")

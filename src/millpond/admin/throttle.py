@@ -1,0 +1,173 @@
+"""How fast moves may copy: the limit on replicas that are not in sync, set and taken away as Kafka's own tools do.
+
+A topic names the replicas that are held back, a node how much it gives and takes. The lists are set before the rates
+and taken away after them: whatever a command that was killed has left behind is found by the lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from millpond.admin.moves import AT_ONCE, Move, moves_under_way
+from millpond.admin.placement import Planned
+from millpond.admin.topics import alter_topic
+from millpond.base.errors import ErrorCode
+from millpond.base.ids import TopicPartition
+from millpond.remote.cluster import Cluster, TopicInfo
+from millpond.remote.errors import Answered, Unreachable, check
+from millpond.wire import messages as m
+
+LISTS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+ALL: Final = "*"
+"""Every replica: a list that no tool of ours writes, and so none takes away."""
+RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+
+_TOPIC: Final = 2
+_BROKER: Final = 4
+_CHANGED_TOPIC: Final = 1
+_CHANGED_BROKER: Final = 2
+_SET: Final = 0
+_DELETE: Final = 1
+
+Rates = Mapping[int, Mapping[str, str]]
+"""Of each node, what it was told of its rates while it runs."""
+
+
+def set_throttle(cluster: Cluster, moves: Sequence[Planned], rate: int) -> Rates:
+    """No node gives or takes more bytes a second for these moves; what the nodes were told before."""
+    named: dict[str, tuple[set[str], set[str]]] = {}
+    nodes: set[int] = set()
+    for move in moves:
+        if not move.adding:
+            continue
+        topic, index = move.partition
+        leaders, followers = named.setdefault(topic, (set(), set()))
+        leaders |= {f"{index}:{node}" for node in move.before}
+        followers |= {f"{index}:{node}" for node in move.adding}
+        nodes |= {*move.before, *move.adding}
+    for topic, known in _lists(cluster, list(named)).items():
+        changed = {
+            name: ",".join(sorted(entries | added))
+            for name, entries, added in zip(LISTS, known, named[topic], strict=True)
+            if ALL not in entries and not added <= entries
+        }
+        if changed:
+            alter_topic(cluster, topic, changed)
+    before = _rates(cluster, nodes)
+    for node in before:
+        _alter_node(cluster, node, dict.fromkeys(RATES, str(rate)))
+    return before
+
+
+def clear_throttle(cluster: Cluster, free: Collection[TopicPartition] = (), before: Rates | None = None) -> bool:
+    """Take away what holds nobody back, also what a killed command has left; whether nobody is held back now.
+
+    Replicas of a partition that moves, or that has some out of sync, stay named, but for those that are `free` to go
+    as fast as they can. `before` is what the nodes were told of their rates before.
+    """
+    topics = cluster.topics()
+    under_way = moves_under_way(cluster)
+    dropped: dict[str, dict[str, str]] = {}
+    needed: set[str] = set()
+    for topic, lists in _lists(cluster, list(topics)).items():
+        for name, entries in zip(LISTS, lists, strict=True):
+            kept = {each for each in entries if _is_needed(each, topics[topic], under_way, free)}
+            needed |= kept
+            if kept != entries:
+                dropped.setdefault(topic, {})[name] = ",".join(sorted(kept))
+    if dropped and not needed:
+        for node, rates in _rates(cluster, cluster.addresses()).items():
+            if rates:
+                _alter_node(cluster, node, {name: (before or {}).get(node, {}).get(name) for name in RATES})
+    for topic, changed in dropped.items():
+        settings = {name: text for name, text in changed.items() if text}
+        try:
+            alter_topic(cluster, topic, settings, [name for name, text in changed.items() if not text])
+        except Answered as refusal:
+            if refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+    return not needed - {ALL}
+
+
+def _is_needed(
+    entry: str, topic: TopicInfo, under_way: Mapping[TopicPartition, Move], free: Collection[TopicPartition]
+) -> bool:
+    index, colon, _ = entry.partition(":")
+    if not colon or not index.isdecimal():
+        return True
+    partition = TopicPartition(topic.name, int(index))
+    info = topic.partitions.get(partition.partition)
+    if partition in free or info is None:
+        return False
+    return partition in under_way or not set(info.replicas) <= set(info.in_sync)
+
+
+def _lists(cluster: Cluster, topics: Sequence[str]) -> dict[str, list[set[str]]]:
+    """Of each topic that is still there, the replicas that it names."""
+    kind = m.DescribeConfigsRequest
+    lists: dict[str, list[set[str]]] = {}
+
+    def attempt(names: Sequence[str]) -> None:
+        resources = [
+            kind.DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=list(LISTS))
+            for name in names
+        ]
+        for each in cluster.any().ask(kind(resources=resources), m.DescribeConfigsResponse).results:
+            if each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            check(each.error_code, f"The settings of {each.resource_name} are not known", each.error_message)
+            texts = {entry.name: entry.value or "" for entry in each.configs if entry.config_source == _CHANGED_TOPIC}
+            lists[each.resource_name] = [
+                {entry.strip() for entry in texts.get(name, "").split(",") if entry.strip()} for name in LISTS
+            ]
+
+    for at in range(0, len(topics), AT_ONCE):
+        cluster.retrying("ask for the settings of topics", partial(attempt, topics[at : at + AT_ONCE]))
+    return lists
+
+
+def _rates(cluster: Cluster, nodes: Iterable[int]) -> dict[int, dict[str, str]]:
+    """Each node answers for itself; one that is away copies nothing either."""
+    kind = m.DescribeConfigsRequest
+    rates: dict[int, dict[str, str]] = {}
+    there = cluster.addresses()
+    for node in sorted(each for each in nodes if each in there):
+        resource = kind.DescribeConfigsResource(
+            resource_type=_BROKER, resource_name=str(node), configuration_keys=list(RATES)
+        )
+        try:
+            (result,) = cluster.broker(node).ask(kind(resources=[resource]), m.DescribeConfigsResponse).results
+        except Unreachable:
+            continue
+        check(result.error_code, f"The settings of node {node} are not known", result.error_message)
+        rates[node] = {
+            each.name: each.value or ""
+            for each in result.configs
+            if each.name in RATES and each.config_source == _CHANGED_BROKER
+        }
+    return rates
+
+
+def _alter_node(cluster: Cluster, node: int, settings: Mapping[str, str | None]) -> None:
+    """None: back to what it is without anybody's word."""
+    kind = m.IncrementalAlterConfigsRequest
+    changes = [
+        kind.AlterableConfig(name=name, config_operation=_DELETE if value is None else _SET, value=value)
+        for name, value in settings.items()
+    ]
+    resource = kind.AlterConfigsResource(resource_type=_BROKER, resource_name=str(node), configs=changes)
+
+    def attempt() -> None:
+        if node not in cluster.addresses():
+            return
+        try:
+            connection = cluster.broker(node)
+        except Unreachable:
+            # A node that has gone meanwhile copies nothing, and a rate without a list holds nobody back.
+            return
+        (result,) = connection.ask(kind(resources=[resource]), m.IncrementalAlterConfigsResponse).responses
+        check(result.error_code, f"Node {node} keeps its settings", result.error_message)
+
+    cluster.retrying(f"change the settings of node {node}", attempt)
