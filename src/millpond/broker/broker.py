@@ -305,9 +305,11 @@ class Broker:
             return
         _load_coordinators()
         host, port = self.advertised()
-        if host in WILDCARDS:
-            # Others know it by the address that the operator wrote down for it.
-            host = next(each.host for each in node.cluster_nodes(self._static) if each.node_id == self.node_id)
+        written = next(each.host for each in node.cluster_nodes(self._static) if each.node_id == self.node_id)
+        if host in WILDCARDS and not node.is_loopback(written):
+            # Others know it by the address that the operator wrote down for it. Where that is of no use to them, all
+            # nodes are on one machine, and whoever reaches one of them reaches all by the same host.
+            host = written
         appearance = Appearance(host, port, self.controller.directory_id)
         self.lifecycle.start(appearance, was_clean=report.clean, has_lost=report.has_lost)
 
@@ -331,14 +333,15 @@ class Broker:
     ) -> list[tuple[int, str, int, str | None]]:
         """Id, host, port and rack of every broker that lives, as this client can reach it.
 
-        A node that listens on every address tells each client the one that it came in by.
+        A node that listens on every address tells each client the one that it came in by; others that do so are on
+        the same machine.
         """
         addresses = []
         for broker in list(self.image.brokers.values()):
             if (broker.fenced and not with_fenced) or not broker.end_points:
                 continue
             host, port = broker.end_points[0].host, broker.end_points[0].port
-            if broker.id == self.node_id and host in WILDCARDS:
+            if host in WILDCARDS:
                 host = connection.link.local_host
             addresses.append((int(broker.id), host, port, broker.rack))
         return addresses

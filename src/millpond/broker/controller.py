@@ -40,6 +40,7 @@ from millpond.config.node import (
     METADATA_SNAPSHOT_MS,
     NODE_ID,
     cluster_nodes,
+    cluster_voters,
 )
 from millpond.log.limits import FOREVER, LogLimits
 from millpond.log.partition_log import PartitionLog
@@ -48,10 +49,10 @@ from millpond.log.store import LogStore
 from millpond.metadata.brokers import Registered, Registration, decide_found, decide_register
 from millpond.metadata.codec import decode_record, encode_record
 from millpond.metadata.decision import Decision
-from millpond.metadata.image import Image
+from millpond.metadata.image import NO_DIRECTORY, Image
 from millpond.metadata.records import BrokerEndpoint, Record
 from millpond.metadata.snapshot import records_between, records_of
-from millpond.quorum.messages import NO_LEADER, SnapshotId
+from millpond.quorum.messages import NO_LEADER, ReplicaKey, SnapshotId
 from millpond.quorum.ports import Election
 from millpond.quorum.replica import Timing
 from millpond.wire import records as wire_records
@@ -269,6 +270,11 @@ class Controller:
             raise self._host.failed
         if self.is_alone:
             self._join(advertised, after_crash=after_crash)
+        elif self.is_active:
+            # The only voter among several nodes has elected itself just now.
+            self._host.release()
+            if self._host.failed is not None:
+                raise self._host.failed
         self._workers.is_inline = False
 
     def _make_host(self, log: PartitionLog) -> QuorumHost:
@@ -282,7 +288,7 @@ class Controller:
             ) from fault
         addresses = node_addresses(settings, self.image)
         client_id = f"{NODE_CLIENT_ID}{self.node_id}"
-        node_ids = [each.node_id for each in cluster_nodes(settings)] or [self.node_id]
+        node_ids = list(cluster_voters(settings)) or [self.node_id]
         snapshots = SnapshotFiles(self._world.disk, log.folder)
         metadata_log = MetadataLog(
             log, snapshots, self._clock, self._workers, self._write_checkpoint, tuple(node_ids)
@@ -300,13 +306,15 @@ class Controller:
             # An empty folder may be that of a new cluster, or of a voter that was wiped.
             is_empty = metadata_log.end_offset == 0
             election = Election(is_new=is_empty and not self.is_alone)
+        # Who is none of the voters follows them, and has no voice.
+        observer = ReplicaKey(self.node_id, NO_DIRECTORY)
         return QuorumHost(
             world=self._world,
             log=metadata_log,
             workers=self._workers,
             state_path=state_path,
             election=election,
-            me=next(voter for voter in voters if voter.node_id == self.node_id),
+            me=next((voter for voter in voters if voter.node_id == self.node_id), observer),
             voters=voters,
             timing=Timing(
                 election_ms=settings[CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS],

@@ -19,10 +19,23 @@ from millpond.base.settings import SettingError, Settings
 from millpond.cli.errors import Failed, cause, sentence
 from millpond.cli.options import pair
 from millpond.cli.terminal import Row, panel
-from millpond.config.node import COARSE, DATA_FOLDER, LISTEN, NODE, cluster_nodes, host_and_port, node_settings
+from millpond.config.node import (
+    CLUSTER_NODES,
+    COARSE,
+    DATA_FOLDER,
+    LISTEN,
+    NODE,
+    cluster_nodes,
+    host_and_port,
+    node_settings,
+)
 
 CLUSTER_FOLDER: Final = "millpond-cluster"
 """Where the folders of a cluster's nodes are, unless somebody names another."""
+
+
+CORES_FOLDER: Final = "cores"
+"""Within the data folder: the folders of all cores but the first. No partition can have such a name."""
 
 
 def node_folder(folder: str, node_id: int) -> str:
@@ -36,6 +49,12 @@ def node_folder(folder: str, node_id: int) -> str:
 @click.option("--config", "file", metavar="FILE", help="A file of NAME=VALUE lines; --set goes before it.")
 @click.option("--cluster", metavar="FILE", help="The nodes of a cluster (nodes.toml); --node says which one this is.")
 @click.option("--node", metavar="N", type=click.IntRange(0), help="The number of this node in the cluster's file.")
+@click.option(
+    "--cores",
+    metavar="N",
+    type=click.IntRange(1, 99),
+    help="Run a process for each of N cores.  [default: as many as the data folder has]",
+)
 @click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input does.")
 def command(
     data: str | None,
@@ -44,6 +63,7 @@ def command(
     file: str | None,
     cluster: str | None,
     node: int | None,
+    cores: int | None,
     with_parent: bool,
 ) -> None:
     """Run a node in the foreground, until Ctrl-C or SIGTERM.
@@ -52,15 +72,25 @@ def command(
     ./millpond-data. Port 0 takes a free port, which the first lines of the output name. docs/config.md lists
     every setting.
 
+    With --cores the partitions are spread over several processes, which take as many ports from --listen on. A folder
+    may be given more cores at any start.
+
     \b
     Examples:
       millpond up
+      millpond up --cores 4
       millpond up --data /var/lib/millpond --listen 0.0.0.0:9092
       millpond up --set num.partitions=6 --set log.retention.hours=48
       millpond up --node 2 --cluster nodes.toml
     """
     texts = _texts_in_cluster(cluster, node) | (_read_config(file) if file else {})
-    settings = _settings(texts, data, listen, sets)
+    texts = _with_options(texts, data, listen, sets)
+    settings = _settings(texts)
+    if (count := _cores(settings, cores)) > 1:
+        from millpond.cli.cores import run_cores
+
+        run_cores(texts, count)
+        return
     _stop_early_on_signals()
     if with_parent:
         threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -88,9 +118,7 @@ def _serve(settings: Settings) -> None:
     try:
         serve(settings, LineJournal(), on_ready)
     except FolderInUse:
-        raise Failed(
-            f"Another process uses the data folder {folder}: stop it, or choose another folder with --data DIR."
-        ) from None
+        raise in_use(folder) from None
     except CannotJoin as fault:
         raise Failed(f"This node cannot join its cluster: {fault}.") from None
     except CannotStart as fault:
@@ -149,12 +177,32 @@ def _texts_in_cluster(file: str | None, node_id: int | None) -> dict[str, str]:
     return nodes.texts(node_id) | {DATA_FOLDER.name: node_folder(CLUSTER_FOLDER, node_id)}
 
 
-def _settings(texts: dict[str, str], data: str | None, listen: str | None, sets: tuple[str, ...]) -> Settings:
+def _cores(settings: Settings, asked: int | None) -> int:
+    """How many processes to run."""
+    if settings[CLUSTER_NODES]:
+        if asked is not None:
+            raise click.UsageError("--cores is for a machine by itself: one of several nodes runs on one core each.")
+        return 1
+    folder = settings[DATA_FOLDER]
+    if not os.path.isdir(os.path.join(folder, CORES_FOLDER)):
+        return asked or 1
+    from millpond.cli.cores import count_cores
+
+    return count_cores(folder, asked)
+
+
+def _with_options(
+    texts: dict[str, str], data: str | None, listen: str | None, sets: tuple[str, ...]
+) -> dict[str, str]:
     texts |= dict(assignment(text, f"--set {text}") for text in sets)
     if data is not None:
         texts[DATA_FOLDER.name] = data
     if listen is not None:
         texts[LISTEN.name] = address_of(listen)
+    return texts
+
+
+def _settings(texts: dict[str, str]) -> Settings:
     try:
         return node_settings(texts)
     except SettingError as fault:
@@ -194,6 +242,12 @@ def assignment(text: str, where: str) -> tuple[str, str]:
 
 
 # What went wrong.
+
+
+def in_use(folder: str) -> Failed:
+    return Failed(
+        f"Another process uses the data folder {folder}: stop it, or choose another folder with --data DIR."
+    )
 
 
 def _explain(error: OSError, settings: Settings) -> NoReturn:

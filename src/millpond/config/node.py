@@ -83,7 +83,7 @@ def _cluster_nodes(value: Value) -> str | None:
             if node[1:] == other[1:]:
                 return f"the nodes {other.node_id} and {node.node_id} have the same address"
     # What one machine calls by this name is itself: from the others nobody could reach it.
-    here = [node for node in nodes if _is_loopback(node.host)]
+    here = [node for node in nodes if is_loopback(node.host)]
     if here and len(here) < len(nodes):
         return (
             f"node {here[0].node_id} has the address {here[0].host}, at which nodes on other machines cannot reach it"
@@ -91,8 +91,16 @@ def _cluster_nodes(value: Value) -> str | None:
     return None
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _node_ids(value: Value) -> str | None:
+    assert isinstance(value, tuple), value
+    for text in value:
+        if not (text.isascii() and text.isdigit()):
+            return f"{text!r} is not the number of a node"
+    return "a node is named twice" if len(set(map(int, value))) < len(value) else None
 
 
 NODE_ID = Setting(
@@ -107,6 +115,13 @@ CLUSTER_NODES = Setting[tuple[str, ...]](
     "All nodes of the cluster, this one among them, as `1@host:port,2@host:port,3@host:port`, the same on each of "
     "them; empty for a node that is alone.",
     _cluster_nodes,
+)
+CLUSTER_VOTERS = Setting[tuple[str, ...]](
+    "cluster.voters",
+    (),
+    "The numbers of those nodes of `cluster.nodes` that elect the controller and keep the metadata, the same on each "
+    "of them; empty for all. The others are brokers alone, and may be added later.",
+    _node_ids,
 )
 CONTROLLER_QUORUM_FETCH_TIMEOUT_MS = Setting(
     "controller.quorum.fetch.timeout.ms",
@@ -515,7 +530,16 @@ def _default_for_topics(setting: AnySetting) -> AnySetting:
 
 
 SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
-    "The node": (NODE_ID, CLUSTER_ID, CLUSTER_NODES, BROKER_RACK, DATA_FOLDER, LISTEN, ADVERTISED_LISTENER),
+    "The node": (
+        NODE_ID,
+        CLUSTER_ID,
+        CLUSTER_NODES,
+        CLUSTER_VOTERS,
+        BROKER_RACK,
+        DATA_FOLDER,
+        LISTEN,
+        ADVERTISED_LISTENER,
+    ),
     "The cluster": (
         CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
         CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
@@ -610,12 +634,15 @@ def node_settings(texts: Mapping[str, str]) -> Settings:
             # -1 is "no limit" in every unit, not a length of time.
             fine[meant] = str(count * unit_ms if count > 0 else count)
     settings = Settings.parsed(NODE, fine)
-    nodes = cluster_nodes(settings)
-    return Settings(NODE, _of_several(len(nodes)) | settings.overrides) if nodes else settings
+    voters = cluster_voters(settings)
+    return Settings(NODE, _of_several(len(voters)) | settings.overrides) if voters else settings
 
 
 def _of_several(count: int) -> dict[str, Value]:
-    """What a cluster keeps of a record where nobody says otherwise: it survives the loss of any one node."""
+    """What a cluster keeps of a record where nobody says otherwise: it survives the loss of any one node.
+
+    By those that vote: a record need not survive more than the metadata that says where it is.
+    """
     return {
         DEFAULT_REPLICATION_FACTOR.name: min(count, REPLICAS_USUAL),
         str(MIN_INSYNC_REPLICAS.inherits): 2 if count >= REPLICAS_USUAL else 1,
@@ -634,9 +661,19 @@ def cluster_nodes(settings: Settings) -> tuple[ClusterNode, ...]:
     return tuple(nodes)
 
 
+def cluster_voters(settings: Settings) -> tuple[int, ...]:
+    """The ids of the nodes that vote, in their order; none for a node that is alone."""
+    known = [node.node_id for node in cluster_nodes(settings)]
+    named = sorted(map(int, settings[CLUSTER_VOTERS]))
+    for node_id in named:
+        if node_id not in known:
+            raise SettingError(f"cluster.voters names the node {node_id}, which cluster.nodes does not have")
+    return tuple(named or known)
+
+
 def internal_replicas(settings: Settings) -> int:
     """How many replicas the brokers' own topics have: by the nodes that should be, not by those that are."""
-    return min(REPLICAS_USUAL, max(1, len(cluster_nodes(settings))))
+    return min(REPLICAS_USUAL, max(1, len(cluster_voters(settings))))
 
 
 def internal_in_sync_min(settings: Settings) -> int:

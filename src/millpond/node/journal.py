@@ -57,6 +57,11 @@ class LineJournal:
         if not self._writer.put(text, always="traceback" in facts):
             self.dropped_total += 1
 
+    def pass_on(self, line: str) -> None:
+        """A line that another journal has made, with a limit of its own."""
+        if not self._writer.put(line + "\n"):
+            self.dropped_total += 1
+
     def flush(self, seconds: float = 1.0) -> bool:
         """Wait until everything is written, though not for ever; whether it is."""
         return self._writer.flush(seconds)

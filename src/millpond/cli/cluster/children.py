@@ -1,4 +1,5 @@
-"""The nodes of `millpond cluster up` as child processes: started, listened to, started again, ended in order."""
+"""Nodes as child processes of one command (`millpond cluster up`, `millpond up --cores`): started, listened to,
+started again, ended in order."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Final, Literal
 
@@ -20,6 +21,8 @@ STEADY_SECONDS: Final = 30.0
 """A node that ran so long and then died is started again as quickly as at first."""
 
 STOP_SECONDS_MAX: Final = 30.0
+TURN_SECONDS: Final = 0.2
+LAST_WORDS_SECONDS: Final = 1.0
 
 State = Literal["starting", "ready", "ended", "stopped"]
 
@@ -36,14 +39,21 @@ class Event:
 class Child:
     """One node: its process, life after life. What it does and says goes into `events`."""
 
-    def __init__(self, node_id: int, arguments: Sequence[str], events: queue.Queue[Event]) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        arguments: Sequence[str],
+        events: queue.Queue[Event],
+        pause_seconds: float = PAUSE_SECONDS,
+    ) -> None:
+        """Before it is started again `pause_seconds` go by, and longer where it dies again soon."""
         self.node_id = node_id
         self.state: State = "stopped"
         self.starts = 0
         self.has_been_ready = False
         self.last_words = ""
         self.starts_again_at = 0.0
-        self._pause_seconds = PAUSE_SECONDS
+        self._first_pause_seconds = self._pause_seconds = pause_seconds
         self._arguments = arguments
         self._events = events
         self._process: subprocess.Popen[bytes] | None = None
@@ -66,8 +76,9 @@ class Child:
             # Ctrl-C is for us alone: the nodes end one after the other.
             start_new_session=True,
         )
-        for work in (self._hear_output, self._hear_journal):
-            threading.Thread(target=work, args=(process,), daemon=True).start()
+        journal = threading.Thread(target=self._hear_journal, args=(process,), daemon=True)
+        journal.start()
+        threading.Thread(target=self._hear_output, args=(process, journal), daemon=True).start()
 
     def on_event(self, event: Event) -> None:
         """Note what its process did; on the thread that drives the children."""
@@ -80,9 +91,9 @@ class Child:
                 if self.state != "stopped":
                     self.state = "ended"
                 if time.monotonic() - self._started_at > STEADY_SECONDS:
-                    self._pause_seconds = PAUSE_SECONDS
+                    self._pause_seconds = self._first_pause_seconds
                 self.starts_again_at = time.monotonic() + self._pause_seconds
-                self._pause_seconds = min(self._pause_seconds * 2, PAUSE_SECONDS_MAX)
+                self._pause_seconds = min(max(self._pause_seconds * 2, PAUSE_SECONDS), PAUSE_SECONDS_MAX)
 
     def stop(self, *, at_once: bool = False) -> None:
         """Ask it to end, or end it."""
@@ -100,7 +111,7 @@ class Child:
             return False
         return True
 
-    def _hear_output(self, process: subprocess.Popen[bytes]) -> None:
+    def _hear_output(self, process: subprocess.Popen[bytes], journal: threading.Thread) -> None:
         """Its panel: the first line comes when it is ready, the end when it is gone."""
         assert process.stdout is not None
         if process.stdout.readline():
@@ -111,6 +122,8 @@ class Child:
         with contextlib.suppress(OSError):
             assert process.stdin is not None
             process.stdin.close()
+        # Its last words say why.
+        journal.join(LAST_WORDS_SECONDS)
         self._events.put(Event(self.node_id, "ended", ended_how(code)))
 
     def _hear_journal(self, process: subprocess.Popen[bytes]) -> None:
@@ -129,15 +142,111 @@ def ended_how(code: int) -> str:
         return f"was ended by signal {-code}"
 
 
-def stop_all(children: Iterable[Child], last: int = -1) -> bool:
-    """End one after the other, the controller last: each hands over what it leads while there is somebody to take it.
+def without_time(text: str) -> str:
+    """A node's own line begins with the time, which its command writes by itself."""
+    clock, gap, rest = text.partition("  ")
+    return rest if gap and len(clock) == 8 and clock[2:3] == clock[5:6] == ":" else text
 
-    False: some did not end in time and were killed.
-    """
-    in_time = True
-    for child in sorted(children, key=lambda child: child.node_id == last):
+
+class CannotRun(Exception):
+    """A child ended before it was ready and would do so again; its text says which one and why."""
+
+
+class Crew:
+    """All children of one command. `word` is what one of them is called, `say` tells the operator."""
+
+    def __init__(
+        self,
+        word: str,
+        children: Mapping[int, Child],
+        events: queue.Queue[Event],
+        say: Callable[[Child | None, str], None],
+        *,
+        restart: bool = True,
+    ) -> None:
+        self.children = children
+        self._word = word
+        self._events = events
+        self._say = say
+        self._restart = restart
+
+    @property
+    def is_ready(self) -> bool:
+        return all(child.state == "ready" for child in self.children.values())
+
+    def start(self) -> None:
+        for child in self.children.values():
+            child.start()
+
+    def turn(self) -> None:
+        """Hear what they have done and start again who has ended; for a moment."""
+        deadline = time.monotonic() + TURN_SECONDS
+        while (left := min(deadline, self._next_start()) - time.monotonic()) > 0:
+            try:
+                event = self._events.get(timeout=left)
+            except queue.Empty:
+                break
+            self._hear(event)
+        if self._restart:
+            for child in self.children.values():
+                if child.state == "ended" and time.monotonic() >= child.starts_again_at:
+                    child.start()
+
+    def _next_start(self) -> float:
+        return min(
+            (child.starts_again_at for child in self.children.values() if child.state == "ended" and self._restart),
+            default=float("inf"),
+        )
+
+    def _hear(self, event: Event) -> None:
+        child = self.children[event.node_id]
+        child.on_event(event)
+        match event.kind:
+            case "says":
+                self._say(child, event.text)
+            case "ended":
+                self._on_end(child, event.text)
+            case "ready":
+                self._say(child, f"ready, pid {child.pid}")
+
+    def _on_end(self, child: Child, how: str) -> None:
+        if not child.has_been_ready and not self._restart_helps(how):
+            # It has said why, and will say so again however often it is started.
+            why = child.last_words.removeprefix("millpond: ") or how
+            raise CannotRun(f"{self._word.capitalize()} {child.node_id} cannot start: {why}")
+        pause = max(child.starts_again_at - time.monotonic(), 0)
+        when = f"in {pause:.1f} s" if pause else "at once"
+        self._say(child, f"{how}; it starts again {when}" if self._restart else how)
+
+    def _restart_helps(self, how: str) -> bool:
+        return self._restart and how not in ("ended with code 1", "ended with code 2")
+
+    def end(self, stages: Iterable[Iterable[Child]]) -> bool:
+        """End all, one stage after the other; being asked once more ends them at once.
+
+        False: some did not end in time and were killed.
+        """
+        self._say(None, "stopping")
+
+        def at_once(*_: object) -> None:
+            for child in self.children.values():
+                child.stop(at_once=True)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, at_once)
+        in_time = True
+        for stage in stages:
+            in_time = _end_together(list(stage)) and in_time
+        return in_time
+
+
+def _end_together(children: Sequence[Child]) -> bool:
+    for child in children:
         child.stop()
-        if not child.wait(STOP_SECONDS_MAX):
+    in_time = True
+    deadline = time.monotonic() + STOP_SECONDS_MAX
+    for child in children:
+        if not child.wait(max(deadline - time.monotonic(), 0)):
             in_time = False
             child.stop(at_once=True)
             child.wait(STOP_SECONDS_MAX)

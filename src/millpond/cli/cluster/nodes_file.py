@@ -53,9 +53,9 @@ class NodesFile:
         return {
             **self.settings,
             NODE_ID.name: str(node_id),
-            CLUSTER_NODES.name: ",".join(f"{each}@{_resolved(text)}" for each, text in self.nodes.items()),
+            CLUSTER_NODES.name: ",".join(f"{each}@{resolved(text)}" for each, text in self.nodes.items()),
             BROKER_RACK.name: self.racks.get(node_id, ""),
-            LISTEN.name: _resolved(self.nodes[node_id]),
+            LISTEN.name: resolved(self.nodes[node_id]),
             ADVERTISED_LISTENER.name: self.nodes[node_id],
         }
 
@@ -126,7 +126,7 @@ def _flat(values: object, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, str(values).lower() if isinstance(values, bool) else str(values)
 
 
-def _resolved(address: str) -> str:
+def resolved(address: str) -> str:
     host, port = host_and_port(address)
     try:
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import queue
 import signal
-import socket
 import sys
 import threading
 import time
@@ -17,8 +16,9 @@ import click
 
 from millpond import __version__
 from millpond.base.settings import SettingError
-from millpond.cli.cluster.children import Child, Event, stop_all
+from millpond.cli.cluster.children import CannotRun, Child, Crew, Event, without_time
 from millpond.cli.cluster.nodes_file import NodesFile, read_nodes, write_nodes
+from millpond.cli.cluster.ports import free_ports
 from millpond.cli.cluster.view import Lines, View, live_table, row, warnings
 from millpond.cli.errors import Failed, cause
 from millpond.cli.stop import Stop, noted
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from millpond.admin.nodes import ClusterFacts
 
 LOOK_SECONDS: Final = 1.0
-TURN_SECONDS: Final = 0.2
 ANSWER_MS: Final = "2000"
 WAIT_SECONDS: Final = 20.0
 """Then it is said who is waited for."""
@@ -57,28 +56,7 @@ def _addresses(listen: str, count: int) -> list[str]:
         raise click.UsageError(
             f"--listen {listen}: the nodes must reach each other there; give an address of this machine."
         )
-    if first + count - 1 > 65535:
-        raise click.UsageError(f"--listen {listen}: there are no {count} ports from {first} on.")
-    addresses = []
-    # All at once, so that no two nodes are given the same one.
-    with ExitStack() as probes:
-        for number in range(count):
-            port = first + number if first else 0
-            probe = probes.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-                # A port on which somebody listens can be bound beside him.
-                probe.listen()
-            except socket.gaierror:
-                raise Failed(f"The host name {host} is unknown: give --listen an address of this machine.") from None
-            except OSError as error:
-                raise Failed(
-                    f"{shown_address(host, port)} cannot be listened on ({cause(error)}): "
-                    f"a cluster of {count} takes {count} ports from --listen HOST:PORT on; name others."
-                ) from None
-            addresses.append(shown_address(host, probe.getsockname()[1]))
-    return addresses
+    return [shown_address(host, port) for port in free_ports(host, first, count, f"a cluster of {count}")]
 
 
 def _keep(file: NodesFile, folder: Path) -> None:
@@ -108,27 +86,28 @@ class _Run:
         self._folder = folder
         self._view: View = Lines()
         self._screen = ExitStack()
-        self._restart = restart
-        self._events: queue.Queue[Event] = queue.Queue()
+        events: queue.Queue[Event] = queue.Queue()
         common = ("--cluster", str(folder / "nodes.toml"), "--data")
         self._children = {
-            each: Child(each, ["--node", str(each), *common, node_folder(str(folder), each)], self._events)
+            each: Child(each, ["--node", str(each), *common, node_folder(str(folder), each)], events)
             for each in file.nodes
         }
+        self._crew = Crew("node", self._children, events, self._say, restart=restart)
         self._watch = _Watch(",".join(file.nodes.values()), tuple(file.nodes))
         self._is_announced = False
 
     def until(self, stop: Stop) -> None:
         began = time.monotonic()
         try:
-            for child in self._children.values():
-                child.start()
+            self._crew.start()
             while not stop.is_asked:
                 self._turn()
                 if not self._is_announced and time.monotonic() - began > WAIT_SECONDS:
                     began = time.monotonic()
                     waited = ", ".join(str(each.node_id) for each in self._children.values() if each.state != "ready")
                     self._view.say(f"not ready yet: node {waited}")
+        except CannotRun as fault:
+            raise Failed(str(fault)) from None
         finally:
             self._screen.close()
             self._view = Lines()
@@ -136,12 +115,8 @@ class _Run:
             self._end()
 
     def _turn(self) -> None:
-        self._hear()
-        now = time.monotonic()
-        for child in self._children.values():
-            if child.state == "ended" and self._restart and now >= child.starts_again_at:
-                child.start()
-        if not self._is_announced and all(child.state == "ready" for child in self._children.values()):
+        self._crew.turn()
+        if not self._is_announced and self._crew.is_ready:
             self._is_announced = True
             # What was seen while they started is not how they are.
             self._watch.begin()
@@ -149,32 +124,8 @@ class _Run:
         if self._is_announced:
             self._show()
 
-    def _hear(self) -> None:
-        deadline = time.monotonic() + TURN_SECONDS
-        while (left := deadline - time.monotonic()) > 0:
-            try:
-                event = self._events.get(timeout=left)
-            except queue.Empty:
-                return
-            child = self._children[event.node_id]
-            child.on_event(event)
-            match event.kind:
-                case "says":
-                    self._view.say(f"node {event.node_id}  {_without_time(event.text)}")
-                case "ended":
-                    self._on_end(child, event.text)
-                case "ready":
-                    self._view.say(f"node {event.node_id}  ready, pid {child.pid}")
-
-    def _on_end(self, child: Child, how: str) -> None:
-        if not child.has_been_ready and not self._restart_helps(how):
-            # It has said why, and will say so again however often it is started.
-            raise Failed(f"Node {child.node_id} cannot start: {child.last_words.removeprefix('millpond: ') or how}")
-        after = f"; it starts again in {child.starts_again_at - time.monotonic():.1f} s" if self._restart else ""
-        self._view.say(f"node {child.node_id}  {how}{after}")
-
-    def _restart_helps(self, how: str) -> bool:
-        return self._restart and how not in ("ended with code 1", "ended with code 2")
+    def _say(self, child: Child | None, text: str) -> None:
+        self._view.say(text if child is None else f"node {child.node_id}  {without_time(text)}")
 
     def _announce(self) -> None:
         at = ",".join(self._file.nodes.values())
@@ -209,19 +160,11 @@ class _Run:
         return None if child is None else child.pid
 
     def _end(self) -> None:
-        """Each hands over what it leads, one after the other; being asked once more ends them at once."""
+        """One after the other, the controller last: each hands over what it leads while there is one to take it."""
         facts = self._watch.facts
         controller = next((node.node_id for node in facts.nodes if node.is_controller), -1) if facts else -1
-        self._view.say("stopping")
-        children = list(self._children.values())
-
-        def at_once(*_: object) -> None:
-            for child in children:
-                child.stop(at_once=True)
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, at_once)
-        stop_all(children, last=controller)
+        children = sorted(self._children.values(), key=lambda child: child.node_id == controller)
+        self._crew.end([child] for child in children)
 
 
 class _Watch:
@@ -260,9 +203,3 @@ class _Watch:
                     self.trouble = ()
                 except (ClientError, RemoteError) as fault:
                     self.trouble = (f"no node says how the cluster is: {fault}",)
-
-
-def _without_time(text: str) -> str:
-    """A node's own line begins with the time, which stands before it already."""
-    clock, gap, rest = text.partition("  ")
-    return rest if gap and len(clock) == 8 and clock[2:3] == clock[5:6] == ":" else text

@@ -1,0 +1,214 @@
+"""`millpond up --cores N`: a node process for each core, behind one command, one data folder and one place to stop.
+
+The first core is the node that a folder always has: it keeps its data in the folder itself, and the metadata of all
+(a quorum of one). The others are brokers that follow it, each with a folder under `cores/`. Why so:
+docs/decisions/0013-cores.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import click
+
+from millpond import __version__
+from millpond.broker.lives.identity import IDENTITY_FILE
+from millpond.cli.cluster.children import CannotRun, Child, Crew, Event, without_time
+from millpond.cli.cluster.nodes_file import resolved
+from millpond.cli.cluster.ports import free_ports
+from millpond.cli.errors import Failed, cause
+from millpond.cli.stop import Stop, noted
+from millpond.cli.terminal import Row, panel
+from millpond.cli.up import CORES_FOLDER, in_use, shown_address
+from millpond.config.node import (
+    ADVERTISED_LISTENER,
+    CLUSTER_NODES,
+    CLUSTER_VOTERS,
+    DATA_FOLDER,
+    LISTEN,
+    NODE_ID,
+    host_and_port,
+)
+from millpond.log.names import LOCK_FILE
+from millpond.node.disk import RealDisk
+from millpond.node.journal import LineJournal
+
+WAIT_SECONDS: Final = 20.0
+"""Then it is said who is waited for."""
+
+HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""How the cores reach each other where they listen on every address."""
+
+
+def count_cores(folder: str, asked: int | None) -> int:
+    """How many cores to run: as many as hold data in this folder, unless more are asked for."""
+    held = _cores_of(folder)
+    if asked is not None and asked < held:
+        raise Failed(
+            f"The data folder {folder} has partitions on {held} cores: start it with --cores {held}, "
+            "or without --cores, which takes as many as it has."
+        )
+    return asked or held
+
+
+def _cores_of(folder: str) -> int:
+    names = os.listdir(os.path.join(folder, CORES_FOLDER))
+    numbers = [int(name) for name in names if name.isascii() and name.isdigit()]
+    return max((each for each in numbers if os.path.exists(_folder(folder, each, IDENTITY_FILE))), default=1)
+
+
+def run_cores(texts: Mapping[str, str], count: int) -> None:
+    """Run all of them until they are told to stop. `texts` are the settings of the first one."""
+    folder = texts.get(DATA_FOLDER.name, DATA_FOLDER.default)
+    with _locked(folder):
+        core_texts = _texts_of_cores(texts, folder, count)
+        with noted(signal.SIGINT, signal.SIGTERM, *_hang_up()) as stop:
+            in_time = _Run(core_texts, folder).until(stop)
+    if not in_time:
+        raise Failed("Some cores did not end in time and were killed: the next start looks through what they wrote.")
+    if sys.stdout.isatty():
+        click.echo("\rStopped; everything is on disk.")
+
+
+def _hang_up() -> tuple[signal.Signals, ...]:
+    """A terminal that is closed ends all in order; under nohup it ends nothing."""
+    return () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+
+
+def _folder(folder: str, core: int, *more: str) -> str:
+    """Where a core keeps its data."""
+    return os.path.join(folder, *more) if core == 1 else os.path.join(folder, CORES_FOLDER, str(core), *more)
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """One such command for a folder, and none beside a node that has it for itself."""
+    cores = Path(folder) / CORES_FOLDER
+    disk = RealDisk()
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        # Before anything is made: the lock of the folder's own node is free, or nobody starts anything here.
+        disk.lock(str(Path(folder) / LOCK_FILE)).release()
+        cores.mkdir(exist_ok=True)
+        lock = disk.lock(str(cores / LOCK_FILE))
+    except BlockingIOError:
+        raise in_use(folder) from None
+    except OSError as error:
+        raise Failed(
+            f"The data folder {folder} cannot be used ({cause(error)}): choose another with --data DIR."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _texts_of_cores(texts: Mapping[str, str], folder: str, count: int) -> dict[int, dict[str, str]]:
+    """The settings of each core, by its number."""
+    host, first = host_and_port(texts.get(LISTEN.name, LISTEN.default))
+    ports = free_ports(host, first, count, f"a node on {count} cores")
+    first_id = int(texts.get(NODE_ID.name, str(NODE_ID.default)))
+    reach = HERE.get(host) or host_and_port(resolved(shown_address(host, first)))[0]
+    nodes = ",".join(f"{first_id + at}@{shown_address(reach, port)}" for at, port in enumerate(ports))
+    advertised = texts.get(ADVERTISED_LISTENER.name, "")
+    cores = {}
+    for at, port in enumerate(ports):
+        own = {
+            NODE_ID.name: str(first_id + at),
+            CLUSTER_NODES.name: nodes,
+            CLUSTER_VOTERS.name: str(first_id),
+            DATA_FOLDER.name: _folder(folder, at + 1),
+            LISTEN.name: shown_address(host, port),
+        }
+        if advertised:
+            told, told_port = host_and_port(advertised)
+            own[ADVERTISED_LISTENER.name] = shown_address(told, told_port + at)
+        cores[at + 1] = {**texts, **own}
+    return cores
+
+
+class _Run:
+    """The cores as processes, and what is said of them."""
+
+    def __init__(self, texts: Mapping[int, Mapping[str, str]], folder: str) -> None:
+        self._texts = texts
+        self._folder = folder
+        self._journal = LineJournal()
+        events: queue.Queue[Event] = queue.Queue()
+        children = {
+            core: Child(
+                core,
+                [each for name, text in own.items() for each in ("--set", f"{name}={text}")],
+                events,
+                # Nobody else has what it has.
+                pause_seconds=0,
+            )
+            for core, own in texts.items()
+        }
+        self._crew = Crew("core", children, events, self._say)
+
+    def until(self, stop: Stop) -> bool:
+        """Whether all ended in order."""
+        in_time = False
+        try:
+            self._serve(stop)
+        except CannotRun as fault:
+            raise Failed(str(fault)) from None
+        finally:
+            first, *others = self._crew.children.values()
+            # Nobody can take over what only one of them has. The first keeps the metadata of all, and goes last.
+            in_time = self._crew.end([others, [first]])
+            self._journal.flush()
+        return in_time
+
+    def _serve(self, stop: Stop) -> None:
+        began = time.monotonic()
+        is_announced = False
+        self._crew.start()
+        while not stop.is_asked:
+            self._crew.turn()
+            if is_announced:
+                continue
+            if self._crew.is_ready:
+                is_announced = True
+                self._announce()
+            elif time.monotonic() - began > WAIT_SECONDS:
+                began = time.monotonic()
+                waited = [str(each.node_id) for each in self._crew.children.values() if each.state != "ready"]
+                self._journal("not all cores are ready yet", waiting_for=", ".join(waited))
+
+    def _say(self, child: Child | None, text: str) -> None:
+        who = "all cores" if child is None else f"core {child.node_id}"
+        rest = without_time(text)
+        at = time.strftime("%H:%M:%S") if rest is text else text[:8]
+        self._journal.pass_on(f"{at}  {who}  {rest}")
+
+    def _announce(self) -> None:
+        host, first = host_and_port(self._texts[1][LISTEN.name])
+        ports = [host_and_port(own[LISTEN.name])[1] for own in self._texts.values()]
+        is_row = ports == list(range(first, first + len(ports)))
+        others = f" to {ports[-1]}" if is_row else f" and {', '.join(map(str, ports[1:]))}"
+        reach = self._texts[1].get(ADVERTISED_LISTENER.name) or shown_address(HERE.get(host, host), first)
+        option = "" if reach == LISTEN.default else f" -b {reach}"
+        rows: list[Row] = [
+            ("listens on", shown_address(host, first) + others),
+            ("data", os.path.abspath(self._folder)),
+            ("", ""),
+            ("topic", f"millpond topic create orders --partitions {len(ports)}{option}"),
+            ("kcat", f"kcat -b {reach} -L"),
+            ("python", f'Producer({{"bootstrap.servers": "{reach}"}})'),
+            ("", ""),
+            ("stop", "Ctrl-C" if sys.stdout.isatty() else f"kill {os.getpid()}"),
+        ]
+        with contextlib.suppress(BrokenPipeError):
+            click.echo(panel(f"Millpond {__version__}, {len(ports)} cores", rows))
+            sys.stdout.flush()

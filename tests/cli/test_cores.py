@@ -1,0 +1,277 @@
+"""One queue on several cores: real processes behind one command, with the clients that people use."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer, KafkaProducer
+
+PARTITIONS = 6
+
+
+class Cores:
+    """`millpond up --cores`, its processes and its clients."""
+
+    def __init__(self, node: Any) -> None:
+        self.node = node
+        self.bootstrap = node.address.split()[0]
+        self.told = {"bootstrap.servers": self.bootstrap, "log_level": 0}
+        self.admin = AdminClient(self.told)
+
+    def pids(self) -> dict[int, int]:
+        """The process of each core, by the number of its node."""
+        cores = {}
+        for child in psutil.Process(self.node.process.pid).children():
+            words = child.cmdline()
+            node_id = next(word for word in words if word.startswith("node.id="))
+            cores[int(node_id.partition("=")[2])] = child.pid
+        return cores
+
+    def create(self, name: str) -> str:
+        self.admin.create_topics([NewTopic(name, PARTITIONS)])[name].result(30)
+        return name
+
+    def leaders(self, topic: str) -> list[int]:
+        known = self.admin.list_topics(topic, timeout=20).topics[topic].partitions
+        return [known[index].leader for index in range(len(known))]
+
+    def replicas(self, topic: str) -> list[int]:
+        known = self.admin.list_topics(topic, timeout=20).topics[topic].partitions
+        return [len(each.replicas) for each in known.values()]
+
+    def read(self, topic: str, count: int, *, group: str = "readers", **options: Any) -> list[bytes]:
+        consumer = Consumer({**self.told, "group.id": group, "auto.offset.reset": "earliest", **options})
+        values: list[bytes] = []
+        deadline = time.monotonic() + 60
+        try:
+            consumer.subscribe([topic])
+            while len(values) < count and time.monotonic() < deadline:
+                message = consumer.poll(1.0)
+                if message is not None and message.error() is None:
+                    values.append(message.value() or b"")
+            consumer.commit(asynchronous=False)
+        finally:
+            consumer.close()
+        return values
+
+
+def write(producer: Producer, topic: str, values: list[bytes]) -> None:
+    for at, value in enumerate(values):
+        producer.produce(topic, value, partition=at % PARTITIONS)
+    assert producer.flush(60) == 0
+
+
+def numbered(count: int, word: str = "v") -> list[bytes]:
+    return [f"{word}{number}".encode() for number in range(count)]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cores]:
+    from cli.conftest import Node
+
+    made = Node(tmp_path_factory.mktemp("cores") / "data", "--cores", "2")
+    yield Cores(made)
+    made.stop(signal.SIGKILL)
+
+
+def test_partitions_are_spread_and_have_one_replica(two: Cores) -> None:
+    topic = two.create("spread")
+    assert sorted(set(two.leaders(topic))) == [1, 2]
+    assert sorted(two.leaders(topic)) == [1, 1, 1, 2, 2, 2]
+    assert set(two.replicas(topic)) == {1}
+
+
+def test_librdkafka_writes_to_all_cores_and_a_group_reads_from_all(two: Cores) -> None:
+    topic = two.create("rdkafka")
+    values = numbered(600)
+    write(Producer({**two.told, "acks": "all", "enable.idempotence": True}), topic, values)
+    assert sorted(two.read(topic, 600)) == sorted(values)
+    committed = Consumer({**two.told, "group.id": "readers"})
+    ends = committed.committed([TopicPartition(topic, index) for index in range(PARTITIONS)], timeout=20)
+    committed.close()
+    assert [each.offset for each in ends] == [100] * PARTITIONS
+
+
+def test_kafka_python_does_the_same(two: Cores) -> None:
+    topic = two.create("kafka-python")
+    producer = KafkaProducer(bootstrap_servers=two.bootstrap, acks="all")
+    for at, value in enumerate(numbered(60)):
+        producer.send(topic, value, partition=at % PARTITIONS)
+    producer.flush(30)
+    producer.close()
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=two.bootstrap,
+        group_id="python",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=10_000,
+    )
+    values = []
+    for record in consumer:
+        values.append(record.value)
+        if len(values) == 60:
+            break
+    consumer.close()
+    assert sorted(values) == sorted(numbered(60))
+
+
+def test_a_transaction_spans_the_cores(two: Cores) -> None:
+    topic = two.create("whole")
+    assert {1, 2} == set(two.leaders(topic))
+    producer = Producer({**two.told, "transactional.id": "across"})
+    producer.init_transactions(30)
+    for word, end in (("no", producer.abort_transaction), ("yes", producer.commit_transaction)):
+        producer.begin_transaction()
+        write(producer, topic, numbered(12, word))
+        end(30)
+    assert sorted(two.read(topic, 12, group="whole")) == sorted(numbered(12, "yes"))
+
+
+def test_each_core_says_who_it_is_and_what_it_may_be_asked_with_wildcards(
+    start_node: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Who comes in by an address is told the same one for all cores."""
+    node = start_node("--cores", "2", "--listen", "0.0.0.0:0", data=tmp_path / "wild")
+    port = node.address.split()[0].rpartition(":")[2]
+    told = {"bootstrap.servers": f"127.0.0.2:{port}", "log_level": 0}
+    brokers = AdminClient(told).list_topics(timeout=20).brokers
+    assert {each.host for each in brokers.values()} == {"127.0.0.2"}
+    assert sorted(brokers) == [1, 2]
+
+
+def test_a_killed_core_comes_back_at_once_and_the_other_goes_on(two: Cores) -> None:
+    topic = two.create("killed")
+    write(Producer({**two.told, "acks": "all"}), topic, numbered(60))
+    for core in (2, 1):
+        before = two.pids()
+        os.kill(before[core], signal.SIGKILL)
+        # All of it, through the same client, however long each part was away.
+        producer = Producer({**two.told, "acks": "all", "enable.idempotence": True, "message.timeout.ms": 30_000})
+        write(producer, topic, numbered(60, f"after{core}"))
+        after = two.pids()
+        assert after[core] != before[core]
+        assert after[3 - core] == before[3 - core]
+    assert len(two.read(topic, 180, group="killed")) == 180
+    assert two.node.process.poll() is None
+
+
+def test_a_folder_of_one_core_gets_more_of_them_and_goes_back_to_none(
+    start_node: Callable[..., Any], lonely: Any, tmp_path: Path
+) -> None:
+    data = tmp_path / "grows"
+    one = start_node(data=data)
+    single = Cores(one)
+    write(Producer({**single.told, "acks": "all"}), single.create("old"), numbered(60))
+    assert one.stop() == 0
+
+    two = Cores(start_node("--cores", "2", data=data))
+    assert set(two.leaders("old")) == {1}
+    assert set(two.leaders(two.create("new"))) == {1, 2}
+    write(Producer({**two.told, "acks": "all"}), "new", numbered(60))
+    processes = [psutil.Process(pid) for pid in two.pids().values()]
+    assert two.node.stop() == 0
+    assert not any(each.is_running() for each in processes)
+    for folder in (data, data / "cores" / "2"):
+        assert (folder / ".kafka_cleanshutdown").exists()
+
+    # Fewer are refused, and nothing is changed by it.
+    refused = lonely("up", "--cores", "1", "--data", str(data), "--listen", "127.0.0.1:0")
+    assert refused.code == 1
+    assert "has partitions on 2 cores: start it with --cores 2" in refused.err
+
+    # Without a number it has as many as before; three are one more.
+    for cores, expected in (((), {1, 2}), (("--cores", "3"), {1, 2, 3})):
+        again = Cores(start_node(*cores, data=data))
+        assert set(again.pids()) == expected
+        for topic in ("old", "new"):
+            assert sorted(again.read(topic, 60, group=f"{topic}{len(expected)}")) == sorted(numbered(60))
+        assert again.node.stop(signal.SIGINT) == 0
+
+
+def test_cores_end_with_whoever_started_them(start_node: Callable[..., Any], tmp_path: Path) -> None:
+    cores = Cores(start_node("--cores", "2", data=tmp_path / "d"))
+    processes = [psutil.Process(pid) for pid in cores.pids().values()]
+    cores.node.process.kill()
+    gone, alive = psutil.wait_procs(processes, timeout=60)
+    assert not alive
+    assert len(gone) == 2
+
+
+def test_a_closed_terminal_ends_all_in_order(start_node: Callable[..., Any], tmp_path: Path) -> None:
+    cores = Cores(start_node("--cores", "2", data=tmp_path / "d"))
+    assert cores.node.stop(signal.SIGHUP) == 0
+    assert (tmp_path / "d" / "cores" / "2" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_folder_in_use_is_told_before_anything_is_made(lonely: Any, node: Any) -> None:
+    told = lonely("up", "--cores", "2", "--listen", "127.0.0.1:0", "--data", str(node.data))
+    assert told.code == 1
+    assert f"Another process uses the data folder {node.data}" in told.err
+    assert not (node.data / "cores").exists()
+
+
+def test_a_second_command_for_the_same_folder_is_told(two: Cores, lonely: Any) -> None:
+    told = lonely("up", "--listen", "127.0.0.1:0", "--data", str(two.node.data))
+    assert told.code == 1
+    assert "Another process uses the data folder" in told.err
+    assert two.node.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--cores", "0"), "0 is not in the range 1<=x<=99"),
+        (
+            ("--cores", "2", "--set", "cluster.nodes=1@127.0.0.1:1,2@127.0.0.1:2"),
+            "--cores is for a machine by itself",
+        ),
+        (("--cores", "3", "--listen", "127.0.0.1:65534"), "there are no 3 ports from 65534 on"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_sentence(
+    lonely: Any, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    told = lonely("up", "--data", str(tmp_path / "d"), *arguments)
+    assert told.code == 2
+    assert said in told.err
+    assert "Traceback" not in told.err
+
+
+def test_a_port_that_is_taken_is_told(lonely: Any, tmp_path: Path) -> None:
+    with socket.socket() as first:
+        first.bind(("127.0.0.1", 0))
+        port = first.getsockname()[1]
+        with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", port + 1))
+            taken.listen()
+            first.close()
+            told = lonely("up", "--cores", "2", "--data", str(tmp_path / "d"), "--listen", f"127.0.0.1:{port}")
+    assert told.code == 1
+    assert f"127.0.0.1:{port + 1} cannot be listened on (address already in use)" in told.err
+    assert "takes 2 ports" in told.err
+
+
+def test_lines_have_the_number_of_their_core(tmp_path: Path, lonely: Any) -> None:
+    process: subprocess.Popen[bytes] = lonely.start(
+        "up", "--cores", "2", "--data", str(tmp_path / "d"), "--listen", "127.0.0.1:0"
+    )
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith(b"stop"):
+        assert process.poll() is None
+    process.terminate()
+    lines = process.communicate(timeout=60)[1].decode().splitlines()
+    assert any("  core 2  ready, pid " in line for line in lines)
+    assert all("  core 1  " in line or "  core 2  " in line or "  all cores  " in line for line in lines)
+    assert process.returncode == 0
