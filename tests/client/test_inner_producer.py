@@ -7,11 +7,13 @@ import time
 from confluent_kafka import Producer as RawProducer
 
 from millpond.client.inner_producer import InnerProducer
+from millpond.client.reach import Reach
 from millpond.client.sent import Sent
 
 
 def lane_to(bootstrap: str, **more: object) -> InnerProducer:
-    return InnerProducer(RawProducer({"bootstrap.servers": bootstrap, "log_level": 2, **more}))
+    settings = {"bootstrap.servers": bootstrap, "log_level": 2, **more}
+    return InnerProducer(RawProducer(settings), Reach(settings))
 
 
 def test_reports_come_without_anybody_asking(cluster) -> None:

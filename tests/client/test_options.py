@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millpond import ConfigError, Consumer, Producer, Retry, SqliteIds, Worker
+from millpond import ConfigError, Consumer, Producer, Retry, SqliteIds, Worker, worker
 from millpond.client.consumer import ConsumerGiven
 from millpond.client.options import Options, OptionsGiven, WorkerGiven
 from millpond.client.producer import ProducerGiven
@@ -67,3 +67,67 @@ def test_type_checkers_know_the_same_options() -> None:
     assert set(ConsumerGiven.__annotations__) == consumer_takes
     producer_takes = set(signature(Producer).parameters) - {"bootstrap", "when_full", "full_timeout_s"}
     assert set(ProducerGiven.__annotations__) == producer_takes
+
+
+def test_a_number_of_retries_is_how_often_a_record_is_tried_again() -> None:
+    assert Worker(handler, "orders", group="g", retries=3).options.retries == Retry(4)
+    assert Worker(handler, "orders", group="g", retries=0).options.retries.tries == 1
+    for wrong in (True, -1, "three"):
+        with pytest.raises(ConfigError, match="further tries"):
+            Worker(handler, "orders", group="g", retries=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: Worker(handler, "orders", group="g", retry=3),
+            "Worker takes no argument 'retry'; did you mean retries",
+        ),
+        (lambda: worker("orders", group="g", concurency=3), "did you mean concurrency"),
+        (lambda: worker("orders"), "group"),
+        (lambda: Producer(linger=5), "did you mean linger_ms"),
+        (lambda: Consumer("g", ["orders"], isolaton="x"), "did you mean isolation"),
+        (lambda: Retry(3, backof="fixed"), "did you mean backoff"),
+        (lambda: Producer().send("orders", header={}), "did you mean headers"),
+    ],
+)
+def test_an_argument_that_nobody_knows_is_named_with_the_nearest_one(make: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"compression": "zip"},
+        {"linger_ms": "soon"},
+        {"delivery_timeout_s": -1},
+        {"settings": {"no.such.setting": 1}},
+        {"settings": {"acks": object()}},
+    ],
+)
+def test_a_producer_that_cannot_be_is_refused_where_it_is_made(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Producer("127.0.0.1:1", **wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"key": 5},
+        {"headers": {"n": 5}},
+        {"headers": 5},
+        {"partition": "0"},
+        {"partition": -1},
+        {"timestamp_ms": 1.5},
+        {"topic": 5},
+        {"topic": ""},
+        {"value": object()},
+    ],
+)
+def test_a_record_that_cannot_be_is_refused_where_it_is_sent(wrong: dict[str, Any]) -> None:
+    producer = Producer("127.0.0.1:1")
+    with pytest.raises(ConfigError):
+        producer.send(**({"topic": "orders", "value": b"1"} | wrong))
+    producer.close(1)  # Nothing is left to be sent.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from millpond.base.names import nearest
 from millpond.remote.errors import ClientError
 
 
@@ -13,14 +14,6 @@ class Refused(ClientError):
 
 class NotDeadLetters(Refused):
     """The topic is not one that holds dead letters."""
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the known one that was probably meant, if there is one."""
-    import difflib
-
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else "."
 
 
 def unknown(what: str, name: str, known: Iterable[str], otherwise: str) -> Refused:

@@ -58,7 +58,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            from millpond.admin.errors import nearest
+            from millpond.base.names import nearest
 
             ctx.fail(f"There is no command {args[0]!r}{nearest(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)

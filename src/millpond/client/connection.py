@@ -44,3 +44,5 @@ def make(kind: Callable[..., T], settings: Mapping[str, Any]) -> T:
     except KafkaException as refusal:
         error = refusal.args[0]
         raise ConfigError(f"the client cannot be set up: {error.str()}", code=error.code()) from refusal
+    except (TypeError, ValueError) as refusal:
+        raise ConfigError(f"the client cannot be set up: {refusal}") from refusal

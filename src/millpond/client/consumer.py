@@ -15,6 +15,7 @@ from confluent_kafka import TopicPartition as RawPartition
 
 from millpond.base.ids import TopicPartition
 from millpond.base.resource import Closable
+from millpond.client.arguments import named_arguments
 from millpond.client.connection import LOG, common_settings, make
 from millpond.client.errors import (
     ClientError,
@@ -28,6 +29,7 @@ from millpond.client.errors import (
     advice_on,
 )
 from millpond.client.message import Message, from_raw, partition_of
+from millpond.client.reach import Reach
 
 From: TypeAlias = Literal["earliest", "latest"] | datetime | int
 """Where a group begins that has committed nothing yet: an int is a time in milliseconds since 1970."""
@@ -69,8 +71,12 @@ class Consumer(Closable):
     program that commits after its work sees every record at least once. `protocol="consumer"` is the newer group
     protocol (KIP-848), in which the broker assigns. Callbacks run inside `poll` and `close`, and may commit in both.
     Where the group has committed nothing it begins at `from_`, in `whole_topics` always at the first record.
+
+    `session_timeout_s` is when the group misses a consumer that ended without leaving, and gives its partitions to
+    others; with `instance`, a name that stays through restarts, it has them again at once.
     """
 
+    @named_arguments("Consumer")
     def __init__(
         self,
         group: str | None = None,
@@ -121,6 +127,10 @@ class Consumer(Closable):
         """When callbacks could run last."""
         self._adrift: BaseException | None = None
         """Why it is not known where an assigned partition begins, once that was given up."""
+        self._missing: set[str] = set()
+        """Topics that the cluster says it does not have."""
+        self.has_joined = False
+        """Whether its group has told it what it is to read, be it nothing."""
         self._closing = False
         self._closed = False
         chosen = common_settings(bootstrap) | _settings(
@@ -132,7 +142,8 @@ class Consumer(Closable):
             or chosen.get("partition.assignment.strategy") == "cooperative-sticky"
         )
         """Whether a rebalance changes the assignment; else it replaces it."""
-        self.raw = make(RawConsumer, chosen)
+        self.reach = Reach(chosen)
+        self.raw = make(RawConsumer, chosen | {"error_cb": self.reach.on_error})
         if group is None:
             self._assign_all()
         else:
@@ -303,6 +314,10 @@ class Consumer(Closable):
         partitions = self.raw.assignment()
         return bool(partitions) and not self._buffer and all(_name_of(each) in self._ended for each in partitions)
 
+    def missing_topics(self) -> list[str]:
+        """Which of its topics the cluster does not have, as far as it has been heard."""
+        return sorted(self._missing)
+
     def close(self) -> None:
         """Leave the group. Idempotent. Commits nothing."""
         if self._closing:
@@ -346,6 +361,7 @@ class Consumer(Closable):
         finally:
             self._served_at = time.monotonic()
             self._keep(popped)
+        self.reach.look()
         self._restart()
         self._raise_failure()
 
@@ -392,6 +408,7 @@ class Consumer(Closable):
             self._ended.add(partition)
             return True
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+            self._missing.add(raw.topic() or "")
             if not self._wait_for_topics:
                 raise UnknownTopic(f"{error.str()}: create the topic first, or say wait_for_topics=True")
             LOG.warning("waiting for a topic: %s", error.str())
@@ -435,6 +452,8 @@ class Consumer(Closable):
         return [RawPartition(each.topic, each.partition, self._bounds(_name_of(each))[bound]) for each in partitions]
 
     def _assigned(self, raw: RawConsumer, raws: list[RawPartition]) -> None:
+        self.has_joined = True
+        self._missing.difference_update(each.topic for each in raws)
         self._guard(self._assign, raws)
         # librdkafka remembers a pause through a revocation, and whoever had paused it has forgotten.
         self._guard(self.raw.resume, raws)
@@ -488,6 +507,7 @@ class Consumer(Closable):
         self._let_go(self._on_revoked, raws)
 
     def _lost(self, raw: RawConsumer, raws: list[RawPartition]) -> None:
+        self.has_joined = False
         self._let_go(self._on_lost or self._on_revoked, raws)
 
     def _let_go(self, callback: OnRebalance | None, raws: list[RawPartition]) -> None:

@@ -26,6 +26,8 @@ GROUP: Final = "dlq.group"
 TIME: Final = "dlq.time"
 REDRIVEN: Final = "dlq.redriven"
 """How often the record has been sent back from the dead letters. Stays on the record when it is."""
+REDRIVEN_FOR: Final = "dlq.redriven.for"
+"""The group that a redriven record is for: the one that failed it. Workers of other groups pass over it."""
 
 ERROR_MESSAGE_CHARACTERS_MAX: Final = 2_000
 TRACEBACK_CHARACTERS_MAX: Final = 8_000
@@ -122,9 +124,13 @@ def read_dead_letter(message: Message) -> DeadLetter:
     )
 
 
-def redriven_headers(message: Message) -> Headers:
-    """The headers of a record that goes back to where it came from: its own, and one more redrive counted."""
-    return (*own_headers(message.headers), (REDRIVEN, b"%d" % (redriven_count(message) + 1)))
+def redriven_headers(message: Message, *, group: str = "") -> Headers:
+    """The headers of a record that goes back to where it came from: its own, and one more redrive counted.
+
+    With a group it is for that one alone.
+    """
+    meant: Headers = ((REDRIVEN_FOR, group.encode()),) if group else ()
+    return (*own_headers(message.headers), (REDRIVEN, b"%d" % (redriven_count(message) + 1)), *meant)
 
 
 def _text(message: Message, name: str) -> str:

@@ -17,11 +17,12 @@ from millpond.client.connection import LOG
 from millpond.client.consumer import Consumer
 from millpond.client.errors import AlreadyProcessed, BufferFull, SendFailed, StoreFailed
 from millpond.client.handler import Handler
+from millpond.client.idleness import GroupWait, Idleness
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Message, Send, partition_of
 from millpond.client.options import Options
 from millpond.client.outcomes import is_worth_another_try, to_dead_letters, to_retry_topic
-from millpond.client.own_topics import ensure_topics
+from millpond.client.own_topics import ANSWER_SECONDS, ensure_topics
 from millpond.client.producer import Producer
 from millpond.client.progress import Job
 from millpond.client.retry import read_new, read_retried
@@ -34,6 +35,7 @@ POLL_RECORDS_MAX = 500
 FULL_SECONDS = 0.5
 DRAIN_CHECK_SECONDS = 0.1
 SEND_SECONDS = 60.0
+DELIVERY_SECONDS = 120.0
 STORE_TRIES = 15
 STORE_PAUSE_SECONDS_MAX = 5.0
 
@@ -77,7 +79,7 @@ class Engine:
         options = self._options
         if self._stopping:
             return
-        self._ensure_topics()
+        self._ensure_topics(ANSWER_SECONDS if until_idle_s is None else min(max(until_idle_s, 1.0), ANSWER_SECONDS))
         self._consumer = Consumer(
             options.group,
             [*options.topics, *self._retry_topics],
@@ -124,7 +126,9 @@ class Engine:
 
     def _loop(self, until_idle_s: float | None) -> None:
         settle_at = 0.0
-        busy_at = time.monotonic()
+        began = time.monotonic()
+        idle = None if until_idle_s is None else Idleness(until_idle_s, self._consumer, self._options.topics, began)
+        waiting = GroupWait(self._consumer, self._options, began)
         while not self._stopping:
             room = self._room()
             batch = self._consumer.poll(room, self._poll_seconds()) if room else []
@@ -135,10 +139,9 @@ class Engine:
             if now >= settle_at:
                 self._settler.settle()
                 settle_at = now + self._options.commit_every_s
-            if until_idle_s is not None:
-                busy_at = now if batch or len(self._in_flight) or not self._consumer.is_at_end() else busy_at
-                if now - busy_at >= until_idle_s:
-                    return
+            waiting.look(now)
+            if idle is not None and idle.is_over(now, is_working=bool(batch or len(self._in_flight))):
+                return
 
     def _finish_up(self) -> None:
         """The records that run are finished, their offsets committed; a failed worker commits what was done."""
@@ -217,12 +220,12 @@ class Engine:
         if due and not self._is_full:
             self._consumer.resume(due)
 
-    def _ensure_topics(self) -> None:
+    def _ensure_topics(self, answer_s: float) -> None:
         options = self._options
         wanted = {name: topic for topic in options.topics for name in options.retries.topics(topic)}
         if options.dead_letters is not None:
             wanted[options.dead_letters] = options.topics[0]
-        ensure_topics(self._bootstrap, wanted, options.settings)
+        ensure_topics(self._bootstrap, wanted, options.settings, answer_s)
 
     def _make_settler(self) -> Settler:
         options = self._options
@@ -248,7 +251,10 @@ class Engine:
         with self._lock:
             if self._producer is None:
                 settings = {"message.max.bytes": RECORD_BYTES_MAX} | dict(self._options.settings)
-                self._producer = Producer(self._bootstrap, linger_ms=1, settings=settings)
+                # A worker ends when a record is not sent, so it waits for a cluster that is away for longer.
+                self._producer = Producer(
+                    self._bootstrap, linger_ms=1, delivery_timeout_s=DELIVERY_SECONDS, settings=settings
+                )
             return self._producer
 
     # Rebalances, inside poll

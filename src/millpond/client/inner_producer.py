@@ -15,8 +15,10 @@ from confluent_kafka import KafkaError
 from confluent_kafka import Message as RawMessage
 from confluent_kafka import Producer as RawProducer
 
+from millpond.client.connection import LOG
 from millpond.client.errors import SendFailed, advice_on
 from millpond.client.message import Delivery, known
+from millpond.client.reach import Reach
 from millpond.client.sent import Sent
 
 Acks: TypeAlias = Literal["all", 1, 0]
@@ -24,13 +26,20 @@ Acks: TypeAlias = Literal["all", 1, 0]
 POLL_SECONDS = 0.1
 STEP_BACK_SECONDS = 0.005
 SENDS_PER_READ = 200
+FAILURES_EVERY_SECONDS = 5.0
+"""Between two words about records that failed and that nobody waits for."""
 
 
 class InnerProducer:
     """The way of all records with one level of acknowledgement."""
 
-    def __init__(self, raw: RawProducer) -> None:
+    def __init__(self, raw: RawProducer, reach: Reach) -> None:
         self.raw = raw
+        self.reach = reach
+        self._failures = 0
+        """Records that failed and that nobody had asked for, since the last word about them."""
+        self._failure = ""
+        self._failures_at = 0.0
         self._room = Condition()
         self._waiting = 0
         self._closing = False
@@ -56,9 +65,10 @@ class InnerProducer:
                 with self._room:
                     self._room.notify_all()
             if error is not None:
-                future.fail(
-                    SendFailed(f"{topic}: {advice_on(error)}", code=error.code(), retriable=error.retriable())
-                )
+                failure = SendFailed(f"{topic}: {advice_on(error)}", code=error.code(), retriable=error.retriable())
+                if future.fail(failure):
+                    self._failures += 1
+                    self._failure = self._failure or str(failure)
                 return
             offset = known(message.offset())
             future.fulfil(
@@ -107,6 +117,7 @@ class InnerProducer:
         self._closing = True
         self._thread.join()
         self.raw.poll(0)
+        self._tell_failures()
 
     def _serve(self) -> None:
         seen = 0
@@ -116,4 +127,18 @@ class InnerProducer:
                 time.sleep(STEP_BACK_SECONDS)
             else:
                 self.raw.poll(POLL_SECONDS)
+            self.reach.look()
+            if self._failures and time.monotonic() >= self._failures_at:
+                self._tell_failures()
         self.raw.poll(0)
+
+    def _tell_failures(self) -> None:
+        """Records that were sent and never looked after must not be lost without a word."""
+        count, self._failures = self._failures, 0
+        if count:
+            LOG.warning("%s not sent and nobody waits for the outcome: %s", _counted(count), self._failure)
+        self._failure, self._failures_at = "", time.monotonic() + FAILURES_EVERY_SECONDS
+
+
+def _counted(count: int) -> str:
+    return "1 record was" if count == 1 else f"{count:,} records were"

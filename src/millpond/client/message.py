@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from millpond.base.ids import TopicPartition
-from millpond.client.errors import DecodeFailed
+from millpond.client.errors import ConfigError, DecodeFailed
 from millpond.client.values import json_of, reader_of, text_of
 
 if TYPE_CHECKING:
@@ -98,18 +98,30 @@ def from_raw(raw: RawMessage) -> Message:
         known(raw.offset()),
         raw.timestamp()[1],
         as_bytes(raw.key()),
-        as_bytes(raw.value()),
+        as_bytes(raw.value(), "a value"),
         tuple(raw.headers() or ()),  # type: ignore[arg-type]
     )
 
 
 def header_list(given: HeadersGiven) -> list[tuple[str, bytes | None]]:
     pairs = given.items() if isinstance(given, Mapping) else given
-    return [(name, as_bytes(value)) for name, value in pairs]
+    try:
+        return [(name, as_bytes(value, "a header")) for name, value in pairs]
+    except (TypeError, ValueError) as fault:
+        if isinstance(fault, ConfigError):
+            raise
+        raise ConfigError(f"headers are a mapping, or pairs of a name and a value, not {given!r:.60}") from fault
 
 
-def as_bytes(given: str | bytes | None) -> bytes | None:
-    return given.encode() if isinstance(given, str) else given
+def as_bytes(given: object, what: str = "a key") -> bytes | None:
+    """Text as UTF-8, bytes as they are; ConfigError for anything else, here and not somewhere in librdkafka."""
+    if isinstance(given, str):
+        return given.encode()
+    if given is None or isinstance(given, bytes):
+        return given
+    if isinstance(given, bytearray | memoryview):
+        return bytes(given)
+    raise ConfigError(f"{what} is text or bytes, not {type(given).__name__}: give str({given!r:.40}), or encode it")
 
 
 def known(number: int | None) -> int:

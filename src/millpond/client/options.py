@@ -22,7 +22,7 @@ class OptionsGiven(TypedDict, total=False):
     """What Worker takes beside topics and group, for type checkers. The meaning and the defaults are in Options."""
 
     delivery: Delivery
-    retries: Retry
+    retries: Retry | int
     dead_letters: str | None
     concurrency: int
     processed: ProcessedIds | None
@@ -68,7 +68,8 @@ class Options:
     protocol: Protocol = "classic"
     instance: str | None = None
     """A name that stays through restarts: the group keeps its partitions, and an open transaction ends at once."""
-    session_timeout_s: float = 45.0
+    session_timeout_s: float = 10.0
+    """After so long the group misses a worker that ended without leaving; until then its partitions wait."""
     transaction_timeout_s: float = 10.0
     settings: Mapping[str, Any] = field(default_factory=dict)
     """librdkafka's own, for the consumer and the producer alike where both know it."""

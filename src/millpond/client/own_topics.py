@@ -9,6 +9,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
 
 from millpond.client.connection import LOG, common_settings, make
+from millpond.client.errors import advice_on
 
 ANSWER_SECONDS = 10.0
 RECORD_BYTES = "max.message.bytes"
@@ -17,7 +18,10 @@ ADDED_BYTES_MAX = 64_000
 
 
 def ensure_topics(
-    bootstrap: str | None, wanted: Mapping[str, str], settings: Mapping[str, Any] | None = None
+    bootstrap: str | None,
+    wanted: Mapping[str, str],
+    settings: Mapping[str, Any] | None = None,
+    answer_s: float = ANSWER_SECONDS,
 ) -> None:
     """Create each topic of `wanted` that is missing, with as many partitions as the topic it stands for.
 
@@ -28,9 +32,9 @@ def ensure_topics(
         return
     admin = make(AdminClient, common_settings(bootstrap) | dict(settings or {}))
     try:
-        known = admin.list_topics(timeout=ANSWER_SECONDS).topics
+        known = admin.list_topics(timeout=answer_s).topics
     except KafkaException as fault:
-        LOG.warning("cannot look whether %s exist: %s", ", ".join(wanted), fault)
+        LOG.warning("cannot look whether %s exist: %s", ", ".join(wanted), advice_on(fault.args[0]))
         return
     alike = {name: like for name, like in wanted.items() if name not in known}
     if not alike:

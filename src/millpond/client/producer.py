@@ -17,18 +17,21 @@ from confluent_kafka import KafkaException
 from confluent_kafka import Producer as RawProducer
 
 from millpond.base.resource import Closable
+from millpond.client.arguments import named_arguments, refuse_unknown
 from millpond.client.connection import common_settings, make
 from millpond.client.errors import BufferFull, Closed, ConfigError, SendFailed, Timeout, UnknownTopic, advice_on
 from millpond.client.inner_producer import Acks, InnerProducer
 from millpond.client.message import Delivery, HeadersGiven, as_bytes, header_list
 from millpond.client.partitioner import Partitioner, RoundRobin
 from millpond.client.payloads import Serializer, encode
+from millpond.client.reach import Reach
 from millpond.client.sent import Sent
 
 WhenFull: TypeAlias = Literal["block", "raise"]
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 PartitionerGiven: TypeAlias = Literal["murmur2", "round_robin"] | Partitioner
 
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONS_KNOWN_FOR_S = 60.0
 METADATA_SECONDS = 15.0
 
@@ -62,8 +65,12 @@ class Producer(Closable):
 
     `when_full` says what `send` does when the buffer is full: "block" waits up to `full_timeout_s` and then raises
     BufferFull, "raise" raises it at once. Use it as a context manager: leaving flushes.
+
+    `delivery_timeout_s` is how long a record is tried: then its future is SendFailed. Shorter than what a web server
+    gives a request, longer than a cluster takes to go on without one of its nodes.
     """
 
+    @named_arguments("Producer")
     def __init__(
         self,
         bootstrap: str | None = None,
@@ -78,12 +85,22 @@ class Producer(Closable):
         buffer_bytes: int = 64 << 20,
         when_full: WhenFull = "block",
         full_timeout_s: float = 60.0,
-        delivery_timeout_s: float = 120.0,
+        delivery_timeout_s: float = 30.0,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.acks = _acks(acks)
         if when_full not in ("block", "raise"):
             raise ConfigError(f'when_full is "block" or "raise", not {when_full!r}')
+        if compression not in COMPRESSIONS:
+            raise ConfigError(f"compression is one of {', '.join(COMPRESSIONS)}, not {compression!r}")
+        _check_numbers(
+            linger_ms=linger_ms,
+            batch_bytes=batch_bytes,
+            buffer_records=buffer_records,
+            buffer_bytes=buffer_bytes,
+            full_timeout_s=full_timeout_s,
+            delivery_timeout_s=delivery_timeout_s,
+        )
         if buffer_bytes < 1024 or buffer_records < 1:
             raise ConfigError("the buffer needs room for at least one record and one KiB")
         self._when_full = when_full
@@ -101,6 +118,10 @@ class Producer(Closable):
             "delivery.timeout.ms": int(delivery_timeout_s * 1000),
         }
         self._settings |= dict(settings or {})
+        if settings:
+            # What is wrong with them is said here, and not at the first record. Without an address it asks nobody.
+            # The real ones are made at their first use, so that a program may fork before.
+            make(RawProducer, self._settings | {"bootstrap.servers": ""})
         self._inners: dict[Acks, InnerProducer] = {}
         self._lock = Lock()
         self._closed = False
@@ -110,13 +131,21 @@ class Producer(Closable):
         self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendGiven]
     ) -> Future[Delivery]:
         """Queue a record; the future says where it is once it is acknowledged, or is SendFailed."""
-        return self._send(topic, value, key, self._when_full == "block", **given)
+        try:
+            return self._send(topic, value, key, self._when_full == "block", **given)
+        except TypeError:
+            refuse_unknown(given, SendGiven.__annotations__, "send")
+            raise
 
     def try_send(
         self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendGiven]
     ) -> Future[Delivery]:
         """Like `send`, but never waits: BufferFull when there is no room now."""
-        return self._send(topic, value, key, False, **given)
+        try:
+            return self._send(topic, value, key, False, **given)
+        except TypeError:
+            refuse_unknown(given, SendGiven.__annotations__, "send")
+            raise
 
     def flush(self, timeout_s: float = 60.0) -> None:
         """Return when everything sent so far is acknowledged or has failed; Timeout when that takes too long."""
@@ -173,13 +202,21 @@ class Producer(Closable):
     ) -> Future[Delivery]:
         if self._closed:
             raise Closed("this producer is closed: make a new one")
+        if not isinstance(topic, str) or not topic:
+            raise ConfigError(f"a topic is a name, not {topic!r:.60}")
         inner = self._inner(self.acks if acks is None else _acks(acks))
         plain_key = as_bytes(key)
         if partition is None and self._partitioner is not None:
             partition = self._chosen(topic, plain_key, self._partitioner)
         payload = self._serializer(value, topic)
         listed = header_list(headers) if headers else None
-        future = Sent()
+        if partition is not None and (not isinstance(partition, int) or partition < 0):
+            raise ConfigError(f"a partition is a number from 0 on, not {partition!r:.60}")
+        if not isinstance(timestamp_ms, int):
+            raise ConfigError(f"timestamp_ms is whole milliseconds since 1970, not {timestamp_ms!r:.60}")
+        if payload is not None and not isinstance(payload, bytes):
+            raise ConfigError(f"the serializer gave {type(payload).__name__}: it gives bytes or None")
+        future = Sent(topic, inner.reach)
         deadline = time.monotonic() + self._full_timeout_s if block else 0.0
         while True:
             try:
@@ -204,7 +241,9 @@ class Producer(Closable):
                 inner = self._inners.get(acks)
                 if inner is None:
                     own = {"acks": acks, "enable.idempotence": acks == "all"}
-                    inner = InnerProducer(make(RawProducer, own | self._settings | {"acks": acks}))
+                    reach = Reach(self._settings)
+                    chosen = own | self._settings | {"acks": acks, "error_cb": reach.on_error}
+                    inner = InnerProducer(make(RawProducer, chosen), reach)
                     self._inners[acks] = inner
         return inner
 
@@ -222,6 +261,12 @@ def _acks(given: Any) -> Acks:
         return known[given]
     except (KeyError, TypeError):
         raise ConfigError(f'acks is "all", 1 or 0, not {given!r}') from None
+
+
+def _check_numbers(**given: float) -> None:
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise ConfigError(f"{name} is a number that is not negative, not {value!r:.60}")
 
 
 def _partitioner(given: PartitionerGiven) -> Partitioner | None:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from millpond.client.dead_letters import REDRIVEN, Origin, origin_of, redriven_count
+from millpond.client.arguments import named_arguments
+from millpond.client.dead_letters import REDRIVEN, REDRIVEN_FOR, Origin, origin_of, redriven_count
 from millpond.client.dead_letters import TOPIC as DEAD_TOPIC
 from millpond.client.errors import ConfigError
 from millpond.client.message import Header, Message, Send
@@ -28,7 +29,7 @@ TIMESTAMP: Final = "retry.timestamp"
 ATTEMPTS: Final = "retry.attempts"
 DUE: Final = "retry.due"
 GROUP: Final = "retry.group"
-OWN_HEADERS: Final = frozenset({TOPIC, PARTITION, OFFSET, TIMESTAMP, ATTEMPTS, DUE, GROUP, REDRIVEN})
+OWN_HEADERS: Final = frozenset({TOPIC, PARTITION, OFFSET, TIMESTAMP, ATTEMPTS, DUE, GROUP, REDRIVEN, REDRIVEN_FOR})
 
 
 @dataclass(slots=True, frozen=True)
@@ -88,7 +89,17 @@ class Retry:
         return {retry_topic(topic, delay_s): delay_s * (1 + self.jitter) for delay_s in delays}
 
 
+Retry.__init__ = named_arguments("Retry")(Retry.__init__)  # type: ignore[method-assign]
 NO_RETRY: Final = Retry(tries=1)
+
+
+def as_retry(given: Retry | int) -> Retry:
+    """A number is how often a record is tried again after its first try: 3 is Retry(4)."""
+    if isinstance(given, Retry):
+        return given
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise ConfigError(f"retries is a number of further tries or a Retry(…), not {given!r}")
+    return Retry(tries=given + 1)
 
 
 def retry_topic(topic: str, delay_s: float) -> str:
@@ -126,7 +137,7 @@ class Taken:
     """Tries so far."""
     due_ms: int = 0
     group: str | None = None
-    """Whose retry it is; None for a record that is new."""
+    """Whose retry it is, or who is meant by a redrive; None for a record that is everybody's."""
     redriven: int = 0
 
 
@@ -134,7 +145,13 @@ def read_new(message: Message) -> Taken:
     """A record of a topic that others write."""
     if message.header(REDRIVEN) is None or message.header(DEAD_TOPIC) is not None:
         return Taken(message, origin_of(message))
-    return Taken(_without(message, {REDRIVEN}), origin_of(message), redriven=redriven_count(message))
+    meant = message.header(REDRIVEN_FOR)
+    return Taken(
+        _without(message, {REDRIVEN, REDRIVEN_FOR}),
+        origin_of(message),
+        group=None if meant is None else meant.decode(errors="replace"),
+        redriven=redriven_count(message),
+    )
 
 
 def read_retried(message: Message) -> Taken:

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from threading import Event, Thread, current_thread, main_thread
 from typing import Any, Unpack
 
+from millpond.client.arguments import named_arguments
 from millpond.client.connection import LOG
 from millpond.client.engine import Engine, Stats
 from millpond.client.errors import ConfigError, Timeout
 from millpond.client.handler import Handler
 from millpond.client.options import Options, OptionsGiven, WorkerGiven, check
 from millpond.client.payloads import Decoder, Serializer, encode
+from millpond.client.retry import NO_RETRY, as_retry
 
 JOIN_SECONDS = 60.0
 
@@ -24,6 +26,7 @@ class Worker:
     See Options for what can be said beside topics and group.
     """
 
+    @named_arguments("Worker", OptionsGiven.__annotations__)
     def __init__(
         self,
         handler: Callable[..., Any],
@@ -39,10 +42,12 @@ class Worker:
         self.function = handler
         self.bootstrap = bootstrap
         self._handler = Handler(handler, payload=payload, decoder=decoder, serializer=serializer)
-        try:
-            self.options = Options([topics] if isinstance(topics, str) else list(topics), group, **options)
-        except TypeError as fault:
-            raise ConfigError(f"not an option of a worker: {fault}") from fault
+        options["retries"] = as_retry(options.get("retries", NO_RETRY))
+        self.options = Options(
+            [topics] if isinstance(topics, str) else list(topics),
+            group,
+            **options,  # type: ignore[arg-type]  # Its retries are no number any more.
+        )
         check(self.options, self._handler)
         self._engine: Engine | None = None
         self._thread: Thread | None = None
@@ -115,6 +120,7 @@ class Worker:
         return self._engine
 
 
+@named_arguments("worker", WorkerGiven.__annotations__)
 def worker(
     topics: str | Sequence[str], *, group: str, **options: Unpack[WorkerGiven]
 ) -> Callable[[Callable[..., Any]], Worker]:

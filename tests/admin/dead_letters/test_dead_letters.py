@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from confluent_kafka import Producer
 
+from millpond import Worker
 from millpond.admin.dead_letters.letters import Filter, LetterId, LetterTopic, find_letter_topics
 from millpond.admin.dead_letters.purge import apply_purge, plan_purge
 from millpond.admin.dead_letters.redrive import LetterFate, Redrive, RedriveOrder, plan_redrive
@@ -139,3 +140,21 @@ def test_a_redrive_stops_between_two_transactions_and_another_goes_on(
     assert (second.plan.records, second.plan.fates[LetterFate.DONE]) == (6, 4)
     second.run(lambda _: None)
     assert sorted(int(each.value() or b"") for each in pond.consume(topic, 10)) == list(range(10))
+
+
+@pytest.mark.parametrize("for_all", [False, True])
+def test_a_redriven_record_is_for_the_group_that_failed_it(
+    cluster: Cluster, pond: Pond, topic: str, for_all: bool
+) -> None:
+    dlq = pond.new_topic(1, prefix="groups")
+    bury(pond.producer, topic, dlq, b"a")  # failed by the group g
+    order = RedriveOrder(dlq, Filter(), every_group=for_all)
+    assert plan_redrive(cluster, order).groups == {"" if for_all else "g": 1}
+    Redrive(cluster, order).run(lambda _: None)
+    seen: dict[str, list[Message]] = {"g": [], "other": []}
+    for group, messages in seen.items():
+        Worker(messages.append, topic, group=group).run(pond.bootstrap, until_idle_s=0.2)
+    assert [each.value for each in seen["g"]] == [b"a"]
+    assert seen["g"][0].headers == (("own", b"1"),)
+    assert len(seen["other"]) == for_all
+    assert [each.value() for each in pond.consume(topic, 1)] == [b"a"], "a plain consumer sees it"

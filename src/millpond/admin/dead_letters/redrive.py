@@ -57,6 +57,8 @@ class RedriveOrder:
     topic: str
     wanted: Filter
     to: str | None = None
+    every_group: bool = False
+    """For all groups that read there, and not only for the one that failed it."""
     redrives_max: int = 3
     rate: float | None = None
     batch: int = 500
@@ -73,6 +75,10 @@ class RedriveOrder:
     def target(self, letter: Letter) -> str | None:
         return self.to or (letter.facts.origin.topic if letter.facts else None)
 
+    def group(self, letter: Letter) -> str:
+        """The group that is meant; "" for all. Who reads another topic has failed nothing of it."""
+        return letter.facts.group if letter.facts and not self.every_group and not self.to else ""
+
 
 @dataclass(slots=True)
 class RedrivePlan:
@@ -85,6 +91,8 @@ class RedrivePlan:
     """Of the topics that letters go to."""
     fates: Counter[LetterFate] = field(default_factory=Counter)
     targets: Counter[str] = field(default_factory=Counter)
+    groups: Counter[str] = field(default_factory=Counter)
+    """Who they are for; "" for all."""
     held: list[LetterId] = field(default_factory=list)
     missing: list[LetterId] = field(default_factory=list)
     """Letters that were asked for and are not there."""
@@ -106,6 +114,7 @@ def plan_redrive(cluster: Cluster, order: RedriveOrder) -> RedrivePlan:
         plan.fates[fate] += 1
         if fate is LetterFate.SENT:
             plan.targets[order.target(letter) or ""] += 1
+            plan.groups[order.group(letter)] += 1
         elif fate is LetterFate.HELD and len(plan.held) < NAMED_MAX:
             plan.held.append(letter.id)
     plan.missing = sorted(missing)
@@ -176,7 +185,8 @@ class Redrive:
         pages = set[Page]()
         for letter in batch:
             message = letter.message
-            record = Record(0, now_ms, message.key, message.value, redriven_headers(message))
+            headers = redriven_headers(message, group=self._order.group(letter))
+            record = Record(0, now_ms, message.key, message.value, headers)
             records[self._target(letter)].append(record)
             pages.add(self.plan.redriven.add(letter.id))
         marks = TopicPartition(marks_topic(self._order.topic), 0)

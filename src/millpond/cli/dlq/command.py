@@ -172,6 +172,7 @@ def stats_command(topic: str, wanted: Filter, as_json: bool, access: Access) -> 
 )
 @filter_options
 @click.option("--to", metavar="TOPIC", help="Into this topic instead of the one they came from.")
+@click.option("--every-group", is_flag=True, help="For every group that reads there, not only the one that failed.")
 @click.option("--dry-run", is_flag=True, help="Only say what it would do.")
 @click.option("--rate", metavar="N/s", help="At most N records a second.")
 @option(
@@ -188,6 +189,7 @@ def redrive_command(
     offsets: tuple[str, ...],
     wanted: Filter,
     to: str | None,
+    every_group: bool,
     dry_run: bool,
     rate: str | None,
     max_redrives: int,
@@ -198,6 +200,9 @@ def redrive_command(
 
     Several filters must all hold. What was redriven stays in the log but is not sent again: interrupted in any way,
     the same command goes on where it was. The exit code is 130 when it was stopped before it was done.
+
+    A letter is for the group that failed it: Millpond's workers of other groups pass over it. Plain consumers see it
+    in any case. --every-group, or another topic (--to), is for all.
 
     Records arrive in transactions: who reads uncommitted records may see some twice after an interruption.
 
@@ -218,7 +223,7 @@ def redrive_command(
             if everything
             else "Say which: --all, --offset, --error, --key or a time."
         )
-    order = RedriveOrder(topic, wanted, to, max_redrives, read_rate(rate), batch)
+    order = RedriveOrder(topic, wanted, to, every_group, max_redrives, read_rate(rate), batch)
     with access.open() as cluster:
         if dry_run:
             _print_plan(order, plan_redrive(cluster, order))
@@ -243,6 +248,9 @@ def _print_plan(order: RedriveOrder, plan: RedrivePlan) -> None:
 
     for target, count in sorted(plan.targets.items()):
         click.echo(f"{order.topic} → {target}: {counted(count, 'record')}")
+    for group, count in sorted(plan.groups.items()):
+        meant = f"the group {group}, which failed" if group else "every group that reads there"
+        click.echo(f"{counted(count, 'record')} for {meant}.")
     done, held, homeless = (plan.fates[each] for each in (LetterFate.DONE, LetterFate.HELD, LetterFate.HOMELESS))
     if done:
         click.echo(f"{done:,} were redriven before and are not sent again.")

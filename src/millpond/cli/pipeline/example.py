@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from millpond.admin.errors import nearest
+from millpond.base.names import nearest
 from millpond.cli.pipeline.file import Wrong
 from millpond.spark.pipelines.kinds import KINDS
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from millpond.admin.errors import nearest
+from millpond.base.names import nearest
 from millpond.cli.errors import Failed
 from millpond.cli.pipeline.figures import COLUMNS, WORDS, cells, drawn, extras
 from millpond.cli.pipeline.file import load

@@ -1,0 +1,45 @@
+"""Arguments that nobody knows are refused in words, with the nearest name that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import signature
+from typing import Any, TypeVar, cast
+
+from millpond.base.names import nearest
+from millpond.client.errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str], whose: str) -> None:
+    """ConfigError for the first name that is not among the known ones."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            raise ConfigError(f"{whose} takes no argument {name!r}{nearest(name, names)}")
+
+
+def named_arguments(whose: str, besides: Iterable[str] = ()) -> Callable[[F], F]:
+    """What Python would call a TypeError is a ConfigError that helps. `besides` are names that `**options` take."""
+
+    def decorate(method: F) -> F:
+        takes = signature(method).parameters.items()
+        known = [name for name, each in takes if name != "self" and each.kind is not each.VAR_KEYWORD]
+        known += besides
+
+        @wraps(method)
+        def call(*arguments: Any, **given: Any) -> Any:
+            refuse_unknown(given, known, whose)
+            try:
+                return method(*arguments, **given)
+            except TypeError as fault:
+                if fault.__traceback__ is not None and fault.__traceback__.tb_next is None:
+                    # It was not even entered: an argument is missing, or there are too many.
+                    raise ConfigError(f"{whose} is called in a wrong way: {fault}") from None
+                raise
+
+        return cast(F, call)
+
+    return decorate

@@ -1,0 +1,96 @@
+"""A cluster that is away: one word when it is missed, one when it is back, and no error without words."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from millpond import Producer, SendFailed, Timeout, UnknownTopic, Worker
+from millpond.client import idleness
+from support.node import eventually, free_port
+
+NOBODY = "127.0.0.1:1"
+
+
+def handler(message: object) -> None: ...
+
+
+def said(caplog: pytest.LogCaptureFixture, what: str) -> list[str]:
+    return [each.getMessage() for each in caplog.records if what in each.getMessage()]
+
+
+@pytest.fixture
+def words(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.WARNING, "millpond.client")
+    return caplog
+
+
+def test_a_producer_says_once_that_nobody_is_there_and_once_that_somebody_is(words) -> None:
+    port = free_port()
+    producer = Producer(f"127.0.0.1:{port}", delivery_timeout_s=30)
+    sent = producer.send("orders", b"1")
+    assert eventually(lambda: said(words, f"cannot reach 127.0.0.1:{port} (Connection refused)"))
+    with pytest.raises(Timeout, match=rf"orders: .* after 0.1 s, because 127.0.0.1:{port} cannot be reached"):
+        sent.result(0.1)
+    with pytest.raises(Timeout, match="cannot be reached"):
+        sent.exception(0.1)
+    with socket.create_server(("127.0.0.1", port)):
+        assert eventually(lambda: said(words, "is reached again"))
+    assert len(said(words, "cannot reach")) == 1
+    with pytest.raises(Timeout):
+        producer.close(0)
+    with pytest.raises(SendFailed):
+        sent.result(0)
+
+
+def test_what_failed_and_nobody_looked_after_is_counted_in_the_log(words) -> None:
+    producer = Producer(NOBODY, delivery_timeout_s=0.3)
+    for _ in range(3):
+        producer.send("orders", b"1")
+    assert eventually(lambda: said(words, "3 records were not sent and nobody waits"))
+    producer.close(0)
+
+
+@pytest.mark.parametrize("options", [{}, {"dead_letters": "orders.dlq"}])
+def test_a_run_until_idle_ends_where_nothing_listens(options) -> None:
+    began = time.monotonic()
+    with pytest.raises(Timeout, match=f"cannot reach {NOBODY}"):
+        Worker(handler, "orders", group="g", **options).run(NOBODY, until_idle_s=1)
+    assert time.monotonic() - began < 15
+
+
+def test_a_run_until_idle_ends_where_its_topic_is_not(pond) -> None:
+    there = pond.topic(1)
+    for topics in ("nothere", [there, "nothere"]):
+        with pytest.raises(UnknownTopic, match="there is no topic nothere"):
+            Worker(handler, topics, group=pond.group()).run(pond.bootstrap, until_idle_s=0.5)
+
+
+def test_a_run_until_idle_ends_though_another_member_has_all_partitions(pond) -> None:
+    topic, group = pond.topic(1), pond.group()
+    with Worker(handler, topic, group=group, bootstrap=pond.bootstrap) as first:
+        pond.fill(topic, [b"1"])
+        assert eventually(lambda: first.stats.processed == 1)
+        second = Worker(handler, topic, group=group)
+        second.run(pond.bootstrap, until_idle_s=0.5)
+        pond.fill(topic, [b"2"])
+        assert eventually(lambda: first.stats.processed + second.stats.processed == 2)
+
+
+def test_a_worker_says_that_its_group_waits_for_one_that_was_killed(
+    pond, child, words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idleness, "WAIT_SECONDS", 0.5)
+    topic, group = pond.topic(1), pond.group()
+    pond.fill(topic, [b"1"])
+    told = {"bootstrap": pond.bootstrap, "topic": topic, "group": group, "delivery": "at_least_once", "session_s": 3}
+    child(**told, effects=tmp_path / "effects", mark=tmp_path / "mark", kill="before_effect", at=1).wait()
+    seen: list[object] = []
+    Worker(seen.append, topic, group=group).run(pond.bootstrap, until_idle_s=0.3)
+    assert len(seen) == 1
+    assert said(words, f"waiting for the group {group}")
+    assert said(words, "has let this worker in")
