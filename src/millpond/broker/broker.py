@@ -28,9 +28,10 @@ from millpond.broker.lives.lifecycle import Appearance, Lifecycle
 from millpond.broker.lives.lifelines import Lifelines
 from millpond.broker.lives.sessions import Sessions
 from millpond.broker.loggers import Loggers
+from millpond.broker.quorum.wire import METADATA_TOPIC_ID
 from millpond.broker.replication.failed_replicas import FailedReplicas
 from millpond.broker.replication.fetchers import FetcherServices, ReplicaFetchers
-from millpond.broker.replication.high_watermarks import HighWatermarks
+from millpond.broker.replication.high_watermarks import HighWatermarks, Mark
 from millpond.broker.replication.isr import IsrKeeper
 from millpond.broker.replication.partition_context import PartitionContext
 from millpond.broker.replication.partitions import Partition, Partitions
@@ -48,7 +49,7 @@ from millpond.config import node
 from millpond.config.effective import NodeLayers
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore, OpenReport
-from millpond.metadata.image import ALL_BROKERS, INTERNAL_TOPICS, Image, Resource
+from millpond.metadata.image import ALL_BROKERS, INTERNAL_TOPICS, RESCUE_NAME, Image, Resource
 from millpond.metadata.producer_ids import ProducerIdBlock
 from millpond.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -147,7 +148,13 @@ class Broker:
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self._image_watch = ImageWatch(world.clock)
         self.high_watermarks = HighWatermarks(
-            world.clock, world.disk, settings[node.DATA_FOLDER], world.workers, self.partitions, journal
+            world.clock,
+            world.disk,
+            settings[node.DATA_FOLDER],
+            world.workers,
+            self.partitions,
+            journal,
+            also=self._metadata_mark,
         )
         self.housekeeping = Housekeeping(
             clock=world.clock,
@@ -287,6 +294,10 @@ class Broker:
         self.controller.on_role(self.sessions.on_role)
         self.controller.on_role(self.lifecycle.on_role)
         self.lifecycle.on_cut_off(self._on_cut_off)
+        self.controller.outlived.then(lambda _: self.lifecycle.outlive())
+        for setting, deed in self.image.config_of(ALL_BROKERS).items():
+            if setting.startswith(RESCUE_NAME):
+                self.journal("this cluster was rescued", number=setting.removeprefix(RESCUE_NAME), when=deed)
         if not self.controller.is_alone:
             self.controller.on_role(self._tell_role)
         self._join(report)
@@ -408,6 +419,10 @@ class Broker:
         if any(isinstance(each, PartitionRecord | PartitionChangeRecord | LeadAnewRecord) for each in records):
             return followed.map(lambda _: self._on_leaders_changed())
         return followed
+
+    def _metadata_mark(self) -> list[Mark]:
+        """Up to where the metadata are known to be committed, for whoever has to go on from this folder alone."""
+        return [] if self.controller.is_alone else [(METADATA_TOPIC_ID, 0, self.controller.applied_offset)]
 
     def _broker_epoch_of(self, node_id: int) -> int:
         broker = self.image.brokers.get(node_id)

@@ -23,12 +23,13 @@ from millpond.base.ports import Entropy, World
 from millpond.base.settings import Settings
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.links.peers import Peers, node_addresses
-from millpond.broker.lives.identity import CannotStart, Identity, read_identity, write_identity
+from millpond.broker.lives.identity import CannotStart, Identity, cluster_name, read_identity, write_identity
 from millpond.broker.quorum.host import QuorumHost, StartWorkers
 from millpond.broker.quorum.log import MetadataLog
 from millpond.broker.quorum.snapshots import SnapshotFiles, decode_snapshot, encode_snapshot
 from millpond.broker.quorum.state import STATE_FILE, DamagedState, read_election
 from millpond.broker.quorum.wire import METADATA_PARTITION, METADATA_TOPIC_ID, voter_keys
+from millpond.broker.rescue.order import is_begun
 from millpond.broker.serving.call import NODE_CLIENT_ID
 from millpond.config.effective import NodeLayers
 from millpond.config.node import (
@@ -155,6 +156,8 @@ class Controller:
         """The other node that led the quorum last, as far as this one knows."""
         self.offline: Later[OSError] = Later()
         """Ends when the metadata log has failed for good. One of several nodes should end then: the others go on."""
+        self.outlived: Later[None] = Later()
+        """Ends when it turns out that the cluster was rescued without this node, which must end then."""
 
     # Facts.
 
@@ -182,6 +185,12 @@ class Controller:
     def is_stranger(self) -> bool:
         """Whether the nodes that it was told of are another cluster's."""
         return self._host is not None and self._host.is_stranger
+
+    @property
+    def cluster_name(self) -> str:
+        """How this node names the cluster to other nodes; empty while it knows none."""
+        known = self._identity if self._identity is not None and self._identity.cluster_id else self.image
+        return cluster_name(self._settings[CLUSTER_ID] or known.cluster_id, known.rescues) or ""
 
     @property
     def is_misled(self) -> bool:
@@ -250,6 +259,11 @@ class Controller:
         """
         if METADATA_PARTITION in self._store.failed:
             raise CannotStart(f"the metadata log cannot be read: {self._store.failed[METADATA_PARTITION]}")
+        if is_begun(self._world.disk, self._store.folder):
+            raise CannotStart(
+                "a rescue of this folder was begun and has not ended (run `millpond cluster rescue --data DIR --act` "
+                "again)"
+            )
         self._identity = read_identity(self._world.disk, self._store.folder)
         if self._identity is not None:
             self._identity.check(self.node_id, self._settings[CLUSTER_ID])
@@ -324,7 +338,7 @@ class Controller:
             ),
             # What is fetched waits at the leader, and must not hold up votes.
             peers=(Peers(self._world, client_id, addresses), Peers(self._world, client_id, addresses)),
-            cluster_id=lambda: self._identity.cluster_id if self._identity else None,
+            cluster_name=lambda: self._identity.cluster_name if self._identity else None,
             on_step=self._on_quorum,
         )
 
@@ -365,7 +379,7 @@ class Controller:
             if self.image.brokers and self.node_id not in self.image.brokers:
                 owner = next(iter(self.image.brokers))
                 raise CannotStart(f"the data folder belongs to node {owner}, not to node {self.node_id}")
-            self._identity = Identity(self.node_id, self._entropy.uuid(), self.image.cluster_id)
+            self._identity = Identity(self.node_id, self._entropy.uuid(), self.image.cluster_id, self.image.rescues)
             self._identity.check(self.node_id, self._settings[CLUSTER_ID])
             if not self.is_alone or self._identity.cluster_id:
                 # Else it is written in a moment, with the name of the cluster that this node founds.
@@ -464,6 +478,8 @@ class Controller:
     def _on_quorum(self) -> None:
         """Something has happened there: see what is committed now, and who leads."""
         host = self.host
+        if host.is_outlived:
+            self.outlived.finish(None)
         if host.failed is not None:
             self._stop(host.failed)
             return
@@ -663,7 +679,7 @@ class Controller:
         """The cluster has a name now: write it down."""
         cluster_id = self.image.cluster_id
         if cluster_id is not None:
-            self._identity = replace(identity, cluster_id=cluster_id)
+            self._identity = replace(identity, cluster_id=cluster_id, rescues=self.image.rescues)
             written = self._workers.run(partial(write_identity, self._world.disk, self._store.folder, self._identity))
             # A full disk: the next start learns it again.
             written.recover(OSError, lambda _: None).then(_ignore)

@@ -43,6 +43,9 @@ NOTHING_SET: Final[Mapping[str, str]] = MappingProxyType({})
 CLUSTER_ID_NAME: Final = "cluster.id"
 """The cluster's name is a setting of all brokers: the log has no other record that could hold it."""
 
+RESCUE_NAME: Final = "cluster.rescue."
+"""So begins the setting of all brokers that tells of a rescue; its number follows."""
+
 
 class Resource(NamedTuple):
     """What a setting belongs to. A broker's resource with an empty name stands for all brokers."""
@@ -151,6 +154,11 @@ class Image:
     @property
     def cluster_id(self) -> str | None:
         return self.config_of(ALL_BROKERS).get(CLUSTER_ID_NAME)
+
+    @property
+    def rescues(self) -> int:
+        """How often the cluster was made anew from what had survived."""
+        return sum(name.startswith(RESCUE_NAME) for name in self.config_of(ALL_BROKERS))
 
     def config_of(self, resource: Resource) -> Mapping[str, str]:
         """What was set for the resource, as text."""

@@ -20,12 +20,13 @@ from millpond.wire.records import Record, encode_batch
 class Lives:
     """Three nodes, and what a test does to them."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self, seed: int = 1, count: int = 3) -> None:
         self.sim = SimWorld(seed)
-        members = ",".join(f"{node_id}@node{node_id}:{PORT}" for node_id in (1, 2, 3))
+        numbers = range(1, count + 1)
+        members = ",".join(f"{node_id}@node{node_id}:{PORT}" for node_id in numbers)
         self.nodes = {
             node_id: SimNode(self.sim, f"node{node_id}", {"node.id": str(node_id), "cluster.nodes": members})
-            for node_id in (1, 2, 3)
+            for node_id in numbers
         }
         for node in self.nodes.values():
             assert node.start(), node.journal_lines

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.broker.lives.identity import cluster_name, is_outlived
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Services, call: Call, request: m.BrokerRegistrationRequest) -> Outcome:
-    if broker.controller.is_active and request.cluster_id not in ("", broker.image.cluster_id):
-        return m.BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
+    known = cluster_name(broker.image.cluster_id, broker.image.rescues)
+    if broker.controller.is_active and request.cluster_id not in ("", known):
+        has_changed = known is not None and is_outlived(request.cluster_id, by=known)
+        code = ErrorCode.REBOOTSTRAP_REQUIRED if has_changed else ErrorCode.INCONSISTENT_CLUSTER_ID
+        return m.BrokerRegistrationResponse(error_code=code)
     wanted = Registration(
         broker_id=request.broker_id,
         incarnation_id=request.incarnation_id,

@@ -27,6 +27,12 @@ class Identity:
     node_id: int
     directory_id: UUID
     cluster_id: str | None = None
+    rescues: int = 0
+    """How often the cluster had been rescued when this folder became one of its own."""
+
+    @property
+    def cluster_name(self) -> str | None:
+        return cluster_name(self.cluster_id, self.rescues)
 
     def check(self, node_id: int, cluster_id: str | None) -> None:
         """That this folder is the one's who asks."""
@@ -34,6 +40,20 @@ class Identity:
             raise CannotStart(f"the data folder belongs to node {self.node_id}, not to node {node_id}")
         if cluster_id and self.cluster_id and cluster_id != self.cluster_id:
             raise CannotStart(f"the data folder belongs to cluster {self.cluster_id}, not to {cluster_id}")
+
+
+def cluster_name(cluster_id: str | None, rescues: int) -> str | None:
+    """How nodes name their cluster among themselves: after a rescue it is another one to whoever was left behind."""
+    return f"{cluster_id}~{rescues}" if cluster_id and rescues else cluster_id
+
+
+def is_outlived(name: str, by: str) -> bool:
+    """Whether a cluster of this name was rescued since, and goes by the other name now."""
+    cluster_id, _, rescues = by.rpartition("~")
+    if not rescues.isdecimal() or len(rescues) > 9:
+        return False
+    before = name.removeprefix(f"{cluster_id}~")
+    return name == cluster_id or (before.isdecimal() and name != before and int(before) < int(rescues))
 
 
 def read_identity(disk: Disk, folder: str) -> Identity | None:
@@ -48,7 +68,8 @@ def read_identity(disk: Disk, folder: str) -> Identity | None:
     fields = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     try:
         directory_id = UUID(bytes=urlsafe_b64decode(fields["directory.id"] + "=="))
-        return Identity(int(fields["node.id"]), directory_id, fields.get("cluster.id"))
+        rescues = int(fields.get("cluster.rescues", 0))
+        return Identity(int(fields["node.id"]), directory_id, fields.get("cluster.id"), rescues)
     except (KeyError, ValueError, Base64Error) as fault:
         raise CannotStart(f"{path} cannot be read: {fault}") from fault
 
@@ -59,4 +80,6 @@ def write_identity(disk: Disk, folder: str, identity: Identity) -> None:
     lines = ["version=1", f"node.id={identity.node_id}", f"directory.id={directory_id}"]
     if identity.cluster_id:
         lines.append(f"cluster.id={identity.cluster_id}")
+    if identity.rescues:
+        lines.append(f"cluster.rescues={identity.rescues}")
     disk.replace(f"{folder}/{IDENTITY_FILE}", ("\n".join(lines) + "\n").encode())

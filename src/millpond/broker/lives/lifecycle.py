@@ -22,7 +22,6 @@ from millpond.config.node import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_RACK,
     BROKER_SESSION_TIMEOUT_MS,
-    CLUSTER_ID,
     CONTROLLED_SHUTDOWN_MS,
     DATA_FOLDER,
 )
@@ -59,6 +58,11 @@ LATE_MS: Final = 50
 STRANGER: Final = (
     "the data folder of this node belongs to another cluster than the nodes that it was told of: name the nodes of "
     "its own cluster, or give it an empty data folder"
+)
+
+OUTLIVED: Final = (
+    "the cluster was rescued without this node, and what its data folder has is of the time before. Keep the folder "
+    "while its records may be wanted, and start the node with an empty one (docs/operations.md, Loss of a majority)"
 )
 
 MISLED: Final = (
@@ -186,7 +190,7 @@ class Lifecycle:
         incarnation_id = self._incarnation_id
         request = m.BrokerRegistrationRequest(
             broker_id=self._controller.node_id,
-            cluster_id=self._settings[CLUSTER_ID] or self._controller.image.cluster_id or "",
+            cluster_id=self._controller.cluster_name,
             incarnation_id=incarnation_id,
             listeners=[
                 m.BrokerRegistrationRequest.Listener(
@@ -208,6 +212,8 @@ class Lifecycle:
                 self._write(LastLife(self.broker_epoch, self._world.boot_id), self._beat)
             case ErrorCode.INCONSISTENT_CLUSTER_ID:
                 self._give_up(STRANGER)
+            case ErrorCode.REBOOTSTRAP_REQUIRED:
+                self._give_up(OUTLIVED)
             case ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                 self._on_duplicate()
             case code:
@@ -228,6 +234,8 @@ class Lifecycle:
             )
 
     def _give_up(self, why: str) -> None:
+        if self._is_over:
+            return
         self._journal("this node cannot join the cluster", reason=why)
         self.stop()
         self.shut_out.finish(CannotJoin(why))
@@ -331,6 +339,10 @@ class Lifecycle:
     def is_let_in(self) -> bool:
         """Whether others may count on this node."""
         return self._appearance is not None and self.broker_epoch >= 0 and not self.is_fenced
+
+    def outlive(self) -> None:
+        """The cluster has gone on without this node, for good."""
+        self._give_up(OUTLIVED)
 
     def confess(self) -> None:
         """Records of this life are lost: come back as one that nobody counts on before it has caught up."""

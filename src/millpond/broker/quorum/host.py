@@ -14,6 +14,7 @@ from millpond.base.later import Later, done, failed
 from millpond.base.ports import Timer, Workers, World
 from millpond.broker.links.peers import Peers
 from millpond.broker.links.requester import RequestLost
+from millpond.broker.lives.identity import is_outlived
 from millpond.broker.quorum.log import MetadataLog
 from millpond.broker.quorum.state import write_election
 from millpond.broker.quorum.wire import (
@@ -82,7 +83,7 @@ class QuorumHost:
         voters: Sequence[ReplicaKey],
         timing: Timing,
         peers: tuple[Peers, Peers],
-        cluster_id: Callable[[], str | None],
+        cluster_name: Callable[[], str | None],
         on_step: Callable[[], None],
     ) -> None:
         self.log: Final = log
@@ -94,7 +95,7 @@ class QuorumHost:
         self._state_path = state_path
         self._timing = timing
         self._peers_for_calls, self._peers_for_fetches = peers
-        self._cluster_id = cluster_id
+        self._cluster_name = cluster_name
         self._on_step = on_step
         self._replica = Replica(me, voters, log, election, world.entropy, self._clock.monotonic_ms(), timing)
         self._events: deque[Event] = deque()
@@ -110,6 +111,8 @@ class QuorumHost:
         self._request_ids = 0
         self._waiting: dict[int, tuple[Request, Later[Message]]] = {}
         self._turned_away_by: set[int] = set()
+        self.is_outlived = False
+        """Whether the cluster was rescued without this node: whoever goes on with what was before is a second one."""
         self._disagree: set[int] = set()
         """Nodes that were told of other voters than this one."""
         self._refused_by: set[int] = set()
@@ -265,13 +268,20 @@ class QuorumHost:
         request = decode_request(message, self.me)
         if self._is_closed or self.failed is not None:
             return refusal(request, ErrorCode.BROKER_NOT_AVAILABLE)
+        known = self._cluster_name()
+        if known and message.cluster_id:
+            # First of all: a node that was left behind is told so, whomever it takes for voters.
+            if is_outlived(message.cluster_id, by=known):
+                return refusal(request, ErrorCode.REBOOTSTRAP_REQUIRED)
+            if is_outlived(known, by=message.cluster_id):
+                self._outlive()
+                return refusal(request, ErrorCode.INCONSISTENT_CLUSTER_ID)
         fault = fault_of(request, self.voters)
         if len(self.voters) == 1 and not isinstance(request, Fetch | FetchSnapshot):
             # A node that is alone elects itself, whatever anybody says.
             fault = ErrorCode.INCONSISTENT_VOTER_SET
         if fault is not ErrorCode.NONE:
             return refusal(request, fault)
-        known = self._cluster_id()
         if known and message.cluster_id and message.cluster_id != known:
             return refusal(request, ErrorCode.INCONSISTENT_CLUSTER_ID)
         if isinstance(request, Fetch):
@@ -282,6 +292,10 @@ class QuorumHost:
         self._waiting[request_id] = request, response
         self._step(Asked(request_id, request))
         return response
+
+    def _outlive(self) -> None:
+        self.is_outlived = True
+        self._on_step()
 
     def _forget(self, request_id: int) -> None:
         if self._waiting.pop(request_id, None) is not None:
@@ -296,7 +310,7 @@ class QuorumHost:
     def _ask(self, ask: Ask) -> None:
         is_fetch = isinstance(ask.request, Fetch | FetchSnapshot)
         peers = self._peers_for_fetches if is_fetch else self._peers_for_calls
-        message, version = encode_request(ask.request, self._cluster_id())
+        message, version = encode_request(ask.request, self._cluster_name())
         # An answer that comes when nobody believes in the leader any more is worth nothing.
         timeout_ms = self._timing.fetch_ms if is_fetch else self._timing.election_ms
 
@@ -319,7 +333,9 @@ class QuorumHost:
                 self._disagree.add(ask.node_id)
             else:
                 self._disagree.discard(ask.node_id)
-            if getattr(answer, "error_code", None) == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            if answer.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
+                self._outlive()
+            if answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
                 self._turned_away_by.add(ask.node_id)
             else:
                 self._turned_away_by.discard(ask.node_id)

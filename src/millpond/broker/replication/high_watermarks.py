@@ -6,7 +6,7 @@ is never too high: what is committed stays so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -23,22 +23,31 @@ FILE = "high-watermark-checkpoint"
 LOOKS_AT_ONCE: Final = 500
 """How many partitions are looked at in one turn of the loop."""
 
-_Mark: TypeAlias = tuple[UUID, int, int]
+Mark: TypeAlias = tuple[UUID, int, int]
 """Topic id and index of a partition, and its offset."""
 
 
 class HighWatermarks:
     def __init__(
-        self, clock: Clock, disk: Disk, folder: str, workers: Workers, partitions: Partitions, journal: Journal
+        self,
+        clock: Clock,
+        disk: Disk,
+        folder: str,
+        workers: Workers,
+        partitions: Partitions,
+        journal: Journal,
+        also: Callable[[], list[Mark]] = list,
     ) -> None:
+        """`also` are offsets that are written down with those of the partitions: nobody here asks for them."""
         self._clock = clock
         self._disk = disk
         self._path = f"{folder}/{FILE}"
         self._workers = workers
         self._partitions = partitions
         self._journal = journal
+        self._also = also
         self._written: dict[TopicPartition, int] = {}
-        self._noted: list[_Mark] = []
+        self._noted: list[Mark] = []
         """What was written last, as it was looked up."""
         self._is_away = False
 
@@ -59,18 +68,20 @@ class HighWatermarks:
             self._is_away = True
             self._look_up(iter(self._partitions), [])
 
-    def _look_up(self, left: Iterator[Partition], current: list[_Mark]) -> None:
+    def _look_up(self, left: Iterator[Partition], current: list[Mark]) -> None:
         """Some in each turn of the loop: none of them is too high by the time that all are there."""
         some = list(islice(left, LOOKS_AT_ONCE))
         current += _marks_of(some)
         if len(some) == LOOKS_AT_ONCE:
             self._clock.call_soon(lambda: self._look_up(left, current))
-        elif current == self._noted:
+            return
+        current += self._also()
+        if current == self._noted:
             self._is_away = False
         else:
             self._write(current)
 
-    def _write(self, current: list[_Mark]) -> None:
+    def _write(self, current: list[Mark]) -> None:
         def write() -> dict[TopicPartition, int]:
             offsets = _by_name(current)
             self._disk.replace(self._path, encode_offsets(offsets))
@@ -90,16 +101,16 @@ class HighWatermarks:
 
     def close(self) -> None:
         """The same at once. Waits for the disk."""
-        offsets = _by_name(_marks_of(self._partitions))
+        offsets = _by_name(_marks_of(self._partitions) + self._also())
         if offsets != self._written:
             self._disk.replace(self._path, encode_offsets(offsets))
 
 
-def _marks_of(partitions: Iterable[Partition]) -> list[_Mark]:
+def _marks_of(partitions: Iterable[Partition]) -> list[Mark]:
     return [(each.topic_id, each.name.partition, each.committed_offset) for each in partitions if each.is_replicated]
 
 
-def _by_name(marks: list[_Mark]) -> dict[TopicPartition, int]:
+def _by_name(marks: list[Mark]) -> dict[TopicPartition, int]:
     names: dict[UUID, str] = {}
     return {
         TopicPartition(names.get(topic_id) or names.setdefault(topic_id, str(topic_id)), index): offset

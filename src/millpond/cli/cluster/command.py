@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from millpond.cli.access import Access, cluster_options
-from millpond.cli.options import option
+from millpond.cli.options import AS_JSON, option
 from millpond.cli.terminal import print_json, print_table
 from millpond.cli.up import CLUSTER_FOLDER
 
@@ -20,6 +20,7 @@ def command() -> None:
     Examples:
       millpond cluster up --nodes 3
       millpond cluster status
+      millpond cluster rescue --data /var/lib/millpond
     """
 
 
@@ -74,3 +75,54 @@ def status_command(as_json: bool, access: Access) -> None:
     print_table(COLUMNS, [row(node) for node in facts.nodes], words=len(COLUMNS))
     for warning in warnings(facts):
         click.echo(warning)
+
+
+@command.command("rescue")
+@click.option("--data", "folders", metavar="DIR", multiple=True, help="A survivor's data folder; may be repeated.")
+@click.option(
+    "--survivor", "elsewhere", metavar="N", type=int, multiple=True, help="A node whose folder is elsewhere."
+)
+@click.option(
+    "--from", "source", metavar="N", type=int, help="Whose metadata to go on with.  [default: who has most]"
+)
+@click.option("--unclean", metavar="TOPIC", multiple=True, help="Lead it although its replicas lack records.")
+@click.option("--start-empty", metavar="TOPIC", multiple=True, help="Begin partitions anew of which nothing is left.")
+@click.option("--drop-lost-replicas", is_flag=True, help="Do not wait for others in the place of the lost nodes.")
+@click.option("--order", metavar="FILE", help="Carry out what was decided on another survivor's machine.")
+@click.option("--order-out", metavar="FILE", help="Where to write the order for the survivors elsewhere.")
+@click.option("--act", is_flag=True, help="Do it; asks for the id of the cluster first.")
+@click.option("--yes-lose-data", is_flag=True, help="Do it without a question.")
+@AS_JSON
+def rescue_command(
+    folders: tuple[str, ...],
+    elsewhere: tuple[int, ...],
+    source: int | None,
+    unclean: tuple[str, ...],
+    start_empty: tuple[str, ...],
+    drop_lost_replicas: bool,
+    order: str | None,
+    order_out: str | None,
+    act: bool,
+    yes_lose_data: bool,
+    as_json: bool,
+) -> None:
+    """Most voters are lost for good: make a new quorum from the nodes that have survived.
+
+    Works on the folders of stopped nodes. Without --act it shows what is known, what would be done and what may be
+    lost, and changes nothing. Nodes that are left out are strangers from then on: they are refused when they come
+    back, and start with an empty folder. docs/operations.md, "Loss of a majority", goes through it.
+
+    \b
+    Examples:
+      millpond cluster rescue --data /var/lib/millpond
+      millpond cluster rescue --data /var/lib/millpond --unclean orders --act
+      millpond cluster rescue --data DIR --survivor 4 --act --order-out rescue.order
+      millpond cluster rescue --data DIR --order rescue.order --act   # on node 4
+    """
+    from millpond.cli.cluster.rescue import Asked, rescue
+
+    if not folders:
+        raise click.UsageError("Name the data folder of a survivor with --data DIR.")
+    wish = frozenset(unclean), frozenset(start_empty), drop_lost_replicas
+    asked = Asked(folders, frozenset(elsewhere), source, wish, order, order_out, as_json=as_json)
+    rescue(asked, act=act or yes_lose_data, yes=yes_lose_data)

@@ -1,0 +1,174 @@
+"""The order of a rescue: what is decided once, and carried out in the folder of every survivor.
+
+A folder that has begun with it holds the order as a file, and its node does not start before all of it is done: what
+was interrupted is done again from the beginning, and comes to the same. The metadata of before is kept beside.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+from uuid import UUID
+
+from millpond.base.ports import Disk
+from millpond.broker.lives.identity import read_identity, write_identity
+from millpond.broker.quorum.snapshots import SnapshotFiles, encode_snapshot
+from millpond.broker.quorum.state import STATE_FILE, write_election
+from millpond.broker.quorum.wire import METADATA_TOPIC_ID
+from millpond.broker.rescue.plan import Plan
+from millpond.broker.rescue.survivor import METADATA_FOLDER, CannotRescue, Survivor
+from millpond.log.checkpoints import encode_metadata
+from millpond.log.names import METADATA_FILE
+from millpond.metadata.image import NO_DIRECTORY
+from millpond.quorum.messages import SnapshotId
+from millpond.quorum.ports import Election
+
+ORDER_FILE: Final = "rescue.order"
+"""In a folder: a rescue was begun and has not ended."""
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    cluster_id: str
+    rescues: int
+    """How many this cluster has been through with this one."""
+    source: tuple[int, int, int]
+    """The node whose metadata is gone on with, and the last epoch and end offset of its log."""
+    survivors: Mapping[int, UUID]
+    """With the ids of their folders."""
+    lost: tuple[int, ...]
+    voters: tuple[int, ...]
+    epoch: int
+    end_offset: int
+    snapshot: bytes
+
+    def encode(self) -> bytes:
+        fields = {
+            "version": VERSION,
+            "clusterId": self.cluster_id,
+            "rescues": self.rescues,
+            "source": list(self.source),
+            "survivors": {str(node_id): str(directory_id) for node_id, directory_id in self.survivors.items()},
+            "lost": list(self.lost),
+            "voters": list(self.voters),
+            "epoch": self.epoch,
+            "endOffset": self.end_offset,
+            "crc": zlib.crc32(self.snapshot),
+            "snapshot": b64encode(zlib.compress(self.snapshot)).decode(),
+        }
+        return json.dumps(fields, indent=1).encode()
+
+
+def decode_order(data: bytes) -> Order:
+    """CannotRescue where these bytes are no order, or not a whole one."""
+    try:
+        fields = json.loads(data)
+        if fields["version"] != VERSION:
+            raise CannotRescue(f"the order has version {fields['version']}, which this program does not know")
+        snapshot = zlib.decompress(b64decode(fields["snapshot"]))
+        if zlib.crc32(snapshot) != fields["crc"]:
+            raise CannotRescue("the order is damaged: copy it again")
+        node_id, last_epoch, end_offset = map(int, fields["source"])
+        return Order(
+            cluster_id=str(fields["clusterId"]),
+            rescues=int(fields["rescues"]),
+            source=(node_id, last_epoch, end_offset),
+            survivors={int(each): UUID(directory) for each, directory in fields["survivors"].items()},
+            lost=tuple(map(int, fields["lost"])),
+            voters=tuple(map(int, fields["voters"])),
+            epoch=int(fields["epoch"]),
+            end_offset=int(fields["endOffset"]),
+            snapshot=snapshot,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, Base64Error, zlib.error) as fault:
+        raise CannotRescue(f"this is not the order of a rescue: {fault}") from fault
+
+
+def order_of(plan: Plan, now_ms: int) -> Order:
+    source = plan.source
+    assert source.identity.cluster_id is not None
+    return Order(
+        cluster_id=source.identity.cluster_id,
+        rescues=plan.rescues,
+        source=(source.node_id, *source.rank),
+        survivors={
+            each: source.identity.directory_id if each == source.node_id else plan.image.brokers[each].directory_id
+            for each in plan.survivors
+        },
+        lost=plan.lost,
+        voters=plan.voters,
+        epoch=plan.epoch,
+        end_offset=plan.end_offset,
+        snapshot=encode_snapshot(plan.records(), now_ms),
+    )
+
+
+def check_order(order: Order, survivor: Survivor) -> None:
+    """That this folder is one that the order is for. CannotRescue, with what to do, if it is not."""
+    identity = survivor.identity
+    if identity.cluster_id != order.cluster_id:
+        raise CannotRescue(
+            f"{survivor.folder} is of cluster {identity.cluster_id}, and the order is for {order.cluster_id}"
+        )
+    if survivor.node_id not in order.survivors:
+        raise CannotRescue(
+            f"the order does not count node {survivor.node_id} among the survivors: start it with an empty folder, "
+            f"or make the order anew with --survivor {survivor.node_id}"
+        )
+    if identity.rescues >= order.rescues:
+        raise CannotRescue(f"{survivor.folder} has been through this rescue already: start the node")
+    if identity.rescues < order.rescues - 1:
+        raise CannotRescue(
+            f"{survivor.folder} was left behind by an earlier rescue: start the node with an empty one"
+        )
+    if order.survivors[survivor.node_id] not in (identity.directory_id, NO_DIRECTORY):
+        raise CannotRescue(
+            f"{survivor.folder} is not the folder that node {survivor.node_id} was known by: start the node with an "
+            "empty one"
+        )
+    if survivor.rank > order.source[1:]:
+        raise CannotRescue(
+            f"{survivor.folder} knows more of the metadata than the folder that the order was made from (epoch "
+            f"{survivor.last_epoch} to offset {survivor.end_offset}, there epoch {order.source[1]} to offset "
+            f"{order.source[2]}): make the order from this folder"
+        )
+
+
+def kept_folder(order: Order) -> str:
+    """Where the metadata of before are kept. No partition can have such a name."""
+    return f"metadata-before-rescue.{order.rescues}"
+
+
+def is_begun(disk: Disk, folder: str) -> bool:
+    return disk.exists(f"{folder}/{ORDER_FILE}")
+
+
+def begin(disk: Disk, survivor: Survivor, order: Order) -> None:
+    """From here on the folder belongs to the new quorum, or to nobody. Then `carry_out`."""
+    check_order(order, survivor)
+    disk.replace(f"{survivor.folder}/{ORDER_FILE}", order.encode())
+
+
+def carry_out(disk: Disk, folder: str, order: Order) -> None:
+    """Do what the order says, from whatever an interrupted try has left. Waits for the disk."""
+    metadata, kept = f"{folder}/{METADATA_FOLDER}", f"{folder}/{kept_folder(order)}"
+    identity = read_identity(disk, folder)
+    assert identity is not None, folder
+    if not disk.exists(kept):
+        disk.rename(metadata, kept)
+    disk.make_folder(metadata)
+    disk.sync_folder(folder)
+    disk.replace(f"{metadata}/{METADATA_FILE}", encode_metadata(METADATA_TOPIC_ID))
+    write_election(disk, f"{metadata}/{STATE_FILE}", Election(order.epoch))
+    # A log that ends before its newest snapshot begins anew behind it.
+    SnapshotFiles(disk, metadata).write(SnapshotId(order.end_offset, order.epoch), order.snapshot)
+    write_identity(disk, folder, replace(identity, rescues=order.rescues))
+    disk.rename(f"{folder}/{ORDER_FILE}", f"{folder}/rescue.{order.rescues}.done")
+    disk.sync_folder(folder)

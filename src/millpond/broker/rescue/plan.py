@@ -1,0 +1,309 @@
+"""What a rescue would make of the metadata, and what that loses: decided on values alone, nothing is written.
+
+The lost nodes leave as if each of them had been unregistered, by the same decisions; what has a replica that was in
+sync, or is eligible, goes on with it. The rest stays offline unless somebody asks for it to be led all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+from uuid import UUID
+
+from millpond.broker.rescue.survivor import CannotRescue, Held, Survivor
+from millpond.config.effective import NodeLayers
+from millpond.config.node import node_settings
+from millpond.metadata.elections import Slice, come_back, leave
+from millpond.metadata.image import ALL_BROKERS, RESCUE_NAME, Image, Partition, Topic
+from millpond.metadata.leadership import NO_LEADER, Loss
+from millpond.metadata.records import (
+    RECOVERING,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    Record,
+    UnregisterBrokerRecord,
+)
+from millpond.metadata.snapshot import records_of
+
+OFFSETS_AHEAD: Final = 1_000_000
+"""So far behind the survivor's log the new one begins: no broker epoch, which is an offset, may be given twice."""
+
+EPOCHS_AHEAD: Final = 1_000
+"""So much higher the epochs begin, those of the quorum and of partitions: what is lost may have raised them, and
+clients have seen that."""
+
+PRODUCER_IDS_AHEAD: Final = 1_000_000
+
+
+class Fate(Enum):
+    """What becomes of a partition."""
+
+    KEPT = "kept"
+    """Led by a replica that had everything that was acknowledged, as far as the metadata goes."""
+    BEHIND = "offline"
+    """Only replicas that lack records have survived; it stays offline."""
+    LED_BEHIND = "unclean"
+    """The same, led by the one that has most of it all the same."""
+    LOST = "lost"
+    """No replica has survived; it stays offline."""
+    EMPTIED = "emptied"
+    """The same, begun anew without any record."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFate:
+    topic: str
+    index: int
+    fate: Fate
+    leader: int
+    was_in_sync: tuple[int, ...]
+    has: Held | None
+    """What the best of the survivors has, as far as it was looked at."""
+    is_internal: bool
+
+    @property
+    def missing_min(self) -> int:
+        """So many offsets that were known to be committed it certainly lacks."""
+        return max(self.has.high_watermark - self.has.end_offset, 0) if self.has is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What somebody has decided about the partitions that have nobody in sync."""
+
+    unclean: frozenset[str] = frozenset()
+    empty: frozenset[str] = frozenset()
+    drops_lost: bool = False
+    """Whether partitions forget their replicas on lost nodes, instead of waiting for others in their place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    source: Survivor
+    """Whose metadata is gone on with."""
+    survivors: tuple[int, ...]
+    lost: tuple[int, ...]
+    voters: tuple[int, ...]
+    """Those of the new quorum."""
+    partitions: tuple[PartitionFate, ...]
+    image: Image
+    epoch: int
+    end_offset: int
+    rescues: int
+
+    @property
+    def uncertain(self) -> int:
+        """So much of the metadata is used although nobody knows whether it was committed."""
+        return self.source.end_offset - self.source.committed_offset
+
+    def count(self, fate: Fate) -> int:
+        return sum(each.fate is fate for each in self.partitions)
+
+    def records(self) -> Iterator[Record]:
+        """The metadata that the new quorum begins with."""
+        for record in records_of(self.image):
+            if isinstance(record, PartitionRecord):
+                yield record._replace(leader_epoch=record.leader_epoch + EPOCHS_AHEAD)
+            else:
+                yield record
+
+
+def choose_source(survivors: Sequence[Survivor], node_id: int | None = None) -> Survivor:
+    """The folder that knows most, or the one that is asked for."""
+    first = survivors[0]
+    for other in survivors[1:]:
+        if other.identity.cluster_id != first.identity.cluster_id:
+            raise CannotRescue(
+                f"{first.folder} and {other.folder} are of two clusters, {first.identity.cluster_id} and "
+                f"{other.identity.cluster_id}: name folders of one"
+            )
+        if other.node_id in [each.node_id for each in survivors if each is not other]:
+            raise CannotRescue(f"two folders are of node {other.node_id}: name the one that it was last started with")
+    newest = [each for each in survivors if each.identity.rescues == max(one.identity.rescues for one in survivors)]
+    if node_id is None:
+        return max(newest, key=lambda each: each.rank)
+    for each in survivors:
+        if each.node_id == node_id:
+            if each not in newest:
+                raise CannotRescue(f"{each.folder} was left behind by an earlier rescue: it cannot be gone on with")
+            return each
+    raise CannotRescue(f"--from {node_id}: none of the folders is that of node {node_id}")
+
+
+def plan_rescue(
+    survivors: Sequence[Survivor],
+    source: Survivor,
+    now_text: str,
+    *,
+    elsewhere: Collection[int] = (),
+    wish: Wish | None = None,
+) -> Plan:
+    """`elsewhere` are survivors whose folders are on other machines, and have not been looked at."""
+    wish = wish or Wish()
+    before = source.image
+    alive = {each.node_id for each in survivors if each.identity.rescues == source.identity.rescues} | set(elsewhere)
+    unknown = sorted(alive - before.brokers.keys() - {source.node_id})
+    if unknown:
+        raise CannotRescue(f"node {unknown[0]} is none of the cluster's; it has {_names(before.brokers)}")
+    voters = [each for each in source.voters if each in alive]
+    if len(voters) > len(source.voters) // 2:
+        raise CannotRescue(
+            f"{_names(voters)} are most of the voters {_names(source.voters)}: start them, and nothing is lost"
+        )
+    for name in sorted(wish.unclean | wish.empty):
+        if name not in before.topics:
+            raise CannotRescue(f"there is no topic {name} in the metadata of node {source.node_id}")
+    lost = tuple(sorted((before.brokers.keys() | set(source.voters)) - alive))
+    image = before.copy()
+    layers = _layers(before, source.node_id)
+    _let_go(image, layers, lost, alive)
+    ends = {each.node_id: each.replicas for each in survivors}
+    fates = []
+    for topic in list(image.topics.values()):
+        old = before.topics[topic.name]
+        for index in range(len(topic.partitions)):
+            fates.append(_settle(image, topic, index, old.partitions[index], alive, ends, wish))
+            if wish.drops_lost:
+                _drop_lost(image, topic, index, alive)
+    rescues = source.identity.rescues + 1
+    epoch = max([source.last_epoch, *(each.election.epoch for each in survivors)]) + EPOCHS_AHEAD
+    deed = (
+        f"{now_text}: node {source.node_id} and its metadata up to offset {source.end_offset} of epoch "
+        f"{source.last_epoch}; lost nodes {_names(lost)}"
+    )
+    image.replay(ConfigRecord(ALL_BROKERS.type, ALL_BROKERS.name, f"{RESCUE_NAME}{rescues}", deed))
+    image.replay(ProducerIdsRecord(-1, -1, image.next_producer_id + PRODUCER_IDS_AHEAD))
+    return Plan(
+        source=source,
+        survivors=tuple(sorted(alive)),
+        lost=lost,
+        voters=tuple(voters) or tuple(sorted(alive)),
+        partitions=tuple(fates),
+        image=image,
+        epoch=epoch,
+        end_offset=source.end_offset + OFFSETS_AHEAD,
+        rescues=rescues,
+    )
+
+
+def _names(node_ids: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(node_ids)))
+
+
+def _layers(image: Image, node_id: int) -> NodeLayers:
+    """What nodes of such a cluster go by where nobody says otherwise."""
+    ids = {*image.brokers, node_id}
+    nodes = ",".join(f"{each}@10.0.0.1:{each + 1}" for each in sorted(ids)) if len(ids) > 1 else ""
+    return NodeLayers(
+        node_settings({"node.id": str(node_id), "cluster.nodes": nodes}), {}, image.config_of(ALL_BROKERS)
+    )
+
+
+def _let_go(image: Image, layers: NodeLayers, lost: Collection[int], alive: Collection[int]) -> None:
+    """All lost ones at once, then what that means for their partitions, with those who live as the ones to lead."""
+    for broker in list(image.brokers.values()):
+        is_lost = broker.id in lost
+        image.replay(
+            BrokerRegistrationChangeRecord(
+                broker.id, broker.epoch, fenced=1 if is_lost else -1, in_controlled_shutdown=-1
+            )
+        )
+    for node_id in lost:
+        _all_slices(image, lambda node_id=node_id: leave(image, layers, node_id, Loss.ALL))  # type: ignore[misc]
+        for topic, index, partition in list(image.partitions_of(node_id)):
+            if len(partition.replicas) == 1 and partition.leader == node_id:
+                # Else whoever comes under this number with an empty disk would lead it, and nobody would notice.
+                image.replay(PartitionChangeRecord(index, topic.id, isr=(), leader=NO_LEADER))
+        broker_or_none = image.brokers.get(node_id)
+        if broker_or_none is not None:
+            image.replay(UnregisterBrokerRecord(node_id, broker_or_none.epoch))
+    for node_id in alive:
+        _all_slices(image, lambda node_id=node_id: come_back(image, layers, node_id))  # type: ignore[misc]
+
+
+def _all_slices(image: Image, decide: Callable[[], Slice]) -> None:
+    is_last = False
+    while not is_last:
+        records, is_last = decide()
+        image.replay_all(records)
+
+
+def _settle(
+    image: Image,
+    topic: Topic,
+    index: int,
+    before: Partition,
+    alive: Collection[int],
+    ends: Mapping[int, Mapping[tuple[UUID, int], Held]],
+    wish: Wish,
+) -> PartitionFate:
+    def has(node_id: int) -> Held | None:
+        return ends.get(node_id, {}).get((topic.id, index))
+
+    def rank(node_id: int) -> tuple[int, int]:
+        held = has(node_id)
+        return (held.last_epoch, held.end_offset) if held is not None else (-2, -1)
+
+    def fate(kind: Fate, leader: int, best: Held | None) -> PartitionFate:
+        in_sync = before.isr or before.elr or before.last_known
+        return PartitionFate(topic.name, index, kind, leader, in_sync, best, topic.is_internal)
+
+    now = topic.partitions[index]
+    if now.leader != NO_LEADER:
+        was_trusted = now.leader in before.isr or now.leader in before.elr
+        return fate(Fate.KEPT if was_trusted else Fate.LED_BEHIND, now.leader, has(now.leader))
+    replicas = [each for each in now.replicas if each in alive]
+    if replicas:
+        # The first of those that are alike: replicas stand in the order of preference.
+        best = max(replicas, key=rank)
+        if topic.name not in wish.unclean:
+            return fate(Fate.BEHIND, NO_LEADER, has(best))
+        image.replay(
+            PartitionChangeRecord(
+                index,
+                topic.id,
+                isr=(best,),
+                leader=best,
+                leader_recovery_state=RECOVERING,
+                eligible_leader_replicas=(),
+                last_known_elr=(),
+            )
+        )
+        return fate(Fate.LED_BEHIND, best, has(best))
+    if topic.name not in wish.empty:
+        return fate(Fate.LOST, NO_LEADER, None)
+    chosen = sorted(alive)[index % len(alive)]
+    image.replay(
+        PartitionChangeRecord(
+            index,
+            topic.id,
+            isr=(chosen,),
+            leader=chosen,
+            replicas=(chosen,),
+            removing_replicas=(),
+            adding_replicas=(),
+            eligible_leader_replicas=(),
+            last_known_elr=(),
+        )
+    )
+    return fate(Fate.EMPTIED, chosen, None)
+
+
+def _drop_lost(image: Image, topic: Topic, index: int, alive: Collection[int]) -> None:
+    now = topic.partitions[index]
+    replicas = tuple(each for each in now.replicas if each in alive)
+    if replicas and replicas != now.replicas:
+        image.replay(
+            PartitionChangeRecord(
+                index,
+                topic.id,
+                replicas=replicas,
+                removing_replicas=tuple(each for each in now.removing_replicas if each in replicas),
+                adding_replicas=tuple(each for each in now.adding_replicas if each in replicas),
+            )
+        )

@@ -1,0 +1,260 @@
+"""What is known from the data folder of a node that does not run: whose it is, its metadata and its replicas.
+
+Nothing is changed, and nothing is believed that its checksum does not bear out. The whole metadata log counts, also
+what nobody can say to have been committed: whoever has more of it than the others would be elected, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from millpond.base.errors import MalformedMessage
+from millpond.base.ids import TopicPartition
+from millpond.base.ports import Disk
+from millpond.broker.lives.identity import CannotStart, Identity, read_identity
+from millpond.broker.lives.last_life import read_last_life
+from millpond.broker.quorum.snapshots import SnapshotFiles, decode_snapshot
+from millpond.broker.quorum.state import STATE_FILE, DamagedState, read_election
+from millpond.broker.quorum.wire import METADATA_PARTITION, METADATA_TOPIC_ID
+from millpond.broker.replication.high_watermarks import FILE as HIGH_WATERMARKS_FILE
+from millpond.log.checkpoints import DamagedCheckpoint, decode_metadata, read_offsets
+from millpond.log.names import LOG, METADATA_FILE, offset_name, read_offset_name
+from millpond.log.scan import Damaged, batches, checked, headers
+from millpond.metadata.codec import decode_record
+from millpond.metadata.image import Image
+from millpond.quorum.ports import Election
+from millpond.wire import messages
+from millpond.wire import records as wire_records
+from millpond.wire.batch import CONTROL, BatchHeader
+
+METADATA_FOLDER: Final = METADATA_PARTITION.folder
+_LEADER_CHANGE_KEY: Final = b"\0\0\0\2"
+
+
+class CannotRescue(Exception):
+    """The text says why, and what can be done. Nothing was changed."""
+
+
+class Held(NamedTuple):
+    """How much of a partition a survivor has."""
+
+    end_offset: int
+    last_epoch: int
+    """The leader epoch of its last batch; -1 for none."""
+    last_ms: int
+    """The time of its last batch; -1 for none."""
+    high_watermark: int
+    """So much of it was known to be committed when that was last written down; 0 if it never was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """One folder."""
+
+    folder: str
+    identity: Identity
+    election: Election
+    image: Image
+    """All that its metadata log comes to."""
+    end_offset: int
+    """Of that log."""
+    last_epoch: int
+    committed_offset: int
+    """So much of it is known to have been committed. There may be more."""
+    voters: tuple[int, ...]
+    replicas: Mapping[tuple[UUID, int], Held]
+    notes: tuple[str, ...] = ()
+    """What a person should hear of."""
+
+    @property
+    def node_id(self) -> int:
+        return self.identity.node_id
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Whose is the highest knows most of the metadata."""
+        return self.last_epoch, self.end_offset
+
+
+def read_survivor(disk: Disk, folder: str) -> Survivor:
+    """CannotRescue where the folder is none of a node of a cluster, or its metadata cannot be read at all."""
+    try:
+        identity = read_identity(disk, folder)
+    except (OSError, CannotStart) as fault:
+        raise CannotRescue(f"{folder} cannot be read: {fault}") from fault
+    if identity is None or identity.cluster_id is None:
+        raise CannotRescue(f"{folder} is not the data folder of a node that was one of a cluster")
+    metadata = _read_metadata(disk, f"{folder}/{METADATA_FOLDER}")
+    marks, notes = _high_watermarks(disk, folder)
+    known = [
+        metadata.snapshot_offset,
+        marks.get(TopicPartition(str(METADATA_TOPIC_ID), 0), 0),
+        # A broker hears its epoch once the record of that offset is committed.
+        read_last_life(disk, folder).epoch + 1,
+    ]
+    return Survivor(
+        folder=folder,
+        identity=identity,
+        election=_election(disk, folder),
+        image=metadata.image,
+        end_offset=metadata.end_offset,
+        last_epoch=metadata.last_epoch,
+        committed_offset=min(max(known), metadata.end_offset),
+        voters=metadata.voters or tuple(sorted(metadata.image.brokers)),
+        replicas=dict(_replicas(disk, folder, identity.node_id, metadata.image, marks)),
+        notes=(*metadata.notes, *notes),
+    )
+
+
+def _election(disk: Disk, folder: str) -> Election:
+    try:
+        election = read_election(disk, f"{folder}/{METADATA_FOLDER}/{STATE_FILE}")
+    except DamagedState:
+        # What it promised is void from now on.
+        election = None
+    return election or Election()
+
+
+def _high_watermarks(disk: Disk, folder: str) -> tuple[dict[TopicPartition, int], list[str]]:
+    try:
+        return read_offsets(disk, f"{folder}/{HIGH_WATERMARKS_FILE}"), []
+    except DamagedCheckpoint as damage:
+        return {}, [f"{folder}/{HIGH_WATERMARKS_FILE}: {damage}; how much was committed is not known"]
+
+
+# The metadata.
+
+
+@dataclass(slots=True)
+class _Metadata:
+    image: Image
+    end_offset: int
+    last_epoch: int
+    snapshot_offset: int
+    voters: tuple[int, ...]
+    notes: list[str]
+
+
+def _read_metadata(disk: Disk, folder: str) -> _Metadata:
+    try:
+        read = _newest_snapshot(disk, folder)
+        for header, data in _all_batches(disk, folder, read):
+            _take(read, header, data)
+    except (OSError, MalformedMessage) as fault:
+        raise CannotRescue(f"the metadata in {folder} cannot be read: {fault}") from fault
+    if not read.end_offset:
+        raise CannotRescue(f"{folder} holds no metadata: this node had heard nothing of its cluster, or was wiped")
+    return read
+
+
+def _newest_snapshot(disk: Disk, folder: str) -> _Metadata:
+    files = SnapshotFiles(disk, folder)
+    notes = []
+    for snapshot in reversed(files.ids):
+        image = Image()
+        try:
+            for record in decode_snapshot(files.read_whole(snapshot)):
+                image.replay(record)
+        except MalformedMessage as fault:
+            notes.append(f"{files.path(snapshot)}: {fault}; an older one is used")
+            continue
+        return _Metadata(image, snapshot.end_offset, snapshot.epoch, snapshot.end_offset, (), notes)
+    return _Metadata(Image(), 0, 0, 0, (), notes)
+
+
+def _all_batches(disk: Disk, folder: str, read: _Metadata) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Those that follow what is read, up to the first that is not whole."""
+    bases = [base for base, suffix in _numbered(disk, folder) if suffix == LOG]
+    if bases and bases[0] > read.end_offset:
+        raise MalformedMessage(f"what came before offset {bases[0]} is missing")
+    for base in bases:
+        path = f"{folder}/{offset_name(base, LOG)}"
+        file = disk.open(path)
+        try:
+            sound_end, damage = _sound_end(disk, path)
+            for header, data in batches(file, 0, sound_end):
+                if header.next_offset <= read.end_offset:
+                    continue
+                if header.base_offset != read.end_offset:
+                    read.notes.append(f"{path}: what came before offset {header.base_offset} is missing")
+                    return
+                yield header, bytes(data)
+            if damage is not None:
+                read.notes.append(f"{path}: {damage}; what follows is not used")
+                return
+        finally:
+            file.close()
+
+
+def _sound_end(disk: Disk, path: str) -> tuple[int, Damaged | None]:
+    """Up to where every batch is as it was written."""
+    file = disk.open(path)
+    end = 0
+    try:
+        for position, header in checked(file, 0, file.size()):
+            end = position + header.size
+    except Damaged as damage:
+        return end, damage
+    finally:
+        file.close()
+    return end, None
+
+
+def _take(read: _Metadata, header: BatchHeader, data: bytes) -> None:
+    entries = wire_records.decode_batch(data, 0)
+    if header.attributes & CONTROL:
+        for entry in entries:
+            if entry.key == _LEADER_CHANGE_KEY:
+                change, _ = messages.LeaderChangeMessage.decode(memoryview(entry.value or b""), 0)
+                read.voters = tuple(sorted(each.voter_id for each in change.voters))
+    else:
+        read.image.replay_all([decode_record(entry.value or b"") for entry in entries])
+    read.end_offset = header.next_offset
+    read.last_epoch = header.leader_epoch
+
+
+# Partitions.
+
+
+def _replicas(
+    disk: Disk, folder: str, node_id: int, image: Image, marks: Mapping[TopicPartition, int]
+) -> Iterator[tuple[tuple[UUID, int], Held]]:
+    present = set(disk.list(folder))
+    for topic, index, _ in image.partitions_of(node_id):
+        name = TopicPartition(topic.name, index).folder
+        if name not in present:
+            continue
+        path = f"{folder}/{name}"
+        try:
+            if decode_metadata(disk.read(f"{path}/{METADATA_FILE}")) != topic.id:
+                continue
+            mark = marks.get(TopicPartition(str(topic.id), index), 0)
+            yield (topic.id, index), _held(disk, path, mark)
+        except (OSError, DamagedCheckpoint):
+            # One that cannot be read counts for nothing; the node itself will say why.
+            continue
+
+
+def _held(disk: Disk, folder: str, mark: int) -> Held:
+    """By the headers of its last segment, or of the one before where that has just begun. A torn end is left out."""
+    bases = [base for base, suffix in _numbered(disk, folder) if suffix == LOG]
+    for base in reversed(bases[-2:]):
+        file = disk.open(f"{folder}/{offset_name(base, LOG)}")
+        last: BatchHeader | None = None
+        try:
+            for _, header in headers(file, 0, file.size()):
+                last = header
+        except Damaged:
+            pass
+        finally:
+            file.close()
+        if last is not None:
+            return Held(last.next_offset, last.leader_epoch, last.max_timestamp, mark)
+    return Held(bases[-1] if bases else 0, -1, -1, mark)
+
+
+def _numbered(disk: Disk, folder: str) -> list[tuple[int, str]]:
+    return sorted(entry for name in disk.list(folder) if (entry := read_offset_name(name)) is not None)

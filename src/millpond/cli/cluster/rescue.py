@@ -1,0 +1,299 @@
+"""`millpond cluster rescue`: what is known and may be lost, a question, and then a new quorum from the survivors."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from millpond.broker.rescue.order import ORDER_FILE, Order, begin, carry_out, check_order, decode_order, order_of
+from millpond.broker.rescue.plan import Fate, PartitionFate, Plan, Wish, choose_source, plan_rescue
+from millpond.broker.rescue.survivor import CannotRescue, Survivor, read_survivor
+from millpond.cli.errors import Failed, cause, sentence
+from millpond.cli.terminal import print_json, print_table
+from millpond.cli.times import now_ms, show_time
+from millpond.log.names import LOCK_FILE
+from millpond.node.disk import RealDisk
+
+PROBE_SECONDS: Final = 1.0
+SHOWN_MAX: Final = 40
+"""So many partitions are listed; --json has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says."""
+
+    folders: tuple[str, ...]
+    elsewhere: frozenset[int]
+    source: int | None
+    wish: tuple[frozenset[str], frozenset[str], bool]
+    order: str | None
+    order_out: str | None
+    as_json: bool
+
+
+def rescue(asked: Asked, *, act: bool, yes: bool) -> None:
+    disk = RealDisk()
+    folders = [folder.rstrip("/") or "/" for folder in asked.folders]
+    try:
+        with _taken(disk, folders):
+            begun = [each for each in folders if disk.exists(f"{each}/{ORDER_FILE}")]
+            if begun:
+                _go_on(disk, begun, act=act)
+            elif asked.order is not None:
+                _follow(disk, folders, asked.order, act=act, yes=yes)
+            else:
+                _decide(disk, folders, asked, act=act, yes=yes)
+    except CannotRescue as fault:
+        raise Failed(f"{sentence(str(fault))} Nothing was changed.") from None
+    except OSError as error:
+        raise Failed(
+            f"The rescue stopped ({cause(error)}{f', {error.filename}' if error.filename else ''}). When that is "
+            "mended, run the same command again: it goes on where it was."
+        ) from None
+
+
+@contextmanager
+def _taken(disk: RealDisk, folders: Sequence[str]) -> Iterator[None]:
+    """Nobody else works on these folders meanwhile, and no node starts in them."""
+    with ExitStack() as stack:
+        for folder in folders:
+            if not Path(folder).is_dir():
+                raise CannotRescue(f"there is no folder {folder}")
+            try:
+                lock = disk.lock(f"{folder}/{LOCK_FILE}")
+            except BlockingIOError:
+                raise CannotRescue(f"the node of {folder} runs: stop it first") from None
+            stack.callback(lock.release)
+        yield
+
+
+def _go_on(disk: RealDisk, folders: Sequence[str], *, act: bool) -> None:
+    """What was begun is no question any more: the folder is of no use before it is done."""
+    for folder in folders:
+        if not act:
+            raise Failed(f"A rescue of {folder} was begun and has not ended: add --act to go on with it.")
+        order = decode_order(disk.read(f"{folder}/{ORDER_FILE}"))
+        carry_out(disk, folder, order)
+        click.echo(f"{folder}: the rescue that was begun is done.")
+
+
+def _follow(disk: RealDisk, folders: Sequence[str], path: str, *, act: bool, yes: bool) -> None:
+    try:
+        order = decode_order(Path(path).read_bytes())
+    except OSError as error:
+        raise CannotRescue(f"--order {path} cannot be read: {cause(error)}") from None
+    survivors = [read_survivor(disk, folder) for folder in folders]
+    for survivor in survivors:
+        check_order(order, survivor)
+        click.echo(
+            f"{survivor.folder}: node {survivor.node_id} goes on with the metadata of node {order.source[0]} (epoch "
+            f"{order.source[1]}, offset {order.source[2]:,}); its own end at epoch {survivor.last_epoch}, offset "
+            f"{survivor.end_offset:,}."
+        )
+    if not act:
+        click.echo("Nothing was changed. Add --act to do it.")
+        return
+    _confirm(order.cluster_id, yes=yes)
+    _carry_out(disk, survivors, order)
+    click.echo(f"Done. Start {_nodes(each.node_id for each in survivors)}.")
+
+
+def _decide(disk: RealDisk, folders: Sequence[str], asked: Asked, *, act: bool, yes: bool) -> None:
+    survivors = [read_survivor(disk, folder) for folder in folders]
+    source = choose_source(survivors, asked.source)
+    unclean, empty, drops_lost = asked.wish
+    wish = Wish(_matching(source, unclean), _matching(source, empty), drops_lost)
+    now = show_time(now_ms())
+    plan = plan_rescue(survivors, source, now, elsewhere=asked.elsewhere, wish=wish)
+    away = sorted(set(plan.survivors) - {each.node_id for each in survivors})
+    if away and act and asked.order_out is None:
+        raise click.UsageError("--survivor needs --order-out FILE, which the other survivors are to carry out.")
+    answering = _answering(plan)
+    if asked.as_json:
+        print_json(_as_json(plan, survivors, answering))
+    else:
+        _show(plan, survivors, answering)
+    if not act:
+        if not asked.as_json:
+            click.echo("\nNothing was changed. Add --act to do it.")
+        return
+    if answering:
+        node_id, address = answering[0]
+        raise CannotRescue(
+            f"node {node_id} is not lost: {address} answers. If most nodes live there is nothing to rescue; else "
+            "stop it first, or name it with --survivor"
+        )
+    _confirm(str(source.identity.cluster_id), yes=yes)
+    order = order_of(plan, now_ms())
+    if asked.order_out is not None:
+        # Before anything is changed: without it the others could not follow.
+        disk.replace(str(Path(asked.order_out).absolute()), order.encode())
+    _carry_out(disk, [each for each in survivors if each.node_id in plan.survivors], order)
+    _say_what_next(plan, away, asked.order_out)
+
+
+def _matching(source: Survivor, names: frozenset[str]) -> frozenset[str]:
+    """`all` stands for every topic."""
+    return frozenset(source.image.topics) if "all" in names else names
+
+
+def _carry_out(disk: RealDisk, survivors: Sequence[Survivor], order: Order) -> None:
+    for survivor in survivors:
+        check_order(order, survivor)
+    for survivor in survivors:
+        begin(disk, survivor, order)
+    for survivor in survivors:
+        carry_out(disk, survivor.folder, order)
+
+
+def _confirm(cluster_id: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("There is nobody to ask: add --yes-lose-data to do it without a question.")
+    typed = click.prompt("\nWhat is lost stays lost. Type the cluster's id to go on", default="", show_default=False)
+    if typed.strip() != cluster_id:
+        raise CannotRescue("that is not the cluster's id")
+
+
+def _answering(plan: Plan) -> list[tuple[int, str]]:
+    """Lost nodes at whose address somebody takes connections."""
+    found = []
+    for node_id in plan.lost:
+        broker = plan.source.image.brokers.get(node_id)
+        for end_point in broker.end_points if broker is not None else ():
+            try:
+                with socket.create_connection((end_point.host, end_point.port), PROBE_SECONDS):
+                    found.append((node_id, f"{end_point.host}:{end_point.port}"))
+            except OSError:
+                continue
+    return found
+
+
+# What is shown.
+
+
+def _show(plan: Plan, survivors: Sequence[Survivor], answering: Sequence[tuple[int, str]]) -> None:
+    source = plan.source
+    click.echo(f"Cluster {source.identity.cluster_id}, as {_nodes(each.node_id for each in survivors)} left it")
+    for each in sorted(survivors, key=lambda one: one.node_id):
+        mark = "  (gone on with)" if each is source and len(survivors) > 1 else ""
+        click.echo(
+            f"  node {each.node_id}: metadata of epoch {each.last_epoch} up to offset {each.end_offset:,}, known to "
+            f"be committed up to {each.committed_offset:,}{mark}"
+        )
+        for note in each.notes:
+            click.echo(f"    {note}")
+    here = [each for each in source.voters if each in plan.survivors]
+    click.echo(f"  voters: {_list(source.voters)}; {_list(here) or 'none'} of them survived")
+    for node_id, address in answering:
+        click.echo(f"  node {node_id} does not look lost: {address} answers")
+    click.echo("\nWhat a rescue does")
+    click.echo(
+        f"  {_nodes(plan.voters)} become the quorum, in epoch {plan.epoch}; {_nodes(plan.lost)} are forgotten,"
+    )
+    click.echo("  and strangers when they come back: each starts with an empty folder then")
+    click.echo("\nWhat may be lost")
+    click.echo(f"  metadata: all that was changed after offset {source.end_offset:,} (topics, settings, members)")
+    if plan.uncertain:
+        click.echo(f"    the last {plan.uncertain:,} offsets before that are used, though perhaps never acknowledged")
+    kept = plan.count(Fate.KEPT)
+    click.echo(f"  records: {kept:,} of {len(plan.partitions):,} partitions have a replica that was in sync")
+    if kept:
+        click.echo("    (if others came to be in sync, or wrote alone, after that metadata, theirs are lost)")
+    _show_partitions([each for each in plan.partitions if each.fate is not Fate.KEPT])
+    if plan.count(Fate.BEHIND):
+        click.echo("\n  --unclean TOPIC (or all) leads what is offline with what is there; the rest of it is lost")
+    if plan.count(Fate.LOST):
+        click.echo("\n  --start-empty TOPIC (or all) begins lost partitions anew, without a record")
+
+
+def _show_partitions(fates: Sequence[PartitionFate]) -> None:
+    if not fates:
+        return
+    click.echo()
+    columns = ("PARTITION", "BECOMES", "IN SYNC WERE", "HAS UP TO", "LACKS AT LEAST", "LAST WRITTEN")
+    rows = [
+        (
+            f"{each.topic}-{each.index}",
+            f"{each.fate.value}" + (f", led by {each.leader}" if each.leader >= 0 else ""),
+            _list(each.was_in_sync) or "-",
+            each.has.end_offset if each.has is not None else "?" if each.fate is Fate.BEHIND else "-",
+            each.missing_min if each.has is not None else "-",
+            show_time(each.has.last_ms) if each.has is not None and each.has.last_ms >= 0 else "-",
+        )
+        for each in fates[:SHOWN_MAX]
+    ]
+    print_table(columns, rows, words=3)
+    if len(fates) > SHOWN_MAX:
+        click.echo(f"… and {len(fates) - SHOWN_MAX:,} more; --json lists all")
+
+
+def _say_what_next(plan: Plan, away: Sequence[int], order_out: str | None) -> None:
+    click.echo(
+        f"\nDone: this is rescue {plan.rescues} of the cluster. The metadata of before are kept in the folder."
+    )
+    if away:
+        click.echo(
+            f"On {_nodes(away)}: millpond cluster rescue --data DIR --order {order_out} --act (copy the file there)"
+        )
+    click.echo(f"Now start {_nodes(plan.survivors)} with a list of nodes (nodes.toml) that has only them:")
+    for node_id in plan.survivors:
+        broker = plan.image.brokers.get(node_id)
+        if broker is not None and broker.end_points:
+            click.echo(f'  {node_id} = "{broker.end_points[0].host}:{broker.end_points[0].port}"')
+
+
+def _as_json(plan: Plan, survivors: Sequence[Survivor], answering: Sequence[tuple[int, str]]) -> dict[str, object]:
+    return {
+        "cluster": plan.source.identity.cluster_id,
+        "folders": [
+            {
+                "node": each.node_id,
+                "folder": each.folder,
+                "epoch": each.last_epoch,
+                "end_offset": each.end_offset,
+                "committed_offset": each.committed_offset,
+                "notes": list(each.notes),
+            }
+            for each in survivors
+        ],
+        "from": plan.source.node_id,
+        "voters_before": list(plan.source.voters),
+        "voters": list(plan.voters),
+        "survivors": list(plan.survivors),
+        "lost": list(plan.lost),
+        "answering": [node_id for node_id, _ in answering],
+        "epoch": plan.epoch,
+        "rescues": plan.rescues,
+        "partitions": [
+            {
+                "topic": each.topic,
+                "partition": each.index,
+                "fate": each.fate.value,
+                "leader": each.leader,
+                "in_sync_were": list(each.was_in_sync),
+                "end_offset": each.has.end_offset if each.has is not None else None,
+                "lacks_at_least": each.missing_min,
+                "last_written_ms": each.has.last_ms if each.has is not None else None,
+            }
+            for each in plan.partitions
+        ],
+    }
+
+
+def _list(node_ids: Iterable[int]) -> str:
+    return ", ".join(map(str, node_ids))
+
+
+def _nodes(node_ids: Iterable[int]) -> str:
+    ids = sorted(node_ids)
+    return f"node{'s' if len(ids) > 1 else ''} {_list(ids)}" if ids else "no node"

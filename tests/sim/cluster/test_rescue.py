@@ -1,0 +1,269 @@
+"""Most nodes of a cluster are lost for good, and it goes on from what is left; who comes back later is a stranger."""
+
+from __future__ import annotations
+
+import pytest
+from tests.sim.cluster.test_lives import Lives
+
+from millpond.base.errors import ErrorCode
+from millpond.broker.lives.lifecycle import OUTLIVED
+from millpond.broker.rescue.order import ORDER_FILE, begin, carry_out, decode_order, order_of
+from millpond.broker.rescue.plan import Fate, Plan, Wish, choose_source, plan_rescue
+from millpond.broker.rescue.survivor import CannotRescue, Survivor, read_survivor
+from millpond.sim.node import DATA_FOLDER, PORT
+from millpond.sim.world.disk import PowerCut
+from millpond.wire import messages as m
+from millpond.wire.records import Record, decode_batch, encode_batch
+
+
+class Rescue(Lives):
+    """Some nodes with a topic, all of which are ended; what a person does then."""
+
+    def __init__(self, count: int = 3) -> None:
+        super().__init__(count=count)
+        self.count = count
+
+    def create_topics(self, **replicas: tuple[int, ...]) -> None:
+        topics = [
+            m.CreateTopicsRequest.CreatableTopic(
+                name=name,
+                num_partitions=-1,
+                replication_factor=-1,
+                assignments=[
+                    m.CreateTopicsRequest.CreatableReplicaAssignment(partition_index=0, broker_ids=list(ids))
+                ],
+                configs=[],
+            )
+            for name, ids in replicas.items()
+        ]
+        reply = self.ask(1, m.CreateTopicsRequest(topics=topics, timeout_ms=5000), 7)
+        assert [each.error_code for each in reply.topics] == [0] * len(topics), reply
+        for name, ids in replicas.items():
+            self.wait(lambda name=name, ids=ids: self.leads(ids[0], name))  # type: ignore[misc]
+
+    def leads(self, node_id: int, topic: str) -> bool:
+        found = self.nodes[node_id].broker.partitions.get(topic, 0)
+        return found is not None and found.is_leader
+
+    def write(self, node_id: int, topic: str, *values: bytes, acks: int = -1) -> int:
+        """The offset of the first."""
+        batch = encode_batch([Record(number, 1_000, None, value) for number, value in enumerate(values)])
+        topic_id = self.nodes[node_id].broker.image.topics[topic].id
+        data = m.ProduceRequest.PartitionProduceData(index=0, records=batch)
+        asked = m.ProduceRequest.TopicProduceData(name=topic, topic_id=topic_id, partition_data=[data])
+        request = m.ProduceRequest(transactional_id=None, acks=acks, timeout_ms=5_000, topic_data=[asked])
+        answer = self.ask(node_id, request, 13).responses[0].partition_responses[0]
+        assert answer.error_code == 0, ErrorCode(answer.error_code)
+        offset: int = answer.base_offset
+        return offset
+
+    def values(self, node_id: int, topic: str) -> list[bytes | None]:
+        found = self.nodes[node_id].broker.partitions.get(topic, 0)
+        assert found is not None
+        data, values, position = found.log.read_batches(0, 1 << 20), [], 0
+        while position < len(data):
+            values += [each.value for each in decode_batch(data, position)]
+            position += 12 + int.from_bytes(data[position + 8 : position + 12])
+        return values
+
+    def end(self, *lost: int) -> None:
+        """All of them die at once; the disks of the lost ones are gone."""
+        for node in self.nodes.values():
+            if node.is_up:
+                node.kill()
+        for node_id in lost:
+            self.sim.wipe(f"node{node_id}")
+
+    def survivor(self, node_id: int) -> Survivor:
+        return read_survivor(self.nodes[node_id].disk, DATA_FOLDER)
+
+    def plan(self, *node_ids: int, wish: Wish | None = None) -> Plan:
+        survivors = [self.survivor(node_id) for node_id in node_ids]
+        return plan_rescue(survivors, choose_source(survivors), "now", wish=wish)
+
+    def rescue(self, *node_ids: int, wish: Wish | None = None) -> Plan:
+        plan = self.plan(*node_ids, wish=wish)
+        order = decode_order(order_of(plan, self.sim.clock.now_ms).encode())
+        for node_id in node_ids:
+            begin(self.nodes[node_id].disk, self.survivor(node_id), order)
+            carry_out(self.nodes[node_id].disk, DATA_FOLDER, order)
+        return plan
+
+    def tell(self, *node_ids: int) -> None:
+        """The nodes that these are told of from now on."""
+        members = ",".join(f"{node_id}@node{node_id}:{PORT}" for node_id in node_ids)
+        for node_id in node_ids:
+            texts = self.nodes[node_id].texts
+            texts.pop("cluster.nodes", None)
+            if len(node_ids) > 1:
+                texts["cluster.nodes"] = members
+
+    def start(self, *node_ids: int) -> None:
+        for node_id in node_ids:
+            assert self.nodes[node_id].start(), self.nodes[node_id].journal_lines[-3:]
+        self.wait(lambda: all(self.nodes[each].broker.lifecycle.ready.ended for each in node_ids))
+
+    def end_when_shut_out(self, node_id: int) -> list[str]:
+        """As the real process does; what it says then."""
+        node, said = self.nodes[node_id], list[str]()
+
+        def shut_out(why: Exception) -> None:
+            said.append(str(why))
+            self.sim.clock.call_soon(node.kill)
+
+        node.broker.lifecycle.shut_out.then(shut_out)
+        return said
+
+
+@pytest.fixture
+def three() -> Rescue:
+    three = Rescue()
+    three.create_topics(pond=(1, 2, 3), weir=(2, 1, 3))
+    three.write(1, "pond", b"a", b"b")
+    three.write(2, "weir", b"c")
+    return three
+
+
+def test_one_of_three_goes_on_alone_with_all_that_was_acknowledged(three: Rescue) -> None:
+    before = three.nodes[1].broker.image.cluster_id
+    three.end(2, 3)
+    plan = three.rescue(1)
+    assert (plan.survivors, plan.lost, plan.count(Fate.KEPT)) == ((1,), (2, 3), 2)
+    three.tell(1)
+    three.start(1)
+    image = three.nodes[1].broker.image
+    assert (image.cluster_id, image.rescues, list(image.brokers)) == (before, 1, [1])
+    assert (three.values(1, "pond"), three.values(1, "weir")) == ([b"a", b"b"], [b"c"])
+    assert image.topics["weir"].partitions[0].leader == 1
+    assert image.topics["weir"].partitions[0].replicas == (2, 1, 3), "whoever comes in their place fills them"
+
+
+def test_a_partition_forgets_lost_replicas_only_if_asked_to_and_is_written_at_once_then(three: Rescue) -> None:
+    three.end(2, 3)
+    three.rescue(1, wish=Wish(drops_lost=True))
+    three.tell(1)
+    three.start(1)
+    assert three.nodes[1].broker.image.topics["pond"].partitions[0].replicas == (1,)
+    assert three.write(1, "pond", b"c") == 2
+    assert three.write(1, "weir", b"d") == 1
+
+
+def test_lost_nodes_that_come_back_end_and_form_no_second_cluster(three: Rescue) -> None:
+    three.end()
+    three.rescue(1)
+    three.tell(1)
+    three.start(1)
+    for node_id in (2, 3):
+        assert three.nodes[node_id].start()
+    said = [three.end_when_shut_out(node_id) for node_id in (2, 3)]
+    three.wait(lambda: not three.nodes[2].is_up and not three.nodes[3].is_up)
+    assert said == [[OUTLIVED], [OUTLIVED]]
+    assert list(three.nodes[1].broker.image.brokers) == [1]
+
+
+def test_a_lost_leader_that_had_only_been_away_ends_when_it_meets_the_new_quorum(three: Rescue) -> None:
+    """The two were a majority all the time, and somebody rescued all the same: there must not be two clusters."""
+    three.nodes[1].kill()
+    three.wait(lambda: three.controller_id in (2, 3))
+    said = [three.end_when_shut_out(node_id) for node_id in (2, 3)]
+    three.rescue(1)
+    three.tell(1)
+    three.start(1)
+    three.wait(lambda: not three.nodes[2].is_up and not three.nodes[3].is_up)
+    assert said == [[OUTLIVED], [OUTLIVED]]
+
+
+def test_two_of_five_become_the_quorum_and_keep_what_either_had_in_sync() -> None:
+    five = Rescue(count=5)
+    five.create_topics(pond=(1, 2, 3), weir=(5, 4, 3), mill=(3, 4, 2), gone=(3, 5, 2), alone=(5,))
+    for topic, leader in {"pond": 1, "weir": 5, "mill": 3, "gone": 3, "alone": 5}.items():
+        five.write(leader, topic, topic.encode())
+    five.end(2, 3, 5)
+    plan = five.plan(1, 4)
+    fates = {each.topic: (each.fate, each.leader) for each in plan.partitions}
+    assert fates == {
+        "pond": (Fate.KEPT, 1),
+        "weir": (Fate.KEPT, 4),
+        "mill": (Fate.KEPT, 4),
+        "gone": (Fate.LOST, -1),
+        "alone": (Fate.LOST, -1),
+    }
+    five.rescue(1, 4, wish=Wish(empty=frozenset({"gone"})))
+    five.tell(1, 4)
+    five.start(1, 4)
+    five.wait(lambda: five.leads(1, "pond") and five.leads(4, "weir") and five.leads(4, "mill"))
+    assert (five.values(1, "pond"), five.values(4, "weir"), five.values(4, "mill")) == (
+        [b"pond"],
+        [b"weir"],
+        [b"mill"],
+    )
+    leader = five.image.topics["gone"].partitions[0].leader
+    five.wait(lambda: five.leads(leader, "gone"))
+    assert five.values(leader, "gone") == []
+    assert five.image.topics["alone"].partitions[0].leader == -1
+    # Somebody with an empty disk in the place of the one that had all of it leads nothing of it.
+    assert five.image.topics["alone"].partitions[0].isr == ()
+    five.write(1, "gone" if leader == 1 else "pond", b"again", acks=1)
+
+
+def test_the_survivor_that_knows_most_is_gone_on_with(three: Rescue) -> None:
+    three.nodes[3].kill()
+    three.create_topics(late=(1, 2))
+    three.end()
+    first, last = three.survivor(1), three.survivor(3)
+    assert first.rank > last.rank
+    assert choose_source([last, first]) is first
+    assert choose_source([last, first], node_id=3) is last
+    assert first.committed_offset <= first.end_offset
+    assert first.voters == (1, 2, 3)
+
+
+def test_an_order_is_refused_by_a_folder_that_it_is_not_for(three: Rescue) -> None:
+    three.nodes[3].kill()
+    three.create_topics(late=(1, 2))
+    three.end()
+    survivors = [three.survivor(3)]
+    order = order_of(plan_rescue(survivors, survivors[0], "now"), 0)
+    with pytest.raises(CannotRescue, match="does not count node 1"):
+        begin(three.nodes[1].disk, three.survivor(1), order)
+    with pytest.raises(CannotRescue, match="not the order of a rescue"):
+        decode_order(b"nonsense")
+    three.rescue(3)
+    with pytest.raises(CannotRescue, match="been through this rescue already"):
+        begin(three.nodes[3].disk, three.survivor(3), order)
+
+
+def test_a_rescue_that_was_cut_short_anywhere_is_gone_on_with(three: Rescue) -> None:
+    three.nodes[1].stop()
+    three.wait(lambda: not three.nodes[1].is_up)
+    three.end()
+    order = order_of(three.plan(1), 0)
+    disk = three.nodes[1].disk
+    begin(disk, three.survivor(1), order)
+    assert not three.nodes[1].start()
+    assert "a rescue of this folder was begun" in three.nodes[1].journal_lines[-1]
+    tries = 0
+    while disk.exists(f"{DATA_FOLDER}/{ORDER_FILE}"):
+        disk.crash_at_operation(disk.operations + 2 * tries + 1)
+        tries += 1
+        try:
+            carry_out(disk, DATA_FOLDER, order)
+        except PowerCut:
+            three.sim.crash("node1")
+    disk.crash_at_operation(1 << 60)
+    assert tries > 3
+    three.tell(1)
+    three.start(1)
+    assert three.values(1, "pond") == [b"a", b"b"]
+
+
+def test_a_second_rescue_leaves_behind_who_was_of_the_first(three: Rescue) -> None:
+    three.end()
+    three.rescue(1)
+    three.tell(1)
+    three.start(1)
+    three.nodes[1].kill()
+    survivor = three.survivor(1)
+    assert (survivor.identity.rescues, survivor.voters, survivor.election.epoch > 1000) == (1, (1,), True)
+    with pytest.raises(CannotRescue, match="start them"):
+        three.plan(1)
