@@ -14,6 +14,7 @@ from millpond.broker.lives.last_life import LOST, LastLife, read_last_life, writ
 from millpond.broker.lives.lifecycle import DUPLICATE_MS_MAX, SILENT_MS_MAX, Appearance, Lifecycle
 from millpond.config.node import node_settings
 from millpond.metadata.brokers import after_power_cut
+from millpond.metadata.features import SUPPORTED
 from millpond.metadata.image import Image
 from millpond.metadata.records import RegisterBrokerRecord
 from millpond.sim.world.world import SimWorld
@@ -55,6 +56,8 @@ class Stage:
             is_active=False,
             led_ago_ms=None,
             others_may_lead=True,
+            supported=SUPPORTED,
+            leader_epoch=1,
         )
         to_controller: Any = SimpleNamespace(ask=self._ask)
         life = Lifecycle(world, settings, lambda event, **_: self.journal.append(event), controller, to_controller)
@@ -330,7 +333,9 @@ def test_one_that_was_never_let_in_and_one_that_is_alone_leave_at_once(stage: St
     life.leave(lambda: left.append(True))
     assert left == [True]
     world = stage.sim.start("other")
-    alone = Lifecycle(world, node_settings({}), lambda *_, **__: None, SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+    alone = Lifecycle(
+        world, node_settings({}), lambda *_, **__: None, SimpleNamespace(supported={}), SimpleNamespace()
+    )  # type: ignore[arg-type]
     alone.start_alone(5, UUID(int=5))
     assert alone.ready.ended
     alone.leave(lambda: left.append(True))

@@ -2,7 +2,8 @@ from uuid import UUID
 
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
-from millpond.metadata.brokers import FEATURES, Registration, decide_found, decide_register
+from millpond.metadata.brokers import Registration, decide_found, decide_register
+from millpond.metadata.features import SUPPORTED, Levels, features_to_record
 from millpond.metadata.image import Image
 from millpond.metadata.records import (
     BrokerEndpoint,
@@ -22,24 +23,54 @@ END_POINTS = (BrokerEndpoint("PLAINTEXT", "localhost", 9092),)
 
 def test_a_cluster_is_founded_once(apply) -> None:
     image = Image()
-    founded = decide_found(image, "pond")
+    founded = decide_found(image, "pond", SUPPORTED)
     assert founded.reply == "pond"
     assert apply(image, founded) == (
         ConfigRecord(ResourceType.BROKER, "", "cluster.id", "pond"),
-        *(FeatureLevelRecord(name, level) for name, level in FEATURES.items()),
+        *(FeatureLevelRecord(name, levels.newest) for name, levels in SUPPORTED.items()),
     )
-    again = decide_found(image, "another")
+    again = decide_found(image, "another", SUPPORTED)
     assert (again.records, again.reply) == ((), "pond")
 
 
-def test_an_older_cluster_is_raised_to_our_features_and_a_newer_one_is_not_lowered(apply) -> None:
+def test_the_levels_of_a_cluster_are_not_changed_by_a_new_controller(apply) -> None:
     image = Image()
-    apply(image, decide_found(image, "pond"))
-    level = FEATURES["metadata.version"]
-    image.replay(FeatureLevelRecord("metadata.version", level - 1))
-    assert decide_found(image, "pond").records == (FeatureLevelRecord("metadata.version", level),)
-    image.replay(FeatureLevelRecord("metadata.version", level + 1))
-    assert decide_found(image, "pond").records == ()
+    older = {"metadata.version": Levels(25, 25), "group.version": Levels(0, 1)}
+    apply(image, decide_found(image, "pond", older))
+    assert image.features == {"metadata.version": 25, "group.version": 1}
+    assert decide_found(image, "pond", SUPPORTED).records == ()
+
+
+def test_a_cluster_from_before_there_were_levels_gets_the_first(apply) -> None:
+    image = Image()
+    image.replay(ConfigRecord(ResourceType.BROKER, "", "cluster.id", "pond"))
+    apply(image, decide_found(image, "pond", SUPPORTED))
+    assert image.features == {"metadata.version": 25, "group.version": 1, "transaction.version": 2}
+
+
+def test_a_broker_that_does_not_support_what_is_final_is_refused(apply) -> None:
+    image = Image()
+    apply(image, decide_found(image, "pond", SUPPORTED))
+    silent = decide_register(image, LAYERS, Registration(1, UUID(int=5), END_POINTS), 7)
+    assert (silent.records, silent.reply.verdict.code.name) == ((), "UNSUPPORTED_VERSION")
+    assert silent.reply.verdict.message == (
+        "node 1 runs a program of another version: the cluster is at metadata.version 26, and it supports 25"
+    )
+    image.replay(FeatureLevelRecord("metadata.version", 25))
+    assert decide_register(image, LAYERS, Registration(1, UUID(int=5), END_POINTS), 7).reply.verdict.ok
+
+
+def test_a_broker_that_an_older_controller_registered_tells_what_it_supports(apply) -> None:
+    image = Image()
+    apply(image, decide_register(image, LAYERS, Registration(1, UUID(int=5), END_POINTS), 7))
+    told = Registration(1, UUID(int=5), END_POINTS, features=features_to_record(SUPPORTED))
+    again = decide_register(image, LAYERS, told, 9, lives=True)
+    assert again.reply.broker_epoch == 7
+    before = image.brokers[1]
+    apply(image, again)
+    assert image.brokers[1].features == told.features
+    assert (image.brokers[1].epoch, image.brokers[1].fenced) == (before.epoch, before.fenced)
+    assert decide_register(image, LAYERS, told, 9, lives=True).records == ()
 
 
 def test_a_broker_alone_begins_new_epochs_only_where_it_leads_and_may_have_lost_something(apply) -> None:

@@ -11,7 +11,7 @@ from millpond.base.errors import MalformedMessage
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.metadata.brokers import Registration, decide_found, decide_register
-from millpond.metadata.codec import decode_record, encode_record
+from millpond.metadata.codec import UnknownRecord, decode_record, decode_records, encode_record, encode_records
 from millpond.metadata.configs import (
     ConfigChange,
     ResourceChanges,
@@ -19,10 +19,12 @@ from millpond.metadata.configs import (
     decide_alter,
     decide_incremental_alter,
 )
+from millpond.metadata.features import SUPPORTED
 from millpond.metadata.image import Image, Resource
 from millpond.metadata.producer_ids import decide_allocate_producer_ids
 from millpond.metadata.records import (
     BrokerEndpoint,
+    BrokerFeature,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -48,6 +50,7 @@ from millpond.metadata.topics import (
 from millpond.wire import messages
 
 A = UUID("00112233-4455-6677-8899-aabbccddeeff")
+B = UUID("00112233-4455-6677-8899-aabbccddee00")
 
 
 def test_bytes_are_those_of_the_format() -> None:
@@ -64,6 +67,7 @@ ids = st.builds(UUID, int=st.integers(0, (1 << 128) - 1))
 nodes = st.lists(int32, max_size=4).map(tuple)
 maybe_nodes = st.none() | nodes
 end_points = st.builds(BrokerEndpoint, text, text, st.integers(0, 65535), st.integers(0, 3))
+features = st.builds(BrokerFeature, text, st.integers(-32768, 32767), st.integers(-32768, 32767))
 records = st.one_of(
     st.builds(
         RegisterBrokerRecord,
@@ -75,6 +79,7 @@ records = st.one_of(
         st.booleans(),
         st.booleans(),
         st.lists(ids, max_size=2).map(tuple),
+        st.lists(features, max_size=2).map(tuple),
     ),
     st.builds(BrokerRegistrationChangeRecord, int32, int64, st.sampled_from([-1, 0, 1]), st.sampled_from([-1, 0, 1])),
     st.builds(UnregisterBrokerRecord, int32, int64),
@@ -132,6 +137,45 @@ def test_bytes_that_are_cut_or_changed_are_refused_or_another_record(record, dat
 def test_what_is_no_record_of_ours_is_refused(value: bytes) -> None:
     with pytest.raises(MalformedMessage):
         decode_record(value)
+
+
+few_changes = st.lists(
+    st.tuples(
+        st.integers(0, 5), st.sampled_from([A, B]), st.sampled_from([(1,), (2, 3)]), st.sampled_from([-2, 1])
+    ).map(lambda values: PartitionChangeRecord(*values)),
+    max_size=12,
+)
+
+
+@given(st.lists(st.one_of(few_changes, st.lists(records, max_size=2)), max_size=4))
+def test_partitions_that_change_alike_are_one_record_from_level_26_on(parts) -> None:
+    decided = [record for part in parts for record in part]
+    before = [value for _, value in encode_records(decided, 25)]
+    assert before == [encode_record(record) for record in decided]
+    offsets, values = zip(*encode_records(decided, 26), strict=True) if decided else ((), ())
+    assert list(offsets) == sorted(set(offsets))
+    assert set(offsets) <= set(range(len(decided)))
+    assert len(values) <= len(decided)
+    read = [record for value in values for record in decode_records(value, 26)]
+    assert sorted(map(repr, read)) == sorted(map(repr, decided))
+    # Whatever happens to one partition keeps its order, and so does everything that is no change of a partition.
+    for kept in {repr(each[:2]) for each in decided if isinstance(each, PartitionChangeRecord)} | {None}:
+        assert [each for each in read if _subject(each) == kept] == [
+            each for each in decided if _subject(each) == kept
+        ]
+
+
+def _subject(record) -> str | None:
+    return repr(record[:2]) if isinstance(record, PartitionChangeRecord) else None
+
+
+def test_a_dead_leader_of_many_partitions_is_few_records_and_an_older_program_says_so() -> None:
+    changes = [PartitionChangeRecord(index, A, isr=(2, 3), leader=2 + index % 2) for index in range(1000)]
+    alike = [value for _, value in encode_records(changes, 26)]
+    assert len(alike) == 2
+    assert sum(map(len, alike)) < sum(len(value) for _, value in encode_records(changes, 25)) / 8
+    with pytest.raises(UnknownRecord, match="type 101 is not known to this program: start the newer one"):
+        decode_records(alike[0], 25)
 
 
 # Histories. A step is drawn as plain values, so that a failure prints the whole story.
@@ -209,7 +253,7 @@ def test_a_history_read_from_its_bytes_gives_the_same_image(history) -> None:
             log.append(encode_record(record))
             image.replay(record)
 
-    commit(decide_found(image, "pond"))
+    commit(decide_found(image, "pond", SUPPORTED))
     commit(decide(image, "restart", 1, entropy))
     for kind, argument in history:
         commit(decide(image, kind, argument, entropy))

@@ -49,6 +49,7 @@ from millpond.config import node
 from millpond.config.effective import NodeLayers
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore, OpenReport
+from millpond.metadata.features import SUPPORTED, Supported
 from millpond.metadata.image import ALL_BROKERS, INTERNAL_TOPICS, RESCUE_NAME, Image, Resource
 from millpond.metadata.producer_ids import ProducerIdBlock
 from millpond.metadata.records import (
@@ -95,7 +96,7 @@ KNOWN_STEP_MS = 1
 class Broker:
     """Everything between the wire and the disk of one node. Runs in any `World`."""
 
-    def __init__(self, world: World, settings: Settings, journal: Journal) -> None:
+    def __init__(self, world: World, settings: Settings, journal: Journal, supported: Supported = SUPPORTED) -> None:
         self.world = world
         self.clock = world.clock
         self.workers = world.workers
@@ -128,7 +129,7 @@ class Broker:
         )
         self.dispatcher = Dispatcher(self, world.clock)
         self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings)
-        self.controller = Controller(world, self.store, settings, self.checkpoints)
+        self.controller = Controller(world, self.store, settings, self.checkpoints, supported)
         # Clients say how long their requests may take: none may end the wait of another.
         asked = self._new_peers(is_shared=True).ask
         self.to_controller = ToController(world.clock, self.controller, self.dispatcher.ask, asked)

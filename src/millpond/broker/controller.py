@@ -23,7 +23,14 @@ from millpond.base.ports import Entropy, World
 from millpond.base.settings import Settings
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.links.peers import Peers, node_addresses
-from millpond.broker.lives.identity import CannotStart, Identity, cluster_name, read_identity, write_identity
+from millpond.broker.lives.identity import (
+    CannotJoin,
+    CannotStart,
+    Identity,
+    cluster_name,
+    read_identity,
+    write_identity,
+)
 from millpond.broker.quorum.host import QuorumHost, StartWorkers
 from millpond.broker.quorum.log import MetadataLog
 from millpond.broker.quorum.snapshots import SnapshotFiles, decode_snapshot, encode_snapshot
@@ -48,10 +55,18 @@ from millpond.log.partition_log import PartitionLog
 from millpond.log.recovery import LogDamaged
 from millpond.log.store import LogStore
 from millpond.metadata.brokers import Registered, Registration, decide_found, decide_register
-from millpond.metadata.codec import decode_record, encode_record
+from millpond.metadata.codec import UnknownRecord, decode_records, encode_records
 from millpond.metadata.decision import Decision
+from millpond.metadata.features import (
+    METADATA_VERSION,
+    SUPPORTED,
+    Supported,
+    features_to_record,
+    metadata_version,
+    unsupported,
+)
 from millpond.metadata.image import NO_DIRECTORY, Image
-from millpond.metadata.records import BrokerEndpoint, Record
+from millpond.metadata.records import BrokerEndpoint, FeatureLevelRecord, Record
 from millpond.metadata.snapshot import records_between, records_of
 from millpond.quorum.messages import NO_LEADER, ReplicaKey, SnapshotId
 from millpond.quorum.ports import Election
@@ -104,13 +119,16 @@ class _Decoding:
     start_offset: int
     end_offset: int
     entries: Iterator[wire_records.Record]
+    newest: int
+    """The metadata.version up to which records are known here."""
     records: list[Record] = field(default_factory=list)
 
     def go_on(self, is_late: Callable[[], bool]) -> _Batch | None:
         """The batch, or None when the turn was over before its end."""
         for entry in self.entries:
-            self.records.append(decode_record(entry.value or b""))
-            if not len(self.records) % LOOK_EVERY and is_late():
+            before = len(self.records)
+            self.records += decode_records(entry.value or b"", self.newest)
+            if before // LOOK_EVERY != len(self.records) // LOOK_EVERY and is_late():
                 return None
         return _Batch(self.start_offset, self.end_offset, tuple(self.records))
 
@@ -119,8 +137,15 @@ class Controller:
     """This node's part in deciding on the metadata. `load` first; then `submit` decisions where it is active."""
 
     def __init__(
-        self, world: World, store: LogStore, settings: Settings, checkpoints: CheckpointWriter | None = None
+        self,
+        world: World,
+        store: LogStore,
+        settings: Settings,
+        checkpoints: CheckpointWriter | None = None,
+        supported: Supported = SUPPORTED,
     ) -> None:
+        self.supported: Final = supported
+        """The levels of features that this program can write and read."""
         self.image: Final = Image()
         """The committed metadata as applied here. Always the same object."""
         self.node_id = NodeId(settings[NODE_ID])
@@ -150,6 +175,9 @@ class Controller:
         self._decoding: _Decoding | None = None
         self._is_leaping = False
         self._is_folding = False
+        self._is_outdated = False
+        self._must_fold = False
+        """What lies before is of a level that has been lowered: only a snapshot can be read by all from now on."""
         self._folded_ms = world.clock.monotonic_ms()
         self._stopped: Refused | None = None
         self.last_leader_id = NO_LEADER
@@ -158,6 +186,8 @@ class Controller:
         """Ends when the metadata log has failed for good. One of several nodes should end then: the others go on."""
         self.outlived: Later[None] = Later()
         """Ends when it turns out that the cluster was rescued without this node, which must end then."""
+        self.outdated: Later[CannotJoin] = Later()
+        """Ends when the cluster has gone on to what this program does not know. It applies nothing from then on."""
 
     # Facts.
 
@@ -354,6 +384,7 @@ class Controller:
                         f"the snapshot {log.snapshots.path(snapshot)} cannot be read: {fault}"
                     ) from fault
                 continue
+            self._check_levels(image)
             self.image.become(image)
             self.applied_offset = snapshot.end_offset
             return
@@ -405,6 +436,7 @@ class Controller:
             self._settings[BROKER_RACK] or None,
             self.directory_id,
             -1 if after_crash or known is None else known.epoch,
+            features_to_record(self.supported),
         )
         layers = NodeLayers(self._settings)
         replies: list[Registered] = []
@@ -469,8 +501,11 @@ class Controller:
     def _encode(self, records: tuple[Record, ...]) -> bytes:
         """One batch, so that the records of one decision are there all or not at all."""
         now_ms = self._clock.wall_ms()
+        # By the level of the log up to here: whoever reads the batch has read that level before.
+        encoded = encode_records(records, metadata_version(self._ahead))
         return wire_records.encode_batch(
-            [wire_records.Record(index, now_ms, None, encode_record(record)) for index, record in enumerate(records)]
+            [wire_records.Record(index, now_ms, None, value) for index, value in encoded],
+            last_offset_delta=len(records) - 1,
         )
 
     # Following the quorum.
@@ -500,7 +535,7 @@ class Controller:
         if self._stopped is None:
             cluster_id = self._settings[CLUSTER_ID] or random_cluster_id(self._entropy)
             # Whatever becomes of it: who leads next finds the cluster without a name, and gives it one.
-            self.submit(lambda image: decide_found(image, cluster_id)).then(_ignore, _ignore)
+            self.submit(lambda image: decide_found(image, cluster_id, self.supported)).then(_ignore, _ignore)
         for observer in self._role_observers:
             observer(True)
 
@@ -558,7 +593,7 @@ class Controller:
 
     def _upper_offset(self, upper: int | None) -> int:
         log = self.host.log
-        if log.is_changing or self._is_leaping or self.applied_offset < log.start_offset:
+        if log.is_changing or self._is_leaping or self._is_outdated or self.applied_offset < log.start_offset:
             return self.applied_offset
         if log.log.closed and not self._own:
             return self.applied_offset
@@ -594,22 +629,29 @@ class Controller:
                 raise CannotStart(
                     f"the metadata log cannot be read at offset {header.base_offset}: {fault}"
                 ) from fault
-            yield self._decode(_Decoding(header.base_offset, header.next_offset, entries), is_late)
+            newest = self.supported[METADATA_VERSION].newest
+            yield self._decode(_Decoding(header.base_offset, header.next_offset, entries, newest), is_late)
 
     def _decode(self, decoding: _Decoding, is_late: Callable[[], bool]) -> _Batch | None:
         try:
             batch = decoding.go_on(is_late)
         except MalformedMessage as fault:
-            raise CannotStart(
-                f"the metadata log cannot be read at offset {decoding.start_offset}: {fault}"
-            ) from fault
+            why = f"the metadata log cannot be read at offset {decoding.start_offset}: {fault}"
+            if isinstance(fault, UnknownRecord) and not self._workers.is_inline:
+                self._end_outdated(why)
+                return None
+            raise CannotStart(why) from fault
         self._decoding = decoding if batch is None else None
         return batch
 
     def _take(self, batch: _Batch, *, is_replayed: bool = False) -> None:
+        level = metadata_version(self.image)
         if not is_replayed:
             self.image.replay_all(batch.records)
         self.applied_offset = batch.end_offset
+        if any(isinstance(each, FeatureLevelRecord) for each in batch.records):
+            self._check_levels(self.image)
+            self._must_fold = self._must_fold or metadata_version(self.image) < level
         followed = gather([observer(batch.records) for observer in self._observers]) if batch.records else None
         if batch.records and self._identity is not None and self._identity.cluster_id is None:
             self._join_cluster(self._identity)
@@ -622,6 +664,23 @@ class Controller:
                 _answer(parked, None)
             first = False
 
+    def _check_levels(self, image: Image) -> None:
+        """That this program supports what the cluster has agreed on: else it would misread what follows."""
+        lacks = unsupported(image.features, self.supported)
+        if lacks is None:
+            return
+        why = (
+            f"this program is of another version than the data: they are at {lacks}. Start the version that wrote "
+            "them, or lower the level with that one first (millpond cluster downgrade)"
+        )
+        if self._workers.is_inline:
+            raise CannotStart(why)
+        self._end_outdated(why)
+
+    def _end_outdated(self, why: str) -> None:
+        self._is_outdated = True
+        self.outdated.finish(CannotJoin(why))
+
     # Snapshots.
 
     def _leap(self, snapshot: SnapshotId) -> None:
@@ -631,6 +690,7 @@ class Controller:
 
         def loaded(image: Image) -> None:
             self._is_leaping = False
+            self._check_levels(image)
             changes = tuple(records_between(self.image, image))
             self.image.become(image)
             self._take(_Batch(self.applied_offset, snapshot.end_offset, changes), is_replayed=True)
@@ -654,10 +714,11 @@ class Controller:
         if self.applied_offset <= (taken.end_offset if taken else 0):
             return
         now_ms = self._clock.monotonic_ms()
-        is_due = now_ms - self._folded_ms >= self._settings[METADATA_SNAPSHOT_MS]
+        is_due = self._must_fold or now_ms - self._folded_ms >= self._settings[METADATA_SNAPSHOT_MS]
         if not is_due and self.log.segments.active.size < self._settings[METADATA_SNAPSHOT_BYTES]:
             return
         self._is_folding = True
+        self._must_fold = False
         self._folded_ms = now_ms
         snapshot = SnapshotId(self.applied_offset, self.log.epochs.of(self.applied_offset - 1))
         image, wall_ms = self.image.copy(), self._clock.wall_ms()

@@ -7,39 +7,40 @@ says that the same has to be decided again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode
 from millpond.config.effective import NodeLayers
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.elections import Slice, come_back, has_left, leave
+from millpond.metadata.features import Supported, first_level_records, level_records, supported_by, unsupported
 from millpond.metadata.image import ALL_BROKERS, CLUSTER_ID_NAME, NO_DIRECTORY, Broker, Image
 from millpond.metadata.leadership import Loss
 from millpond.metadata.records import (
     BrokerEndpoint,
+    BrokerFeature,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
-    FeatureLevelRecord,
     LeadAnewRecord,
     Record,
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
-
-FEATURES: Final = {"metadata.version": 25, "group.version": 1, "transaction.version": 2}
-"""Features that a new cluster begins with and an older one is raised to. Level 25 is that of Kafka 4.0."""
+from millpond.metadata.snapshot import broker_record
 
 
-def decide_found(image: Image, cluster_id: str) -> Decision[str]:
-    """Name the cluster unless it has a name, and agree on the features. The reply is the cluster's id."""
+def decide_found(image: Image, cluster_id: str, supported: Supported) -> Decision[str]:
+    """Name the cluster unless it has a name, with the levels of its features. The reply is the cluster's id.
+
+    A cluster that has levels keeps them, whatever its new controller could write: its other nodes may be older.
+    """
     records: list[Record] = []
     if image.cluster_id is None:
         records.append(ConfigRecord(ALL_BROKERS.type, ALL_BROKERS.name, CLUSTER_ID_NAME, cluster_id))
-    records += [
-        FeatureLevelRecord(name, level) for name, level in FEATURES.items() if image.features.get(name, 0) < level
-    ]
+        records += level_records(supported)
+    elif not image.features:
+        records += first_level_records()
     return Decision(tuple(records), image.cluster_id or cluster_id)
 
 
@@ -55,6 +56,8 @@ class Registration:
     previous_epoch: int = -1
     """The broker epoch of its last life if that lost nothing, `after_power_cut` of it if no more than what was not
     synced, -1 if it may have lost anything."""
+    features: tuple[BrokerFeature, ...] = ()
+    """What it supports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,18 @@ def decide_register(
     moment ago. A broker that is alone has nobody to fence it, and nobody whom it would have to catch up with.
     """
     known = image.brokers.get(wanted.broker_id)
+    lacks = unsupported(image.features, supported_by(wanted.features))
+    if lacks is not None:
+        verdict = Verdict(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"node {wanted.broker_id} runs a program of another version: the cluster is at {lacks}",
+        )
+        return Decision((), Registered(verdict))
     if known is not None and known.incarnation_id == wanted.incarnation_id:
-        return Decision((), Registered(OK, known.epoch))
+        if wanted.features in ((), known.features):
+            return Decision((), Registered(OK, known.epoch))
+        # An older controller has registered it, which took no note of what it supports.
+        return Decision((broker_record(replace(known, features=wanted.features)),), Registered(OK, known.epoch))
     if known is not None and lives and not known.in_shutdown:
         verdict = Verdict(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
@@ -110,6 +123,7 @@ def decide_register(
             rack=wanted.rack,
             fenced=not is_alone,
             log_dirs=() if wanted.directory_id == NO_DIRECTORY else (wanted.directory_id,),
+            features=wanted.features,
         )
     )
     return Decision(tuple(records), Registered(OK, broker_epoch))

@@ -2,21 +2,27 @@
 
 The kinds in `records` and the messages of the wire share their names and the names of their fields, so one walk over
 the fields serves all kinds.
+
+From the level `ALIKE_FROM` of metadata.version on, partitions of one decision that change alike are one record. It
+has the offset of the last of them, so that everything else has the offset that it would have by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
+from itertools import groupby
 from operator import attrgetter
 from struct import Struct
 from typing import Any, Final, NamedTuple, get_args
 
 from millpond.base.errors import MalformedMessage
 from millpond.base.ports import Buffer
+from millpond.metadata.features import ALIKE_FROM
 from millpond.metadata.records import (
     BrokerEndpoint,
+    BrokerFeature,
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -26,6 +32,8 @@ from millpond.metadata.records import (
 from millpond.wire import messages
 
 FRAME_VERSION: Final = 1
+ALIKE_TYPE: Final = 101
+"""Of the record that stands for several."""
 
 WRITTEN_VERSIONS: Final[dict[type, int]] = dict.fromkeys(get_args(Record), 0) | {
     RegisterBrokerRecord: 3,
@@ -46,6 +54,10 @@ _alike_of_bytes: dict[bytes, tuple[type[Any], tuple[Any, ...]]] = {}
 which stands first: what follows it is worked out once for all that are alike."""
 
 
+class UnknownRecord(MalformedMessage):
+    """A record of a kind that only a newer program knows."""
+
+
 class _Kind(NamedTuple):
     """One kind of record with its twin on the wire."""
 
@@ -56,6 +68,41 @@ class _Kind(NamedTuple):
     """The values of these fields."""
     type_number: int
     version: int
+
+
+def encode_records(records: Sequence[Record], level: int) -> Iterator[tuple[int, bytes]]:
+    """The values of one decision's records as this metadata.version allows, each with its offset in their batch."""
+    if level < ALIKE_FROM:
+        yield from _one_by_one(list(enumerate(records)))
+        return
+    for is_change, run in groupby(enumerate(records), lambda each: isinstance(each[1], PartitionChangeRecord)):
+        yield from (_alike if is_change else _one_by_one)(list(run))
+
+
+def _one_by_one(run: list[tuple[int, Record]]) -> Iterator[tuple[int, bytes]]:
+    return ((index, encode_record(record)) for index, record in run)
+
+
+def _alike(run: list[tuple[int, Record]]) -> Iterator[tuple[int, bytes]]:
+    """Changes of partitions that differ only in the partition as one record, at the offset of the last of them."""
+    groups: dict[tuple[Any, ...], list[tuple[int, Record]]] = {}
+    partitions = set()
+    for index, record in run:
+        assert isinstance(record, PartitionChangeRecord)
+        groups.setdefault(record[1:], []).append((index, record))
+        partitions.add((record.topic_id, record.partition_id))
+    if len(partitions) < len(run):
+        # One that changes twice has to do so in this order.
+        yield from _one_by_one(run)
+        return
+    for group in sorted(groups.values(), key=lambda group: group[-1][0]):
+        index = group[-1][0]
+        if len(group) == 1:
+            yield index, encode_record(group[0][1])
+            continue
+        others = [record.partition_id for _, record in group[1:] if isinstance(record, PartitionChangeRecord)]
+        message = messages.AlikePartitionsRecord(first=encode_record(group[0][1]), others=others)
+        yield index, bytes((FRAME_VERSION, ALIKE_TYPE, 0)) + message.encode(0)
 
 
 def encode_record(record: Record) -> bytes:
@@ -84,6 +131,18 @@ def _encode(record: Record) -> bytes:
     return bytes((FRAME_VERSION, kind.type_number, kind.version)) + message.encode(kind.version)
 
 
+def decode_records(value: Buffer, newest: int) -> Sequence[Record]:
+    """The records that one value of the log stands for, for a program that knows metadata.version up to `newest`."""
+    view = memoryview(value)
+    if newest < ALIKE_FROM or len(view) < _HEAD_BYTES or (view[0], view[1]) != (FRAME_VERSION, ALIKE_TYPE):
+        return (decode_record(value),)
+    message, end = messages.AlikePartitionsRecord.decode(view, view[2], _HEAD_BYTES)
+    first = decode_record(message.first)
+    if end != len(view) or not isinstance(first, PartitionChangeRecord):
+        raise MalformedMessage("a record of partitions that are alike is not whole, or not one of changes")
+    return (first, *(first._replace(partition_id=index) for index in message.others))
+
+
 def decode_record(value: Buffer) -> Record:
     """The record that these bytes are. One of a kind that this program does not know is a MalformedMessage."""
     view = memoryview(value)
@@ -96,7 +155,9 @@ def decode_record(value: Buffer) -> Record:
         raise MalformedMessage("not a metadata record, or one in a frame of a later version")
     kind = _kinds_by_type().get(view[1])
     if kind is None:
-        raise MalformedMessage(f"metadata record type {view[1]} is not known here")
+        raise UnknownRecord(
+            f"metadata record type {view[1]} is not known to this program: start the newer one that wrote it"
+        )
     message, end = kind.message.decode(view, view[2], 3)
     if end != len(view):
         raise MalformedMessage(f"{kind.record.__name__} has {len(view) - end} bytes too many")
@@ -122,10 +183,14 @@ def _kinds_by_record() -> dict[type, _Kind]:
         message: type[messages.Message] = getattr(messages, record.__name__)
         type_number = message.API_KEY
         assert type_number is not None, record
-        names = getattr(record, "_fields", None) or tuple(field.name for field in fields(record))
+        names = _names_of(record)
         version = WRITTEN_VERSIONS[record]
         kinds[record] = _Kind(record, message, names, _values_of(names), type_number, version)
     return kinds
+
+
+def _names_of(kind: type[Any]) -> tuple[str, ...]:
+    return getattr(kind, "_fields", None) or tuple(each.name for each in fields(kind))
 
 
 @cache
@@ -139,18 +204,27 @@ def _values_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda record: tuple(getattr(record, name) for name in names)
 
 
+@cache
+def _parts() -> dict[type[Any], type[messages.Message]]:
+    """What lists in records hold, with its twin on the wire."""
+    return {
+        BrokerEndpoint: messages.RegisterBrokerRecord.BrokerEndpoint,
+        BrokerFeature: messages.RegisterBrokerRecord.BrokerFeature,
+    }
+
+
 def _list_to_wire(values: tuple[Any, ...]) -> list[Any]:
-    if not values or not isinstance(values[0], BrokerEndpoint):
-        return list(values)
-    return [
-        messages.RegisterBrokerRecord.BrokerEndpoint(
-            name=each.name, host=each.host, port=each.port, security_protocol=each.security_protocol
-        )
-        for each in values
-    ]
+    return [_to_wire(each) for each in values] if values and type(values[0]) in _parts() else list(values)
+
+
+def _to_wire(part: BrokerEndpoint | BrokerFeature) -> messages.Message:
+    kind = _parts()[type(part)]
+    return kind(**{name: getattr(part, name) for name in _names_of(type(part))})
 
 
 def _list_from_wire(values: list[Any]) -> tuple[Any, ...]:
-    if not values or not isinstance(values[0], messages.RegisterBrokerRecord.BrokerEndpoint):
+    part = next((part for part, kind in _parts().items() if values and isinstance(values[0], kind)), None)
+    if part is None:
         return tuple(values)
-    return tuple(BrokerEndpoint(each.name, each.host, each.port, each.security_protocol) for each in values)
+    names = _names_of(part)
+    return tuple(part(*(getattr(each, name) for name in names)) for each in values)

@@ -16,6 +16,7 @@ from millpond.metadata.records import (
     RECOVERING,
     RECOVERY_UNCHANGED,
     BrokerEndpoint,
+    BrokerFeature,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -124,6 +125,8 @@ class Broker:
     in_shutdown: bool = False
     """It asked to leave: it gives its leaderships away and gets no others."""
     directory_id: UUID = NO_DIRECTORY
+    features: tuple[BrokerFeature, ...] = ()
+    """What it told that it supports; nothing by one from before brokers told it."""
 
     @property
     def is_active(self) -> bool:
@@ -388,6 +391,7 @@ class Image:
             fenced=record.fenced,
             in_shutdown=record.in_controlled_shutdown,
             directory_id=record.log_dirs[0] if record.log_dirs else NO_DIRECTORY,
+            features=record.features,
         )
 
     def _change_broker(self, record: BrokerRegistrationChangeRecord) -> None:

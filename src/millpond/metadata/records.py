@@ -39,8 +39,17 @@ class BrokerEndpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerFeature:
+    """Which levels of a feature a broker supports."""
+
+    name: str
+    min_supported_version: int
+    max_supported_version: int
+
+
+@dataclass(frozen=True, slots=True)
 class RegisterBrokerRecord:
-    """A broker has joined, or came back with a new incarnation, address or rack."""
+    """A broker has joined, or came back with a new incarnation, address or rack, or tells what it supports."""
 
     broker_id: int
     incarnation_id: UUID
@@ -50,6 +59,7 @@ class RegisterBrokerRecord:
     fenced: bool = True
     in_controlled_shutdown: bool = False
     log_dirs: tuple[UUID, ...] = ()
+    features: tuple[BrokerFeature, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

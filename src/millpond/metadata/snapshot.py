@@ -29,7 +29,7 @@ def records_of(image: Image) -> Iterator[Record]:
     for name, level in image.features.items():
         yield FeatureLevelRecord(name, level)
     for broker in image.brokers.values():
-        yield _broker_record(broker)
+        yield broker_record(broker)
     for topic in image.topics.values():
         yield TopicRecord(topic.name, topic.id)
         for index, partition in enumerate(topic.partitions):
@@ -54,7 +54,7 @@ def records_between(old: Image, new: Image) -> Iterator[Record]:
             yield UnregisterBrokerRecord(broker.id, broker.epoch)
     for broker in new.brokers.values():
         if old.brokers.get(broker.id) != broker:
-            yield _broker_record(broker)
+            yield broker_record(broker)
     for topic_id in old.topics_by_id:
         if topic_id not in new.topics_by_id:
             yield RemoveTopicRecord(topic_id)
@@ -75,7 +75,7 @@ def records_between(old: Image, new: Image) -> Iterator[Record]:
                 yield ConfigRecord(resource.type, resource.name, name, now.get(name))
 
 
-def _broker_record(broker: Broker) -> RegisterBrokerRecord:
+def broker_record(broker: Broker) -> RegisterBrokerRecord:
     return RegisterBrokerRecord(
         broker_id=broker.id,
         incarnation_id=broker.incarnation_id,
@@ -85,6 +85,7 @@ def _broker_record(broker: Broker) -> RegisterBrokerRecord:
         fenced=broker.fenced,
         in_controlled_shutdown=broker.in_shutdown,
         log_dirs=() if broker.directory_id == NO_DIRECTORY else (broker.directory_id,),
+        features=broker.features,
     )
 
 

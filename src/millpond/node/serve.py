@@ -104,6 +104,7 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
             waiting.start()
         broker.ready.then(begin)
         broker.lifecycle.shut_out.then(give_up)
+        broker.controller.outdated.then(give_up)
         broker.controller.offline.then(lambda error: _end_offline(broker, journal, error))
         LoopDelay(world.clock, journal).start()
         loop.call_soon(take_signals)

@@ -8,6 +8,7 @@ from millpond.base.errors import Refused
 from millpond.broker.broker import Broker
 from millpond.broker.lives.identity import CannotStart
 from millpond.config.node import node_settings
+from millpond.metadata.features import SUPPORTED, Supported
 from millpond.sim.world.disk import PowerCut, SimDisk
 from millpond.sim.world.host_clock import HostClock
 from millpond.sim.world.workers import SimWorkers
@@ -26,6 +27,8 @@ class SimNode:
         self.name = name
         self.port = PORT
         self.texts = {"data.folder": DATA_FOLDER, "listen": f"{name}:{PORT}", **(texts or {})}
+        self.supported: Supported = SUPPORTED
+        """The levels of features that its program knows: another one from the next start on."""
         self.lives = 0
         self.journal_lines: list[str] = []
         self.workers_delay_ms_usual = 5
@@ -81,7 +84,7 @@ class SimNode:
         assert isinstance(world.workers, SimWorkers)
         self._workers = world.workers
         self.workers_delay_ms = None
-        broker = Broker(world, node_settings(self.texts), self._journal)
+        broker = Broker(world, node_settings(self.texts), self._journal, self.supported)
         try:
             broker.start()
         except PowerCut as cut:
@@ -95,14 +98,21 @@ class SimNode:
             return False
         self._broker = broker
         if not broker.controller.is_alone:
-            broker.controller.offline.then(lambda error: self.sim.clock.call_soon(lambda: self._end(broker, error)))
+            broker.controller.offline.then(
+                lambda error: self._end_soon(broker, f"the metadata log is offline: {error}")
+            )
+            broker.controller.outdated.then(lambda why: self._end_soon(broker, f"this node is outdated: {why}"))
         return True
 
-    def _end(self, broker: Broker, error: OSError) -> None:
+    def _end_soon(self, broker: Broker, why: str) -> None:
         """As the real node does: the process ends, and whoever looks after it starts it again."""
-        if self._broker is broker and self.is_up:
-            self._journal(f"the metadata log is offline: {error}")
-            self.kill()
+
+        def end() -> None:
+            if self._broker is broker and self.is_up:
+                self._journal(why)
+                self.kill()
+
+        self.sim.clock.call_soon(end)
 
     def crash(self) -> None:
         """Cut the power: the broker is forgotten, what was not synced survives in part, clients hear nothing."""

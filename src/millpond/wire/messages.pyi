@@ -6331,6 +6331,17 @@ class AccessControlEntryRecord(Message):
         permission_type: int = ...,
     ) -> None: ...
 
+class AlikePartitionsRecord(Message):
+    API_KEY: ClassVar[int]
+    first: bytes
+    others: list[int]
+    def __init__(
+        self,
+        *,
+        first: bytes = ...,
+        others: list[int] = ...,
+    ) -> None: ...
+
 class BeginTransactionRecord(Message):
     API_KEY: ClassVar[int]
     name: str | None

@@ -24,12 +24,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from millpond.base.errors import ErrorCode
 from millpond.base.later import gather
 from millpond.broker.coordination.group_calls import ask_group
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.authorised_operations import ON_GROUP
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
+from millpond.metadata.features import GROUP_VERSION
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -59,6 +61,16 @@ def each_of(names: str, results: str) -> Callable[[Services, Call, Any], Outcome
     return ask_each
 
 
+def assigned_by_us(broker: Services, call: Call, request: Any) -> Outcome:
+    """Groups of the new protocol are served once group.version says that all nodes read their records."""
+    if broker.image.features.get(GROUP_VERSION, 0):
+        return ask(broker, call, request)
+    return m.ConsumerGroupHeartbeatResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        error_message="group.version is 0: use group.protocol=classic, or raise it (millpond cluster upgrade)",
+    )
+
+
 APIS = (
     Api(8, "OffsetCommit", (2, 10), ask, lists="topics"),
     Api(11, "JoinGroup", (0, 9), ask),
@@ -68,6 +80,6 @@ APIS = (
     Api(15, "DescribeGroups", (0, 6), each_of("groups", "groups"), lists="groups"),
     Api(42, "DeleteGroups", (0, 2), each_of("groups_names", "results"), lists="groups_names"),
     Api(47, "OffsetDelete", (0, 0), ask, lists="topics"),
-    Api(68, "ConsumerGroupHeartbeat", (0, 1), ask),
+    Api(68, "ConsumerGroupHeartbeat", (0, 1), assigned_by_us),
     Api(69, "ConsumerGroupDescribe", (0, 1), each_of("group_ids", "groups"), lists="group_ids"),
 )

@@ -16,13 +16,15 @@ from millpond.base.errors import ErrorCode
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Encoded, Outcome, Response
-from millpond.metadata.brokers import FEATURES
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
     from millpond.broker.services import ServedApi, Services
 
 NAMED_FROM = 3
+ZERO_MINIMA_FROM = 4
+"""Clients that know only version 3 fail at a minimum of zero (KAFKA-17011)."""
+
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
@@ -38,7 +40,7 @@ def handle(broker: Services, call: Call, request: m.ApiVersionsRequest) -> Outco
             )
     response = describe(broker.apis)
     if call.version >= NAMED_FROM:
-        _add_features(response, broker)
+        _add_features(response, broker, call.version)
     return response
 
 
@@ -46,17 +48,20 @@ def _is_name(text: str) -> bool:
     return _SOFTWARE.fullmatch(text) is not None
 
 
-def _add_features(response: m.ApiVersionsResponse, broker: Services) -> None:
+def _add_features(response: m.ApiVersionsResponse, broker: Services, version: int) -> None:
     """What the cluster has agreed on: clients use transactions v2 only when they find it here."""
     response.supported_features = [
-        m.ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=0, max_version=level)
-        for name, level in FEATURES.items()
+        m.ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.newest)
+        for name, levels in broker.controller.supported.items()
+        if levels.lowest or version >= ZERO_MINIMA_FROM
     ]
     response.finalized_features = [
         m.ApiVersionsResponse.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
         for name, level in broker.image.features.items()
     ]
-    response.finalized_features_epoch = broker.controller.committed_offset
+    if broker.image.features:
+        # That of the image: a client keeps the newest that it has seen.
+        response.finalized_features_epoch = broker.controller.applied_offset
 
 
 def refuse(broker: Services, version: int, body: memoryview) -> Response:

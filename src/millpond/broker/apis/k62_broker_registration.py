@@ -16,7 +16,7 @@ from millpond.broker.serving.replies import Outcome
 from millpond.metadata.brokers import Registered, Registration
 from millpond.metadata.decision import Verdict
 from millpond.metadata.image import NO_DIRECTORY
-from millpond.metadata.records import BrokerEndpoint
+from millpond.metadata.records import BrokerEndpoint, BrokerFeature
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ def handle(broker: Services, call: Call, request: m.BrokerRegistrationRequest) -
         rack=request.rack or None,
         directory_id=request.log_dirs[0] if request.log_dirs else NO_DIRECTORY,
         previous_epoch=request.previous_broker_epoch,
+        features=tuple(
+            BrokerFeature(each.name, each.min_supported_version, each.max_supported_version)
+            for each in request.features
+        ),
     )
     registered = broker.sessions.register(wanted)
     return registered.recover(Refused, lambda refused: Registered(Verdict.of(refused))).map(

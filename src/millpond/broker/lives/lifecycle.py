@@ -25,6 +25,7 @@ from millpond.config.node import (
     CONTROLLED_SHUTDOWN_MS,
     DATA_FOLDER,
 )
+from millpond.metadata.features import features_to_record, unsupported
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -71,6 +72,12 @@ MISLED: Final = (
 )
 
 
+OUTDATED: Final = (
+    "this program does not support what the cluster has agreed on{}. Start the version that the other nodes run "
+    "(millpond cluster features shows what each supports)"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Appearance:
     """What a broker tells of itself when it registers."""
@@ -97,6 +104,9 @@ class Lifecycle:
         self._controller = controller
         self._to_controller = to_controller
         self._folder = settings[DATA_FOLDER]
+        self._features = features_to_record(controller.supported)
+        self._told_epoch = -1
+        """The epoch of the last controller that this life has told what it supports."""
         self._incarnation_id = UUID(int=0)
         self._last = LastLife(-1, world.boot_id)
         self._appearance: Appearance | None = None
@@ -197,7 +207,14 @@ class Lifecycle:
                     name="PLAINTEXT", host=appearance.host, port=appearance.port, security_protocol=0
                 )
             ],
-            features=[],
+            features=[
+                m.BrokerRegistrationRequest.Feature(
+                    name=each.name,
+                    min_supported_version=each.min_supported_version,
+                    max_supported_version=each.max_supported_version,
+                )
+                for each in self._features
+            ],
             rack=self._settings[BROKER_RACK] or None,
             log_dirs=[appearance.directory_id],
             previous_broker_epoch=self._last.epoch,
@@ -208,12 +225,20 @@ class Lifecycle:
         match response.error_code:
             case ErrorCode.NONE:
                 self._refused_since_ms = None
+                self._told_epoch = self._controller.leader_epoch
+                if self.broker_epoch == response.broker_epoch:
+                    # It was told once more what this node supports.
+                    self._later(0, self._beat)
+                    return
                 self.broker_epoch = response.broker_epoch
                 self._write(LastLife(self.broker_epoch, self._world.boot_id), self._beat)
             case ErrorCode.INCONSISTENT_CLUSTER_ID:
                 self._give_up(STRANGER)
             case ErrorCode.REBOOTSTRAP_REQUIRED:
                 self._give_up(OUTLIVED)
+            case ErrorCode.UNSUPPORTED_VERSION:
+                lacks = unsupported(self._controller.image.features, self._controller.supported)
+                self._give_up(OUTDATED.format(f": it is at {lacks}" if lacks else ""))
             case ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                 self._on_duplicate()
             case code:
@@ -297,7 +322,17 @@ class Lifecycle:
             self._last = LastLife(LOST, self._world.boot_id)
             self._begin_life(self._world.entropy.uuid())
             return
-        self._later(self._interval_ms, self._beat)
+        self._later(self._interval_ms, self._register if self._is_taken_for_older() else self._beat)
+
+    def _is_taken_for_older(self) -> bool:
+        """Whether a controller registered it that took no note of what it supports, being older: tell the next."""
+        broker = self._controller.image.brokers.get(self._controller.node_id)
+        return (
+            broker is not None
+            and broker.epoch == self.broker_epoch
+            and broker.features != self._features
+            and self._told_epoch != self._controller.leader_epoch
+        )
 
     # Silence.
 

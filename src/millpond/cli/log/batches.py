@@ -13,7 +13,9 @@ import click
 from millpond.base.errors import MalformedMessage, Refused, RemoteError
 from millpond.cli.text import counted
 from millpond.cli.times import show_time
-from millpond.metadata.codec import decode_record
+from millpond.metadata.codec import decode_records
+from millpond.metadata.features import METADATA_VERSION, SUPPORTED
+from millpond.metadata.records import PartitionChangeRecord
 from millpond.metadata.topics import METADATA_TOPIC
 from millpond.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, check_batch, read_header
 from millpond.wire.compression import CODEC_NAMES
@@ -172,7 +174,9 @@ def _content(record: Record, header: BatchHeader, is_metadata: bool) -> str:
         return f"control: {_CONTROL_NAMES.get(kind, kind)}"
     if is_metadata:
         try:
-            return repr(decode_record(record.value or b""))
+            first, *others = decode_records(record.value or b"", SUPPORTED[METADATA_VERSION].newest)
+            alike = ", ".join(str(each.partition_id) for each in others if isinstance(each, PartitionChangeRecord))
+            return repr(first) + (f", and so do the partitions {alike}" if alike else "")
         except MalformedMessage as fault:
             return f"not a metadata record: {fault}"
     headers = " ".join(f"{name}={_shown(value)}" for name, value in record.headers)

@@ -1,0 +1,76 @@
+"""UpdateFeatures (57), versions 0-2: raise or lower the levels of features, or ask whether they could be.
+
+1 kinds of downgrades, validate only · 2 one error for all. All of a request is done, or nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.broker.links.change_relay import relay_change
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
+from millpond.metadata.decision import OK, Verdict
+from millpond.metadata.features import FeatureUpdate, UpgradeType, decide_update_features
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+KINDS_FROM = 1
+ONE_ERROR_FROM = 2
+
+
+NOT_AT_FAULT = ErrorCode.FEATURE_UPDATE_FAILED
+"""Of those that would have been changed, had another one not been refused."""
+
+
+def handle(broker: Services, call: Call, request: m.UpdateFeaturesRequest) -> Outcome:
+    updates = [
+        FeatureUpdate(each.feature, each.max_version_level, _upgrade_type(each, call.version))
+        for each in request.feature_updates
+    ]
+    controller = broker.controller
+    decided = controller.submit(
+        lambda image: decide_update_features(image, updates, controller.supported, is_dry=request.validate_only)
+    )
+
+    def answer(verdicts: tuple[Verdict, ...]) -> m.UpdateFeaturesResponse:
+        worst = next((each for each in verdicts if each.code not in (ErrorCode.NONE, NOT_AT_FAULT)), OK)
+        if worst.ok and not request.validate_only:
+            for each in updates:
+                broker.journal("the level of a feature is final", feature=each.name, level=each.level)
+        if call.version >= ONE_ERROR_FROM or not updates:
+            return m.UpdateFeaturesResponse(error_code=worst.code, error_message=worst.message, results=[])
+        return m.UpdateFeaturesResponse(
+            results=[
+                m.UpdateFeaturesResponse.UpdatableFeatureResult(
+                    feature=each.name, error_code=verdict.code, error_message=verdict.message
+                )
+                for each, verdict in zip(updates, verdicts, strict=True)
+            ]
+        )
+
+    return decided.map(answer).recover(
+        Refused,
+        lambda refused: m.UpdateFeaturesResponse(error_code=refused.code, error_message=refused.message, results=[]),
+    )
+
+
+def _upgrade_type(update: m.UpdateFeaturesRequest.FeatureUpdateKey, version: int) -> int:
+    if version >= KINDS_FROM:
+        return update.upgrade_type
+    return UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE
+
+
+API = Api(
+    key=57,
+    name="UpdateFeatures",
+    versions=(0, 2),
+    handle=handle,
+    lists="feature_updates",
+    at_controller=True,
+    forward=relay_change,
+)

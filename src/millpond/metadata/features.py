@@ -1,0 +1,205 @@
+"""Feature levels: what all nodes of a cluster have agreed to write, so that nodes of two versions live together.
+
+A program supports a range of levels of each feature. The level that is *final* stands in the metadata, and decides
+what is written, whatever a program could. It is raised by an operator (never by a start), and only while every
+registered node supports the new one; a node that does not support what is final is not let in.
+
+| Feature | Level | What it stands for |
+|---|---|---|
+| `metadata.version` | 25 | the records of the first clusters; Kafka's tools call it 4.0-IV3 |
+| | 26 | partitions that change alike are one record (4.1-IV0) |
+| `group.version` | 0 | classic groups only |
+| | 1 | groups whose members the broker assigns (KIP-848) |
+| `transaction.version` | 1 | producers add partitions themselves, one epoch for all transactions |
+| | 2 | every transaction has an epoch of its own (KIP-890); clients use it when they are told this level |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+from millpond.base.errors import ErrorCode
+from millpond.metadata.decision import OK, Decision, Verdict
+from millpond.metadata.image import Image
+from millpond.metadata.records import BrokerFeature, FeatureLevelRecord, Record
+
+METADATA_VERSION: Final = "metadata.version"
+GROUP_VERSION: Final = "group.version"
+TRANSACTION_VERSION: Final = "transaction.version"
+
+ALIKE_FROM: Final = 26
+"""From this metadata.version on, partitions that change alike are one record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """A range of levels, both ends included."""
+
+    lowest: int
+    newest: int
+
+    def allow(self, level: int) -> bool:
+        return self.lowest <= level <= self.newest
+
+    def __str__(self) -> str:
+        return f"{self.lowest}" if self.lowest == self.newest else f"{self.lowest} to {self.newest}"
+
+
+Supported: TypeAlias = Mapping[str, Levels]
+"""What a program supports, by the name of the feature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    name: str
+    levels: Levels
+    """What this program supports; a new cluster begins with the newest."""
+    first: Levels
+    """What a node supports that tells nothing: the programs from before nodes told it."""
+    brings: Mapping[int, str]
+    """What each level adds to the one below."""
+    gives_up: Mapping[int, str] = field(default_factory=dict)
+    """Levels that cannot be left without giving something up, and what."""
+
+
+FEATURES: Final[Mapping[str, Feature]] = {
+    feature.name: feature
+    for feature in (
+        Feature(
+            METADATA_VERSION,
+            Levels(25, 26),
+            Levels(25, 25),
+            {26: "partitions that change alike are one record: less to write when a node leaves or comes back"},
+        ),
+        Feature(
+            GROUP_VERSION,
+            Levels(0, 1),
+            Levels(0, 1),
+            {1: "consumer groups whose members the broker assigns (group.protocol=consumer)"},
+            {1: "members with group.protocol=consumer are refused until it is raised again"},
+        ),
+        Feature(
+            TRANSACTION_VERSION,
+            Levels(1, 2),
+            Levels(1, 2),
+            {2: "an epoch for every transaction: what arrives late cannot join the next one"},
+        ),
+    )
+}
+
+SUPPORTED: Final[Supported] = {feature.name: feature.levels for feature in FEATURES.values()}
+_FIRST: Final[Supported] = {feature.name: feature.first for feature in FEATURES.values()}
+
+
+def features_to_record(supported: Supported) -> tuple[BrokerFeature, ...]:
+    return tuple(BrokerFeature(name, each.lowest, each.newest) for name, each in sorted(supported.items()))
+
+
+def supported_by(features: Iterable[BrokerFeature]) -> Supported:
+    """What a broker told when it registered; one that told nothing is from before brokers did."""
+    told = {each.name: Levels(each.min_supported_version, each.max_supported_version) for each in features}
+    return told or _FIRST
+
+
+def level_records(supported: Supported) -> list[Record]:
+    """What a new cluster begins with, as its first controller supports it."""
+    return [FeatureLevelRecord(name, each.newest) for name, each in supported.items()]
+
+
+def first_level_records() -> list[Record]:
+    """What a cluster has that was founded before there were levels."""
+    return [FeatureLevelRecord(name, each.newest) for name, each in _FIRST.items()]
+
+
+def metadata_version(image: Image) -> int:
+    """The level by which metadata records are written."""
+    return image.features.get(METADATA_VERSION, FEATURES[METADATA_VERSION].first.newest)
+
+
+def unsupported(image_levels: Mapping[str, int], supported: Supported) -> str | None:
+    """What of the levels that are final a program does not support, in words."""
+    for name, level in image_levels.items():
+        levels = supported.get(name)
+        if levels is None:
+            return f"{name} {level}, and it does not know {name}"
+        if not levels.allow(level):
+            return f"{name} {level}, and it supports {levels}"
+    return None
+
+
+class UpgradeType(IntEnum):
+    """What whoever asks for a level has in mind, by the numbers of the protocol."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureUpdate:
+    name: str
+    level: int
+    """0 takes the feature away."""
+    upgrade_type: int = UpgradeType.UPGRADE
+
+
+def decide_update_features(
+    image: Image, updates: Sequence[FeatureUpdate], supported: Supported, *, is_dry: bool = False
+) -> Decision[tuple[Verdict, ...]]:
+    """New levels, all of them or none. The reply has a verdict for each, in the order of `updates`."""
+    named = [each.name for each in updates]
+    if not updates or len(set(named)) < len(named):
+        fault = "a feature is named twice" if updates else "no feature is named"
+        return Decision((), (Verdict(ErrorCode.INVALID_REQUEST, fault),) * max(len(updates), 1))
+    verdicts = tuple(_judge(image, each, supported) for each in updates)
+    if not all(verdict.ok for verdict in verdicts):
+        at_fault = next(each.name for each, verdict in zip(updates, verdicts, strict=True) if not verdict.ok)
+        spoilt = Verdict(ErrorCode.FEATURE_UPDATE_FAILED, f"nothing was changed, because {at_fault} was refused")
+        return Decision((), tuple(spoilt if verdict.ok else verdict for verdict in verdicts))
+    records = [
+        FeatureLevelRecord(each.name, each.level)
+        for each in updates
+        if image.features.get(each.name, 0) != each.level
+    ]
+    return Decision(() if is_dry else tuple(records), verdicts)
+
+
+def _judge(image: Image, update: FeatureUpdate, supported: Supported) -> Verdict:
+    name, level, now = update.name, update.level, image.features.get(update.name, 0)
+    if name not in FEATURES:
+        return _refused(f"there is no feature {name!r}; there are {', '.join(FEATURES)}")
+    if update.upgrade_type not in UpgradeType.__members__.values():
+        return _refused(f"{name}: upgrade type {update.upgrade_type} is none of 1, 2 and 3")
+    if level == now:
+        return OK
+    if level < now and update.upgrade_type == UpgradeType.UPGRADE:
+        return _refused(f"{name} is at {now}: to lower it to {level}, ask for a downgrade")
+    if level > now and update.upgrade_type != UpgradeType.UPGRADE:
+        return _refused(f"{name} is at {now}: to raise it to {level}, ask for an upgrade")
+    own = supported.get(name)
+    if own is None or not own.allow(level):
+        return _refused(f"the active controller does not support {name} {level}" + (f", but {own}" if own else ""))
+    behind = [
+        (broker.id, theirs)
+        for broker in sorted(image.brokers.values(), key=lambda broker: broker.id)
+        if (theirs := supported_by(broker.features).get(name)) is None or not theirs.allow(level)
+    ]
+    if behind:
+        node_id, theirs = behind[0]
+        others = f" (and {len(behind) - 1} more)" if len(behind) > 1 else ""
+        return _refused(
+            f"node {node_id}{others} supports {name} {'not at all' if theirs is None else theirs}: upgrade it first, "
+            "or forget it if it is gone for good"
+        )
+    if update.upgrade_type == UpgradeType.SAFE_DOWNGRADE:
+        given_up = [text for above, text in FEATURES[name].gives_up.items() if level < above <= now]
+        if given_up:
+            return _refused(f"{name} {level} is not safe: {given_up[0]}; ask for an unsafe downgrade to do it anyway")
+    return OK
+
+
+def _refused(text: str) -> Verdict:
+    return Verdict(ErrorCode.INVALID_UPDATE_VERSION, text)
