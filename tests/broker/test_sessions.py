@@ -10,7 +10,15 @@ import pytest
 from millpond.base.errors import ErrorCode
 from millpond.broker.apis import k56_alter_partition
 from millpond.metadata import elections
+from millpond.metadata.features import SUPPORTED
 from millpond.wire import messages as m
+
+TOLD = tuple(
+    m.BrokerRegistrationRequest.Feature(
+        name=name, min_supported_version=levels.lowest, max_supported_version=levels.newest
+    )
+    for name, levels in SUPPORTED.items()
+)
 
 SESSION_MS = 1000
 TEXTS = {"broker.session.timeout.ms": str(SESSION_MS)}
@@ -59,7 +67,7 @@ class OtherBroker:
                         name="PLAINTEXT", host=self.host, port=9000 + self.node_id, security_protocol=0
                     )
                 ],
-                features=[],
+                features=[*TOLD],
                 rack=None,
                 log_dirs=[UUID(int=self.node_id)],
                 previous_broker_epoch=previous,
@@ -254,7 +262,7 @@ def test_a_broker_of_another_cluster_is_turned_away(cluster: Cluster) -> None:
         cluster_id="another",
         incarnation_id=UUID(int=5),
         listeners=[],
-        features=[],
+        features=[*TOLD],
         rack=None,
         log_dirs=[],
     )
