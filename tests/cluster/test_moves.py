@@ -131,7 +131,7 @@ def test_a_move_to_a_node_that_is_down_waits_and_can_be_called_off(cluster: Pond
     cluster[4].kill()
     assert try_moves(way, {TopicPartition(topic, 0): (4, 2)}) == {}
     (under_way,) = moves_under_way(way).values()
-    assert (under_way.target, under_way.adding, under_way.removing) == ((4, 2), (4,), (1,))
+    assert (under_way.replicas, under_way.adding, under_way.removing) == ((4, 2, 1), (4,), (1,))
     cluster.forget_clients()
     cluster.produce(topic, "meanwhile")
     assert try_moves(way, {TopicPartition(topic, 0): None}) == {}

@@ -13,11 +13,14 @@ from millpond.admin.placement import Held, Load, Planned
 from millpond.admin.topics import partition_sizes
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster, by_topic
-from millpond.remote.errors import Answered, check
+from millpond.remote.errors import Answered, ClusterError, check
 from millpond.wire import messages as m
 
 AT_ONCE: Final = 1_000
 """How many partitions one request names."""
+
+DRAINED: Final = "broker.drained"
+_BROKER: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +30,6 @@ class Move:
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
     removing: tuple[int, ...]
-
-    @property
-    def target(self) -> tuple[int, ...]:
-        return tuple(each for each in self.replicas if each not in self.removing)
 
 
 def try_moves(
@@ -109,21 +108,41 @@ def elect_first(cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
 def look(cluster: Cluster) -> Load:
     """Where everything is now, and how large."""
     sizes = partition_sizes(cluster)
+    under_way = moves_under_way(cluster)
     topics = cluster.topics()
     facts = describe_nodes(cluster)
-    return Load(
-        racks={each.node_id: each.rack for each in facts.nodes if each.address is not None},
-        partitions={
-            TopicPartition(name, index): Held(
-                each.replicas,
+    racks = {each.node_id: each.rack for each in facts.nodes if each.address is not None}
+    partitions = {}
+    for name, topic in topics.items():
+        for index, each in topic.partitions.items():
+            partition = TopicPartition(name, index)
+            move = under_way.get(partition)
+            partitions[partition] = Held(
+                each.replicas if move is None else move.replicas,
                 each.in_sync,
                 each.leader,
-                max((sizes.get((node, TopicPartition(name, index)), 0) for node in each.replicas), default=0),
+                max((sizes.get((node, partition), 0) for node in each.replicas), default=0),
+                () if move is None else move.adding,
+                () if move is None else move.removing,
             )
-            for name, topic in topics.items()
-            for index, each in topic.partitions.items()
-        },
-    )
+    return Load(racks, partitions, frozenset(drained_nodes(cluster)))
+
+
+def drained_nodes(cluster: Cluster) -> list[int]:
+    """The nodes that somebody has drained; each answers for itself, and Kafka's know no such thing."""
+    kind = m.DescribeConfigsRequest
+    drained = []
+    for node in cluster.addresses():
+        resource = kind.DescribeConfigsResource(
+            resource_type=_BROKER, resource_name=str(node), configuration_keys=[DRAINED]
+        )
+        try:
+            (result,) = cluster.broker(node).ask(kind(resources=[resource]), m.DescribeConfigsResponse).results
+        except ClusterError:
+            continue
+        if any(each.name == DRAINED and each.value == "true" for each in result.configs):
+            drained.append(node)
+    return drained
 
 
 def copied_bytes(cluster: Cluster, moves: Iterable[Planned]) -> int:

@@ -18,6 +18,24 @@ class Held:
     in_sync: tuple[int, ...]
     leader: int
     size_bytes: int = 0
+    adding: tuple[int, ...] = ()
+    """Of the replicas, those that a move under way brings."""
+    removing: tuple[int, ...] = ()
+    """And those that it takes away."""
+
+    @property
+    def is_moving(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """The replicas that it had before it moved."""
+        return tuple(each for each in self.replicas if each not in self.adding)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas that it has once it moves no more."""
+        return tuple(each for each in self.replicas if each not in self.removing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +45,8 @@ class Load:
     racks: Mapping[int, str]
     """Of every node that is there."""
     partitions: Mapping[TopicPartition, Held]
+    drained: frozenset[int] = frozenset()
+    """Nodes that shall hold nothing."""
 
     def of_topic(self, topic: str) -> dict[TopicPartition, Held]:
         return {each: held for each, held in self.partitions.items() if each.topic == topic}
@@ -69,9 +89,9 @@ def plan_move(load: Load, topic: str, indexes: Collection[int], target: Sequence
             raise Refused(f"{topic} has no partition {index}: they go from 0 to {len(held) - 1}.")
     _check_nodes(load, target)
     return [
-        Planned(partition, each.replicas, tuple(target), each.size_bytes)
+        Planned(partition, each.before, tuple(target), each.size_bytes)
         for partition, each in held.items()
-        if (not indexes or partition.partition in indexes) and each.replicas != tuple(target)
+        if (not indexes or partition.partition in indexes) and (each.is_moving or each.replicas != tuple(target))
     ]
 
 
@@ -98,7 +118,7 @@ def plan_factor(load: Load, topic: str, factor: int) -> list[Planned]:
     counts = Counter(node for held in load.partitions.values() for node in held.replicas)
     moves = []
     for partition, held in load.of_topic(topic).items():
-        target = list(held.replicas)
+        target = list(held.target)
         while len(target) > factor:
             target.remove(max(target, key=lambda each: _usefulness(held, each)))
         while len(target) < factor:
@@ -108,7 +128,7 @@ def plan_factor(load: Load, topic: str, factor: int) -> list[Planned]:
             target.append(node)
             counts[node] += 1
         if tuple(target) != held.replicas:
-            moves.append(Planned(partition, held.replicas, tuple(target), held.size_bytes))
+            moves.append(Planned(partition, held.before, tuple(target), held.size_bytes))
     return moves
 
 

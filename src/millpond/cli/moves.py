@@ -20,6 +20,7 @@ from millpond.cli.units import read_byte_rate, show_byte_rate, show_bytes
 if TYPE_CHECKING:
     from millpond.admin.placement import Planned
     from millpond.admin.waves import Outcome, Progress
+    from millpond.base.ids import TopicPartition
     from millpond.remote.cluster import Cluster
 
 SHOWN_MAX: Final = 50
@@ -68,22 +69,30 @@ def run_plan(
     dry_run: bool = False,
     as_json: bool = False,
     otherwise: str = "Everything is there already.",
+    to_elect: Sequence[TopicPartition] = (),
 ) -> None:
-    """Show it, ask, run it. On Ctrl-C what is under way is called off. The exit code is 0 only if all are there."""
+    """Show it, ask, run it. On Ctrl-C what is under way is called off. The exit code is 0 only if all are there.
+
+    Of the partitions `to_elect` the first replica is to lead, too.
+    """
+    from millpond.admin.moves import elect_first
     from millpond.admin.waves import Outcome, run_moves
 
     if not as_json:
         if moves:
             show_plan(moves, rate)
-        else:
+        if to_elect:
+            click.echo(f"{counted(len(to_elect), 'partition')} to be led by the first replica again.")
+        if not moves and not to_elect:
             click.echo(otherwise)
-    if dry_run or not moves:
-        if not moves and not dry_run:
+    if dry_run or not (moves or to_elect):
+        if not dry_run:
             _clear_limits(cluster)
         if as_json:
-            print_json(_as_json(moves, rate, Outcome() if not moves else None))
+            print_json(_as_json(moves, rate, None if dry_run else Outcome()))
         return
-    confirm("Move them?", yes=yes, to_do="move them without a question")
+    confirm("Move them?" if moves else "Go on?", yes=yes, to_do="go on without a question")
+    elect_first(cluster, to_elect)
     with noted(signal.SIGINT, signal.SIGTERM) as stop, _progress() as tell:
         outcome = run_moves(cluster, moves, stop=stop, tell=tell, rate=rate)
     if as_json:

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from millpond.base.spans import read_span
 from millpond.cli.times import now_ms, read_time
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,6 +37,14 @@ def option(
     return click.option(
         *names, default=default, help=help, metavar=meta, callback=callback, type=type, show_default=True
     )
+
+
+def span(text: str) -> int:
+    """Milliseconds of a length of time, as `30s`. ValueError if it is none."""
+    span_ms = read_span(text)
+    if span_ms is None:
+        raise ValueError(f"{text!r} is no length of time; write it like 30s or 5m")
+    return span_ms
 
 
 def pair(text: str, fault: str) -> tuple[str, str]:

@@ -7,7 +7,8 @@ from dataclasses import asdict
 import click
 
 from millpond.cli.access import Access, cluster_options
-from millpond.cli.options import AS_JSON, option
+from millpond.cli.moves import move_options
+from millpond.cli.options import AS_JSON, option, span
 from millpond.cli.terminal import print_json, print_table
 from millpond.cli.up import CLUSTER_FOLDER
 
@@ -21,6 +22,7 @@ def command() -> None:
       millpond cluster up --nodes 3
       millpond cluster status
       millpond cluster rescue --data /var/lib/millpond
+      millpond cluster balance --rate 50MB/s
     """
 
 
@@ -126,3 +128,43 @@ def rescue_command(
     wish = frozenset(unclean), frozenset(start_empty), drop_lost_replicas
     asked = Asked(folders, frozenset(elsewhere), source, wish, order, order_out, as_json=as_json)
     rescue(asked, act=act or yes_lose_data, yes=yes_lose_data)
+
+
+@command.command("balance")
+@click.option("--leaders", is_flag=True, help="Only who leads: nothing is copied.")
+@option(
+    "--measure",
+    meta="SPAN",
+    default="5s",
+    read=span,
+    help="How long to watch what is written, so that busy partitions are led by different nodes; 0s goes by number.",
+)
+@move_options
+@cluster_options
+def balance_command(
+    leaders: bool, measure: int, rate: int | None, dry_run: bool, yes: bool, as_json: bool, access: Access
+) -> None:
+    """Give every node its share of replicas, bytes and leaders. Nobody who writes or reads has to stop.
+
+    The plan is shown first: what moves, how much is copied, and how long that takes at the rate. Few partitions move
+    at a time. Ctrl-C leaves each where it was or where it should be, and the same command goes on later. Replicas of
+    one partition stay in different racks; a node that is drained gets nothing, and what is on it goes elsewhere.
+
+    \b
+    Examples:
+      millpond cluster balance --dry-run
+      millpond cluster balance --rate 50MB/s
+      millpond cluster balance --leaders --measure 30s --yes
+    """
+    from millpond.cli.cluster.balance import run_balance
+
+    with access.open() as cluster:
+        run_balance(
+            cluster,
+            only_leaders=leaders,
+            measure_ms=measure,
+            rate=rate,
+            dry_run=dry_run,
+            yes=yes,
+            as_json=as_json,
+        )

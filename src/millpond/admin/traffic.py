@@ -1,0 +1,24 @@
+"""What is written to each partition, in bytes a second: seen from outside, so that it works with any cluster."""
+
+from __future__ import annotations
+
+import time
+
+from millpond.admin.topics import partition_sizes
+from millpond.base.ids import TopicPartition
+from millpond.remote.cluster import Cluster
+
+
+def measure_traffic(cluster: Cluster, seconds: float) -> dict[TopicPartition, float]:
+    """How fast the largest replica of each partition grows.
+
+    One from which old records were deleted meanwhile shrinks, and counts as if nothing were written to it.
+    """
+    began, before = time.monotonic(), partition_sizes(cluster)
+    time.sleep(seconds)
+    after, took = partition_sizes(cluster), time.monotonic() - began
+    traffic: dict[TopicPartition, float] = {}
+    for (node, partition), size in after.items():
+        grown = (size - before.get((node, partition), size)) / took
+        traffic[partition] = max(traffic.get(partition, 0.0), grown)
+    return traffic

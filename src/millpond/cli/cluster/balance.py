@@ -1,0 +1,97 @@
+"""`millpond cluster balance`: an even share for every node, shown before anything moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from millpond.cli.moves import run_plan
+from millpond.cli.terminal import print_table
+from millpond.cli.text import can_show, counted
+from millpond.cli.units import show_bytes
+
+if TYPE_CHECKING:
+    from millpond.admin.placement import Load, Planned
+    from millpond.remote.cluster import Cluster
+
+
+def run_balance(
+    cluster: Cluster,
+    *,
+    only_leaders: bool,
+    measure_ms: int,
+    rate: int | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    from millpond.admin.balance import plan_balance, plan_leaders, unled
+    from millpond.admin.moves import look
+    from millpond.admin.traffic import measure_traffic
+
+    traffic = measure_traffic(cluster, measure_ms / 1000) if measure_ms else {}
+    load = look(cluster)
+    moves = plan_leaders(load, traffic) if only_leaders else plan_balance(load, traffic)
+    to_elect = unled(load, moves)
+    if not as_json:
+        _warn(load, moves)
+        if moves or to_elect:
+            _show_shares(load, moves)
+            click.echo()
+    run_plan(
+        cluster,
+        moves,
+        yes=yes,
+        rate=rate,
+        dry_run=dry_run,
+        as_json=as_json,
+        otherwise="Every node has its share: there is nothing to move.",
+        to_elect=to_elect,
+    )
+
+
+def _warn(load: Load, moves: Sequence[Planned]) -> None:
+    """Of what stays as it is, though it is not as it should be."""
+    from millpond.admin.balance import stuck_on_drained
+
+    away = sorted({node for held in load.partitions.values() for node in held.replicas} - {*load.racks})
+    if away:
+        nodes = ", ".join(map(str, away))
+        click.echo(f"Away, so that what is there stays as it is: node {nodes}.", err=True)
+    behind = [
+        held
+        for held in load.partitions.values()
+        if not held.is_moving and not set(held.replicas) <= {*held.in_sync, *load.drained}
+    ]
+    if behind:
+        click.echo(f"{counted(len(behind), 'partition')} with a replica out of sync: these do not move.", err=True)
+    if stuck := stuck_on_drained(load, moves):
+        click.echo(f"Too few nodes to take {counted(len(stuck), 'partition')} from drained ones.", err=True)
+
+
+def _show_shares(load: Load, moves: Sequence[Planned]) -> None:
+    from millpond.admin.balance import shares
+
+    now, then = shares(load), shares(load, moves)
+    arrow = "→" if can_show("→") else "->"
+
+    def change(before: str, after: str) -> str:
+        return before if before == after else f"{before} {arrow} {after}"
+
+    racks = ("Rack",) if any(load.racks.values()) else ()
+    print_table(
+        ("Node", *racks, "Replicas", "Bytes", "Leads"),
+        [
+            (
+                f"{node} (drained)" if node in load.drained else str(node),
+                *(load.racks[node] for _ in racks),
+                change(str(now[node].replicas), str(then[node].replicas)),
+                change(show_bytes(now[node].size_bytes), show_bytes(then[node].size_bytes)),
+                change(str(now[node].leads), str(then[node].leads)),
+            )
+            for node in now
+        ],
+        words=1 + len(racks),
+    )
