@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from millpond.base.ids import Offset, TopicPartition
+from millpond.log.checkpoints import decode_epochs, decode_metadata
 from millpond.log.durability import TOGETHER_FROM, Durability, run_tickets
 from millpond.log.limits import LogLimits
 from millpond.log.open_files import OpenFiles
@@ -27,8 +28,9 @@ def test_files_are_synced_before_their_names_and_only_what_is_owed(pond, sim):
     pond.sync(log)
     kinds = [line.split()[1:3] for line in list(sim.trace)[mark:]]
     synced = [kind for kind in kinds if kind[0].startswith("sync")]
-    assert synced[:3] == [
+    assert synced[:4] == [
         ["sync", f"{pond.partition}/{0:020d}.log"],
+        ["sync", f"{pond.partition}/partition.metadata"],
         ["sync_folder", "/data"],
         ["sync_folder", "/data/pond-0"],
     ]
@@ -235,3 +237,38 @@ def test_after_a_failure_each_log_hears_of_its_own_losses() -> None:
     disk.fail_syncs()
     assert None not in run_tickets(disk, "/data", tickets[:TOGETHER_FROM])
     assert None not in run_tickets(disk, "/data", tickets[TOGETHER_FROM:])
+
+
+@pytest.mark.parametrize("count", [1, TOGETHER_FROM])
+def test_whose_partition_it_is_survives_a_power_cut_after_the_first_sync(count: int) -> None:
+    disk = SimDisk()
+    logs = dirty_logs(disk, count)
+    tickets = [log.sync_target() for log in logs]
+    # A file that cannot be opened for now is owed as before.
+    error = OSError(errno.EMFILE, "too many open files")
+    for log, ticket in zip(logs, tickets, strict=True):
+        log.fail(error, ticket)
+    tickets = [log.sync_target() for log in logs]
+    assert run_tickets(disk, "/data", tickets) == [None] * count
+    known = [log.topic_id for log in logs]
+    folders = [log.folder for log in logs]
+    disk.crash()
+    assert [decode_metadata(disk.read(f"{folder}/partition.metadata")) for folder in folders] == known
+
+
+def test_epochs_that_change_again_and_again_survive_a_power_cut_each_time() -> None:
+    """What takes the place of a file leaves that one aside, to be written over the next time."""
+    disk = SimDisk()
+    logs = dirty_logs(disk, TOGETHER_FROM)
+    for epoch in (5, 6, 7):
+        for log in logs:
+            log.begin_epoch(epoch)
+        tickets = [log.sync_target() for log in logs]
+        assert run_tickets(disk, "/data", tickets) == [None] * TOGETHER_FROM
+        for log, ticket in zip(logs, tickets, strict=True):
+            log.synced(ticket)
+    folders = [log.folder for log in logs]
+    disk.crash()
+    for folder in folders:
+        assert decode_epochs(disk.read(f"{folder}/leader-epoch-checkpoint"))[-1][0] == 7
+        assert decode_epochs(disk.read(f"{folder}/leader-epoch-checkpoint.spare"))[-1][0] == 6

@@ -175,3 +175,21 @@ def test_a_sync_of_everything_that_failed_once_is_not_trusted_again(
     assert not disk.sync_everything(str(tmp_path))
     assert len(descriptors) == 2
     assert len(set(descriptors)) == 1, "a new descriptor would not be told of what happened before it"
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_what_is_written_aside_takes_its_place_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
+) -> None:
+    if not can_exchange:
+        monkeypatch.setattr("millpond.node.disk._find_exchange", lambda: None)
+    disk = RealDisk()
+    path = str(tmp_path / "note")
+    for data in (b"first", b"a longer one", b"short", b""):
+        before = disk.read(path) if disk.exists(path) else None
+        aside = disk.write_aside(path, data)
+        assert (disk.read(path) if disk.exists(path) else None) == before
+        assert disk.read(aside) == data
+        disk.put_in_place(aside, path)
+        assert disk.read(path) == data
+    assert set(disk.list(str(tmp_path))) <= {"note", "note.spare"}

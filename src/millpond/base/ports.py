@@ -112,7 +112,14 @@ class Disk(Protocol):
         ...
 
     def write_aside(self, path: str, data: bytes) -> str:
-        """Write `data` to a new file beside `path`, not yet safe; its name, to be renamed to `path` later."""
+        """Write `data` to a file beside `path`, not yet safe; its name, for `put_in_place`."""
+        ...
+
+    def put_in_place(self, aside: str, path: str) -> None:
+        """Give what `write_aside` wrote its name, at once or not at all. Durable only after `sync_folder`.
+
+        What had the name may stay aside, for the next time: to free a file costs some disks milliseconds.
+        """
         ...
 
     def sync_everything(self, path: str) -> bool:

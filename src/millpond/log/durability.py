@@ -54,6 +54,7 @@ class SyncTicket:
     paths: list[str] = field(default_factory=list)
     """Files that are not open; a worker opens them one at a time. An index may not be there."""
     folders: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
     notes: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     replacements: list[tuple[str, bytes]] = field(default_factory=list)
     is_synced: bool = False
@@ -124,13 +125,14 @@ class Durability:
         self._folder = folder
         self._folders: set[str] = {folder}
         self._sealed: dict[Segment, None] = {}
+        self._names: set[str] = set()
         self._notes: dict[str, Callable[[], bytes]] = {}
         self._is_marked = False
         """Whether the next opening will know of the failure."""
 
     def __bool__(self) -> bool:
         """Whether anything is owed."""
-        return bool(self._sealed or self._folders or self._notes)
+        return bool(self._sealed or self._folders or self._names or self._notes)
 
     # Owing
 
@@ -142,13 +144,17 @@ class Durability:
         """A sealed segment was written to since the last sync."""
         self._sealed[segment] = None
 
+    def owe_file(self, name: str) -> None:
+        """A small file of the log's folder is written, and not yet synced."""
+        self._names.add(name)
+
     def owe_note(self, name: str, encode: Callable[[], bytes]) -> None:
         """A small file of the log's folder has to be replaced."""
         self._notes[name] = encode
 
     def owe_nothing(self) -> None:
         """The folder was found as a clean end had left it."""
-        self._folders, self._sealed, self._notes = set(), {}, {}
+        self._folders, self._sealed, self._names, self._notes = set(), {}, set(), {}
 
     def forget(self, segment: Segment) -> None:
         """The segment is gone."""
@@ -169,9 +175,11 @@ class Durability:
             ticket.add(segment, with_indexes=True)
         if end_offset > self.synced_offset and active.size:
             ticket.add(active, with_indexes=False)
+        ticket.names = self._names
+        ticket.paths += [f"{self._folder}/{name}" for name in sorted(self._names)]
         ticket.notes = self._notes
         ticket.replacements = [(f"{self._folder}/{name}", encode()) for name, encode in self._notes.items()]
-        self._folders, self._notes = set(), {}
+        self._folders, self._names, self._notes = set(), set(), {}
         return ticket
 
     def settle(self, ticket: SyncTicket) -> None:
@@ -195,6 +203,7 @@ class Durability:
             ticket.release()
             if error.errno in _NO_DESCRIPTOR or (ticket.is_synced and error.errno in _NO_ROOM):
                 self._folders |= ticket.folders
+                self._names |= ticket.names
                 self._notes = ticket.notes | self._notes
                 return
         if self.failed is None:
@@ -238,14 +247,14 @@ def _run_together(disk: Disk, path: str, tickets: Sequence[SyncTicket]) -> list[
         for name, data in ticket.replacements:
             written.append((disk.write_aside(name, data), name))
 
-    def rename(written: list[tuple[str, str]]) -> None:
+    def put(written: list[tuple[str, str]]) -> None:
         for aside, name in written:
-            disk.rename(aside, name)
+            disk.put_in_place(aside, name)
 
     errors = [_error_of(partial(write, *each)) for each in zip(tickets, asides, strict=True)]
     if not disk.sync_everything(path):
         return None
-    errors = [error or _error_of(partial(rename, written)) for error, written in zip(errors, asides, strict=True)]
+    errors = [error or _error_of(partial(put, written)) for error, written in zip(errors, asides, strict=True)]
     if any(asides):
         disk.sync_everything(path)
     for ticket in tickets:

@@ -157,7 +157,7 @@ class PartitionLog:
         self.owe_topic_id()
 
     def owe_topic_id(self) -> None:
-        self.durability.owe_note(METADATA_FILE, lambda: encode_metadata(self.topic_id))
+        self.durability.owe_file(METADATA_FILE)
 
     def _owe_epochs(self) -> None:
         self.durability.owe_note(EPOCHS_FILE, self.epochs.encode)

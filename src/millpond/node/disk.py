@@ -19,6 +19,13 @@ from millpond.base.ports import Buffer
 REPLACE_SUFFIX = ".tmp"
 """What `replace` writes first; a file of this name is a leftover of a power cut and may be removed."""
 
+SPARE_SUFFIX = ".spare"
+"""What `write_aside` writes; it may stay for ever, and holds nothing that anybody needs."""
+
+_AT_CWD = -100
+_EXCHANGE = 2
+"""Of renameat2: both names stay, and each has the other's file."""
+
 _IOV_MAX = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _READ_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None) if hasattr(os, "preadv") else None
@@ -41,6 +48,24 @@ def _find_syncfs() -> Callable[[int], int] | None:
     except (OSError, AttributeError):
         return None
     return lambda descriptor: ctypes.get_errno() if call(descriptor) else 0
+
+
+@cache
+def _find_exchange() -> Callable[[str, str], int] | None:
+    """Lets two names change their files and gives an error number; None where that cannot be had."""
+    if not sys.platform.startswith("linux"):
+        return None
+    import ctypes
+
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return None
+    return lambda one, other: (
+        ctypes.get_errno()
+        if call(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), ctypes.c_uint(_EXCHANGE))
+        else 0
+    )
 
 
 def _kernel_version() -> tuple[int, int]:
@@ -261,14 +286,23 @@ class RealDisk:
             os.close(descriptor)
 
     def write_aside(self, path: str, data: bytes) -> str:
-        aside = path + REPLACE_SUFFIX
-        file = self.open(aside, create=True)
+        aside = path + SPARE_SUFFIX
+        descriptor = os.open(aside, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o644)
         try:
-            file.truncate(0)
-            file.append((data,))
+            written = 0
+            while written < len(data):
+                written += _write_at(descriptor, (data[written:],), written)
+            # Not before: to give back the blocks of what was there, and take them again, is the costly part.
+            os.ftruncate(descriptor, len(data))
         finally:
-            file.close()
+            os.close(descriptor)
         return aside
+
+    def put_in_place(self, aside: str, path: str) -> None:
+        exchange = _find_exchange()
+        # Not every file system can do it, and at first there is nothing to exchange it for.
+        if exchange is None or exchange(aside, path):
+            os.rename(aside, path)
 
     def sync_everything(self, path: str) -> bool:
         syncfs = _find_syncfs()

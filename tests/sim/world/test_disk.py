@@ -390,3 +390,12 @@ def test_rot_flips_one_bit_of_a_file_that_fits() -> None:
         assert disk.rot(".log") == "/a.log"
         assert sum(byte.bit_count() for byte in disk.read("/a.log")) == 1
         assert disk.read("/a.index") == bytes(10)
+
+
+def test_a_file_that_takes_the_place_of_another_leaves_it_aside() -> None:
+    disk = SimDisk()
+    disk.make_folder("/d")
+    for data in (b"first", b"second"):
+        disk.put_in_place(disk.write_aside("/d/note", data), "/d/note")
+        assert disk.read("/d/note") == data
+    assert disk.read("/d/note.spare") == b"first"

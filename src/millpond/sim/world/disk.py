@@ -17,6 +17,7 @@ from millpond.base.ports import Buffer
 from millpond.sim.world.file_tree import Blob, Folder, Tree, fault
 
 REPLACE_SUFFIX = ".tmp"
+SPARE_SUFFIX = ".spare"
 FILES_MAX = 96
 """What a process may open here, as it is told: few, so that files are closed and opened again all the time."""
 TRACE_LINES_MAX = 100_000
@@ -281,7 +282,7 @@ class SimDisk:
         self._tree.sync(folder)
 
     def write_aside(self, path: str, data: bytes) -> str:
-        aside = path + REPLACE_SUFFIX
+        aside = path + SPARE_SUFFIX
         file = self.open(aside, create=True)
         try:
             file.truncate(0)
@@ -289,6 +290,14 @@ class SimDisk:
         finally:
             file.close()
         return aside
+
+    def put_in_place(self, aside: str, path: str) -> None:
+        if not self.exists(path):
+            self.rename(aside, path)
+            return
+        spare, there = self._tree.blob(aside), self._tree.blob(path)
+        self.operation("exchange", f"{aside} {path}")
+        self._tree.change((*self._tree.parent(aside), there), (*self._tree.parent(path), spare))
 
     def sync_everything(self, path: str) -> bool:
         self._tree.find(path)
