@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.node import eventually
 
 RECORDS = 10_000
 
@@ -19,7 +23,7 @@ def test_lines_with_keys_and_headers(millpond: Any, topic: str) -> None:
     )
     assert sent.code == 0
     assert sent.out == ""
-    assert sent.err.startswith("4 records, 0.0 MB in ")
+    assert sent.err.startswith("4 records, 13 bytes")
     read = millpond("consume", topic, "--until-end", "--json-lines").objects
     assert [(each["key"], each["value"]) for each in read] == [
         ("tea", "2"),
@@ -96,6 +100,25 @@ def test_the_rate_is_held(millpond: Any, topic: str) -> None:
     began = time.monotonic()
     assert millpond("produce", topic, "--rate", "50", "--acks", "1", given="x\n" * 50).code == 0
     assert time.monotonic() - began > 0.95
+
+
+def test_told_to_stop_it_says_how_much_was_sent(millpond: Any, topic: str) -> None:
+    process = millpond.start("produce", topic, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(b"1\n2\n3\n")
+    process.stdin.flush()
+    assert eventually(lambda: millpond("consume", topic, "--until-end").lines == ["1", "2", "3"])
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert said.decode().startswith("3 records, 3 bytes")
+
+
+def test_a_topic_is_created_when_asked_for(millpond: Any) -> None:
+    for told in ("Created topic made-by-produce.\n", ""):
+        sent = millpond("produce", "made-by-produce", "--create", given="1\n")
+        assert sent.code == 0
+        assert sent.err.startswith(f"{told}1 record, 1 byte")
 
 
 def test_a_line_that_is_no_record_is_named_and_those_before_it_are_sent(millpond: Any, topic: str) -> None:

@@ -25,6 +25,9 @@ def test_the_life_of_a_topic(millpond: Any, quick: Any) -> None:
         "topic", "alter", "life", "--partitions", "4", "--set", "cleanup.policy=compact", "--unset", "retention.ms"
     )
     assert changed.code == 0, changed.err
+    wrong = millpond("topic", "alter", "life", "--set", "retention.ms=1", "--unset", "cleanup.polcy")
+    assert (wrong.code, wrong.out) == (1, "")
+    assert "There is no setting of topics cleanup.polcy; did you mean cleanup.policy?" in wrong.err
     (told,) = json.loads(millpond("topic", "describe", "life", "--json").out)
     assert len(told["partitions"]) == 4
     assert told["settings"] == [{"name": "cleanup.policy", "value": "compact", "source": "topic"}]

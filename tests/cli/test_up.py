@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_cleanly(start_node: Callable[..., Any], number: int) -> None:
     """How long it may wait for others before is a matter of the broker's drain, on simulated clocks."""
     node = start_node()
@@ -135,6 +135,29 @@ def test_an_address_of_another_machine_is_told(lonely: Any, tmp_path: Path) -> N
     told = lonely("up", "--listen", "192.0.2.1:9092", "--data", str(tmp_path / "d"))
     assert told.code == 1
     assert "192.0.2.1 is no address of this machine" in told.err
+
+
+def test_a_start_that_fails_leaves_no_folder_behind(lonely: Any, tmp_path: Path, node: Any) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "note").write_text("")
+    told = lonely("up", "--listen", node.address, "--data", str(tmp_path / "new" / "deep"))
+    assert "is taken" in told.err
+    lonely("up", "--listen", node.address, "--data", str(tmp_path / "mine"))
+    assert [each.name for each in tmp_path.iterdir()] == ["mine"]
+    assert (tmp_path / "mine" / "note").exists()
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing(lonely: Any, tmp_path: Path) -> None:
+    process = lonely.start(
+        "up", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "d"),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )  # fmt: skip
+    assert process.stdout.readline().startswith(b"Millpond")
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
 
 
 def test_a_signal_while_it_starts_ends_it_too(lonely: Any, tmp_path: Path) -> None:

@@ -101,6 +101,15 @@ def test_settings_that_contradict_the_source_are_refused(setting: str, where: Wh
     assert f"kafka.{setting}" in str(raised.value)
 
 
+def test_a_setting_of_kafkas_clients_that_nobody_looks_at_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            read_options({"subscribe": "t", "kafka.nope": "1"}, "read")
+    assert [each.getMessage().partition(";")[0] for each in caplog.records] == ["kafka.nope has no effect here"]
+    with pytest.raises(OptionError, match=r"did you mean kafka\.bootstrap\.servers"):
+        read_options({"kafka.bootstrap.server": "h:1"}, "read")
+
+
 def test_an_option_that_has_no_effect_here_is_only_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         options = read_options({"subscribe": "t", "maxOffsetsPerTrigger": "5"}, "read")

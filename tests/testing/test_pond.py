@@ -68,6 +68,22 @@ def test_a_refused_write_raises(millpond: Pond) -> None:
         millpond.produce(topic, b"x" * 1000)
 
 
+def test_a_topic_that_is_not_there_is_told_soon(make_millpond: Callable[..., Pond]) -> None:
+    pond = make_millpond(settings={"auto_create_topics_enable": False})
+    began = time.monotonic()
+    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+        pond.produce("nowhere", "x")
+    assert time.monotonic() - began < 8
+
+
+def test_the_journal_tells_of_every_life(millpond: Pond) -> None:
+    millpond.kill()
+    millpond.restart()
+    millpond.stop()
+    lives = [line for line in millpond.journal if line.startswith("pond: ")]
+    assert lives == ["pond: started", "pond: killed", "pond: started", "pond: stopped"]
+
+
 def test_settings_reach_the_broker_and_unknown_ones_are_refused(tmp_path: Path) -> None:
     with Pond(settings={"num_partitions": 4, "auto.create.topics.enable": True}, folder=tmp_path / "d") as pond:
         pond.produce("made-by-itself", "x")

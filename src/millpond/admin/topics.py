@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millpond.admin.errors import Refused, unknown_topic
+from millpond.admin.errors import Refused, unknown, unknown_topic
 from millpond.admin.offsets import bounds_of
 from millpond.base.errors import MalformedMessage
 from millpond.base.ids import TopicPartition
@@ -137,6 +137,19 @@ def own_settings(cluster: Cluster, names: Sequence[str]) -> dict[str, tuple[Topi
     return cluster.retrying("ask for the settings of topics", attempt)
 
 
+def setting_names(cluster: Cluster, name: str) -> list[str]:
+    """Every setting that the topic has, be it the default."""
+    kind = m.DescribeConfigsRequest
+    resource = kind.DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
+
+    def attempt() -> list[str]:
+        (result,) = cluster.any().ask(kind(resources=[resource]), m.DescribeConfigsResponse).results
+        check(result.error_code, f"The settings of {name} are not known", result.error_message)
+        return [entry.name for entry in result.configs]
+
+    return cluster.retrying("ask for the settings of a topic", attempt)
+
+
 def partition_sizes(cluster: Cluster) -> dict[tuple[int, TopicPartition], int]:
     """Bytes on disk by broker and partition. Where a broker does not answer they are simply not known."""
     sizes: dict[tuple[int, TopicPartition], int] = {}
@@ -176,6 +189,12 @@ def grow_topic(cluster: Cluster, name: str, partitions: int) -> None:
 
 
 def alter_topic(cluster: Cluster, name: str, settings: Mapping[str, str], unset: Collection[str] = ()) -> None:
+    """Change settings; a name that is to be unset and that no topic has is refused, and then nothing is changed."""
+    if unset:
+        known = setting_names(cluster, name)
+        for each in unset:
+            if each not in known:
+                raise unknown("setting of topics", each, known, "docs/config.md lists them")
     kind = m.IncrementalAlterConfigsRequest
     changes = [kind.AlterableConfig(name=key, config_operation=_SET, value=value) for key, value in settings.items()]
     changes += [kind.AlterableConfig(name=key, config_operation=_DELETE, value=None) for key in unset]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -41,6 +40,7 @@ from millpond.config.node import (
 from millpond.log.names import LOCK_FILE
 from millpond.node.disk import RealDisk
 from millpond.node.journal import LineJournal
+from millpond.node.signals import stop_signals
 
 WAIT_SECONDS: Final = 20.0
 """Then it is said who is waited for."""
@@ -71,17 +71,12 @@ def run_cores(texts: Mapping[str, str], count: int) -> None:
     folder = texts.get(DATA_FOLDER.name, DATA_FOLDER.default)
     with _locked(folder):
         core_texts = _texts_of_cores(texts, folder, count)
-        with noted(signal.SIGINT, signal.SIGTERM, *_hang_up()) as stop:
+        with noted(*stop_signals()) as stop:
             in_time = _Run(core_texts, folder).until(stop)
     if not in_time:
         raise Failed("Some cores did not end in time and were killed: the next start looks through what they wrote.")
     if sys.stdout.isatty():
         click.echo("\rStopped; everything is on disk.")
-
-
-def _hang_up() -> tuple[signal.Signals, ...]:
-    """A terminal that is closed ends all in order; under nohup it ends nothing."""
-    return () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
 
 
 def _folder(folder: str, core: int, *more: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
@@ -14,12 +16,16 @@ from millpond.cli.errors import Failed, cause, reason
 from millpond.cli.json_lines import Headers, NotARecord, Outgoing, load
 from millpond.cli.options import pairs
 from millpond.cli.text import counted
+from millpond.node.signals import stop_signals
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
 MESSAGE_SECONDS_MAX: Final = 30
 PROGRESS_SECONDS: Final = 0.2
+RATE_SECONDS_MIN: Final = 1.0
+"""In less than this a rate says more about the start than about the rest."""
+
 CHECK_RECORDS: Final = 1000
 """Between two looks at the clock and at deliveries that failed."""
 
@@ -38,6 +44,7 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
     "-p", "--partition", metavar="N", type=click.IntRange(0), help="All to this partition; else by key, or spread."
 )
 @click.option("--rate", metavar="N", type=click.FloatRange(0, min_open=True), help="At most N records a second.")
+@click.option("--create", is_flag=True, help="Create the topic if it is not there.")
 @cluster_options
 def command(
     topic: str,
@@ -49,6 +56,7 @@ def command(
     compression: str,
     partition: int | None,
     rate: float | None,
+    create: bool,
     access: Access,
 ) -> int:
     """Write lines of a file or of standard input to TOPIC, each as one record.
@@ -60,7 +68,7 @@ def command(
 
     \b
     Examples:
-      echo hello | millpond produce orders
+      echo hello | millpond produce orders --create
       millpond produce orders --file orders.txt --key-separator : --compression zstd
       echo '{"key": "tea", "value": {"cups": 2}}' | millpond produce orders --json-lines
       millpond consume orders --until-end --json-lines | millpond produce copy --json-lines
@@ -68,12 +76,40 @@ def command(
     if json_lines and key_separator is not None:
         raise click.UsageError("--key-separator is for plain lines: with --json-lines the key is a field.")
     given: Headers = [(name, value.encode()) for name, value in pairs(headers, "--headers").items()]
+    if create:
+        _ensure(access, topic)
     producer = _producer(access, acks, compression)
     sender = Sender(producer, topic, len(known_partitions(producer, topic)), rate)
     sender.check_partition(partition)
     with _source(file) as source:
         records = _json_records(source) if json_lines else _plain_records(source, _separator(key_separator))
-        return sender.run(_completed(record, given, partition) for record in records)
+        with _ending_on_signals():
+            return sender.run(_completed(record, given, partition) for record in records)
+
+
+@contextmanager
+def _ending_on_signals() -> Iterator[None]:
+    """However it is told to stop: what was read is sent, and the last line says how much that was."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in stop_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ensure(access: Access, topic: str) -> None:
+    from millpond.remote.topics import BY_DEFAULT, TopicExists, create_topic
+
+    with access.open() as cluster:
+        if topic not in cluster.topics([topic]):
+            with suppress(TopicExists):  # Somebody was quicker.
+                create_topic(cluster, topic, BY_DEFAULT, BY_DEFAULT, {})
+                click.echo(f"Created topic {topic}.", err=True)
 
 
 def _producer(access: Access, acks: str, compression: str) -> Producer:
@@ -175,7 +211,11 @@ class Sender:
             pass
         except Failed as fault:
             broken = fault
-        self._finish()
+        try:
+            self._finish()
+        except KeyboardInterrupt:
+            # It came between the last record and the wait for it.
+            self._finish()
         self._summarise()
         if broken is not None:
             raise broken
@@ -254,8 +294,8 @@ class Sender:
 
     def _summary(self) -> str:
         seconds = max(time.monotonic() - self._started, 1e-6)
-        arrived = self.sent - self.failed
-        return (
-            f"{counted(arrived, 'record')}, {self.sent_bytes / 1e6:,.1f} MB "
-            f"in {seconds:,.1f} s ({self.sent / seconds:,.0f} a second)"
-        )
+        arrived = counted(self.sent - self.failed, "record")
+        size = f"{self.sent_bytes / 1e6:,.1f} MB" if self.sent_bytes >= 100_000 else counted(self.sent_bytes, "byte")
+        if seconds < RATE_SECONDS_MIN:
+            return f"{arrived}, {size}"
+        return f"{arrived}, {size} in {seconds:,.1f} s ({self.sent / seconds:,.0f} a second)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -29,6 +30,7 @@ from millpond.config.node import (
     host_and_port,
     node_settings,
 )
+from millpond.node.signals import stop_signals
 
 CLUSTER_FOLDER: Final = "millpond-cluster"
 """Where the folders of a cluster's nodes are, unless somebody names another."""
@@ -66,7 +68,7 @@ def command(
     cores: int | None,
     with_parent: bool,
 ) -> None:
-    """Run a node in the foreground, until Ctrl-C or SIGTERM.
+    """Run a node in the foreground, until Ctrl-C, SIGTERM or SIGHUP.
 
     No configuration is needed: without options the node listens on 127.0.0.1:9092 and keeps its data in
     ./millpond-data. Port 0 takes a free port, which the first lines of the output name. docs/config.md lists
@@ -108,6 +110,7 @@ def _serve(settings: Settings) -> None:
     from millpond.node.serve import serve
 
     folder = settings[DATA_FOLDER]
+    made = _missing_folders(folder)
     is_ready = False
 
     def on_ready(broker: object) -> None:
@@ -126,6 +129,9 @@ def _serve(settings: Settings) -> None:
     except OSError as error:
         if is_ready:
             raise
+        if not cluster_nodes(settings):
+            # One of several nodes may have promised something already that stands in there.
+            _remove_folders(made)
         _explain(error, settings)
 
 
@@ -244,6 +250,22 @@ def assignment(text: str, where: str) -> tuple[str, str]:
 # What went wrong.
 
 
+def _missing_folders(folder: str) -> list[Path]:
+    """The folders that a start is going to make, the innermost first."""
+    whole = Path(folder).absolute()
+    return [each for each in (whole, *whole.parents) if not os.path.lexists(each)]
+
+
+def _remove_folders(made: list[Path]) -> None:
+    """A start that failed leaves nothing behind; what somebody else has put there meanwhile stays."""
+    with contextlib.suppress(OSError):
+        for at, each in enumerate(made):
+            if at == 0:
+                shutil.rmtree(each)
+            else:
+                each.rmdir()
+
+
 def in_use(folder: str) -> Failed:
     return Failed(
         f"Another process uses the data folder {folder}: stop it, or choose another folder with --data DIR."
@@ -300,5 +322,5 @@ def _stop_early_on_signals() -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         signal.signal(number, stop)

@@ -28,6 +28,7 @@ from millpond.node.link import SocketLink
 from millpond.node.loop_delay import LoopDelay
 from millpond.node.network import SocketNetwork
 from millpond.node.reachability import Reachability
+from millpond.node.signals import stop_signals
 from millpond.node.workers import SYNC_THREADS, ThreadWorkers
 from millpond.wire import messages
 
@@ -36,8 +37,6 @@ DESCRIPTORS_RESERVED = 32
 
 PARTITIONS_PER_FILE = 32
 """So many may share an open file: with more of them files would be opened and closed all the time."""
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -51,7 +50,8 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker], None]) -> None:
-    """Run a node until SIGTERM or SIGINT, then let it finish what it owes and close its logs."""
+    """Run a node until it is told to stop, then let it finish what it owes and close its logs."""
+    signals = stop_signals()
     notes: list[Callable[[], None]] = []
     # Kept until the node has started: whoever cannot start it needs that reason and no other.
     note = lambda event, **facts: notes.append(partial(journal, event, **facts))  # noqa: E731
@@ -79,12 +79,12 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
         asked: list[int] = []
 
         def take_signals() -> None:
-            for number in SIGNALS:
+            for number in signals:
                 loop.add_signal_handler(number, lambda: broker.drain(loop.stop))
             if asked:
                 broker.drain(loop.stop)
 
-        for number in SIGNALS:
+        for number in signals:
             # Noted until the loop runs: it would forget one, or be torn by one that raises in its first step. And
             # before anybody hears that the node is ready: whoever stops it right then means a clean end.
             signal.signal(number, lambda number, _: asked.append(number))
@@ -118,9 +118,9 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
         sync_workers.close()
         broker.close()
         # From here on nobody handles signals: being asked once more must not make a clean end look like a crash.
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         loop.close()
-        for number in SIGNALS:
+        for number in signals:
             signal.signal(number, signal.SIG_IGN)
         journal.flush()
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
 from millpond.remote.bootstrap import bootstrap_servers
+from millpond.remote.cluster import SETTINGS
 from millpond.spark.option import BATCH, READS, STREAM, WRITE, WRITES, at_least, boolean, duration_ms, one_of, text
 from millpond.spark.option import Option as Option
 from millpond.spark.option import OptionError as OptionError
@@ -209,6 +210,23 @@ KAFKA_REFUSED: Final[Mapping[str, tuple[frozenset[Where], str]]] = {
 }
 """Settings of Kafka's clients that contradict what the source or sink does, where, and what to do instead."""
 
+KAFKA_USED: Final = SETTINGS | {
+    "isolation.level",
+    "max.partition.fetch.bytes",
+    "acks",
+    "compression.type",
+    "batch.size",
+    "max.request.size",
+    "buffer.memory",
+    "max.in.flight.requests.per.connection",
+    "delivery.timeout.ms",
+}
+"""Settings of Kafka's clients that mean something here. Others pass, as with Kafka's own clients, with a word."""
+
+MISSPELLED: Final = 0.85
+"""A name so near to one of them is a slip, and not a setting that Kafka's clients have and we do not."""
+
+_warned: set[str] = set()
 _ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 
 
@@ -283,6 +301,13 @@ def _checked_setting(setting: str, value: str, where: Where) -> str:
     refused = KAFKA_REFUSED.get(setting)
     if refused is not None and where in refused[0]:
         raise OptionError(f"option kafka.{setting} cannot be set: {refused[1]}")
+    if setting not in KAFKA_USED:
+        near = difflib.get_close_matches(setting, KAFKA_USED, n=1, cutoff=MISSPELLED)
+        if near and setting not in KAFKA_REFUSED:
+            raise OptionError(f"there is no setting kafka.{setting}; did you mean kafka.{near[0]}?")
+        if setting not in _warned:
+            _warned.add(setting)
+            LOG.warning("kafka.%s has no effect here; docs/spark.md says which settings have one", setting)
     if setting == "isolation.level" and value not in _ISOLATION_LEVELS:
         raise OptionError(
             f"option kafka.isolation.level cannot be {value!r}: it is one of {', '.join(_ISOLATION_LEVELS)}"

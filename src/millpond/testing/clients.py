@@ -17,6 +17,9 @@ Entry = Value | tuple[str | bytes | None, Value]
 """A value, or a key and a value."""
 
 ANSWER_SECONDS: Final = 10.0
+MISSING_SECONDS_MAX: Final = 1.0
+"""So long it is asked for a topic that is not there."""
+
 _numbers = count(1)
 
 
@@ -75,6 +78,7 @@ class Clients(ABC):
                 faults.append(fault)
 
         producer = self.producer
+        self._check_topic(producer, topic)
         for entry in entries:
             key, value = entry if isinstance(entry, tuple) else (None, entry)
             producer.produce(
@@ -84,6 +88,22 @@ class Clients(ABC):
         if faults:
             raise KafkaException(faults[0])
         return delivered
+
+    def _check_topic(self, producer: Producer, topic: str) -> None:
+        """A topic that is not there is told at once. Where topics are made by themselves, asking for it makes it."""
+        from confluent_kafka import KafkaException
+
+        known: set[str] = self._clients.setdefault("topics", set())
+        deadline = time.monotonic() + MISSING_SECONDS_MAX
+        while topic not in known:
+            there = producer.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic]
+            if there.error is None and there.partitions:
+                known.add(topic)
+            elif time.monotonic() > deadline:
+                raise KafkaException(there.error)
+            else:
+                # One that was made a moment ago may not be known everywhere.
+                time.sleep(0.05)
 
     def consume(
         self, topic: str, n: int = 1, *, group: str | None = None, timeout: float = ANSWER_SECONDS

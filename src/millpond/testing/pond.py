@@ -46,7 +46,7 @@ class Pond(Clients):
         super().__init__()
         self.mode: Mode = mode
         self.journal: list[str] = []
-        """What the broker reported, over all its lives."""
+        """What the broker reported, over all its lives, and where each of them began and ended."""
         self._own_folder = None if folder is not None else tempfile.mkdtemp(prefix="millpond-")
         self.folder = Path(folder if folder is not None else self._own_folder or "")
         self._proxy = Proxy()
@@ -88,17 +88,22 @@ class Pond(Clients):
         if not self._node.is_running:
             self._proxy.open(self._node.start())
             self.forget_clients()
+            self._report("pond: started")
         return self
 
     def stop(self) -> None:
         """End it in order; what clients were told is on disk."""
+        was_running = self._node.is_running
         self._node.stop()
         self._proxy.shut()
+        if was_running:
+            self._report("pond: stopped")
 
     def kill(self) -> None:
         """End it as SIGKILL would; connections break and new ones are refused until `start` or `restart`."""
         self._node.kill()
         self._proxy.shut()
+        self._report("pond: killed")
 
     def restart(self) -> Pond:
         """Start it again on the same data and address, after an orderly stop if it still runs."""

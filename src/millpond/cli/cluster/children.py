@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Final, Literal
 
+from millpond.node.signals import stop_signals
+
 MILLPOND: Final = (sys.executable, "-c", "import sys; from millpond.cli import main; sys.exit(main())")
 PAUSE_SECONDS: Final = 0.5
 PAUSE_SECONDS_MAX: Final = 10.0
@@ -232,7 +234,7 @@ class Crew:
             for child in self.children.values():
                 child.stop(at_once=True)
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in stop_signals():
             signal.signal(number, at_once)
         in_time = True
         for stage in stages:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from millpond.cli.stop import Stop, noted
 from millpond.cli.terminal import Row, panel
 from millpond.cli.up import address_of, assignment, node_folder, shown_address
 from millpond.config.node import host_and_port
+from millpond.node.signals import stop_signals
 
 if TYPE_CHECKING:
     from millpond.admin.nodes import ClusterFacts
@@ -41,7 +41,7 @@ def run_cluster(count: int, data: str, listen: str, sets: tuple[str, ...], *, re
     folder = Path(data)
     file = NodesFile(dict(enumerate(_addresses(listen, count), 1)), {}, settings)
     _keep(file, folder)
-    with noted(signal.SIGINT, signal.SIGTERM) as stop:
+    with noted(*stop_signals()) as stop:
         _Run(file, folder, restart=restart).until(stop)
     click.echo("Stopped; everything is on disk.")
 
