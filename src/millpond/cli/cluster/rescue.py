@@ -197,10 +197,10 @@ def _show(plan: Plan, survivors: Sequence[Survivor], answering: Sequence[tuple[i
     for node_id, address in answering:
         click.echo(f"  node {node_id} does not look lost: {address} answers")
     click.echo("\nWhat a rescue does")
-    click.echo(
-        f"  {_nodes(plan.voters)} become the quorum, in epoch {plan.epoch}; {_nodes(plan.lost)} are forgotten,"
-    )
-    click.echo("  and strangers when they come back: each starts with an empty folder then")
+    becomes = "become" if len(plan.voters) > 1 else "becomes"
+    click.echo(f"  {_nodes(plan.voters)} {becomes} the quorum, in epoch {plan.epoch}")
+    are = "are forgotten, and strangers" if len(plan.lost) > 1 else "is forgotten, and a stranger"
+    click.echo(f"  {_nodes(plan.lost)} {are} after that: a folder of before is refused")
     click.echo("\nWhat may be lost")
     click.echo(f"  metadata: all that was changed after offset {source.end_offset:,} (topics, settings, members)")
     if plan.uncertain:
@@ -220,15 +220,15 @@ def _show_partitions(fates: Sequence[PartitionFate]) -> None:
     if not fates:
         return
     click.echo()
-    columns = ("PARTITION", "BECOMES", "IN SYNC WERE", "HAS UP TO", "LACKS AT LEAST", "LAST WRITTEN")
+    columns = ("PARTITION", "BECOMES", "IN SYNC WERE", "HAS UP TO", "LACKS", "LAST WRITTEN")
     rows = [
         (
             f"{each.topic}-{each.index}",
             f"{each.fate.value}" + (f", led by {each.leader}" if each.leader >= 0 else ""),
             _list(each.was_in_sync) or "-",
             each.has.end_offset if each.has is not None else "?" if each.fate is Fate.BEHIND else "-",
-            each.missing_min if each.has is not None else "-",
-            show_time(each.has.last_ms) if each.has is not None and each.has.last_ms >= 0 else "-",
+            f"{each.missing_min:,} or more" if each.has is not None else "-",
+            f"{show_time(each.has.last_ms)[:-5]}Z" if each.has is not None and each.has.last_ms >= 0 else "-",
         )
         for each in fates[:SHOWN_MAX]
     ]
