@@ -138,6 +138,10 @@ class Disk(Protocol):
 
     def total_bytes(self, path: str) -> int: ...
 
+    def mark(self, folder: str) -> str | None:
+        """What tells this very folder from a copy of it, for as long as it is there; None where nobody can tell."""
+        ...
+
     def lock(self, path: str) -> FileLock:
         """Take an exclusive lock that dies with the process. BlockingIOError if another process holds it."""
         ...

@@ -289,6 +289,8 @@ class Broker:
         # Kept beyond the listener's life: whoever is still answered while the broker drains may ask for it.
         self._address = self._listener.host, self._listener.port
         self.controller.load(self.advertised(), after_crash=not report.clean)
+        if self.controller.is_copy:
+            self.journal("the data folder is a copy: this node has no vote and is in sync only when it has caught up")
         self._read_broker_settings()
         self.controller.on_change(self._on_records)
         self.controller.on_change(self.sessions.on_records)

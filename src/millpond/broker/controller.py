@@ -23,6 +23,7 @@ from millpond.base.ports import Entropy, World
 from millpond.base.settings import Settings
 from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.links.peers import Peers, node_addresses
+from millpond.broker.lives.copy_of_folder import mark_folder
 from millpond.broker.lives.identity import (
     CannotJoin,
     CannotStart,
@@ -163,6 +164,8 @@ class Controller:
         self._checkpoints = checkpoints or CheckpointWriter(store, world.sync_workers)
         self._workers = StartWorkers(world.sync_workers)
         self._identity: Identity | None = None
+        self.is_copy = False
+        """Whether the data folder is a copy of the one that this node ran in last: it may be old."""
         self._host: QuorumHost | None = None
         self._active_epoch: int | None = None
         self._own: deque[_Batch] = deque()
@@ -299,6 +302,16 @@ class Controller:
             self._identity.check(self.node_id, self._settings[CLUSTER_ID])
         log = self._store.create(METADATA_PARTITION, METADATA_TOPIC_ID, METADATA_LIMITS)
         log.limits = METADATA_LIMITS
+        if self._identity is not None:
+            self._identity, self.is_copy = mark_folder(
+                self._world.disk,
+                self._store.folder,
+                log.folder,
+                self._identity,
+                self._world.boot_id,
+                is_alone=self.is_alone,
+                was_clean=not after_crash,
+            )
         self._host = self._make_host(log)
         self._load_snapshot(self._host.log)
         if self.is_alone:
@@ -410,7 +423,13 @@ class Controller:
             if self.image.brokers and self.node_id not in self.image.brokers:
                 owner = next(iter(self.image.brokers))
                 raise CannotStart(f"the data folder belongs to node {owner}, not to node {self.node_id}")
-            self._identity = Identity(self.node_id, self._entropy.uuid(), self.image.cluster_id, self.image.rescues)
+            self._identity = Identity(
+                self.node_id,
+                self._entropy.uuid(),
+                self.image.cluster_id,
+                self.image.rescues,
+                self._world.disk.mark(self.log.folder),
+            )
             self._identity.check(self.node_id, self._settings[CLUSTER_ID])
             if not self.is_alone or self._identity.cluster_id:
                 # Else it is written in a moment, with the name of the cluster that this node founds.

@@ -17,6 +17,9 @@ from threading import Lock
 from millpond.base.ports import Buffer
 
 REPLACE_SUFFIX = ".tmp"
+
+_GET_GENERATION = 0x80087601
+"""FS_IOC_GETVERSION: a number that a file system draws for every file and folder that it makes."""
 """What `replace` writes first; a file of this name is a leftover of a power cut and may be removed."""
 
 SPARE_SUFFIX = ".spare"
@@ -330,6 +333,18 @@ class RealDisk:
 
     def total_bytes(self, path: str) -> int:
         return shutil.disk_usage(path).total
+
+    def mark(self, folder: str) -> str | None:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            generation = bytearray(8)
+            fcntl.ioctl(descriptor, _GET_GENERATION, generation)
+            # The number alone is given again when a folder is removed, and some systems make numbers up as they go.
+            return f"{os.fstat(descriptor).st_ino}-{int.from_bytes(generation, sys.byteorder)}"
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
 
     def lock(self, path: str) -> RealFileLock:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -29,6 +29,8 @@ class Identity:
     cluster_id: str | None = None
     rescues: int = 0
     """How often the cluster had been rescued when this folder became one of its own."""
+    mark: str | None = None
+    """Of the folder of the metadata, as the disk tells it from a copy; None where it cannot."""
 
     @property
     def cluster_name(self) -> str | None:
@@ -69,7 +71,9 @@ def read_identity(disk: Disk, folder: str) -> Identity | None:
     try:
         directory_id = UUID(bytes=urlsafe_b64decode(fields["directory.id"] + "=="))
         rescues = int(fields.get("cluster.rescues", 0))
-        return Identity(int(fields["node.id"]), directory_id, fields.get("cluster.id"), rescues)
+        return Identity(
+            int(fields["node.id"]), directory_id, fields.get("cluster.id"), rescues, fields.get("folder.mark")
+        )
     except (KeyError, ValueError, Base64Error) as fault:
         raise CannotStart(f"{path} cannot be read: {fault}") from fault
 
@@ -82,4 +86,6 @@ def write_identity(disk: Disk, folder: str, identity: Identity) -> None:
         lines.append(f"cluster.id={identity.cluster_id}")
     if identity.rescues:
         lines.append(f"cluster.rescues={identity.rescues}")
+    if identity.mark:
+        lines.append(f"folder.mark={identity.mark}")
     disk.replace(f"{folder}/{IDENTITY_FILE}", ("\n".join(lines) + "\n").encode())

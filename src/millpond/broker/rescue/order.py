@@ -169,6 +169,6 @@ def carry_out(disk: Disk, folder: str, order: Order) -> None:
     write_election(disk, f"{metadata}/{STATE_FILE}", Election(order.epoch))
     # A log that ends before its newest snapshot begins anew behind it.
     SnapshotFiles(disk, metadata).write(SnapshotId(order.end_offset, order.epoch), order.snapshot)
-    write_identity(disk, folder, replace(identity, rescues=order.rescues))
+    write_identity(disk, folder, replace(identity, rescues=order.rescues, mark=disk.mark(metadata)))
     disk.rename(f"{folder}/{ORDER_FILE}", f"{folder}/rescue.{order.rescues}.done")
     disk.sync_folder(folder)

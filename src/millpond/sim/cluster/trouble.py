@@ -116,6 +116,7 @@ class Trouble:
             "clock rate": self._clock_rate,
             "clock jump": self._clock_jump,
             "wiped disk": self._wiped_disk,
+            "old disk": self._old_disk,
             "bit rot": self._bit_rot,
         }[fault.kind]
         if strike(fault, random):
@@ -208,6 +209,27 @@ class Trouble:
         self._cut_power(node_id, fault.lasts_ms)
         self.cluster.note(f"node {node_id} gets an empty disk")
         self._sim.wipe(self._name(node_id))
+        return True
+
+    def _old_disk(self, fault: FaultPlan, random: Random) -> bool:
+        """Somebody copies a node's folder while it runs, and puts it back later, when the others can spare it."""
+        node_id = self._any(random)
+        if node_id is None or len(self.cluster.nodes) == 1:
+            return False
+        contents = self.cluster.nodes[node_id].disk.contents()
+        rest_ms = random.choice((0, 500))
+
+        def put_back() -> None:
+            node = self.cluster.nodes[node_id]
+            if self._over or not node.is_up or not self._is_whole():
+                self.cluster.note(f"node {node_id} keeps its disk")
+                return
+            self._note_loss(node_id)
+            self.cluster.kill(node_id, rest_ms)
+            self.cluster.note(f"node {node_id} gets an old copy of its disk")
+            self._sim.roll_back(self._name(node_id), contents)
+
+        self._later(fault, put_back)
         return True
 
     def _bit_rot(self, fault: FaultPlan, random: Random) -> bool:

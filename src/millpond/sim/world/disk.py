@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -328,6 +328,9 @@ class SimDisk:
         self._tree.find(path)
         return self.capacity_bytes
 
+    def mark(self, folder: str) -> str | None:
+        return str(self._tree.folder(folder).number)
+
     def lock(self, path: str) -> SimFileLock:
         key = posixpath.normpath("/" + path)
         if key in self.locks:
@@ -404,6 +407,20 @@ class SimDisk:
         assert not self.open_files, "files are open"
         self._tree = Tree()
         self.trace.append(f"{self.operations} wiped")
+
+    def roll_back(self, contents: Mapping[str, bytes]) -> None:
+        """Put back what `contents` once gave, as somebody does who restores an old copy; nobody may have a file open.
+
+        Other folders than those of before, with the same names.
+        """
+        assert not self.open_files, "files are open"
+        self._tree = Tree(self._tree.folders)
+        for path, data in contents.items():
+            self.make_folder(posixpath.dirname(path))
+            folder, name = self._tree.parent(path)
+            self._tree.change((folder, name, Blob(bytearray(data), bytearray(data))))
+        self._tree.sync_all()
+        self.trace.append(f"{self.operations} rolled back")
 
     def used_bytes(self) -> int:
         return sum(len(blob.live) for _, blob in self._tree.blobs())

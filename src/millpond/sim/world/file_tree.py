@@ -115,8 +115,9 @@ class Change:
 class Tree:
     """Folders and files by path, live and durable."""
 
-    def __init__(self) -> None:
-        self._folders = 1
+    def __init__(self, folders: int = 1) -> None:
+        self.folders = folders
+        """So many have been made, also before this tree."""
         self.root = Folder(0)
         self.journal: list[Change] = []
 
@@ -151,8 +152,8 @@ class Tree:
         return self.folder("/".join(steps[:-1])), steps[-1]
 
     def new_folder(self) -> Folder:
-        self._folders += 1
-        return Folder(self._folders)
+        self.folders += 1
+        return Folder(self.folders)
 
     def change(self, *parts: tuple[Folder, str, Entry | None]) -> None:
         for folder, name, entry in parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from millpond.base.ports import World
@@ -130,6 +130,12 @@ class SimWorld:
         host = self.hosts[name]
         assert host.clock is None, f"{name} runs: stop it first"
         host.disk.wipe()
+
+    def roll_back(self, name: str, contents: Mapping[str, bytes]) -> None:
+        """Give a host that is switched off an old copy of its disk's contents."""
+        host = self.hosts[name]
+        assert host.clock is None, f"{name} runs: stop it first"
+        host.disk.roll_back(contents)
 
     def _stop(self, name: str, *, silently: bool) -> None:
         host = self.hosts[name]

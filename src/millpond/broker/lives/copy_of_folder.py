@@ -1,0 +1,46 @@
+"""A data folder that is a copy: somebody has put back an old one, or moved it to another disk.
+
+Nobody can tell the two apart from inside. What the node has promised since the copy was made it does not know, nor
+which records it had: it votes as one that may have forgotten everything, until it has caught up, and counts as one
+that has lost records, unless the copy was made of a folder that was closed in order: then its epochs tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from millpond.base.ports import Disk
+from millpond.broker.lives.identity import Identity, write_identity
+from millpond.broker.lives.last_life import LOST, LastLife, write_last_life
+from millpond.broker.quorum.state import STATE_FILE, read_election, write_election
+from millpond.quorum.ports import Election
+
+
+def mark_folder(
+    disk: Disk,
+    folder: str,
+    metadata_folder: str,
+    identity: Identity,
+    boot_id: str,
+    *,
+    is_alone: bool,
+    was_clean: bool,
+) -> tuple[Identity, bool]:
+    """The identity with the mark of the folder as it is now, and whether it is a copy. Waits for the disk.
+
+    What a copy must not claim is written before the new mark: a start that dies in the middle begins again.
+    """
+    mark = disk.mark(metadata_folder)
+    if mark == identity.mark or mark is None:
+        return identity, False
+    is_copy = identity.mark is not None and not is_alone
+    if is_copy:
+        state_path = f"{metadata_folder}/{STATE_FILE}"
+        known = read_election(disk, state_path) or Election()
+        # Not whom it voted for either: it may have voted for others since.
+        write_election(disk, state_path, Election(known.epoch, is_new=True))
+        if not was_clean:
+            write_last_life(disk, folder, LastLife(LOST, boot_id))
+    marked = replace(identity, mark=mark)
+    write_identity(disk, folder, marked)
+    return marked, is_copy
