@@ -245,6 +245,8 @@ class _Campaign:
                 for group in (*self._watches, GROUP):
                     print(_told("group", "describe", group, "-b", self.cluster.bootstrap), flush=True)
                 print(_told("cluster", "status", "-b", self.cluster.bootstrap), flush=True)
+                if self._crew is not None:
+                    print(_told("txn", "list", "-b", self.cluster.bootstrap), self._crew.journal(), flush=True)
                 if self._process_reader is not None:
                     print(*self._process_reader.ended, sep="\n", flush=True)
                 return

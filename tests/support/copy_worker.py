@@ -9,6 +9,7 @@ What the job cannot go on from ends it: whoever started it starts it again, as i
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import signal
 import sys
 import time
@@ -83,9 +84,9 @@ class CopyJob:
             except KafkaException as raised:
                 fault: KafkaError = raised.args[0]
                 if fault.fatal() or not fault.txn_requires_abort():
-                    print(f"ends: {fault}", file=sys.stderr, flush=True)
+                    tell(f"ends: {fault}")
                     sys.exit(FENCED)
-                print(f"aborts: {fault}", file=sys.stderr, flush=True)
+                tell(f"aborts: {fault}")
                 self._abort()
 
     def _moved(self, *_: object) -> None:
@@ -135,7 +136,7 @@ class CopyJob:
                     self._consumer.seek(TopicPartition(each.topic, each.partition, max(each.offset, 0)))
                 return
             except KafkaException as fault:
-                print(f"rewinds again: {fault}", file=sys.stderr, flush=True)
+                tell(f"rewinds again: {fault}")
                 time.sleep(0.05)
         sys.exit(STUCK)
 
@@ -151,7 +152,13 @@ class CopyJob:
                 time.sleep(0.01)
 
 
+def tell(text: str) -> None:
+    print(time.strftime("%H:%M:%S"), text, file=sys.stderr, flush=True)
+
+
 if __name__ == "__main__":
     # A worker must not outlive whoever started it.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    # Whoever wonders what it waits for may ask.
+    faulthandler.register(signal.SIGUSR1)
     CopyJob(*sys.argv[1:]).run()

@@ -7,6 +7,7 @@ The input holds numbers in committed transactions, and nonsense in aborted ones 
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -104,6 +105,10 @@ class Crew:
         self._workers[number].wait()
 
     def journal(self) -> str:
+        """What the workers told at last, and where they are now."""
+        for worker in self._workers:
+            worker.send_signal(signal.SIGUSR1)
+        time.sleep(0.5)
         return self._journal.read_text()[-2000:]
 
 
