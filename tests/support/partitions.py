@@ -25,6 +25,7 @@ def partition_context(
     can_join: CanJoin = lambda *_: True,
     on_isr_change: Callable[[UUID, int], None] = lambda *_: None,
     sessions_missed: Callable[[], int] = lambda: 0,
+    has_lease: Callable[[], bool] = lambda: True,
     is_followed_by: Callable[[int], bool] = lambda _: True,
     give_away: Callable[[UUID, int], None] = lambda *_: None,
 ) -> PartitionContext:
@@ -39,6 +40,7 @@ def partition_context(
         lag_ms_max=lambda: 10_000,
         on_isr_change=on_isr_change,
         sessions_missed=sessions_missed,
+        has_lease=has_lease,
         is_followed_by=is_followed_by,
         give_away=give_away,
     )

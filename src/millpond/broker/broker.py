@@ -212,6 +212,7 @@ class Broker:
                 lag_ms_max=lambda: self.settings[node.REPLICA_LAG_MS_MAX],
                 on_isr_change=self.isr_keeper.look_soon,
                 sessions_missed=lambda: self.lifecycle.sessions_missed,
+                has_lease=lambda: self.lifecycle.has_lease(),
                 is_followed_by=self.replica_sessions.is_followed_by,
                 give_away=self.isr_keeper.give_away,
             ),

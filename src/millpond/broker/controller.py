@@ -255,6 +255,11 @@ class Controller:
         """How long ago the node that led the quorum before this one was heard; None for never."""
         return self.host.leader_heard_ago_ms
 
+    def knows_since(self, moment_ms: int) -> bool:
+        """Whether the image has all that was decided before `moment_ms`, by this node's clock."""
+        told = self.host.told
+        return told is not None and told[0] >= moment_ms and self.applied_offset >= told[1]
+
     @property
     def others_may_lead(self) -> bool:
         """Whether the other nodes may be there and elect one of themselves, as far as this one can tell."""

@@ -169,10 +169,12 @@ def test_a_controller_that_is_cut_off_trusts_itself_no_longer_than_the_others_wa
     lives.wait(life.has_lease)
 
 
-def produce(lives: Lives, node_id: int, acks: int) -> list[Any]:
-    """One record, written to a node; where its answer will be."""
+def produce(lives: Lives, node_id: int, acks: int, sequence: int | None = None) -> list[Any]:
+    """One record, written to a node, by producer 7 if it has a number; where its answer will be."""
     kind = m.ProduceRequest
-    data = kind.PartitionProduceData(index=0, records=memoryview(bytearray(encode_batch([Record(0, 1, b"k", b"v")]))))
+    numbers = {} if sequence is None else {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
+    batch = encode_batch([Record(0, 1, b"k", b"v")], **numbers)
+    data = kind.PartitionProduceData(index=0, records=memoryview(bytearray(batch)))
     topic = kind.TopicProduceData(name="pond", partition_data=[data])
     replies: list[Any] = []
     client = SimClient(lives.sim.network, f"node{node_id}", PORT, "client")
@@ -215,6 +217,40 @@ def test_a_leader_that_is_cut_off_sends_its_writers_away(lives: Lives, is_contro
     lives.sim.network.heal()
     lives.wait(lives.is_whole)
     lives.wait(lambda: leader_told_by(lives, victim) == lives.partition().leader)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_one_that_sent_a_write_away_does_not_judge_what_follows_it_before_it_knows_who_leads(seed: int) -> None:
+    """It is heard again, and let in, before it hears who took its place; librdkafka ends for ever at that word."""
+    lives = Lives(seed)
+    victim = lives.other(lives.controller_id)
+    lives.create(victim)
+    lives.wait(lives.is_whole)
+    taken = produce(lives, victim, -1, 0)
+    lives.wait(lambda: bool(taken))
+    others = cut_off(lives, victim)
+    lives.wait(lambda: leader_told_by(lives, others[0]) == others[0])
+    broker = lives.nodes[victim].broker
+    lives.wait(lambda: broker.lifecycle.sessions_missed > 0)
+    sent_away = produce(lives, victim, -1, 1)
+    lives.wait(lambda: bool(sent_away))
+    assert code_of(sent_away[0]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    elsewhere = produce(lives, others[0], -1, 1)
+    lives.wait(lambda: bool(elsewhere))
+    assert code_of(elsewhere[0]) is ErrorCode.NONE
+    # What it is told of the metadata comes late.
+    broker.controller.host.log.append_fetched = lambda _: False  # type: ignore[method-assign]
+    lives.sim.network.heal()
+    lives.wait(lambda: broker.lifecycle.sessions_missed == 0)
+    follows = produce(lives, victim, -1, 2)
+    lives.wait(lambda: bool(follows))
+    assert broker.partitions.get("pond", 0).is_leader, "it still thinks so"
+    assert not broker.lifecycle.has_lease()
+    assert code_of(follows[0]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    del broker.controller.host.log.append_fetched
+    lives.wait(lives.is_whole)
+    lives.wait(lambda: not broker.partitions.get("pond", 0).is_leader)
+    lives.wait(broker.lifecycle.has_lease)
 
 
 def test_while_a_controller_is_replaced_those_who_are_followed_go_on(lives: Lives) -> None:

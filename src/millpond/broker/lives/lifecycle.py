@@ -116,6 +116,8 @@ class Lifecycle:
         self._asked_ms = 0
         self._lease_ms = 0
         """Until when, at the least, nobody else is made leader in this node's place."""
+        self._lease_since_ms = 0
+        """Since when it has been so without a gap. Of what was decided in the gap the image may not tell yet."""
         self.sessions_missed = 0
         """For the time of how many sessions this node has not been heard, if others may lead in its place by now."""
         self._on_cut_off: Callable[[], None] = _nobody_cares
@@ -149,7 +151,7 @@ class Lifecycle:
             # It hears itself, even when it is cut off from everybody: only those who follow it are a proof.
             led_ago_ms = self._controller.led_ago_ms
             return led_ago_ms is not None and led_ago_ms < self._lease_length_ms
-        return self._clock.monotonic_ms() < self._lease_ms
+        return self._clock.monotonic_ms() < self._lease_ms and self._controller.knows_since(self._lease_since_ms)
 
     def on_cut_off(self, observer: Callable[[], None]) -> None:
         """Call `observer` again and again while this node must assume that others may lead in its place."""
@@ -298,6 +300,8 @@ class Lifecycle:
             case ErrorCode.NONE:
                 self._heard_ms = self._clock.monotonic_ms()
                 if not self._controller.is_active:
+                    if self._asked_ms > self._lease_ms:
+                        self._lease_since_ms = self._asked_ms
                     self._lease_ms = self._asked_ms + self._lease_length_ms
                 self._on_heard()
                 self._on_state(response)

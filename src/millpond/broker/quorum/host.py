@@ -27,7 +27,7 @@ from millpond.broker.quorum.wire import (
     says_other_voters,
 )
 from millpond.quorum.events import Answered, Appended, Asked, Event, Hung, Stop, Time
-from millpond.quorum.messages import Fetch, FetchSnapshot, ReplicaKey, Request, Response
+from millpond.quorum.messages import Fetch, FetchResponse, FetchSnapshot, ReplicaKey, Request, Response
 from millpond.quorum.ports import Election
 from millpond.quorum.ready import Ask, Durable, Ready, Reply
 from millpond.quorum.replica import Replica, Timing
@@ -115,6 +115,8 @@ class QuorumHost:
         """Whether the cluster was rescued without this node: whoever goes on with what was before is a second one."""
         self._disagree: set[int] = set()
         """Nodes that were told of other voters than this one."""
+        self.told: tuple[int, int] | None = None
+        """When the leader was last asked, by this node's clock, and up to where all was committed by its answer."""
         self._refused_by: set[int] = set()
         """Voters whose connections were closed or refused when they were last asked."""
 
@@ -313,10 +315,13 @@ class QuorumHost:
         message, version = encode_request(ask.request, self._cluster_name())
         # An answer that comes when nobody believes in the leader any more is worth nothing.
         timeout_ms = self._timing.fetch_ms if is_fetch else self._timing.election_ms
+        asked_ms = self._clock.monotonic_ms()
 
         def take(response: Response | None, is_cut: bool = False) -> None:
             if not self._is_closed:
                 self._step(Answered(ask, response, is_cut))
+                if isinstance(response, FetchResponse):
+                    self._on_told(asked_ms, response)
 
         def lost(failure: Exception) -> None:
             if not isinstance(failure, RequestLost):
@@ -342,6 +347,12 @@ class QuorumHost:
             return decode_response(answer)
 
         peers.ask(ask.node_id, message, version, timeout_ms).map(read).then(take, lost)
+
+    def _on_told(self, asked_ms: int, response: FetchResponse) -> None:
+        """A leader of whose epoch nothing is committed yet does not know what is."""
+        epoch = self._replica.epoch
+        if response.epoch == epoch and self.log.has_begun(epoch, response.high_watermark):
+            self.told = asked_ms, response.high_watermark
 
     # Events.
 

@@ -101,6 +101,14 @@ class MetadataLog:
         end = self.end_offset
         return [entry for entry in self.log.epochs.entries if entry[1] < end]
 
+    def has_begun(self, epoch: int, committed: int) -> bool:
+        """Whether the first record of `epoch` is here, below `committed`."""
+        for known, start in reversed(self._entries()):
+            if known <= epoch:
+                return known == epoch and start < committed
+        base = self._base
+        return base is not None and base.epoch == epoch and base.end_offset <= committed
+
     def end_of(self, epoch: int) -> EpochEnd | None:
         end = self.end_offset
         for known, start in reversed(self._entries()):

@@ -28,6 +28,8 @@ class PartitionContext:
     """Topic id and index of a partition that this node leads: there may be another ISR to ask for."""
     sessions_missed: Callable[[], int]
     """For the time of how many sessions this node has not been heard, if others may lead in its place by now."""
+    has_lease: Callable[[], bool]
+    """Whether it is certain that nobody else leads what this node leads."""
     is_followed_by: Callable[[int], bool]
     """Whether a node has fetched from this one in the last moments."""
     give_away: Callable[[UUID, int], None]

@@ -11,7 +11,7 @@ from millpond.base.ids import LeaderEpoch, TopicPartition
 from millpond.base.later import Later, done, failed
 from millpond.base.ports import Buffer
 from millpond.base.settings import Settings
-from millpond.broker.replication.leader_role import CUT_OFF, LeaderRole
+from millpond.broker.replication.leader_role import LeaderRole
 from millpond.broker.replication.partition_context import PartitionContext
 from millpond.broker.replication.throttle import is_named
 from millpond.config import topic as topic_settings
@@ -293,9 +293,12 @@ class Partition:
         attributes = _attributes(records)
         if attributes & batch.CODEC_MASK == ZSTD and not zstd:
             raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
-        if acks_all and self.leading is not None and (not self.leading.is_writable or self.leading.is_doubtful):
-            self.note_refused(records)
-            self._check_writable()
+        if acks_all and self.leading is not None:
+            try:
+                self._check_writable()
+            except Refused:
+                self.note_refused(records)
+                raise
         try:
             appended = self.log.append(
                 records, leader_epoch=self.leader_epoch, now_ms=self._clock.wall_ms(), verification=verification
@@ -322,8 +325,7 @@ class Partition:
     def _check_writable(self) -> None:
         if self.leading is None:
             return
-        if self.leading.is_doubtful:
-            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, CUT_OFF)
+        self.leading.check_certain()
         if not self.leading.is_writable:
             assert self.view is not None
             raise Refused(

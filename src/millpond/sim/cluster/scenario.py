@@ -231,6 +231,9 @@ class Scenario:
         return not self._left_to_send and not self._admin_left and all(each.is_idle() for each in self.producers)
 
     def _judge(self) -> None:
+        for producer in self.producers:
+            if producer.lost_ways:
+                self._blame(f"{producer.name} is told that sequences are missing, with all before them acknowledged")
         for reader in self.readers:
             if not self.sim.run_until(reader.is_at_end, within_ms=READ_MS):
                 self._blame(f"{reader.name} does not get to the end")

@@ -44,6 +44,8 @@ class _Lane:
         self.waiting: deque[SentBatch] = deque()
         self.in_flight: list[SentBatch] = []
         self.next_sequence = 0
+        self.acknowledged = 0
+        """The sequence behind all that is acknowledged."""
         self.is_retrying = False
 
 
@@ -71,6 +73,9 @@ class SimProducer:
         self.version = version
         self.codec = codec
         self.spurious_refusals = 0
+        self.lost_ways = 0
+        """How often it was told that sequences are missing, with all that came before acknowledged. Nobody knows then
+        what is written and what is not: librdkafka ends for ever."""
         self._in_flight_max = in_flight_max
         self._clock = clock
         self._history = history
@@ -215,7 +220,11 @@ class SimProducer:
     def _take_answer(self, batch: SentBatch, answer: m.ProduceResponse.PartitionProduceResponse) -> None:
         code = answer.error_code
         lane = self._lanes[batch.partition]
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.sequence == lane.acknowledged:
+            self.lost_ways += 1
+            self._history.note(self._clock.now_ms, f"{self.name} {batch.partition} has lost its way")
         if code == ErrorCode.NONE:
+            lane.acknowledged = max(lane.acknowledged, batch.sequence + len(batch.contents))
             self._leave_flight(batch)
             self._settle(batch, Status.ACKNOWLEDGED, answer.base_offset)
         elif code in RETRY_LATER:
@@ -276,7 +285,7 @@ class SimProducer:
         for lane in self._lanes.values():
             self._give_up([batch for batch in lane.waiting if batch.attempts])
             lane.waiting = deque(batch for batch in lane.waiting if batch.status is Status.OPEN)
-            lane.next_sequence = 0
+            lane.next_sequence = lane.acknowledged = 0
             lane.is_retrying = False
         self._is_asking_for_id = True
         self.client.send(
