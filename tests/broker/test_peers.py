@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millpond.broker.links.peers import Peers, node_addresses
+from millpond.broker.links.peers import NodeAddresses, Peers
 from millpond.broker.links.requester import RequestLost
 from millpond.config.node import node_settings
 from millpond.metadata.image import Image
@@ -62,8 +62,8 @@ def test_a_killed_node_is_told_from_a_silent_one() -> None:
 
 def test_what_the_operator_wrote_goes_before_what_a_node_says(make_desk: Any) -> None:
     image: Image = make_desk().broker.image
-    alone = node_addresses(node_settings({}), image)
+    alone = NodeAddresses(node_settings({}), image)
     assert alone(1) == ("node", 9092)
     assert alone(2) is None
-    several = node_addresses(node_settings({"cluster.nodes": "1@10.0.0.1:7,2@10.0.0.2:8"}), image)
+    several = NodeAddresses(node_settings({"cluster.nodes": "1@10.0.0.1:7,2@10.0.0.2:8"}), image)
     assert [several(1), several(2), several(3)] == [("10.0.0.1", 7), ("10.0.0.2", 8), None]

@@ -13,7 +13,7 @@ from millpond.base.later import Later, done
 from millpond.base.ports import Listener, World
 from millpond.base.settings import Settings
 from millpond.broker.checkpoint_writer import CheckpointWriter
-from millpond.broker.controller import Controller
+from millpond.broker.controller import WILDCARDS, Controller
 from millpond.broker.coordination.coordination import Coordination, Home
 from millpond.broker.coordination.markers import Markers
 from millpond.broker.coordination.permissions import Permissions
@@ -22,12 +22,13 @@ from millpond.broker.fetch_sessions import FetchSessions
 from millpond.broker.flusher import Flusher
 from millpond.broker.housekeeping import Housekeeping, Journal
 from millpond.broker.image_watch import ImageWatch
-from millpond.broker.links.peers import Peers, node_addresses
+from millpond.broker.links.peers import Peers
 from millpond.broker.links.to_controller import ToController
 from millpond.broker.lives.lifecycle import Appearance, Lifecycle
 from millpond.broker.lives.lifelines import Lifelines
 from millpond.broker.lives.sessions import Sessions
 from millpond.broker.loggers import Loggers
+from millpond.broker.quorum.voter_keeper import VoterKeeper
 from millpond.broker.quorum.wire import METADATA_TOPIC_ID
 from millpond.broker.replication.failed_replicas import FailedReplicas
 from millpond.broker.replication.fetchers import FetcherServices, ReplicaFetchers
@@ -70,8 +71,6 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from millpond.coordinators.groups.shard import GroupShard
     from millpond.coordinators.transactions.shard import TransactionShard
-
-WILDCARDS = ("0.0.0.0", "::", "")
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -139,10 +138,9 @@ class Broker:
             layers=lambda: self.layers,
             settings=lambda: self.settings,
             journal=journal,
-            lifelines=partial(
-                Lifelines, world, f"{NODE_CLIENT_ID}{self.node_id}", node_addresses(settings, self.image)
-            ),
+            lifelines=partial(Lifelines, world, f"{NODE_CLIENT_ID}{self.node_id}", self.controller.addresses),
         )
+        self.voter_keeper = VoterKeeper(world.clock, self.controller, lambda: self.settings, journal)
         # Its heartbeats wait behind nothing.
         beating = ToController(world.clock, self.controller, self.dispatcher.ask, self._new_peers().ask)
         self.lifecycle = Lifecycle(world, settings, journal, self.controller, beating)
@@ -184,9 +182,7 @@ class Broker:
                 world=world,
                 node_id=self.node_id,
                 broker_epoch=lambda: self.lifecycle.broker_epoch,
-                peers=Peers(
-                    world, f"{NODE_CLIENT_ID}{self.node_id}", node_addresses(settings, self.image), for_bulk=True
-                ),
+                peers=Peers(world, f"{NODE_CLIENT_ID}{self.node_id}", self.controller.addresses, for_bulk=True),
                 store=self.store,
                 flusher=self.flusher,
                 checkpoints=self.checkpoints,
@@ -297,6 +293,8 @@ class Broker:
         self.controller.on_change(self.sessions.on_records)
         self.controller.on_role(self.sessions.on_role)
         self.controller.on_role(self.lifecycle.on_role)
+        self.controller.on_change(self.voter_keeper.on_records)
+        self.controller.on_role(self.voter_keeper.on_role)
         self.lifecycle.on_cut_off(self._on_cut_off)
         self.controller.outlived.then(lambda _: self.lifecycle.outlive())
         for setting, deed in self.image.config_of(ALL_BROKERS).items():
@@ -304,12 +302,25 @@ class Broker:
                 self.journal("this cluster was rescued", number=setting.removeprefix(RESCUE_NAME), when=deed)
         if not self.controller.is_alone:
             self.controller.on_role(self._tell_role)
+        self.controller.on_company(self._on_company)
         self._join(report)
         self.housekeeping.start()
         self.isr_keeper.start()
         if not self.controller.is_alone:
-            self._failed_replicas.start()
-            self._scrub.start()
+            self._begin_with_others()
+
+    def _begin_with_others(self) -> None:
+        self.housekeeping.note_high_watermarks()
+        self._failed_replicas.start()
+        self._scrub.start()
+
+    def _on_company(self) -> None:
+        """Another node has registered: what only one of several does begins now, without a stop."""
+        self.journal("this node is alone no more", nodes=len(self.image.brokers))
+        _load_coordinators()
+        self.controller.on_role(self._tell_role)
+        self.lifecycle.go_on_with_others(self._appearance())
+        self._begin_with_others()
 
     def _join(self, report: OpenReport) -> None:
         """Become one of the cluster: at once where this node is all of it, else as soon as the controller says so."""
@@ -319,14 +330,20 @@ class Broker:
             self._begin(at_once=True)
             return
         _load_coordinators()
+        self.lifecycle.start(self._appearance(), was_clean=report.clean, has_lost=report.has_lost)
+
+    def _appearance(self) -> Appearance:
         host, port = self.advertised()
-        written = next(each.host for each in node.cluster_nodes(self._static) if each.node_id == self.node_id)
-        if host in WILDCARDS and not node.is_loopback(written):
+        written = [each.host for each in node.cluster_nodes(self._static) if each.node_id == self.node_id]
+        if host in WILDCARDS and not written:
+            # The address by which its first companion reached it, or that it had before.
+            known = self.controller.addresses(self.node_id)
+            host = host if known is None else known[0]
+        elif host in WILDCARDS and not node.is_loopback(written[0]):
             # Others know it by the address that the operator wrote down for it. Where that is of no use to them, all
             # nodes are on one machine, and whoever reaches one of them reaches all by the same host.
-            host = written
-        appearance = Appearance(host, port, self.controller.directory_id)
-        self.lifecycle.start(appearance, was_clean=report.clean, has_lost=report.has_lost)
+            host = written[0]
+        return Appearance(host, port, self.controller.directory_id)
 
     def _begin(self, *, at_once: bool) -> None:
         """The metadata speaks to this life of the node: open its replicas, and lead and follow from now on."""
@@ -459,8 +476,8 @@ class Broker:
     # Coordinators.
 
     def _new_peers(self, *, is_shared: bool = False) -> Peers:
-        addresses = node_addresses(self._static, self.image)
-        return Peers(self.world, f"{NODE_CLIENT_ID}{self.node_id}", addresses, is_shared=is_shared)
+        client_id = f"{NODE_CLIENT_ID}{self.node_id}"
+        return Peers(self.world, client_id, self.controller.addresses, is_shared=is_shared)
 
     def _leads(self, topic: str, index: int) -> bool:
         known = self.image.partition(topic, index)
@@ -489,7 +506,7 @@ class Broker:
         is_groups = coordination.topic == OFFSETS_TOPIC
         count = self.settings[node.OFFSETS_TOPIC_PARTITIONS if is_groups else node.TRANSACTION_TOPIC_PARTITIONS]
         configs = dict(INTERNAL_TOPIC_CONFIG)
-        if (in_sync := node.internal_in_sync_min(self._static)) > 1:
+        if (in_sync := node.internal_in_sync_min(self._static, len(self.image.brokers))) > 1:
             configs["min.insync.replicas"] = str(in_sync)
         opened: Later[None] = Later()
 
@@ -503,7 +520,8 @@ class Broker:
 
     def create_topic(self, name: str, count: int, configs: Mapping[str, str]) -> Later[None]:
         """Bring a topic of the broker's own into being; ends when it has been tried."""
-        wanted = NewTopic(name, count, node.internal_replicas(self._static), configs=tuple(configs.items()))
+        replicas = node.internal_replicas(self._static, len(self.image.brokers))
+        wanted = NewTopic(name, count, replicas, configs=tuple(configs.items()))
         tried = self.try_create([wanted], by_broker=True)
         # Somebody else may have been first with it and its partitions not be there yet.
         return tried.chain(lambda _: self._keeper.followed())
@@ -533,6 +551,7 @@ class Broker:
         self._listener = None
         self.housekeeping.stop()
         self.sessions.stop()
+        self.voter_keeper.stop()
         self.isr_keeper.stop()
         self._failed_replicas.stop()
         self._scrub.stop()

@@ -22,7 +22,7 @@ from millpond.base.later import Later, done, end_all, failed, gather
 from millpond.base.ports import Entropy, World
 from millpond.base.settings import Settings
 from millpond.broker.checkpoint_writer import CheckpointWriter
-from millpond.broker.links.peers import Peers, node_addresses
+from millpond.broker.links.peers import NodeAddresses, Peers
 from millpond.broker.lives.copy_of_folder import mark_folder
 from millpond.broker.lives.identity import (
     CannotJoin,
@@ -36,12 +36,14 @@ from millpond.broker.quorum.host import QuorumHost, StartWorkers
 from millpond.broker.quorum.log import MetadataLog
 from millpond.broker.quorum.snapshots import SnapshotFiles, decode_snapshot, encode_snapshot
 from millpond.broker.quorum.state import STATE_FILE, DamagedState, read_election
+from millpond.broker.quorum.voters import voter_of
 from millpond.broker.quorum.wire import METADATA_PARTITION, METADATA_TOPIC_ID, voter_keys
 from millpond.broker.rescue.order import is_begun
 from millpond.broker.serving.call import NODE_CLIENT_ID
 from millpond.config.effective import NodeLayers
 from millpond.config.node import (
     BROKER_RACK,
+    CLUSTER_CONTACTS,
     CLUSTER_ID,
     CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
     CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
@@ -50,6 +52,7 @@ from millpond.config.node import (
     NODE_ID,
     cluster_nodes,
     cluster_voters,
+    contacts_of,
 )
 from millpond.log.limits import FOREVER, LogLimits
 from millpond.log.partition_log import PartitionLog
@@ -57,7 +60,7 @@ from millpond.log.recovery import LogDamaged
 from millpond.log.store import LogStore
 from millpond.metadata.brokers import Registered, Registration, decide_found, decide_register
 from millpond.metadata.codec import UnknownRecord, decode_records, encode_records
-from millpond.metadata.decision import Decision
+from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.features import (
     METADATA_VERSION,
     SUPPORTED,
@@ -67,11 +70,12 @@ from millpond.metadata.features import (
     unsupported,
 )
 from millpond.metadata.image import NO_DIRECTORY, Image
-from millpond.metadata.records import BrokerEndpoint, FeatureLevelRecord, Record
+from millpond.metadata.records import BrokerEndpoint, FeatureLevelRecord, Record, RegisterBrokerRecord
 from millpond.metadata.snapshot import records_between, records_of
 from millpond.quorum.messages import NO_LEADER, ReplicaKey, SnapshotId
 from millpond.quorum.ports import Election
 from millpond.quorum.replica import Timing
+from millpond.quorum.voters import Voter
 from millpond.wire import records as wire_records
 from millpond.wire.batch import CONTROL, walk
 
@@ -79,6 +83,9 @@ R = TypeVar("R")
 
 METADATA_LIMITS: Final = LogLimits(cleanup_delete=False, segment_ms=FOREVER, retention_ms=-1)
 """Nothing of the metadata log expires: it goes when a snapshot has taken its place."""
+
+WILDCARDS: Final = ("0.0.0.0", "::", "")
+"""Hosts by which a node listens on all its addresses, and at which nobody reaches it."""
 
 READ_BYTES: Final = 1 << 20
 LOOK_EVERY: Final = 64
@@ -153,8 +160,10 @@ class Controller:
         self.broker_epoch = -1
         self.applied_offset = 0
         """Everything below is in `image`."""
-        self.is_alone: Final = len(cluster_nodes(settings)) < 2
-        """Whether this node is its whole cluster."""
+        self.is_alone = False
+        """Whether this node is its whole cluster; until another one has registered."""
+        self.addresses: Final = NodeAddresses(settings, self.image)
+        """Where the nodes are, as far as this one knows."""
         self._ahead = Image()
         self._world = world
         self._clock = world.clock
@@ -173,6 +182,7 @@ class Controller:
         self._parked: deque[_Parked] = deque()
         self._observers: list[OnChange] = []
         self._role_observers: list[OnRole] = []
+        self._company_observers: list[Callable[[], None]] = []
         self._is_applying = False
         self._has_turn = False
         self._decoding: _Decoding | None = None
@@ -286,6 +296,10 @@ class Controller:
         if self.is_active:
             observer(True)
 
+    def on_company(self, observer: Callable[[], None]) -> None:
+        """Call `observer` once another node has registered with this one, which was alone."""
+        self._company_observers.append(observer)
+
     # Starting.
 
     def load(self, advertised: tuple[str, int], *, after_crash: bool = False) -> None:
@@ -293,7 +307,7 @@ class Controller:
 
         A node that is alone is its leader on return, and has added what this start changes: on the first one the
         cluster itself. `after_crash` begins a new leader epoch everywhere, because written records may be gone. With
-        others the rest comes as they answer.
+        others the rest comes as they answer. A node that joins a running cluster knows nothing of it but whom to ask.
         """
         if METADATA_PARTITION in self._store.failed:
             raise CannotStart(f"the metadata log cannot be read: {self._store.failed[METADATA_PARTITION]}")
@@ -314,15 +328,16 @@ class Controller:
                 log.folder,
                 self._identity,
                 self._world.boot_id,
-                is_alone=self.is_alone,
+                is_alone=self._is_sole,
                 was_clean=not after_crash,
             )
         self._host = self._make_host(log)
         self._load_snapshot(self._host.log)
-        if self.is_alone:
+        if self._host.voters == (self._host.me,) and len(cluster_nodes(self._settings)) < 2:
             # A quorum of one has committed whatever is in its log.
             self._apply(upper=self._host.log.end_offset)
             self._check_alone()
+            self.is_alone = not self._others()
         self._identify()
         if not self.is_alone:
             # What an earlier life wrote and never synced must not count before it is.
@@ -348,9 +363,11 @@ class Controller:
             raise CannotStart(
                 f"{fault}. Nobody knows what this node has promised: restore it, or wipe the folder"
             ) from fault
-        addresses = node_addresses(settings, self.image)
+        addresses = self.addresses
         client_id = f"{NODE_CLIENT_ID}{self.node_id}"
-        node_ids = list(cluster_voters(settings)) or [self.node_id]
+        contacts = contacts_of(self._contacts)
+        addresses.tell(contacts)
+        node_ids = list(cluster_voters(settings)) or ([] if contacts else [self.node_id])
         snapshots = SnapshotFiles(self._world.disk, log.folder)
         metadata_log = MetadataLog(
             log, snapshots, self._clock, self._workers, self._write_checkpoint, tuple(node_ids)
@@ -359,6 +376,7 @@ class Controller:
             metadata_log.open_snapshots()
         except LogDamaged as fault:
             raise CannotStart(f"the metadata log cannot be read: {fault}") from fault
+        addresses.voters = lambda: metadata_log.voters or ()
         voters = voter_keys(node_ids)
         if election is not None and election.voted is not None:
             # It is the node that had the vote, whatever list it was told then.
@@ -367,9 +385,9 @@ class Controller:
         if election is None:
             # An empty folder may be that of a new cluster, or of a voter that was wiped.
             is_empty = metadata_log.end_offset == 0
-            election = Election(is_new=is_empty and not self.is_alone)
+            election = Election(is_new=is_empty and not self._is_sole)
         # Who is none of the voters follows them, and has no voice.
-        observer = ReplicaKey(self.node_id, NO_DIRECTORY)
+        observer = ReplicaKey(self.node_id, voters[0].directory_id if voters else NO_DIRECTORY)
         return QuorumHost(
             world=self._world,
             log=metadata_log,
@@ -377,7 +395,8 @@ class Controller:
             state_path=state_path,
             election=election,
             me=next((voter for voter in voters if voter.node_id == self.node_id), observer),
-            voters=voters,
+            founders=voters,
+            contacts=[each.node_id for each in contacts],
             timing=Timing(
                 election_ms=settings[CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS],
                 fetch_ms=settings[CONTROLLER_QUORUM_FETCH_TIMEOUT_MS],
@@ -388,7 +407,21 @@ class Controller:
             peers=(Peers(self._world, client_id, addresses), Peers(self._world, client_id, addresses)),
             cluster_name=lambda: self._identity.cluster_name if self._identity else None,
             on_step=self._on_quorum,
+            addresses=addresses,
         )
+
+    @property
+    def _contacts(self) -> tuple[str, ...]:
+        told = self._settings[CLUSTER_CONTACTS]
+        return told if told or self._identity is None else self._identity.contacts
+
+    @property
+    def _is_sole(self) -> bool:
+        """Whether this node has never heard of others."""
+        return len(cluster_nodes(self._settings)) < 2 and not self._contacts
+
+    def _others(self) -> list[int]:
+        return sorted(self.image.brokers.keys() - {self.node_id})
 
     def _load_snapshot(self, log: MetadataLog) -> None:
         """Begin with the newest snapshot that can be read, if there is any. Waits for the disk."""
@@ -414,8 +447,8 @@ class Controller:
 
     def _check_alone(self) -> None:
         """One of several nodes decides nothing by itself: back among the others it would overrule them."""
-        others = sorted(self.image.brokers.keys() - {self.node_id})
-        if others and self.node_id in self.image.brokers:
+        others = self._others()
+        if others and self.node_id in self.image.brokers and not self.host.goes_by_log:
             names = ", ".join(map(str, others))
             raise CannotStart(
                 f"the data folder is that of node {self.node_id} of a cluster with the nodes {names}: start it as "
@@ -428,12 +461,14 @@ class Controller:
             if self.image.brokers and self.node_id not in self.image.brokers:
                 owner = next(iter(self.image.brokers))
                 raise CannotStart(f"the data folder belongs to node {owner}, not to node {self.node_id}")
+            cluster_id = self.image.cluster_id or (self._settings[CLUSTER_ID] if self._contacts else None)
             self._identity = Identity(
                 self.node_id,
                 self._entropy.uuid(),
-                self.image.cluster_id,
+                cluster_id,
                 self.image.rescues,
                 self._world.disk.mark(self.log.folder),
+                self._contacts,
             )
             self._identity.check(self.node_id, self._settings[CLUSTER_ID])
             if not self.is_alone or self._identity.cluster_id:
@@ -506,6 +541,74 @@ class Controller:
         self.host.on_written()
         return later
 
+    # Who votes.
+
+    @property
+    def kraft_version(self) -> int:
+        """0: the voters are those of a list that every node was told; 1: the log names them, and they can change."""
+        return int(self.host.goes_by_log)
+
+    def raise_kraft_version(self) -> Later[Verdict]:
+        """Let the log name the voters from now on: the same ones as before."""
+        if not self.is_active:
+            return failed(Refused(ErrorCode.NOT_CONTROLLER, "this node is not the active controller"))
+        if self.host.goes_by_log:
+            return done(OK)
+        voters = []
+        for voter in self.host.voters:
+            registered = voter_of(self.image, voter.node_id)
+            if registered is None:
+                text = f"node {voter.node_id}, which votes, has not registered yet"
+                return done(Verdict(ErrorCode.INVALID_REQUEST, text))
+            voters.append(registered)
+        return self.change_voters(voters)
+
+    def name_voters_for(self, node_id: int, own_host: str) -> Later[None]:
+        """A node wants to register. Where it is the first beside this one, the log names the voters before that: a
+        later start that finds others there must know who decides. `own_host` is where it has reached us.
+
+        Refused where that cannot be done now.
+        """
+        if not self.is_alone or not self.is_active or node_id == self.node_id:
+            return done(None)
+        found = self._reveal(own_host)
+        return found.chain(lambda _: self.raise_kraft_version()).map(_must_be_ok)
+
+    def _reveal(self, own_host: str) -> Later[None]:
+        """A node that listens everywhere has told every client the address that it came in by; now one counts."""
+        me = self.image.brokers[self.node_id]
+        if me.end_points[0].host not in WILDCARDS:
+            return done(None)
+        record = RegisterBrokerRecord(
+            broker_id=me.id,
+            incarnation_id=me.incarnation_id,
+            broker_epoch=me.epoch,
+            end_points=(BrokerEndpoint("PLAINTEXT", own_host, me.end_points[0].port),),
+            rack=me.rack,
+            fenced=False,
+            log_dirs=() if me.directory_id == NO_DIRECTORY else (me.directory_id,),
+        )
+        return self.submit(lambda _: Decision((record,), None))
+
+    def change_voters(self, voters: Sequence[Voter]) -> Later[Verdict]:
+        """Let these vote from now on; ends when that is committed. Refused as by `submit`."""
+        if self._stopped is not None:
+            return failed(self._stopped)
+        if not self.is_active:
+            return failed(Refused(ErrorCode.NOT_CONTROLLER, "this node is not the active controller"))
+        objection = self.host.objection(voters)
+        if objection is not None:
+            return done(Verdict(ErrorCode.INVALID_REQUEST, objection))
+        start_offset = self.next_offset
+        later: Later[Verdict] = Later()
+        if not self.host.change_voters(voters):
+            return done(Verdict(ErrorCode.KAFKA_STORAGE_ERROR, "the change of voters cannot be written now"))
+        if self.applied_offset > start_offset:
+            return done(OK)
+        self._own.append(_Batch(start_offset, self.next_offset, ()))
+        self._parked.append(_Parked(self.next_offset, later, OK))
+        return later
+
     @property
     def is_known_to_all(self) -> bool:
         """Whether the nodes that follow this one have heard of all that is committed."""
@@ -553,7 +656,7 @@ class Controller:
     def _activate(self) -> None:
         self._active_epoch = self.host.epoch
         self._ahead = self.image.copy()
-        if self._workers.is_inline:
+        if self._workers.is_inline and self.is_alone:
             # One sync for all that a start adds.
             self.host.hold()
         if self._stopped is None:
@@ -679,6 +782,11 @@ class Controller:
         followed = gather([observer(batch.records) for observer in self._observers]) if batch.records else None
         if batch.records and self._identity is not None and self._identity.cluster_id is None:
             self._join_cluster(self._identity)
+        if self.is_alone and len(self.image.brokers) > 1 and not self._workers.is_inline:
+            self.is_alone = False
+            self._remember_company()
+            for each in self._company_observers:
+                each()
         first = True
         while self._parked and self._parked[0].end_offset <= self.applied_offset:
             parked = self._parked.popleft()
@@ -704,6 +812,15 @@ class Controller:
     def _end_outdated(self, why: str) -> None:
         self._is_outdated = True
         self.outdated.finish(CannotJoin(why))
+
+    def _remember_company(self) -> None:
+        """Write down that this folder is that of one of several, and whom it knows."""
+        assert self._identity is not None
+        known = {node_id: self.addresses(node_id) for node_id in self._others()}
+        contacts = tuple(f"{node_id}@{at[0]}:{at[1]}" for node_id, at in known.items() if at is not None)
+        self._identity = replace(self._identity, contacts=contacts)
+        written = self._workers.run(partial(write_identity, self._world.disk, self._store.folder, self._identity))
+        written.recover(OSError, lambda _: None).then(_ignore)
 
     # Snapshots.
 
@@ -746,6 +863,7 @@ class Controller:
         self._folded_ms = now_ms
         snapshot = SnapshotId(self.applied_offset, self.log.epochs.of(self.applied_offset - 1))
         image, wall_ms = self.image.copy(), self._clock.wall_ms()
+        voters = log.voters_at(snapshot.end_offset)
 
         def end(_: object) -> None:
             self._is_folding = False
@@ -756,9 +874,8 @@ class Controller:
             # The disk is full or out of reach: nothing but room is lost. Not at once again.
             self._clock.call_later(FOLD_RETRY_MS, partial(end, None))
 
-        log.take_snapshot(snapshot, lambda: encode_snapshot(records_of(image), wall_ms), self._world.workers).then(
-            end, not_taken
-        )
+        encode = lambda: encode_snapshot(records_of(image), wall_ms, voters)  # noqa: E731
+        log.take_snapshot(snapshot, encode, self._world.workers).then(end, not_taken)
 
     def _join_cluster(self, identity: Identity) -> None:
         """The cluster has a name now: write it down."""
@@ -776,6 +893,11 @@ def image_of(data: bytes) -> Image:
     for record in decode_snapshot(data):
         image.replay(record)
     return image
+
+
+def _must_be_ok(verdict: Verdict) -> None:
+    if not verdict.ok:
+        raise Refused(verdict.code, verdict.message or "")
 
 
 def _answer(parked: _Parked, _: object) -> None:

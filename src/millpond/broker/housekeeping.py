@@ -22,7 +22,6 @@ from millpond.config.node import (
     CLEANER_ENABLE,
     FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS,
     RETENTION_CHECK_INTERVAL_MS,
-    cluster_nodes,
 )
 from millpond.log.compaction import Cancelled, CompactionPlan
 from millpond.log.limits import FOREVER
@@ -107,9 +106,11 @@ class Housekeeping:
         self._every("sweep", lambda: SWEEP_MS, self._sweep)
         self._every("retention", self._interval(RETENTION_CHECK_INTERVAL_MS), self.retain)
         self._every("checkpoint", self._interval(FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS), self.checkpoint)
-        if cluster_nodes(self._settings()):
-            self._every("high watermarks", lambda: HIGH_WATERMARKS_MS, self._note_high_watermarks)
         self._every("compaction", self._interval(CLEANER_BACKOFF_MS), self.compact)
+
+    def note_high_watermarks(self) -> None:
+        """Where there are others: how far each partition is committed is written down from time to time."""
+        self._every("high watermarks", lambda: HIGH_WATERMARKS_MS, self._note_high_watermarks)
 
     def stop(self) -> None:
         self._running = False

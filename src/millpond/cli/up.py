@@ -136,7 +136,8 @@ def _serve(settings: Settings) -> None:
 
 
 def _announce(broker: object) -> None:
-    from millpond.broker.broker import WILDCARDS, Broker
+    from millpond.broker.broker import Broker
+    from millpond.broker.controller import WILDCARDS
 
     assert isinstance(broker, Broker)
     host, port = broker.address

@@ -6,7 +6,7 @@ bound stands in one place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -91,6 +91,16 @@ def _cluster_nodes(value: Value) -> str | None:
     return None
 
 
+def _cluster_contacts(value: Value) -> str | None:
+    assert isinstance(value, tuple), value
+    try:
+        for text in value:
+            _cluster_node(text)
+    except SettingError as fault:
+        return str(fault)
+    return None
+
+
 def is_loopback(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
@@ -122,6 +132,28 @@ CLUSTER_VOTERS = Setting[tuple[str, ...]](
     "The numbers of those nodes of `cluster.nodes` that elect the controller and keep the metadata, the same on each "
     "of them; empty for all. The others are brokers alone, and may be added later.",
     _node_ids,
+)
+CLUSTER_CONTACTS = Setting[tuple[str, ...]](
+    "cluster.contacts",
+    (),
+    "Nodes of a running cluster that this node joins, as `1@host:port,2@host:port`; `millpond up --join` finds them. "
+    "Kept in the data folder, so that later starts need no more than that.",
+    _cluster_contacts,
+)
+QUORUM_VOTERS_MAX = Setting(
+    "controller.quorum.voters.max",
+    5,
+    "So many nodes vote on the metadata at the most, where nodes have joined while the cluster ran. It chooses "
+    "them by itself, an odd number: of three or four nodes three, of five or more five.",
+    between(1, 9),
+    bits=32,
+    live=True,
+)
+BROKER_DRAINED = Setting(
+    "broker.drained",
+    False,
+    "Whether this node gets no new replicas and no vote: it is about to be taken away. Set by `millpond node drain`.",
+    live=True,
 )
 CONTROLLER_QUORUM_FETCH_TIMEOUT_MS = Setting(
     "controller.quorum.fetch.timeout.ms",
@@ -535,12 +567,15 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         CLUSTER_ID,
         CLUSTER_NODES,
         CLUSTER_VOTERS,
+        CLUSTER_CONTACTS,
         BROKER_RACK,
         DATA_FOLDER,
         LISTEN,
         ADVERTISED_LISTENER,
     ),
     "The cluster": (
+        QUORUM_VOTERS_MAX,
+        BROKER_DRAINED,
         CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
         CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
         METADATA_SNAPSHOT_BYTES,
@@ -671,11 +706,24 @@ def cluster_voters(settings: Settings) -> tuple[int, ...]:
     return tuple(named or known)
 
 
-def internal_replicas(settings: Settings) -> int:
-    """How many replicas the brokers' own topics have: by the nodes that should be, not by those that are."""
-    return min(REPLICAS_USUAL, max(1, len(cluster_voters(settings))))
+def contacts_of(texts: Iterable[str]) -> tuple[ClusterNode, ...]:
+    """Nodes that know the cluster which this one joins, from `id@host:port` each."""
+    return tuple(sorted(map(_cluster_node, texts)))
 
 
-def internal_in_sync_min(settings: Settings) -> int:
+def internal_replicas(settings: Settings, registered: int = 1) -> int:
+    """How many replicas the brokers' own topics have: by the nodes that should be, not by those that are.
+
+    Where no list names them it is those that have `registered`."""
+    return min(REPLICAS_USUAL, max(1, len(cluster_voters(settings)) or registered))
+
+
+def internal_in_sync_min(settings: Settings, registered: int = 1) -> int:
     """How many of them must have it: what a coordinator has answered must survive the loss of one."""
-    return 2 if internal_replicas(settings) >= REPLICAS_USUAL else 1
+    return 2 if internal_replicas(settings, registered) >= REPLICAS_USUAL else 1
+
+
+def default_replicas(settings: Settings, registered: int) -> int:
+    """How many replicas a topic has whose creator names no number, where so many nodes have registered."""
+    is_told = DEFAULT_REPLICATION_FACTOR.name in settings.overrides
+    return settings[DEFAULT_REPLICATION_FACTOR] if is_told else min(max(registered, 1), REPLICAS_USUAL)

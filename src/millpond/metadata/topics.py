@@ -17,11 +17,11 @@ from millpond.base.ports import Entropy
 from millpond.base.settings import Settings
 from millpond.config.effective import NodeLayers
 from millpond.config.node import (
-    DEFAULT_REPLICATION_FACTOR,
     DELETE_TOPIC_ENABLE,
     MAX_PARTITIONS,
     MAX_PARTITIONS_PER_TOPIC,
     NUM_PARTITIONS,
+    default_replicas,
 )
 from millpond.metadata.configs import topic_config_records
 from millpond.metadata.decision import OK, Decision, Verdict
@@ -255,7 +255,8 @@ def _replicas_of_new_topic(
             ErrorCode.INVALID_PARTITIONS, "the number of partitions must be at least 1, or -1 for the default"
         )
     count = static[NUM_PARTITIONS] if wanted.num_partitions == -1 else wanted.num_partitions
-    factor = static[DEFAULT_REPLICATION_FACTOR] if wanted.replication_factor == -1 else wanted.replication_factor
+    is_unsaid = wanted.replication_factor == -1
+    factor = default_replicas(static, len(image.brokers)) if is_unsaid else wanted.replication_factor
     _check_count(static, count, count, partitions_total)
     return place(image.brokers.values(), count, factor, entropy)
 

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from millpond.quorum.messages import Request, Response
 from millpond.quorum.ready import Ask, Durable
+from millpond.quorum.voters import Voter
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,15 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
+class NewVoters:
+    """The leader's owner wants these voters, and the leader had no objection."""
+
+    voters: tuple[Voter, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Hand over: resign if leading, and tell the others who should follow."""
 
 
-Event: TypeAlias = Asked | Answered | Hung | Time | Appended | Stop | Durable
+Event: TypeAlias = Asked | Answered | Hung | Time | Appended | NewVoters | Stop | Durable

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from millpond.base.ids import EpochEnd
 from millpond.quorum.messages import NO_LEADER, ReplicaKey, SnapshotId
+from millpond.quorum.voters import Voter
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,18 @@ class QuorumLog(Protocol):
     @property
     def latest_snapshot(self) -> SnapshotId | None: ...
 
+    @property
+    def voters(self) -> tuple[Voter, ...] | None:
+        """Whom the last record about the voters names, committed or not; None where there never was one."""
+
+    @property
+    def voters_offset(self) -> int:
+        """The offset of that record; -1 where there is none, or a snapshot has it, and so it is committed."""
+
+    @property
+    def voters_before(self) -> tuple[Voter, ...] | None:
+        """Whom the record before that one names; None where there is none."""
+
     def end_of(self, epoch: int) -> EpochEnd | None:
         """The largest epoch not above `epoch` that the log knows, and where it ends; None when it knows none."""
 
@@ -49,6 +62,9 @@ class QuorumLog(Protocol):
 
         False where it cannot be written now: a full disk.
         """
+
+    def append_voters(self, epoch: int, voters: tuple[Voter, ...]) -> bool:
+        """Name other voters. False where that cannot be written now."""
 
     def append_fetched(self, records: bytes) -> bool:
         """Take what the leader sent, as it is. False where it cannot be written now, or is not what was sent."""

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import EpochEnd
-from millpond.quorum.events import Answered, Appended, Asked, Event, Hung, Stop, Time
+from millpond.quorum.events import Answered, Appended, Asked, Event, Hung, NewVoters, Stop, Time
 from millpond.quorum.messages import (
     NO_LEADER,
     BeginQuorumEpoch,
@@ -45,6 +45,7 @@ from millpond.quorum.roles import (
     Tally,
     Unattached,
 )
+from millpond.quorum.voters import Voter, fault_of_change
 
 OBSERVERS_MAX = 1000
 
@@ -81,6 +82,11 @@ class Timing:
 class Replica:
     """A voter, or an observer when `me` is none of the `voters`.
 
+    The voters are the founders, until a record of the log says otherwise: the last one counts from the moment that it
+    is written, committed or not, and one that is cut off again counts no more (`quorum/voters.py` has the rules). So
+    two replicas may disagree on who votes. A vote is given to whoever asks, by observers, too, because the one that
+    asks may know the later record; only the candidate counts, by its own.
+
     A voter whose disk is empty is *new*: it may have been wiped, and have forgotten votes and records that it had
     promised to keep. It votes only for a candidate that is new, too, and such a one needs the votes of all, so it
     leads only where nobody has more than it; the very first leader is elected so. What a new voter has fetched does
@@ -95,26 +101,34 @@ class Replica:
       cannot have the votes of all;
     - as a follower that has all that is committed, once a majority of the other voters has shown to the leader, since
       it came, that it follows it. Then nothing that it promised in its earlier life can still come true elsewhere.
+
+    Once the log names the voters there is nothing to found, and a new one does not stand at all: the record that it
+    knows may be an old one, which names it alone.
     """
 
     def __init__(
         self,
         me: ReplicaKey,
-        voters: Sequence[ReplicaKey],
+        founders: Sequence[ReplicaKey],
         log: QuorumLog,
         election: Election,
         chance: Chance,
         now_ms: int,
         timing: Timing | None = None,
+        contacts: Sequence[int] = (),
     ) -> None:
+        """`contacts` are nodes that may know who leads, for a replica that knows no voters yet."""
         self.me = me
-        self.voters = tuple(voters)
-        self.is_voter = me in self.voters
+        self._founders = tuple(founders)
+        self._contacts = tuple(contacts)
         self.log = log
-        self.election = election
+        self.voters: tuple[ReplicaKey, ...] = ()
+        self._others: tuple[ReplicaKey, ...] = ()
+        self.is_voter = self._was_voter = False
         self.high_watermark = -1
         """Everything below is committed; -1 while unknown."""
-        self._others = tuple(voter for voter in self.voters if voter != me)
+        self._read_voters()
+        self.election = election
         self._timing = timing or Timing()
         self._chance = chance
         self._outbox = Outbox()
@@ -147,7 +161,15 @@ class Replica:
 
     @property
     def is_new(self) -> bool:
-        return self.election.is_new and self.is_voter
+        return self.election.is_new
+
+    @property
+    def _may_stand(self) -> bool:
+        if self.is_new and self.log.voters is not None:
+            return False
+        # Whoever was removed by a record that may not be committed, and that nobody else may have, is needed until it
+        # is: the others would neither outvote nor outrun it. It counts the new voters, and not itself.
+        return self.is_voter or (self._was_voter and self._is_changing)
 
     @property
     def leader_id(self) -> int:
@@ -167,12 +189,12 @@ class Replica:
         """When `Time` should come at the latest."""
         match self.role:
             case Leader() as role:
-                if len(self.voters) == 1 and not role.parked:
+                if self.voters == (self.me,) and not role.parked:
                     return None
                 return min([role.begin_ms, *(parked.deadline_ms for parked in role.parked.values())])
             case Follower(deadline_ms=deadline_ms, retry_ms=retry_ms):
                 return deadline_ms if retry_ms is None else min(deadline_ms, retry_ms)
-            case Unattached(deadline_ms=deadline_ms, look_ms=look_ms) if not self.is_voter:
+            case Unattached(deadline_ms=deadline_ms, look_ms=look_ms) if not self._may_stand:
                 return look_ms
             case Unattached(deadline_ms=deadline_ms, look_ms=look_ms):
                 return min(deadline_ms, look_ms)
@@ -212,6 +234,8 @@ class Replica:
                 assert isinstance(self.role, Leader), "only a leader's log is written to"
                 self._log_changed()
                 self._answer_parked(now_ms)
+            case NewVoters(voters):
+                self._change_voters(voters, now_ms)
             case Stop():
                 if isinstance(self.role, Leader):
                     self._resign(now_ms)
@@ -233,7 +257,8 @@ class Replica:
         self._outbox.release(durable)
         match self.role:
             case Candidate() as role if durable.version >= role.vote_version:
-                role.tally.count(self.me.node_id, True)
+                if self.is_voter:
+                    role.tally.count(self.me.node_id, True)
                 self._judge_candidate(now_ms)
             case Leader():
                 self._advance_high_watermark(now_ms)
@@ -246,11 +271,11 @@ class Replica:
                 self._lead_on(role, now_ms)
             case Follower() as role:
                 if now_ms >= role.deadline_ms:
-                    self._lose_leader(role, now_ms)
+                    self._become_prospective(role.leader_id, now_ms)
                 elif role.retry_ms is not None and now_ms >= role.retry_ms:
                     self._fetch_again(role)
             case Unattached() as role:
-                if self.is_voter and now_ms >= role.deadline_ms:
+                if self._may_stand and now_ms >= role.deadline_ms:
                     self._become_prospective(NO_LEADER, now_ms)
                 elif now_ms >= role.look_ms:
                     role.look_ms = now_ms + self._timing.retry_ms
@@ -294,6 +319,7 @@ class Replica:
             self._must_save = True
 
     def _log_changed(self) -> None:
+        self._read_voters()
         self.version += 1
         self._must_sync = True
         self._ends.append((self.version, self.log.end_offset))
@@ -338,8 +364,12 @@ class Replica:
         self._fetch_again(role)
 
     def _become_prospective(self, leader_id: int, now_ms: int) -> None:
+        if not self._may_stand:
+            self._enter(Unattached(now_ms, now_ms), now_ms)
+            return
         tally = Tally(len(self.voters), needs_all=self.is_new)
-        tally.count(self.me.node_id, True)
+        if self.is_voter:
+            tally.count(self.me.node_id, True)
         deadline_ms = now_ms + self._election_timeout_ms()
         self._enter(Prospective(leader_id, tally, deadline_ms, now_ms + self._timing.retry_ms), now_ms)
         if tally.is_won:
@@ -432,12 +462,6 @@ class Replica:
         else:
             self._enter(Unattached(now_ms + self._backoff_ms(), now_ms), now_ms)
 
-    def _lose_leader(self, role: Follower, now_ms: int) -> None:
-        if self.is_voter:
-            self._become_prospective(role.leader_id, now_ms)
-        else:
-            self._enter(Unattached(now_ms, now_ms), now_ms)
-
     # Elections: answering.
 
     def _on_vote(self, request_id: int, vote: Vote, now_ms: int) -> None:
@@ -459,7 +483,7 @@ class Replica:
     def _vote_fault(self, vote: Vote) -> ErrorCode:
         if vote.voter != self.me:
             return ErrorCode.INVALID_VOTER_KEY
-        if vote.candidate not in self.voters:
+        if any(each.node_id == vote.candidate.node_id and each != vote.candidate for each in self.voters):
             return ErrorCode.INCONSISTENT_VOTER_SET
         if vote.last_epoch > vote.epoch or (vote.last_epoch == vote.epoch and not vote.pre_vote):
             return ErrorCode.INVALID_REQUEST
@@ -467,9 +491,9 @@ class Replica:
         return ErrorCode.FENCED_LEADER_EPOCH if vote.epoch < self.epoch else ErrorCode.NONE
 
     def _grants(self, vote: Vote, now_ms: int) -> bool:
-        if not self.is_voter or (vote.last_epoch, vote.end_offset) < (self.log.last_epoch, self.log.end_offset):
+        if (vote.last_epoch, vote.end_offset) < (self.log.last_epoch, self.log.end_offset):
             return False
-        if self.is_new and not vote.is_new:
+        if self.is_new and (not vote.is_new or self.log.voters is not None):
             return False
         match self.role:
             case Leader():
@@ -519,7 +543,7 @@ class Replica:
     # Leading.
 
     def _lead_on(self, role: Leader, now_ms: int) -> None:
-        if self._has_lost_quorum(role, now_ms):
+        if self._has_lost_quorum(role, now_ms) or self._is_dismissed:
             self._resign(now_ms)
             return
         for parked in [each for each in role.parked.values() if now_ms >= each.deadline_ms]:
@@ -538,12 +562,87 @@ class Replica:
 
     def _has_lost_quorum(self, role: Leader, now_ms: int) -> bool:
         """Without a majority that fetches, another may lead already: who cannot commit should not pretend to."""
-        heard = 1
+        heard = int(self.is_voter)
         for voter in self._others:
-            progress = self._progress(role, voter)
-            since_ms = role.elected_ms if progress.fetched_ms is None else progress.fetched_ms
-            heard += now_ms - since_ms <= self._timing.check_quorum_ms and not progress.is_new
+            heard += self._is_heard(role, voter, now_ms)
         return heard <= len(self.voters) // 2
+
+    # Voters.
+
+    def _read_voters(self) -> None:
+        """The log has changed: who votes by now?"""
+        named = self.log.voters
+        voters = self._founders if named is None else tuple(self.key_of(each.node_id) for each in named)
+        if voters != self.voters:
+            self.voters = voters
+            self._others = tuple(voter for voter in voters if voter != self.me)
+            self.is_voter = self.me in voters
+        before = self.log.voters_before
+        self._was_voter = self.me in self._founders if before is None else self._is_named(before)
+
+    def _is_named(self, voters: tuple[Voter, ...]) -> bool:
+        return any(each.node_id == self.me.node_id for each in voters)
+
+    def key_of(self, node_id: int) -> ReplicaKey:
+        return ReplicaKey(node_id, self.me.directory_id)
+
+    def objection(self, voters: Sequence[Voter], now_ms: int) -> str | None:
+        """Why the voters cannot be changed to these now; None where they can."""
+        role = self.role
+        if not isinstance(role, Leader):
+            return "this node does not lead the metadata"
+        known = {each.node_id for each in self.voters}
+        return (
+            self._change_in_doubt(role)
+            or fault_of_change(known, {each.node_id for each in voters})
+            or next((self._not_ready(role, each, now_ms) for each in voters if each.node_id not in known), None)
+            or self._too_few(role, voters, now_ms)
+        )
+
+    def _change_in_doubt(self, role: Leader) -> str | None:
+        # A change of an earlier epoch may be committed by others: with nothing of this one committed, two changes of
+        # the same set of voters could have majorities that do not meet.
+        if self.high_watermark <= role.epoch_start:
+            return "this leader has committed nothing yet"
+        return "the last change of voters is not committed yet" if self._is_changing else None
+
+    @property
+    def _is_changing(self) -> bool:
+        return self.log.voters_offset >= self.high_watermark
+
+    @property
+    def _is_dismissed(self) -> bool:
+        """Whether this leader is no voter any more, for good."""
+        return not self.is_voter and not self._is_changing
+
+    def _not_ready(self, role: Leader, voter: Voter, now_ms: int) -> str | None:
+        progress = self._progress(role, self.key_of(voter.node_id))
+        if progress.caught_up_ms is None or now_ms - progress.caught_up_ms > self._timing.fetch_ms:
+            return f"node {voter.node_id} has not caught up with the metadata"
+        return f"node {voter.node_id} has just begun" if progress.is_new else None
+
+    def _too_few(self, role: Leader, voters: Sequence[Voter], now_ms: int) -> str | None:
+        """A change that could not be committed would be in force all the same, and nothing could take it back."""
+        keys = [self.key_of(each.node_id) for each in voters]
+        # Who has not come at all may be a new one, whose vote nobody gets.
+        come = [each for each in keys if self._progress(role, each).fetched_ms is not None]
+        there = [each for each in keys if each == self.me or (each in come and self._is_heard(role, each, now_ms))]
+        return None if len(there) > len(keys) // 2 else "too few of those who would vote are there"
+
+    def _is_heard(self, role: Leader, replica: ReplicaKey, now_ms: int) -> bool:
+        progress = self._progress(role, replica)
+        since_ms = role.elected_ms if progress.fetched_ms is None else progress.fetched_ms
+        return now_ms - since_ms <= self._timing.check_quorum_ms and not progress.is_new
+
+    def _change_voters(self, voters: tuple[Voter, ...], now_ms: int) -> None:
+        assert self.objection(voters, now_ms) is None, "asked for without need"
+        before = self._others
+        if self.log.append_voters(self.epoch, voters):
+            self._log_changed()
+            self._answer_parked(now_ms)
+            for voter in self._others:
+                if voter not in before:
+                    self._call_voter(voter)
 
     def _progress(self, role: Leader, replica: ReplicaKey) -> ReplicaProgress:
         progress = role.progress.get(replica)
@@ -568,6 +667,9 @@ class Replica:
             self.high_watermark = offset
             self._settle_in()
             self._answer_parked(now_ms)
+            if self._is_dismissed:
+                # Not in this very step: its owner hears first that the change is committed.
+                role.begin_ms = now_ms
 
     def _on_fetch(self, request_id: int, fetch: Fetch, now_ms: int) -> None:
         role = self.role
@@ -655,7 +757,7 @@ class Replica:
             not each.is_new and each.fetched_before_ms is not None and each.fetched_before_ms > since_ms
             for each in others
         )
-        return 1 + confirming > len(self.voters) // 2 and self.high_watermark > role.epoch_start
+        return self.is_voter + confirming > len(self.voters) // 2 and self.high_watermark > role.epoch_start
 
     def _answer_parked(self, now_ms: int) -> None:
         role = self.role
@@ -707,6 +809,9 @@ class Replica:
         if self._others:
             voter = self._others[self._chance.below(len(self._others))]
             self._promise(Ask(voter.node_id, self._fetch(0)))
+        elif self._contacts:
+            node_id = self._contacts[self._chance.below(len(self._contacts))]
+            self._promise(Ask(node_id, self._fetch(0)))
 
     def _on_answer(self, ask: Ask, response: Response | None, is_cut: bool, now_ms: int) -> None:
         if response is not None:

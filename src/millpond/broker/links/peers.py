@@ -6,15 +6,16 @@ on a shared one it would hold up what must not wait, a vote or a heartbeat.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from millpond.base.later import Later, failed
 from millpond.base.ports import World
 from millpond.base.settings import Settings
 from millpond.broker.links.requester import Requester, RequestLost
-from millpond.config.node import cluster_nodes
+from millpond.config.node import ClusterNode, cluster_nodes
 from millpond.metadata.image import Image
+from millpond.quorum.voters import Voter
 from millpond.wire.messages import Message
 
 Addresses = Callable[[int], tuple[str, int] | None]
@@ -66,18 +67,29 @@ class Peers:
             requester.disconnect()
 
 
-def node_addresses(settings: Settings, image: Image) -> Addresses:
-    """Those that the operator wrote down; else what the node itself has registered."""
-    written = {each.node_id: (each.host, each.port) for each in cluster_nodes(settings)}
+class NodeAddresses:
+    """Where each node is: as the operator wrote down, as it has registered itself, as the voters are named, or as
+    others have told. A node that has just begun knows only the latter."""
 
-    def address_of(node_id: int) -> tuple[str, int] | None:
-        if node_id in written:
-            return written[node_id]
-        broker = image.brokers.get(node_id)
-        return (
-            None
-            if broker is None or not broker.end_points
-            else (broker.end_points[0].host, broker.end_points[0].port)
-        )
+    def __init__(self, settings: Settings, image: Image) -> None:
+        self._written = {each.node_id: (each.host, each.port) for each in cluster_nodes(settings)}
+        self._image = image
+        self._told: dict[int, tuple[str, int]] = {}
+        self.voters: Callable[[], Iterable[Voter]] = tuple
 
-    return address_of
+    def __call__(self, node_id: int) -> tuple[str, int] | None:
+        if node_id in self._written:
+            return self._written[node_id]
+        broker = self._image.brokers.get(node_id)
+        if broker is not None and broker.end_points:
+            return broker.end_points[0].host, broker.end_points[0].port
+        named = next((each for each in self.voters() if each.node_id == node_id and each.host), None)
+        return self._told.get(node_id) if named is None else (named.host, named.port)
+
+    def tell(self, contacts: Iterable[ClusterNode]) -> None:
+        self._told |= {each.node_id: (each.host, each.port) for each in contacts}
+
+    def learn(self, response: Any) -> None:
+        """A node that does not lead says where the one is that does."""
+        for each in getattr(response, "node_endpoints", None) or ():
+            self._told[each.node_id] = each.host, each.port

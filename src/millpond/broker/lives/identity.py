@@ -31,6 +31,8 @@ class Identity:
     """How often the cluster had been rescued when this folder became one of its own."""
     mark: str | None = None
     """Of the folder of the metadata, as the disk tells it from a copy; None where it cannot."""
+    contacts: tuple[str, ...] = ()
+    """Of a node that has joined a running cluster: nodes that knew it then, as `id@host:port`."""
 
     @property
     def cluster_name(self) -> str | None:
@@ -71,9 +73,9 @@ def read_identity(disk: Disk, folder: str) -> Identity | None:
     try:
         directory_id = UUID(bytes=urlsafe_b64decode(fields["directory.id"] + "=="))
         rescues = int(fields.get("cluster.rescues", 0))
-        return Identity(
-            int(fields["node.id"]), directory_id, fields.get("cluster.id"), rescues, fields.get("folder.mark")
-        )
+        contacts = tuple(filter(None, fields.get("contacts", "").split(",")))
+        mark = fields.get("folder.mark")
+        return Identity(int(fields["node.id"]), directory_id, fields.get("cluster.id"), rescues, mark, contacts)
     except (KeyError, ValueError, Base64Error) as fault:
         raise CannotStart(f"{path} cannot be read: {fault}") from fault
 
@@ -88,4 +90,6 @@ def write_identity(disk: Disk, folder: str, identity: Identity) -> None:
         lines.append(f"cluster.rescues={identity.rescues}")
     if identity.mark:
         lines.append(f"folder.mark={identity.mark}")
+    if identity.contacts:
+        lines.append(f"contacts={','.join(identity.contacts)}")
     disk.replace(f"{folder}/{IDENTITY_FILE}", ("\n".join(lines) + "\n").encode())

@@ -166,6 +166,12 @@ class Lifecycle:
         self.is_fenced = False
         self.ready.finish(None)
 
+    def go_on_with_others(self, appearance: Appearance) -> None:
+        """This node is alone no more: it goes on in the life that it has, and is heard like everybody else."""
+        self._appearance = appearance
+        self._certain_ms = self._heard_ms = self._clock.monotonic_ms()
+        self._write(LastLife(self.broker_epoch, self._world.boot_id), self._beat)
+
     def start(self, appearance: Appearance, *, was_clean: bool, has_lost: bool) -> None:
         """Ask to be let in. Of the store: whether it had been closed in order, and whether records are missing."""
         self._appearance = appearance

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later, done, failed
 from millpond.base.ports import Timer, Workers, World
-from millpond.broker.links.peers import Peers
+from millpond.broker.links.peers import NodeAddresses, Peers
 from millpond.broker.links.requester import RequestLost
 from millpond.broker.lives.identity import is_outlived
 from millpond.broker.quorum.log import MetadataLog
@@ -25,13 +25,15 @@ from millpond.broker.quorum.wire import (
     fault_of,
     refusal,
     says_other_voters,
+    without_list,
 )
-from millpond.quorum.events import Answered, Appended, Asked, Event, Hung, Stop, Time
+from millpond.quorum.events import Answered, Appended, Asked, Event, Hung, NewVoters, Stop, Time
 from millpond.quorum.messages import Fetch, FetchResponse, FetchSnapshot, ReplicaKey, Request, Response
 from millpond.quorum.ports import Election
 from millpond.quorum.ready import Ask, Durable, Ready, Reply
 from millpond.quorum.replica import Replica, Timing
 from millpond.quorum.roles import Leader, ReplicaProgress
+from millpond.quorum.voters import Voter
 from millpond.wire.messages import Message
 
 T = TypeVar("T")
@@ -80,11 +82,13 @@ class QuorumHost:
         state_path: str,
         election: Election,
         me: ReplicaKey,
-        voters: Sequence[ReplicaKey],
+        founders: Sequence[ReplicaKey],
+        contacts: Sequence[int],
         timing: Timing,
         peers: tuple[Peers, Peers],
         cluster_name: Callable[[], str | None],
         on_step: Callable[[], None],
+        addresses: NodeAddresses,
     ) -> None:
         self.log: Final = log
         self.failed: OSError | None = None
@@ -97,7 +101,9 @@ class QuorumHost:
         self._peers_for_calls, self._peers_for_fetches = peers
         self._cluster_name = cluster_name
         self._on_step = on_step
-        self._replica = Replica(me, voters, log, election, world.entropy, self._clock.monotonic_ms(), timing)
+        self._addresses = addresses
+        now_ms = self._clock.monotonic_ms()
+        self._replica = Replica(me, founders, log, election, world.entropy, now_ms, timing, contacts)
         self._events: deque[Event] = deque()
         self._is_stepping = False
         self._unsaved: Election | None = None
@@ -148,7 +154,7 @@ class QuorumHost:
     @property
     def is_misled(self) -> bool:
         """Whether most of the other voters were told of other voters than this one."""
-        return 2 * len(self._disagree) > len(self.voters) - 1
+        return 2 * len(self._disagree) > max(len(self.voters) - 1, 0)
 
     @property
     def others_may_lead(self) -> bool:
@@ -233,7 +239,7 @@ class QuorumHost:
 
     def stop(self) -> None:
         """Hand over to another, if this node leads and there is one, and stand for election no more."""
-        if not self._is_closed and len(self.voters) > 1:
+        if not self._is_closed and self.voters != (self.me,):
             self._is_leaving = True
             self._step(Stop())
 
@@ -255,6 +261,24 @@ class QuorumHost:
     def on_written(self) -> None:
         self._step(Appended())
 
+    # Who votes.
+
+    @property
+    def goes_by_log(self) -> bool:
+        """Whether the log names the voters: then nobody cares which ones it was told."""
+        return self.log.voters is not None
+
+    def objection(self, voters: Sequence[Voter]) -> str | None:
+        """Why these cannot be the voters from now on; None where they can."""
+        return self._replica.objection(voters, self._clock.monotonic_ms())
+
+    def change_voters(self, voters: Sequence[Voter]) -> bool:
+        """A leader without objection names these as voters. False where that cannot be written now."""
+        assert not self._is_stepping, "the log is the replica's own while it takes a step"
+        before = self.log.end_offset
+        self._step(NewVoters(tuple(voters)))
+        return self.log.end_offset > before
+
     def hold(self) -> None:
         """Make nothing durable until `release`: while a node starts, one sync serves all that it writes."""
         self._is_held = True
@@ -267,7 +291,7 @@ class QuorumHost:
 
     def answer(self, message: Any) -> Later[Message] | Message:
         """The response to a voter's request, now or once what it promises is durable."""
-        request = decode_request(message, self.me)
+        request = decode_request(message, self.me, goes_by_log=self.goes_by_log)
         if self._is_closed or self.failed is not None:
             return refusal(request, ErrorCode.BROKER_NOT_AVAILABLE)
         known = self._cluster_name()
@@ -278,8 +302,9 @@ class QuorumHost:
             if is_outlived(known, by=message.cluster_id):
                 self._outlive()
                 return refusal(request, ErrorCode.INCONSISTENT_CLUSTER_ID)
-        fault = fault_of(request, self.voters)
-        if len(self.voters) == 1 and not isinstance(request, Fetch | FetchSnapshot):
+        fault = fault_of(request, self.me, self.voters)
+        is_alone = len(self.voters) == 1 and not self.goes_by_log
+        if is_alone and not isinstance(request, Fetch | FetchSnapshot):
             # A node that is alone elects itself, whatever anybody says.
             fault = ErrorCode.INCONSISTENT_VOTER_SET
         if fault is not ErrorCode.NONE:
@@ -307,12 +332,15 @@ class QuorumHost:
         waiting = self._waiting.pop(reply.request_id, None)
         if waiting is not None:
             request, response = waiting
-            response.finish(encode_response(request, reply.response))
+            # Who asks may know an older cluster than this one.
+            address_of = self._addresses if self.goes_by_log else lambda _: None
+            response.finish(encode_response(request, reply.response, address_of))
 
     def _ask(self, ask: Ask) -> None:
         is_fetch = isinstance(ask.request, Fetch | FetchSnapshot)
         peers = self._peers_for_fetches if is_fetch else self._peers_for_calls
-        message, version = encode_request(ask.request, self._cluster_name())
+        request = without_list(ask.request) if self.goes_by_log else ask.request
+        message, version = encode_request(request, self._cluster_name())
         # An answer that comes when nobody believes in the leader any more is worth nothing.
         timeout_ms = self._timing.fetch_ms if is_fetch else self._timing.election_ms
         asked_ms = self._clock.monotonic_ms()
@@ -334,6 +362,7 @@ class QuorumHost:
 
         def read(answer: Any) -> Response | None:
             self._refused_by.discard(ask.node_id)
+            self._addresses.learn(answer)
             if says_other_voters(answer):
                 self._disagree.add(ask.node_id)
             else:

@@ -11,18 +11,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from millpond.base.errors import ErrorCode, Refused
+from millpond.base.errors import ErrorCode, MalformedMessage, Refused
 from millpond.base.ids import EpochEnd
 from millpond.base.later import Later, done, failed
 from millpond.base.ports import Clock, Workers
 from millpond.broker.quorum.snapshots import KEPT, SnapshotFiles
+from millpond.broker.quorum.voters import VoterSets, voters_records
 from millpond.log.checks import trusted_headers
 from millpond.log.durability import SyncTicket
 from millpond.log.partition_log import PartitionLog
 from millpond.log.recovery import LogDamaged
 from millpond.quorum.messages import SnapshotId
+from millpond.quorum.voters import Voter
 from millpond.wire import messages
 from millpond.wire import records as wire_records
+from millpond.wire.batch import CorruptBatch, walk
 
 T = TypeVar("T")
 
@@ -41,14 +44,15 @@ class MetadataLog:
         clock: Clock,
         workers: Workers,
         write_checkpoint: Callable[[], Later[None]],
-        voters: tuple[int, ...],
+        founders: tuple[int, ...],
     ) -> None:
         self.log: Final = log
         self.snapshots: Final = snapshots
         self._clock = clock
         self._workers = workers
         self._write_checkpoint = write_checkpoint
-        self._voters = voters
+        self._founders = founders
+        self._voter_sets = VoterSets()
         self._cut: int | None = None
         """Where the log is to be cut, or is being cut now."""
         self._install: tuple[SnapshotId, bytes] | None = None
@@ -118,6 +122,22 @@ class MetadataLog:
         base = self._base
         return EpochEnd(*reversed(base)) if base is not None and base.epoch <= epoch else None
 
+    @property
+    def voters(self) -> tuple[Voter, ...] | None:
+        return self._voter_sets.voters
+
+    @property
+    def voters_offset(self) -> int:
+        return self._voter_sets.offset
+
+    @property
+    def voters_before(self) -> tuple[Voter, ...] | None:
+        return self._voter_sets.before
+
+    def voters_at(self, end_offset: int) -> tuple[Voter, ...] | None:
+        """Those that the last record below the offset names, if there is any."""
+        return self._voter_sets.at(end_offset)
+
     def read(self, offset: int) -> bytes:
         """Nothing where the disk gives nothing; `take_unreadable` tells."""
         try:
@@ -144,13 +164,24 @@ class MetadataLog:
     # What the quorum does with it.
 
     def append_leader_change(self, epoch: int, leader_id: int) -> bool:
-        voters = [messages.LeaderChangeMessage.Voter(voter_id=each) for each in self._voters]
+        known = self._founders if self.voters is None else [each.node_id for each in self.voters]
+        voters = [messages.LeaderChangeMessage.Voter(voter_id=each) for each in known]
         change = messages.LeaderChangeMessage(version=0, leader_id=leader_id, voters=voters, granting_voters=[])
         record = wire_records.Record(0, self._clock.wall_ms(), _LEADER_CHANGE_KEY, change.encode(0))
         try:
             self.append(wire_records.encode_batch([record], control=True), epoch)
         except Refused:
             return False
+        return True
+
+    def append_voters(self, epoch: int, voters: tuple[Voter, ...]) -> bool:
+        offset = self.end_offset
+        records = voters_records(voters, self._clock.wall_ms(), is_first=self.voters is None)
+        try:
+            self.append(wire_records.encode_batch(records, control=True), epoch)
+        except Refused:
+            return False
+        self._voter_sets.append(offset, voters)
         return True
 
     def append(self, batch: bytes, epoch: int) -> None:
@@ -166,10 +197,12 @@ class MetadataLog:
             self.log.append_follower(memoryview(records), now_ms=self._clock.wall_ms())
         except Refused:
             return False
+        self._voter_sets.add(records)
         return True
 
     def truncate_to(self, offset: int) -> None:
         self._cut = min(offset, self.end_offset)
+        self._voter_sets.cut(offset)
 
     def install_snapshot(self, snapshot: SnapshotId, data: bytes) -> bool:
         try:
@@ -177,6 +210,7 @@ class MetadataLog:
         except Refused:
             return False
         self._install = snapshot, data
+        self._voter_sets.begin_anew(data)
         return True
 
     # What makes it last.
@@ -324,6 +358,23 @@ class MetadataLog:
 
         LogDamaged when what lies before it is lost.
         """
+        self._open_snapshots()
+        try:
+            self._read_voters()
+        except (MalformedMessage, CorruptBatch, Refused) as fault:
+            raise LogDamaged(f"{self.log.folder} does not say who votes: {fault}") from fault
+
+    def _read_voters(self) -> None:
+        base = self._base
+        if base is not None:
+            self._voter_sets.begin_anew(self.snapshots.read_whole(base))
+        offset = self.start_offset
+        while offset < self.end_offset:
+            data = self.log.read_batches(offset, READ_BYTES)
+            self._voter_sets.add(data)
+            offset = max((int(header.next_offset) for _, header in walk(data)), default=self.end_offset)
+
+    def _open_snapshots(self) -> None:
         log = self.log
         self._remove(self.snapshots.drop_before(log.start_offset))
         if not self.snapshots.ids:

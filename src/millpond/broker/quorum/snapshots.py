@@ -7,15 +7,17 @@ or not at all.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
 from millpond.base.errors import MalformedMessage
 from millpond.base.ports import Disk
+from millpond.broker.quorum.voters import voters_records
 from millpond.metadata.codec import decode_record, encode_record
 from millpond.metadata.records import Record
 from millpond.quorum.messages import SnapshotId
+from millpond.quorum.voters import Voter
 from millpond.wire import messages
 from millpond.wire import records as wire_records
 from millpond.wire.batch import CONTROL, walk
@@ -70,10 +72,12 @@ class SnapshotFiles:
         return self._disk.read(self.path(snapshot))
 
 
-def encode_snapshot(records: Iterable[Record], now_ms: int) -> bytes:
-    """The records between a header and a footer, which says that nothing is missing."""
+def encode_snapshot(records: Iterable[Record], now_ms: int, voters: Sequence[Voter] | None = None) -> bytes:
+    """The records between a header, which also names the voters, and a footer, which says that nothing is missing."""
     header = messages.SnapshotHeaderRecord(version=0, last_contained_log_timestamp=now_ms).encode(0)
     parts = [_batch([wire_records.Record(0, now_ms, _HEADER_KEY, header)], control=True)]
+    if voters is not None:
+        parts.append(_batch(voters_records(voters, now_ms, is_first=True), control=True))
     left = iter(records)
     while group := list(islice(left, RECORDS_PER_BATCH)):
         parts.append(

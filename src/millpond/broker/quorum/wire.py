@@ -8,7 +8,8 @@ it takes for voters.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from typing import Any, Final, assert_never
 from uuid import UUID, uuid5
 
@@ -79,6 +80,25 @@ def encode_request(request: Request, cluster_id: str | None) -> tuple[m.Message,
             return _fetch_snapshot(request, cluster_id), SNAPSHOT_VERSION
         case _:
             assert_never(request)
+
+
+def without_list(request: Request) -> Request:
+    """The request of one that goes by the log, and not by a list that it was told: whoever was may hear it."""
+    match request:
+        case Vote():
+            return replace(request, candidate=_unlisted(request.candidate), voter=_unlisted(request.voter))
+        case BeginQuorumEpoch():
+            return replace(request, voter=_unlisted(request.voter))
+        case EndQuorumEpoch():
+            return replace(request, successors=tuple(map(_unlisted, request.successors)))
+        case Fetch() | FetchSnapshot():
+            return replace(request, replica=_unlisted(request.replica))
+        case _:
+            assert_never(request)
+
+
+def _unlisted(replica: ReplicaKey) -> ReplicaKey:
+    return ReplicaKey(replica.node_id, NO_DIRECTORY)
 
 
 def _vote(vote: Vote, cluster_id: str | None) -> m.VoteRequest:
@@ -178,22 +198,32 @@ def is_metadata_fetch(request: m.FetchRequest, version: int) -> bool:
     )
 
 
-def fault_of(request: Request, voters: Collection[ReplicaKey]) -> ErrorCode:
-    """What no voter would say: whoever says it all the same is not heard."""
+def fault_of(request: Request, me: ReplicaKey, voters: Collection[ReplicaKey]) -> ErrorCode:
+    """What no voter would say: whoever says it all the same is not heard.
+
+    One that was told of the same voters, or goes by the log, may speak for nodes that are not known here yet.
+    """
     node_ids = {voter.node_id for voter in voters}
+
+    def has_same_list(replica: ReplicaKey) -> bool:
+        return replica.directory_id == me.directory_id
+
     if not 0 <= request.epoch < EPOCH_MAX:
         return ErrorCode.INVALID_REQUEST
     match request:
         case Vote():
-            is_sound, is_known = request.end_offset >= 0, request.candidate in voters
-        case BeginQuorumEpoch() | EndQuorumEpoch():
-            is_sound, is_known = True, request.leader_id in node_ids
+            is_sound, is_known = request.end_offset >= 0, has_same_list(request.candidate)
+        case BeginQuorumEpoch():
+            is_sound, is_known = request.leader_id >= 0, has_same_list(request.voter)
+        case EndQuorumEpoch():
+            is_sound = request.leader_id >= 0
+            is_known = all(map(has_same_list, request.successors))
         case Fetch():
             is_sound = request.offset >= 0 and request.last_epoch >= 0
-            is_known = request.replica in voters or request.replica.node_id not in node_ids
+            is_known = has_same_list(request.replica) or request.replica.node_id not in node_ids
         case FetchSnapshot():
             is_sound = request.position >= 0
-            is_known = request.replica in voters or request.replica.node_id not in node_ids
+            is_known = has_same_list(request.replica) or request.replica.node_id not in node_ids
         case _:
             assert_never(request)
     if not is_sound:
@@ -201,11 +231,34 @@ def fault_of(request: Request, voters: Collection[ReplicaKey]) -> ErrorCode:
     return ErrorCode.NONE if is_known else ErrorCode.INCONSISTENT_VOTER_SET
 
 
-def decode_request(request: Any, me: ReplicaKey) -> Request:
+def decode_request(request: Any, me: ReplicaKey, *, goes_by_log: bool = False) -> Request:
     """What a peer asks. MalformedMessage when it is not about the metadata log.
 
-    Older versions do not say whom they mean: then it is this replica.
+    Older versions do not say whom they mean: then it is this replica. One that goes by the log does not care which
+    list of voters the peer was told.
     """
+    decoded = _decode_request(request, me)
+    return _decode_keys(decoded, me) if goes_by_log else decoded
+
+
+def _decode_keys(request: Request, me: ReplicaKey) -> Request:
+    def same(replica: ReplicaKey) -> ReplicaKey:
+        return ReplicaKey(replica.node_id, me.directory_id)
+
+    match request:
+        case Vote():
+            return replace(request, candidate=same(request.candidate), voter=same(request.voter))
+        case BeginQuorumEpoch():
+            return replace(request, voter=same(request.voter))
+        case EndQuorumEpoch():
+            return replace(request, successors=tuple(map(same, request.successors)))
+        case Fetch() | FetchSnapshot():
+            return replace(request, replica=same(request.replica))
+        case _:
+            assert_never(request)
+
+
+def _decode_request(request: Any, me: ReplicaKey) -> Request:
     match request:
         case m.VoteRequest():
             each = _partition_of(request.topics)
@@ -225,7 +278,7 @@ def decode_request(request: Any, me: ReplicaKey) -> Request:
         case m.EndQuorumEpochRequest():
             each = _partition_of(request.topics)
             successors = tuple(
-                ReplicaKey(one.candidate_id, one.candidate_directory_id) for one in each.preferred_candidates
+                _replica(one.candidate_id, one.candidate_directory_id, me) for one in each.preferred_candidates
             )
             return EndQuorumEpoch(each.leader_epoch, each.leader_id, successors)
         case m.FetchRequest():
@@ -257,7 +310,7 @@ def _replica(node_id: int, directory_id: UUID, me: ReplicaKey) -> ReplicaKey:
 
 
 def _voter(voter_id: int, directory_id: UUID, me: ReplicaKey) -> ReplicaKey:
-    return me if voter_id == _UNKNOWN else ReplicaKey(voter_id, directory_id)
+    return me if voter_id == _UNKNOWN else _replica(voter_id, directory_id, me)
 
 
 def _partition_of(topics: Any) -> Any:
@@ -269,7 +322,11 @@ def _partition_of(topics: Any) -> Any:
 # Answering.
 
 
-def encode_response(request: Request, response: Response) -> m.Message:
+Addresses = Callable[[int], tuple[str, int] | None]
+"""Where a node listens; None where nobody knows."""
+
+
+def encode_response(request: Request, response: Response, address_of: Addresses) -> m.Message:
     match response:
         case VoteResponse():
             granted = m.VoteResponse.PartitionData(
@@ -293,7 +350,7 @@ def encode_response(request: Request, response: Response) -> m.Message:
             answer: m.Message = kind(topics=[kind.TopicData(topic_name=METADATA_TOPIC, partitions=[known])])
             return answer
         case FetchResponse():
-            return _fetched(response)
+            return _fetched(response, address_of(response.leader_id))
         case FetchSnapshotResponse():
             assert isinstance(request, FetchSnapshot)
             return _snapshot_bytes(request, response)
@@ -301,7 +358,7 @@ def encode_response(request: Request, response: Response) -> m.Message:
             assert_never(response)
 
 
-def _fetched(response: FetchResponse) -> m.FetchResponse:
+def _fetched(response: FetchResponse, leader_address: tuple[str, int] | None) -> m.FetchResponse:
     partition = m.FetchResponse.PartitionData(
         partition_index=0,
         error_code=response.error,
@@ -322,7 +379,11 @@ def _fetched(response: FetchResponse) -> m.FetchResponse:
     topic = m.FetchResponse.FetchableTopicResponse(
         topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition]
     )
-    return m.FetchResponse(responses=[topic])
+    answer = m.FetchResponse(responses=[topic])
+    if response.error is not ErrorCode.NONE and leader_address is not None:
+        host, port = leader_address
+        answer.node_endpoints = [m.FetchResponse.NodeEndpoint(node_id=response.leader_id, host=host, port=port)]
+    return answer
 
 
 def _snapshot_bytes(request: FetchSnapshot, response: FetchSnapshotResponse) -> m.FetchSnapshotResponse:

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from random import Random
 from struct import Struct
 from typing import NamedTuple
+from uuid import UUID
 
 from millpond.base.ids import EpochEnd
 from millpond.quorum.messages import SnapshotId
+from millpond.quorum.voters import Voter
 
 _ENTRY = Struct(">iq")
 LEADER_CHANGE = -1
+VOTERS = -(1 << 32)
+"""Less a number whose bits say which nodes vote."""
 SNAPSHOT_CHUNK_BYTES = 24
 
 
@@ -21,16 +25,32 @@ class Entry(NamedTuple):
     value: int
 
 
+def named_voters(value: int) -> tuple[Voter, ...] | None:
+    """Whom an entry names as voters, if it is about them."""
+    if value > VOTERS:
+        return None
+    bits = VOTERS - value
+    return tuple(Voter(each, UUID(int=0), "", 0) for each in range(bits.bit_length()) if bits >> each & 1)
+
+
 class _Content:
     """What a log holds: a snapshot's worth of folded entries, and the entries behind it."""
 
-    __slots__ = ("entries", "folded", "snapshot", "start")
+    __slots__ = ("entries", "folded", "snapshot", "start", "voters")
 
     def __init__(self) -> None:
         self.snapshot: SnapshotId | None = None
         self.start = 0
         self.folded: list[Entry] = []
         self.entries: list[Entry] = []
+        self.voters: list[tuple[int, tuple[Voter, ...]]] = []
+        """Each set of voters with its offset, also of what is folded."""
+
+    def extend(self, entries: list[Entry]) -> None:
+        for offset, entry in enumerate(entries, self.start + len(self.entries)):
+            if (named := named_voters(entry.value)) is not None:
+                self.voters.append((offset, named))
+        self.entries.extend(entries)
 
     def begin_at(self, snapshot: SnapshotId) -> None:
         self.snapshot, self.start = snapshot, snapshot.end_offset
@@ -70,6 +90,7 @@ class ToyLog:
         self._seen.snapshot, self._seen.start = self._disk.snapshot, self._disk.start
         self._seen.folded = list(self._disk.folded)
         self._seen.entries = list(self._disk.entries)
+        self._seen.voters = list(self._disk.voters)
 
     def _change(self, change: Change) -> None:
         change(self._seen)
@@ -96,6 +117,22 @@ class ToyLog:
     def latest_snapshot(self) -> SnapshotId | None:
         return self._seen.snapshot
 
+    @property
+    def voters(self) -> tuple[Voter, ...] | None:
+        return self._seen.voters[-1][1] if self._seen.voters else None
+
+    @property
+    def voters_offset(self) -> int:
+        return self._seen.voters[-1][0] if self._seen.voters else -1
+
+    @property
+    def voters_before(self) -> tuple[Voter, ...] | None:
+        return self._seen.voters[-2][1] if len(self._seen.voters) > 1 else None
+
+    def append_voters(self, epoch: int, voters: tuple[Voter, ...]) -> bool:
+        self.append(epoch, VOTERS - sum(1 << each.node_id for each in voters))
+        return True
+
     def end_of(self, epoch: int) -> EpochEnd | None:
         for index in range(len(self._seen.entries) - 1, -1, -1):
             known = self._seen.entries[index].epoch
@@ -111,16 +148,18 @@ class ToyLog:
 
     def append(self, epoch: int, value: int) -> None:
         entry = Entry(epoch, value)
-        self._change(lambda content: content.entries.append(entry))
+        self._change(lambda content: content.extend([entry]))
 
     def append_fetched(self, records: bytes) -> bool:
         entries = [Entry(*fields) for fields in _ENTRY.iter_unpack(records)]
-        self._change(lambda content: content.entries.extend(entries))
+        self._change(lambda content: content.extend(entries))
         return True
 
     def truncate_to(self, offset: int) -> None:
         def cut(content: _Content) -> None:
             del content.entries[max(offset - content.start, 0) :]
+            while content.voters and content.voters[-1][0] >= max(offset, content.start):
+                content.voters.pop()
 
         self._change(cut)
 
@@ -142,6 +181,8 @@ class ToyLog:
             content.begin_at(snapshot)
             content.folded = list(folded)
             content.entries = []
+            named = [(offset, named_voters(entry.value)) for offset, entry in enumerate(folded)]
+            content.voters = [(offset, voters) for offset, voters in named if voters is not None]
 
         self._change(install)
         return True

@@ -38,7 +38,7 @@ class QuorumHost(Host):
         self.scenario = scenario
         self.key = ReplicaKey(node_id, UUID(int=directory))
         self.log = ToyLog(scenario.read_entries_max)
-        self.saved = Election(is_new=True)
+        self.saved = Election()
         self.unsaved: deque[Election] = deque()
         self.replica: Replica | None = None
         self.rate = 1.0
@@ -79,7 +79,7 @@ class QuorumHost(Host):
 
     def wipe(self) -> None:
         self.log = ToyLog(self.scenario.read_entries_max)
-        self.saved = Election(is_new=True)
+        self.saved = self.scenario.first_election(self)
         self.unsaved.clear()
         self.seen_end = 0
 
@@ -187,6 +187,12 @@ class Scenario(Run):
         observers = self.random.choice((0, 0, 1))
         self.hosts = [QuorumHost(self, node_id, node_id) for node_id in range(1, count + observers + 1)]
         self.voters = tuple(host.key for host in self.hosts[:count])
+        for host in self.hosts:
+            host.saved = self.first_election(host)
+
+    def first_election(self, host: QuorumHost) -> Election:
+        """What is on the disk of one that begins."""
+        return Election(is_new=host.key in self.voters)
 
     def make_replica(self, host: QuorumHost) -> Replica:
         return self._replica_class(host.key, self.voters, host.log, host.saved, self, host.now_ms(), TIMING)
@@ -265,13 +271,14 @@ class Scenario(Run):
                 self.later(self.random.randrange(300), None, lambda: self._strike(host))
         if not isinstance(event, Time):
             return
+        voters = replica.voters
         heard = sum(
             1
-            for voter in self.voters
+            for voter in voters
             if voter == host.key
             or self.now_ms - max(host.heard_ms.get(voter.node_id, 0), host.led_since_ms) < CUT_OFF_MS
         )
-        if heard <= len(self.voters) // 2:
+        if heard <= len(voters) // 2:
             raise Violation(f"{CUT_OFF_LEADER}: node {host.node_id} leads epoch {replica.epoch} and nobody comes")
 
     # What happens.
@@ -379,8 +386,7 @@ class Scenario(Run):
     def _fault_wipe(self) -> None:
         """A disk is replaced by an empty one. The quorum must be able to spare it: one at a time."""
         host = self._any_host()
-        others = [each for each in self.hosts if each is not host and each.key in self.voters]
-        if len(others) <= len(self.voters) // 2 or any(each.saved.is_new for each in others):
+        if not self._can_spare(host):
             return
         self.outcome.faults["wiped"] = self.outcome.faults.get("wiped", 0) + 1
         if host.replica is not None:
@@ -388,6 +394,10 @@ class Scenario(Run):
         host.wipe()
         self.checkers.forget(host.node_id)
         self._start(host)
+
+    def _can_spare(self, host: QuorumHost) -> bool:
+        others = [each for each in self.hosts if each is not host and each.key in self.voters]
+        return len(others) > len(self.voters) // 2 and not any(each.saved.is_new for each in others)
 
     # The end.
 
