@@ -188,9 +188,11 @@ def test_who_knows_nobody_asks_its_contacts() -> None:
     replica.step(Time(), 0)
     sent = replica.step(Durable(replica.version), 0).send + replica.step(Time(), 500).send
     asked = [each for each in sent if isinstance(each, Ask)]
-    assert asked and asked[0].node_id == 2
+    assert asked
+    assert asked[0].node_id == 2
     fetch = asked[0].request
-    assert isinstance(fetch, Fetch) and fetch.is_new, "it may have been wiped"
+    assert isinstance(fetch, Fetch)
+    assert fetch.is_new, "it may have been wiped"
 
 
 def test_an_observer_is_new_no_more_once_its_leader_is_sure() -> None:
@@ -198,7 +200,8 @@ def test_an_observer_is_new_no_more_once_its_leader_is_sure() -> None:
     play.sync()
     play.fetch(2, 0, is_new=True)
     response = play.sent[-1]
-    assert isinstance(response, FetchResponse) and response.error is ErrorCode.NONE
+    assert isinstance(response, FetchResponse)
+    assert response.error is ErrorCode.NONE
     assert response.is_confirmed, "a majority of one follows itself"
     play.log.append(play.replica.epoch, 5)
     play.step(Appended())
