@@ -70,8 +70,8 @@ from millpond.metadata.features import (
     unsupported,
 )
 from millpond.metadata.image import NO_DIRECTORY, Image
-from millpond.metadata.records import BrokerEndpoint, FeatureLevelRecord, Record, RegisterBrokerRecord
-from millpond.metadata.snapshot import records_between, records_of
+from millpond.metadata.records import BrokerEndpoint, FeatureLevelRecord, Record
+from millpond.metadata.snapshot import broker_record, records_between, records_of
 from millpond.quorum.messages import NO_LEADER, ReplicaKey, SnapshotId
 from millpond.quorum.ports import Election
 from millpond.quorum.replica import Timing
@@ -579,15 +579,8 @@ class Controller:
         me = self.image.brokers[self.node_id]
         if me.end_points[0].host not in WILDCARDS:
             return done(None)
-        record = RegisterBrokerRecord(
-            broker_id=me.id,
-            incarnation_id=me.incarnation_id,
-            broker_epoch=me.epoch,
-            end_points=(BrokerEndpoint("PLAINTEXT", own_host, me.end_points[0].port),),
-            rack=me.rack,
-            fenced=False,
-            log_dirs=() if me.directory_id == NO_DIRECTORY else (me.directory_id,),
-        )
+        end_point = replace(me.end_points[0], host=own_host)
+        record = broker_record(replace(me, end_points=(end_point, *me.end_points[1:])))
         return self.submit(lambda _: Decision((record,), None))
 
     def change_voters(self, voters: Sequence[Voter]) -> Later[Verdict]:
