@@ -18,6 +18,7 @@ from millpond.broker.coordination.coordination import Coordination, Home
 from millpond.broker.coordination.markers import Markers
 from millpond.broker.coordination.permissions import Permissions
 from millpond.broker.coordination.producer_ids import ProducerIds, block_of, no_block
+from millpond.broker.disk_watch import DiskWatch
 from millpond.broker.fetch_sessions import FetchSessions
 from millpond.broker.flusher import Flusher
 from millpond.broker.housekeeping import Housekeeping, Journal
@@ -155,6 +156,13 @@ class Broker:
             journal,
             also=self._metadata_mark,
         )
+        self.disk_watch = DiskWatch(
+            clock=world.clock,
+            disk=world.disk,
+            folder=settings[node.DATA_FOLDER],
+            low_water_bytes=lambda: self.settings[node.DISK_LOW_WATER_BYTES],
+            journal=journal,
+        )
         self.housekeeping = Housekeeping(
             clock=world.clock,
             workers=world.workers,
@@ -163,7 +171,7 @@ class Broker:
             store=self.store,
             flusher=self.flusher,
             checkpoints=self.checkpoints,
-            sweep=self.connections.drop_idle,
+            sweep=self._sweep,
             note_high_watermarks=self.high_watermarks.write,
             journal=journal,
         )
@@ -530,6 +538,11 @@ class Broker:
         own = self.image.config_of(Resource(ResourceType.BROKER, str(self.node_id)))
         self.layers = NodeLayers(self._static, own, self.image.config_of(ALL_BROKERS))
         self.settings = self.layers.settings()
+
+    def _sweep(self) -> None:
+        """What is looked at once a second."""
+        self.connections.drop_idle()
+        self.disk_watch.look()
 
     # Ending.
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from millpond.broker.coordination.markers import Markers
     from millpond.broker.coordination.permissions import Permissions
     from millpond.broker.coordination.producer_ids import ProducerIds
+    from millpond.broker.disk_watch import DiskWatch
     from millpond.broker.fetch_sessions import FetchSessions
     from millpond.broker.flusher import Flusher
     from millpond.broker.housekeeping import Journal
@@ -111,6 +112,7 @@ class Services(Protocol):
     store: LogStore
     partitions: Partitions
     flusher: Flusher
+    disk_watch: DiskWatch
     checkpoints: CheckpointWriter
     fetch_sessions: FetchSessions
     replica_sessions: ReplicaSessions

@@ -33,7 +33,7 @@ _WORDS: Final = {
     "_TRANSPORT": "the connection was lost; is the node still running?",
     "_ALL_BROKERS_DOWN": "no broker can be reached; is the node still running?",
     "_TIMED_OUT": "no answer came in time; is the node still running?",
-    "_MSG_TIMED_OUT": "the record was not acknowledged in time; is the node still running?",
+    "_MSG_TIMED_OUT": "the record was not acknowledged in time; `millpond status` says how the nodes are.",
     "MSG_SIZE_TOO_LARGE": "a record is too large; raise -X message.max.bytes and the topic's max.message.bytes.",
     "_UNSUPPORTED_FEATURE": "the cluster is too old for this command.",
     "_AUTHENTICATION": "the cluster refused the credentials; give others with -X sasl.username=… -X sasl.password=…",

@@ -279,6 +279,15 @@ REPLICA_LAG_MS_MAX = Setting(
     bits=64,
     live=True,
 )
+DISK_LOW_WATER_BYTES = Setting(
+    "disk.low.water.bytes",
+    1 << 30,
+    "With less room than this on the disk of the data folder the node says in its journal that it is nearly full; 0 "
+    "for never.",
+    at_least(0),
+    bits=64,
+    live=True,
+)
 SCRUB_BYTES_PER_SECOND = Setting(
     "log.scrub.bytes.per.second",
     4 << 20,
@@ -595,6 +604,7 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         FOLLOWER_THROTTLED_RATE,
         ALTER_LOG_DIRS_RATE,
         REPLICA_LAG_MS_MAX,
+        DISK_LOW_WATER_BYTES,
         SCRUB_BYTES_PER_SECOND,
         MAX_PARTITIONS_PER_TOPIC,
         MAX_PARTITIONS,

@@ -238,6 +238,8 @@ class _Produce:
         except InvalidRecords as refusal:
             return self._refused(data.index, refusal.code, str(refusal), refusal.records)
         except Refused as refusal:
+            if refusal.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                self._broker.disk_watch.on_refused(str(refusal))
             return self._refused(data.index, refusal.code, str(refusal))
         except CorruptBatch as fault:
             return self._refused(data.index, ErrorCode.CORRUPT_MESSAGE, str(fault))

@@ -1,0 +1,85 @@
+"""How a cluster is, at a glance: its nodes and their disks, its partitions, its coordinators, its groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from millpond.admin.groups import list_groups
+from millpond.admin.lag import GroupLag, LagWatch
+from millpond.admin.nodes import ClusterFacts, describe_nodes
+from millpond.base.errors import ErrorCode, MalformedMessage
+from millpond.base.ids import TopicPartition
+from millpond.remote.cluster import Cluster
+from millpond.remote.errors import ClientError, ClusterError
+from millpond.wire import messages as m
+
+GROUPS_MAX: Final = 200
+"""So many are looked at: each costs a few requests."""
+
+UNKNOWN_BYTES: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFacts:
+    """The disk of one node's data folder, as the node tells it."""
+
+    node_id: int
+    folder: str
+    total_bytes: int | None
+    free_bytes: int | None
+    is_failed: bool
+    """Whether the node cannot use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    nodes: ClusterFacts
+    disks: tuple[DiskFacts, ...]
+    groups: tuple[GroupLag, ...]
+    groups_left_out: int
+    """Groups that were not looked at, because there are so many."""
+    coordinators_failure: str
+    """Why the coordinators do not answer; "" when they do."""
+
+    @property
+    def leaderless(self) -> tuple[TopicPartition, ...]:
+        return self.nodes.leaderless
+
+    def late_groups(self, behind_ms: int) -> Iterator[GroupLag]:
+        """Groups whose oldest unread record waits longer than this."""
+        return (each for each in self.groups if (each.behind_ms or 0) > behind_ms)
+
+
+def look_at_health(cluster: Cluster) -> Health:
+    nodes = describe_nodes(cluster)
+    disks = tuple(disk for node in nodes.nodes if node.address is not None for disk in _disks(cluster, node.node_id))
+    groups: list[GroupLag] = []
+    left_out, failure = 0, ""
+    try:
+        names = sorted(each.group for each in list_groups(cluster))
+        left_out = max(len(names) - GROUPS_MAX, 0)
+        if names:
+            groups = LagWatch(cluster, names[:GROUPS_MAX], sample_seconds=0).look()
+    except ClientError as fault:
+        failure = str(fault)
+    return Health(nodes, disks, tuple(groups), left_out, failure)
+
+
+def _disks(cluster: Cluster, node_id: int) -> Iterator[DiskFacts]:
+    """None for an old broker, or one that does not answer: the table of nodes says which."""
+    try:
+        # The sizes of partitions are none of our business here, and there may be many.
+        request = m.DescribeLogDirsRequest(topics=[])
+        response = cluster.broker(node_id).ask(request, m.DescribeLogDirsResponse)
+    except (ClusterError, MalformedMessage):
+        return
+    for result in response.results:
+        yield DiskFacts(
+            node_id,
+            result.log_dir,
+            None if result.total_bytes == UNKNOWN_BYTES else result.total_bytes,
+            None if result.usable_bytes == UNKNOWN_BYTES else result.usable_bytes,
+            result.error_code == ErrorCode.KAFKA_STORAGE_ERROR,
+        )

@@ -1,0 +1,159 @@
+"""`millpond status`: how a node or a cluster is, at a glance, with an exit code for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from millpond.base.spans import read_span
+from millpond.cli.access import Access, cluster_options
+from millpond.cli.options import AS_JSON, option
+from millpond.cli.terminal import print_json, print_table
+from millpond.cli.text import NOTHING, counted, safe
+from millpond.cli.times import show_span
+from millpond.cli.units import read_bytes, show_bytes
+
+if TYPE_CHECKING:
+    from millpond.admin.health import DiskFacts, Health
+
+COLUMNS: Final = ("Node", "Address", "State", "Leads", "In sync", "Disk free", "Data")
+NAMES_MAX: Final = 5
+
+
+@click.command("status")
+@option("--behind", default="5m", meta="SPAN", help="A group is late when its oldest unread record is older.")
+@option("--free", default="1GiB", meta="SIZE", help="A disk with less room than this is nearly full.")
+@AS_JSON
+@cluster_options
+def command(behind: str, free: str, as_json: bool, access: Access) -> int:
+    """Nodes, disks, coordinators and groups that fall behind, at a glance.
+
+    The exit code is 0 when all is well and 1 when something is not, or when nobody answers.
+
+    \b
+    Examples:
+      millpond status
+      millpond status --behind 30s --free 20GB || echo look at it
+    """
+    from millpond.admin.health import look_at_health
+
+    behind_ms, free_bytes = _span_ms(behind), _size(free)
+    with access.open() as cluster:
+        health = look_at_health(cluster)
+    problems = list(_problems(health, behind_ms, free_bytes))
+    if as_json:
+        print_json(_as_object(health, problems))
+        return bool(problems)
+    print_table(COLUMNS, _rows(health), words=len(COLUMNS))
+    lag = sum(each.lag for each in health.groups)
+    click.echo(
+        f"{counted(len(health.groups) + health.groups_left_out, 'group')}, {counted(lag, 'record')} unread; "
+        f"cluster {health.nodes.cluster_id}"
+    )
+    for problem in problems:
+        click.secho(f"! {problem}", fg="red")
+    if not problems:
+        click.echo("All is well.")
+    return bool(problems)
+
+
+def _span_ms(text: str) -> int:
+    span_ms = read_span(text)
+    if span_ms is None:
+        raise click.UsageError(f"--behind {text}: give a span as 30s, 5m or 2h.")
+    return span_ms
+
+
+def _size(text: str) -> int:
+    try:
+        return int(read_bytes(text))
+    except ValueError as fault:
+        raise click.UsageError(f"--free {text}: {fault}.") from None
+
+
+def _rows(health: Health) -> list[tuple[str, ...]]:
+    disks: dict[int, DiskFacts] = {each.node_id: each for each in health.disks}
+    rows: list[tuple[str, ...]] = []
+    for node in health.nodes.nodes:
+        disk = disks.get(node.node_id)
+        state = "away" if node.address is None else "controller" if node.is_controller else "ready"
+        rows.append(
+            (
+                str(node.node_id),
+                node.address or NOTHING,
+                state,
+                f"{node.leads:,}",
+                f"{node.in_sync:,} of {node.replicas:,}",
+                NOTHING if disk is None else _room(disk),
+                NOTHING if disk is None else safe(disk.folder, in_line=True),
+            )
+        )
+    return rows
+
+
+def _room(disk: DiskFacts) -> str:
+    if disk.is_failed:
+        return "failed"
+    if disk.free_bytes is None:
+        return NOTHING
+    share = f" ({disk.free_bytes / disk.total_bytes:.0%})" if disk.total_bytes else ""
+    return f"{show_bytes(disk.free_bytes)}{share}"
+
+
+def _problems(health: Health, behind_ms: int, free_bytes: int) -> Iterator[str]:
+    for node in health.nodes.nodes:
+        if node.address is None:
+            yield f"Node {node.node_id} is away."
+        elif node.behind:
+            yield f"Node {node.node_id} is behind with {counted(len(node.behind), 'replica')}."
+    if health.leaderless:
+        names = [f"{safe(topic, in_line=True)}-{index}" for topic, index in health.leaderless]
+        yield f"Nobody leads {_named(names)}: they can be neither written nor read."
+    for disk in health.disks:
+        if disk.is_failed:
+            yield f"The disk of node {disk.node_id} cannot be used ({disk.folder})."
+        elif disk.free_bytes is not None and disk.free_bytes < free_bytes:
+            room = show_bytes(disk.free_bytes)
+            yield f"The disk of node {disk.node_id} is nearly full: {room} left for {disk.folder}."
+    if health.coordinators_failure:
+        yield f"The coordinators of groups do not answer: {health.coordinators_failure}"
+    for group in health.late_groups(behind_ms):
+        yield (
+            f"Group {safe(group.group.id, in_line=True)} is {show_span(group.behind_ms or 0)} behind: "
+            f"{counted(group.lag, 'record')} unread, {counted(len(group.group.members), 'member')}."
+        )
+    for group in health.groups:
+        if group.lost:
+            lost = counted(group.lost, "record")
+            yield f"Group {safe(group.group.id, in_line=True)} has missed {lost} that were deleted unread."
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - NAMES_MAX
+    return ", ".join(names[:NAMES_MAX]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _as_object(health: Health, problems: list[str]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "is_well": not problems,
+        "problems": problems,
+        "cluster_id": health.nodes.cluster_id,
+        "nodes": [asdict(node) for node in health.nodes.nodes],
+        "leaderless": [*health.leaderless],
+        "disks": [asdict(disk) for disk in health.disks],
+        "groups": [
+            {
+                "group": each.group.id,
+                "state": each.group.state,
+                "members": len(each.group.members),
+                "lag": each.lag,
+                "behind_ms": each.behind_ms,
+                "lost": each.lost,
+            }
+            for each in health.groups
+        ],
+    }

@@ -1,0 +1,45 @@
+"""How a cluster is, at a glance."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+
+def test_all_is_well_until_a_group_falls_behind(millpond: Any, quick: Any, topic: str, node: Any) -> None:
+    quick.send(topic, "1", "2")
+    told = millpond("status", "--free", "1B")
+    assert (told.code, told.lines[-1]) == (0, "All is well."), told.out
+    assert told.lines[1].split()[:3] == ["1", node.address, "controller"]
+    assert str(node.data) in told.lines[1]
+    group = f"late-{topic}"
+    wanted = [ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 0)])]
+    quick.admin.alter_consumer_group_offsets(wanted)[group].result(60)
+    time.sleep(0.1)
+    told = millpond("status", "--free", "1B", "--behind", "50ms", "--json")
+    health = json.loads(told.out)
+    assert (told.code, health["is_well"]) == (1, False)
+    (problem,) = [each for each in health["problems"] if group in each]
+    assert "2 records unread, 0 members." in problem
+    (facts,) = [each for each in health["groups"] if each["group"] == group]
+    assert (facts["lag"], facts["members"]) == (2, 0)
+
+
+def test_a_disk_without_room_is_told(millpond: Any) -> None:
+    told = millpond("status", "--free", "1000PB", "--behind", "1000d")
+    assert told.code == 1
+    assert "! The disk of node 1 is nearly full: " in told.lines[-1]
+
+
+def test_a_node_that_is_gone_is_a_failure(start_node: Callable[..., Any], lonely: Any) -> None:
+    node = start_node()
+    node.stop()
+    told = lonely("status", "-b", node.address)
+    assert told.code == 1
+    assert "Nothing listens" in told.err
+    assert lonely("status", "--behind", "soon").code == 2
+    assert lonely("status", "--free", "much").code == 2
