@@ -32,6 +32,7 @@ from millpond.broker.lives.identity import (
     read_identity,
     write_identity,
 )
+from millpond.broker.lives.restored import RESTORE_FILE
 from millpond.broker.quorum.host import QuorumHost, StartWorkers
 from millpond.broker.quorum.log import MetadataLog
 from millpond.broker.quorum.snapshots import SnapshotFiles, decode_snapshot, encode_snapshot
@@ -311,6 +312,10 @@ class Controller:
         """
         if METADATA_PARTITION in self._store.failed:
             raise CannotStart(f"the metadata log cannot be read: {self._store.failed[METADATA_PARTITION]}")
+        if self._world.disk.exists(f"{self._store.folder}/{RESTORE_FILE}"):
+            raise CannotStart(
+                "a backup was being restored into it and that has not ended (run the same `millpond restore` again)"
+            )
         if is_begun(self._world.disk, self._store.folder):
             raise CannotStart(
                 "a rescue of this folder was begun and has not ended (run `millpond cluster rescue --data DIR --act` "

@@ -33,6 +33,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "plan": ("millpond.cli.plan.command", "Storage, bandwidth, brokers and partitions for a workload."),
     "dlq": ("millpond.cli.dlq.command", "Dead letters: list, show, count, redrive and purge them."),
     "pipeline": ("millpond.cli.pipeline.command", "Topics into tables and topics on Spark: run, check, status."),
+    "backup": ("millpond.cli.backup", "Copy a node's data while it runs; only what is new since the last time."),
+    "restore": ("millpond.cli.restore", "Make a data folder of a backup, or check one."),
     "log": ("millpond.cli.log.command", "Look into the files of a data folder (log dump FILE)."),
     "version": ("millpond.cli.version", "Say which version this is, and what it runs on."),
 }

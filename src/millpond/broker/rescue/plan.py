@@ -51,6 +51,8 @@ class Fate(Enum):
     """The same, led by the one that has most of it all the same."""
     LOST = "lost"
     """No replica has survived; it stays offline."""
+    RESTORED = "restored"
+    """Led by the folder that has most of it: all are from backups of different moments."""
     EMPTIED = "emptied"
     """The same, begun anew without any record."""
 
@@ -80,6 +82,8 @@ class Wish:
     empty: frozenset[str] = frozenset()
     drops_lost: bool = False
     """Whether partitions forget their replicas on lost nodes, instead of waiting for others in their place."""
+    is_restored: bool = False
+    """Whether the folders come from backups: then who was in sync says nothing, and who has most leads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +155,9 @@ def plan_rescue(
     if unknown:
         raise CannotRescue(f"node {unknown[0]} is none of the cluster's; it has {_names(before.brokers)}")
     voters = [each for each in source.voters if each in alive]
-    if len(voters) > len(source.voters) // 2:
+    if len(voters) > len(source.voters) // 2 and not wish.is_restored:
         raise CannotRescue(
-            f"{_names(voters)} are most of the voters {_names(source.voters)}: start them, and nothing is lost"
+            f"{len(voters)} of the {len(source.voters)} voters are here, a majority: start them, and nothing is lost"
         )
     for name in sorted(wish.unclean | wish.empty):
         if name not in before.topics:
@@ -174,8 +178,11 @@ def plan_rescue(
     epoch = max([source.last_epoch, *(each.election.epoch for each in survivors)]) + EPOCHS_AHEAD
     deed = (
         f"{now_text}: node {source.node_id} and its metadata up to offset {source.end_offset} of epoch "
-        f"{source.last_epoch}; lost nodes {_names(lost)}"
+        f"{source.last_epoch}; lost nodes {_names(lost) or 'none'}"
     )
+    for kind in (Fate.LED_BEHIND, Fate.RESTORED, Fate.EMPTIED):
+        if topics := sorted({each.topic for each in fates if each.fate is kind}):
+            deed += f"; {kind.value}: {', '.join(topics)}"[:1000]
     image.replay(ConfigRecord(ALL_BROKERS.type, ALL_BROKERS.name, f"{RESCUE_NAME}{rescues}", deed))
     image.replay(ProducerIdsRecord(-1, -1, image.next_producer_id + PRODUCER_IDS_AHEAD))
     return Plan(
@@ -254,6 +261,12 @@ def _settle(
         return PartitionFate(topic.name, index, kind, leader, in_sync, best, topic.is_internal)
 
     now = topic.partitions[index]
+    if wish.is_restored:
+        holders = [each for each in now.replicas if each in alive and has(each) is not None]
+        if holders:
+            best = max(holders, key=rank)
+            image.replay(_led_by(best, topic, index))
+            return fate(Fate.RESTORED, best, has(best))
     if now.leader != NO_LEADER:
         was_trusted = now.leader in before.isr or now.leader in before.elr
         return fate(Fate.KEPT if was_trusted else Fate.LED_BEHIND, now.leader, has(now.leader))
@@ -263,17 +276,7 @@ def _settle(
         best = max(replicas, key=rank)
         if topic.name not in wish.unclean:
             return fate(Fate.BEHIND, NO_LEADER, has(best))
-        image.replay(
-            PartitionChangeRecord(
-                index,
-                topic.id,
-                isr=(best,),
-                leader=best,
-                leader_recovery_state=RECOVERING,
-                eligible_leader_replicas=(),
-                last_known_elr=(),
-            )
-        )
+        image.replay(_led_by(best, topic, index))
         return fate(Fate.LED_BEHIND, best, has(best))
     if topic.name not in wish.empty:
         return fate(Fate.LOST, NO_LEADER, None)
@@ -292,6 +295,19 @@ def _settle(
         )
     )
     return fate(Fate.EMPTIED, chosen, None)
+
+
+def _led_by(node_id: int, topic: Topic, index: int) -> PartitionChangeRecord:
+    """All that it lacks is lost."""
+    return PartitionChangeRecord(
+        index,
+        topic.id,
+        isr=(node_id,),
+        leader=node_id,
+        leader_recovery_state=RECOVERING,
+        eligible_leader_replicas=(),
+        last_known_elr=(),
+    )
 
 
 def _drop_lost(image: Image, topic: Topic, index: int, alive: Collection[int]) -> None:

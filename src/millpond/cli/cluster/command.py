@@ -90,6 +90,7 @@ def status_command(as_json: bool, access: Access) -> None:
 @click.option("--unclean", metavar="TOPIC", multiple=True, help="Lead it although its replicas lack records.")
 @click.option("--start-empty", metavar="TOPIC", multiple=True, help="Begin partitions anew of which nothing is left.")
 @click.option("--drop-lost-replicas", is_flag=True, help="Do not wait for others in the place of the lost nodes.")
+@click.option("--restored", is_flag=True, help="The folders come from backups: who has most leads.")
 @click.option("--order", metavar="FILE", help="Carry out what was decided on another survivor's machine.")
 @click.option("--order-out", metavar="FILE", help="Where to write the order for the survivors elsewhere.")
 @click.option("--act", is_flag=True, help="Do it; asks for the id of the cluster first.")
@@ -102,6 +103,7 @@ def rescue_command(
     unclean: tuple[str, ...],
     start_empty: tuple[str, ...],
     drop_lost_replicas: bool,
+    restored: bool,
     order: str | None,
     order_out: str | None,
     act: bool,
@@ -121,11 +123,12 @@ def rescue_command(
       millpond cluster rescue --data DIR --survivor 4 --act --order-out rescue.order
       millpond cluster rescue --data DIR --order rescue.order --act   # on node 4
     """
+    from millpond.broker.rescue.plan import Wish
     from millpond.cli.cluster.rescue import Asked, rescue
 
     if not folders:
         raise click.UsageError("Name the data folder of a survivor with --data DIR.")
-    wish = frozenset(unclean), frozenset(start_empty), drop_lost_replicas
+    wish = Wish(frozenset(unclean), frozenset(start_empty), drop_lost_replicas, restored)
     asked = Asked(folders, frozenset(elsewhere), source, wish, order, order_out, as_json=as_json)
     rescue(asked, act=act or yes_lose_data, yes=yes_lose_data)
 

@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +33,7 @@ class Asked:
     folders: tuple[str, ...]
     elsewhere: frozenset[int]
     source: int | None
-    wish: tuple[frozenset[str], frozenset[str], bool]
+    wish: Wish
     order: str | None
     order_out: str | None
     as_json: bool
@@ -109,8 +109,9 @@ def _follow(disk: RealDisk, folders: Sequence[str], path: str, *, act: bool, yes
 def _decide(disk: RealDisk, folders: Sequence[str], asked: Asked, *, act: bool, yes: bool) -> None:
     survivors = [read_survivor(disk, folder) for folder in folders]
     source = choose_source(survivors, asked.source)
-    unclean, empty, drops_lost = asked.wish
-    wish = Wish(_matching(source, unclean), _matching(source, empty), drops_lost)
+    wish = replace(
+        asked.wish, unclean=_matching(source, asked.wish.unclean), empty=_matching(source, asked.wish.empty)
+    )
     now = show_time(now_ms())
     plan = plan_rescue(survivors, source, now, elsewhere=asked.elsewhere, wish=wish)
     away = sorted(set(plan.survivors) - {each.node_id for each in survivors})

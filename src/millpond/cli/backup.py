@@ -1,0 +1,71 @@
+"""`millpond backup`: a checked copy of a node's data folder, taken while the node runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from millpond.cli.errors import Failed, cause, sentence
+from millpond.cli.options import AS_JSON, option
+from millpond.cli.terminal import print_json
+from millpond.cli.times import now_ms
+from millpond.cli.units import show_bytes
+from millpond.config.node import DATA_FOLDER
+
+
+@click.command("backup")
+@click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
+@option("--data", meta="DIR", default=DATA_FOLDER.default, help="The data folder of the node.")
+@AS_JSON
+def command(target: Path, data: str, as_json: bool) -> None:
+    """Copy a node's data to DIR, while the node runs or not.
+
+    Every batch is checked by its checksum on the way. Into the same DIR again only what is new is copied, and the
+    backup before stays whole until the new one is. One that was interrupted goes on when it is run again. Of a
+    cluster, back up every node; docs/operations.md, "Backup and restore", says what a restore means there.
+
+    \b
+    Examples:
+      millpond backup /mnt/backup
+      millpond backup /mnt/backup/node-1 --data /var/lib/millpond
+    """
+    from millpond.admin.backup import BackupFault, back_up
+
+    if not Path(data).is_dir():
+        raise Failed(f"There is no data folder {data}: name it with --data DIR.")
+    try:
+        result = back_up(Path(data), target, now_ms)
+    except BackupFault as fault:
+        raise Failed(sentence(str(fault))) from None
+    except OSError as error:
+        raise Failed(
+            f"The backup stopped ({cause(error)}{f', {error.filename}' if error.filename else ''}). Mend that and "
+            "run it again: it goes on with what is there, and the backup before is as it was."
+        ) from None
+    manifest = result.manifest
+    if as_json:
+        print_json(
+            {
+                "cluster": manifest.cluster_id,
+                "node": manifest.node_id,
+                "partitions": manifest.partitions,
+                "files": len(manifest.files),
+                "bytes": manifest.size,
+                "copied_files": result.copied_files,
+                "copied_bytes": result.copied_bytes,
+                "damaged": {each.path: each.damage for each in manifest.damaged},
+            }
+        )
+    else:
+        click.echo(
+            f"Node {manifest.node_id} of cluster {manifest.cluster_id}: {manifest.partitions} partitions, "
+            f"{show_bytes(manifest.size)}; {show_bytes(result.copied_bytes)} of it copied now."
+        )
+    if manifest.damaged:
+        for each in manifest.damaged:
+            click.echo(f"{each.path}: {each.damage}", err=True)
+        raise Failed(
+            f"{len(manifest.damaged)} of the files are damaged in the data folder, and are copied as they are: a "
+            "restored node ends those logs there. In a cluster other replicas have them whole."
+        )

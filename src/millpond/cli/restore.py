@@ -1,0 +1,63 @@
+"""`millpond restore`: a data folder from a backup, or a look whether the backup is whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from millpond.cli.errors import Failed, cause, sentence
+from millpond.cli.options import option
+from millpond.cli.terminal import progress_bar
+from millpond.cli.times import show_time
+from millpond.cli.units import show_bytes
+from millpond.config.node import DATA_FOLDER
+
+
+@click.command("restore")
+@click.argument("backup", metavar="DIR", type=click.Path(path_type=Path))
+@option("--data", meta="DIR", default=DATA_FOLDER.default, help="The data folder to make; new or empty.")
+@click.option("--verify", "only_verify", is_flag=True, help="Only read the backup, and say whether it is whole.")
+def command(backup: Path, data: str, only_verify: bool) -> None:
+    """Make a data folder of the backup in DIR.
+
+    A restore that was interrupted goes on when it is run again; no node starts in the folder before. A restored node
+    of a cluster that lives comes back as a stranger and catches up; of a cluster that is lost, restore all nodes
+    and run `millpond cluster rescue --restored`. docs/operations.md, "Backup and restore".
+
+    \b
+    Examples:
+      millpond restore /mnt/backup --verify
+      millpond restore /mnt/backup --data /var/lib/millpond
+    """
+    from millpond.admin.backup import BackupFault, read_manifest, restore, verify
+
+    try:
+        total = read_manifest(backup).size
+    except (BackupFault, OSError):
+        total = 0
+    try:
+        with progress_bar(total) as tell:
+            if only_verify:
+                manifest, faults = verify(backup, tell)
+            else:
+                manifest, faults = restore(backup, Path(data), tell), []
+    except BackupFault as fault:
+        raise Failed(sentence(str(fault))) from None
+    except OSError as error:
+        raise Failed(
+            f"The restore stopped ({cause(error)}{f', {error.filename}' if error.filename else ''}). Mend that and "
+            "run it again: it goes on."
+        ) from None
+    what = (
+        f"node {manifest.node_id} of cluster {manifest.cluster_id} at {show_time(manifest.ended_ms)}: "
+        f"{manifest.partitions} partitions, {show_bytes(manifest.size)}"
+    )
+    if faults:
+        for fault_text in faults:
+            click.echo(fault_text, err=True)
+        raise Failed(f"The backup of {what}, is not whole: {len(faults)} of its files are not sound.")
+    if only_verify:
+        click.echo(f"Whole: {what}.")
+    else:
+        click.echo(f"Restored {what}. Start it with: millpond up --data {data}")

@@ -1,0 +1,166 @@
+"""A node's folder is copied while it runs, and put back; what is interrupted goes on, what is damaged is told."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from millpond.admin import backup as backups
+from millpond.admin.backup import MANIFEST, PARTIAL, STORED, BackupFault, back_up, read_manifest, restore, verify
+from millpond.cli import command
+from millpond.testing import Pond
+
+MOMENT = 1_700_000_000_000
+
+
+def now_ms() -> int:
+    return MOMENT
+
+
+VALUES = [b"%d" % number * 500 for number in range(50)]
+
+
+def fill(pond: Pond) -> None:
+    """Several segments."""
+    for at in range(0, len(VALUES), 5):
+        pond.produce("orders", *VALUES[at : at + 5])
+
+
+def values(pond: Pond, topic: str, count: int) -> list[bytes | None]:
+    return [record.value() for record in pond.consume(topic, count)]
+
+
+def test_a_running_node_is_copied_and_the_copy_starts(tmp_path: Path) -> None:
+    data, kept, again = tmp_path / "data", tmp_path / "kept", tmp_path / "again"
+    with Pond(folder=data, settings={"log.segment.bytes": 16384}) as pond:
+        pond.create_topic("orders")
+        fill(pond)
+        assert len(pond.consume("orders", 5, group="readers")) == 5
+        first = back_up(data, kept, now_ms)
+        assert first.copied_bytes == first.manifest.size > 5000
+        pond.produce("orders", b"later")
+        second = back_up(data, kept, now_ms)
+        assert second.manifest.size > first.manifest.size
+        assert second.copied_bytes < second.manifest.size / 2, "closed segments are not copied again"
+    assert verify(kept)[1] == []
+    stored = {str(path.relative_to(kept / STORED)) for path in (kept / STORED).rglob("*") if path.is_file()}
+    assert stored == {each.name for each in second.manifest.files}, "what only the first one needed is gone"
+    assert restore(kept, again) == read_manifest(kept)
+    with Pond(folder=again) as pond:
+        assert values(pond, "orders", 51) == [*VALUES, b"later"]
+        # What the group had committed is there, too.
+        assert pond.consume("orders", 1, group="readers")[0].offset() == 5
+        pond.produce("orders", b"on")
+        assert pond.consume("orders", 52)[-1].value() == b"on"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The folder of a node that has been stopped."""
+    folder = tmp_path / "data"
+    with Pond(folder=folder, settings={"log.segment.bytes": 16384}) as pond:
+        pond.create_topic("orders")
+        fill(pond)
+    return folder
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, files: int) -> None:
+    real, left = backups._write, [files]
+
+    def write(path: Path, *given: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        real(path, *given)
+
+    monkeypatch.setattr(backups, "_write", write)
+
+
+def test_what_is_interrupted_goes_on_and_the_one_before_stays(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, again = tmp_path / "kept", tmp_path / "again"
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        with pytest.raises(OSError, match="No space"):
+            back_up(data, kept, now_ms)
+    with pytest.raises(BackupFault, match="was interrupted: run it again"):
+        restore(kept, again)
+    ended = back_up(data, kept, now_ms)
+    assert 0 < ended.copied_bytes < ended.manifest.size, "four files were there"
+    assert not (kept / PARTIAL).exists()
+    with Pond(folder=data) as pond:
+        pond.produce("orders", b"more")
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        with pytest.raises(OSError, match="No space"):
+            back_up(data, kept, now_ms)
+    assert verify(kept) == (ended.manifest, []), "the one before is whole"
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        with pytest.raises(OSError, match="No space"):
+            restore(kept, again)
+    result = CliRunner().invoke(command, ["up", "--data", str(again), "--listen", "127.0.0.1:0"])
+    assert result.exit_code == 1, result.output
+    assert "a backup was being restored" in result.output
+    restore(kept, again)
+    with Pond(folder=again) as pond:
+        assert len(values(pond, "orders", 50)) == 50
+
+
+def test_a_backup_that_rots_is_told_and_not_restored(data: Path, tmp_path: Path) -> None:
+    kept, again = tmp_path / "kept", tmp_path / "again"
+    manifest = back_up(data, kept, now_ms).manifest
+    one = next(each for each in manifest.files if each.path.startswith("orders-0/") and each.size > 100)
+    path = kept / STORED / one.name
+    rotten = bytearray(path.read_bytes())
+    rotten[70] ^= 1
+    path.write_bytes(rotten)
+    assert verify(kept)[1] == [f"{one.path}: is not what was stored (its checksum differs)"]
+    with pytest.raises(BackupFault, match="in the backup is damaged or missing"):
+        restore(kept, again)
+    path.unlink()
+    assert verify(kept)[1] == [f"{one.path}: is missing"]
+    result = CliRunner().invoke(command, ["restore", str(kept), "--verify"])
+    assert (result.exit_code, "is not whole: 1 of its files" in result.output) == (1, True), result.output
+    text = (kept / MANIFEST).read_bytes().replace(b"orders", b"0rders")
+    (kept / MANIFEST).write_bytes(text)
+    with pytest.raises(BackupFault, match="damaged"):
+        verify(kept)
+
+
+def test_a_damaged_segment_is_copied_as_it_is_and_told(data: Path, tmp_path: Path) -> None:
+    segment = next(iter(sorted((data / "orders-0").glob("*.log"))))
+    rotten = bytearray(segment.read_bytes())
+    rotten[100] ^= 1
+    segment.write_bytes(rotten)
+    result = CliRunner().invoke(command, ["backup", str(tmp_path / "kept"), "--data", str(data)])
+    assert result.exit_code == 1
+    assert "damaged in the data folder" in result.output
+    (damaged,) = read_manifest(tmp_path / "kept").damaged
+    assert damaged.path == f"orders-0/{segment.name}"
+
+
+def test_wrong_folders_are_refused_and_nothing_is_changed(data: Path, tmp_path: Path) -> None:
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(command, list(arguments))
+        assert result.exit_code == 1, result.output
+        return result.output
+
+    kept, other = str(tmp_path / "kept"), str(tmp_path / "other")
+    assert "There is no data folder" in run("backup", kept, "--data", other)
+    assert "is not the data folder of a node" in run("backup", kept, "--data", str(tmp_path))
+    assert "holds other things than a backup" in run("backup", str(data), "--data", str(data))
+    assert "holds no backup" in run("restore", other, "--data", kept)
+    back_up(data, tmp_path / "kept", now_ms)
+    assert "is not empty" in run("restore", kept, "--data", str(data))
+    with Pond(folder=tmp_path / "other") as pond:
+        pond.create_topic("lake")
+    assert "holds the backup of node 1" in run("backup", kept, "--data", other)
+    shown = CliRunner().invoke(command, ["backup", kept, "--data", str(data), "--json"])
+    assert json.loads(shown.output)["copied_bytes"] == 0, "nothing has changed since"
