@@ -7,8 +7,12 @@ import shutil
 from pathlib import Path
 
 from click.testing import CliRunner
+from tests.support.patience import with_time
 
+from millpond.admin.backup import back_up, restore
 from millpond.cli import command
+from millpond.cli.times import now_ms
+from millpond.node.disk import RealDisk
 from millpond.testing import Pond, ponds
 
 
@@ -41,3 +45,48 @@ def test_two_folders_are_deleted_and_the_third_goes_on(tmp_path: Path) -> None:
     with Pond(folder=folder, settings={"node.id": 1}) as alone:
         records = [record.value() for record in alone.consume("orders", 30)]
         assert sorted(int(value or b"") for value in records) == list(range(30))
+
+
+@with_time
+def test_a_whole_cluster_is_restored_from_backups_of_different_moments(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    with ponds(nodes=3, folder=tmp_path) as cluster:
+        cluster.create_topic("orders", partitions=3)
+        for node_id in (1, 2, 3):
+            cluster.produce("orders", *(f"{node_id}-{number}".encode() for number in range(10)))
+            back_up(cluster[node_id].folder, kept / str(node_id), now_ms)
+        cluster.produce("orders", b"after the last one")
+        cluster.kill_all()
+        folders = []
+        for node in cluster:
+            shutil.rmtree(node.folder)
+            restore(kept / str(node.node_id), node.folder)
+            folders += ["--data", str(node.folder)]
+        code, said = rescue(*folders, "--restored", "--yes-lose-data")
+        assert code == 0, said
+        assert "restored, led by" in said
+        cluster.start()
+        found = [record.value() or b"" for record in cluster.consume("orders", 30, timeout=30)]
+        assert sorted(found) == sorted(b"%d-%d" % (node_id, number) for node_id in (1, 2, 3) for number in range(10))
+        cluster.produce("orders", b"on")
+        assert len(cluster.consume("orders", 31)) == 31
+
+
+@with_time
+def test_one_restored_node_of_a_living_cluster_catches_up_before_it_counts(tmp_path: Path) -> None:
+    with ponds(nodes=3, folder=tmp_path) as cluster:
+        cluster.create_topic("orders")
+        cluster.produce("orders", b"before")
+        back_up(cluster[2].folder, tmp_path / "kept", now_ms)
+        cluster.produce("orders", b"after")
+        cluster[2].kill()
+        shutil.rmtree(cluster[2].folder)
+        restore(tmp_path / "kept", cluster[2].folder)
+        cluster[2].start()
+        if RealDisk().mark(str(tmp_path)) is not None:
+            assert any("the data folder is a copy" in line for line in cluster[2].journal)
+        cluster.wait_until_in_sync("orders")
+        cluster[1].kill()
+        cluster[3].kill()
+        cluster[3].start()
+        assert [record.value() for record in cluster.consume("orders", 2, timeout=30)] == [b"before", b"after"]

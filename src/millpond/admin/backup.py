@@ -90,7 +90,8 @@ class Manifest:
 
     @property
     def partitions(self) -> int:
-        return len({each.path.partition("/")[0] for each in self.files if "/" in each.path})
+        folders = {each.path.partition("/")[0] for each in self.files if "/" in each.path}
+        return len(folders - {METADATA_PARTITION.folder})
 
 
 @dataclass(slots=True)
