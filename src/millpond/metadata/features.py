@@ -72,7 +72,7 @@ FEATURES: Final[Mapping[str, Feature]] = {
             METADATA_VERSION,
             Levels(25, 26),
             Levels(25, 25),
-            {26: "partitions that change alike are one record: less to write when a node leaves or comes back"},
+            {26: "one record for all partitions that change alike"},
         ),
         Feature(
             GROUP_VERSION,

@@ -353,4 +353,8 @@ class RealDisk:
         except OSError:
             os.close(descriptor)
             raise
+        with contextlib.suppress(OSError):
+            # For whoever wants to end this process; that it is there is known by the lock alone.
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         return RealFileLock(descriptor)

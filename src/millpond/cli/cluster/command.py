@@ -8,7 +8,7 @@ import click
 
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.moves import move_options
-from millpond.cli.options import AS_JSON, option, span
+from millpond.cli.options import AS_JSON, YES, option, span
 from millpond.cli.terminal import print_json, print_table
 from millpond.cli.up import CLUSTER_FOLDER
 
@@ -171,3 +171,90 @@ def balance_command(
             yes=yes,
             as_json=as_json,
         )
+
+
+@command.command("features")
+@AS_JSON
+@cluster_options
+def features_command(as_json: bool, access: Access) -> None:
+    """What the nodes have agreed to write (final), what each supports, and what raising it would bring.
+
+    \b
+    Examples:
+      millpond cluster features
+      millpond cluster features --json
+    """
+    from millpond.cli.cluster.features import show_features
+
+    show_features(access, as_json=as_json)
+
+
+@command.command("upgrade")
+@click.argument("levels", nargs=-1, metavar="[FEATURE=LEVEL]...")
+@click.option("--dry-run", is_flag=True, help="Show what would be raised, and change nothing.")
+@YES
+@cluster_options
+def upgrade_command(levels: tuple[str, ...], dry_run: bool, yes: bool, access: Access) -> None:
+    """Raise the levels of features: after every node runs the new version.
+
+    Without arguments every feature goes to the newest level that all nodes support. From then on older versions
+    cannot join; until then any node can go back to the version before.
+
+    \b
+    Examples:
+      millpond cluster upgrade --dry-run
+      millpond cluster upgrade
+      millpond cluster upgrade metadata.version=26
+    """
+    from millpond.cli.cluster.features import raise_levels
+
+    raise_levels(access, levels, dry_run=dry_run, yes=yes)
+
+
+@command.command("downgrade")
+@click.argument("levels", nargs=-1, required=True, metavar="FEATURE=LEVEL...")
+@click.option("--unsafe", is_flag=True, help="Also where something is given up by it.")
+@click.option("--dry-run", is_flag=True, help="Show what would be lowered, and change nothing.")
+@YES
+@cluster_options
+def downgrade_command(levels: tuple[str, ...], unsafe: bool, dry_run: bool, yes: bool, access: Access) -> None:
+    """Lower the levels of features: before nodes go back to an older version.
+
+    \b
+    Examples:
+      millpond cluster downgrade metadata.version=25
+    """
+    from millpond.cli.cluster.features import lower_levels
+
+    lower_levels(access, levels, unsafe=unsafe, dry_run=dry_run, yes=yes)
+
+
+@command.command("restart")
+@option("--data", meta="DIR", default=CLUSTER_FOLDER, help="The folder of `millpond cluster up` on this machine.")
+@click.option(
+    "--run",
+    metavar="COMMAND",
+    help="How a node is restarted on a machine of its own; {node}, {host} and {port} stand for the node's.",
+)
+@click.option("--node", "only", type=int, multiple=True, metavar="N", help="Only this one; may be repeated.")
+@option("--timeout", type=click.IntRange(1), default=300, help="Seconds that one node may take.")
+@click.option("--dry-run", is_flag=True, help="Show the order, and do nothing.")
+@YES
+@cluster_options
+def restart_command(
+    data: str, run: str | None, only: tuple[int, ...], timeout: int, dry_run: bool, yes: bool, access: Access
+) -> None:
+    """Restart all nodes, one after the other, while clients go on; the controller last.
+
+    A node is taken only while every other node is there and every replica is in sync, and the next one once it is
+    back and in sync. The nodes of `millpond cluster up` are told to end and are started again by it; others are
+    restarted by the command that --run names.
+
+    \b
+    Examples:
+      millpond cluster restart
+      millpond cluster restart --run 'ssh {host} sudo systemctl restart millpond'
+    """
+    from millpond.cli.cluster.restart import restart_cluster
+
+    restart_cluster(access, data, run, only, seconds=timeout, dry_run=dry_run, yes=yes)

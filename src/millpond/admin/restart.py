@@ -1,0 +1,114 @@
+"""A rolling restart: one node after the other, each only when nobody misses it.
+
+A node is taken when every node is there, every partition has a leader and every replica is in sync. Its old life is
+over when it closes a connection that was opened to it before; it is back when all of the above holds again. The
+controller is the last, so that it moves once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import Final
+
+from millpond.admin.errors import Refused
+from millpond.admin.nodes import ClusterFacts, NodeFacts, describe_nodes
+from millpond.base.errors import RemoteError
+from millpond.remote.cluster import Cluster
+from millpond.remote.connection import BrokerConnection
+from millpond.remote.errors import ClientError
+from millpond.wire import messages as m
+
+LOOK_SECONDS: Final = 0.2
+STEADY_LOOKS: Final = 3
+"""So often in a row all must be well: a node that has just gone is missed a moment later."""
+
+Tell = Callable[[str], None]
+
+_ANYTHING: Final = m.MetadataRequest(topics=[], allow_auto_topic_creation=False)
+
+
+class NotWell(Refused):
+    """The cluster is not such that a node could be taken away, or does not become so."""
+
+
+def restart_order(facts: ClusterFacts, only: Collection[int] = ()) -> list[NodeFacts]:
+    """All nodes, or some of them, the controller last."""
+    wanted = [node for node in facts.nodes if not only or node.node_id in only]
+    return sorted(wanted, key=lambda node: (node.is_controller, node.node_id))
+
+
+def ailment(facts: ClusterFacts, known: Collection[int]) -> str | None:
+    """What speaks against taking a node away, in words."""
+    here = {node.node_id for node in facts.nodes if node.address is not None}
+    if away := sorted(set(known) - here):
+        return f"node {', '.join(map(str, away))} is away"
+    if facts.leaderless:
+        return f"{len(facts.leaderless)} partitions have no leader"
+    behind = {node.node_id: len(node.behind) for node in facts.nodes if node.behind}
+    if behind:
+        return ", ".join(f"node {node_id} is behind in {count} partitions" for node_id, count in behind.items())
+    return None
+
+
+def wait_until_well(cluster: Cluster, known: Collection[int], seconds: float) -> None:
+    """Until every node answers, every partition is led and every replica is in sync. NotWell if that takes longer."""
+    deadline = time.monotonic() + seconds
+    looks = 0
+    while True:
+        why = _why_not(cluster, known)
+        looks = 0 if why is not None else looks + 1
+        if looks >= STEADY_LOOKS:
+            return
+        if time.monotonic() > deadline:
+            raise NotWell(f"The cluster is not well after {seconds:.0f} s: {why}.")
+        time.sleep(LOOK_SECONDS)
+
+
+def _why_not(cluster: Cluster, known: Collection[int]) -> str | None:
+    try:
+        facts = describe_nodes(cluster, known)
+        why = ailment(facts, known)
+        if why is not None:
+            return why
+        for node_id in known:
+            # One that was fenced a moment ago may still be named.
+            cluster.broker(node_id).ask(_ANYTHING, m.MetadataResponse)
+    except (ClientError, RemoteError, OSError) as fault:
+        return str(fault)
+    return None
+
+
+def restart_nodes(
+    cluster: Cluster,
+    order: Collection[NodeFacts],
+    known: Collection[int],
+    restart: Callable[[NodeFacts], None],
+    tell: Tell,
+    seconds: float,
+) -> None:
+    """One after the other. `restart` has a node's process ended and started again, and need not wait for that."""
+    for node in order:
+        wait_until_well(cluster, known, seconds)
+        began = time.monotonic()
+        with cluster.twin() as before:
+            old_life = before.broker(node.node_id)
+            old_life.ask(_ANYTHING, m.MetadataResponse)
+            restart(node)
+            deadline = began + seconds
+            while not _has_ended(old_life):
+                if time.monotonic() > deadline:
+                    raise NotWell(
+                        f"Node {node.node_id} has not ended within {seconds:.0f} s: look after it, then begin again."
+                    )
+                time.sleep(LOOK_SECONDS)
+        wait_until_well(cluster, known, seconds)
+        tell(f"node {node.node_id}  restarted in {time.monotonic() - began:.1f} s")
+
+
+def _has_ended(connection: BrokerConnection) -> bool:
+    try:
+        connection.ask(_ANYTHING, m.MetadataResponse)
+    except ClientError:
+        return True
+    return False

@@ -1,0 +1,123 @@
+"""`millpond cluster restart`: one node after the other, while clients go on."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from millpond.cli.access import Access
+from millpond.cli.errors import Failed, cause
+from millpond.cli.terminal import confirm, print_table
+from millpond.cli.text import NOTHING
+from millpond.cli.up import node_folder
+from millpond.log.names import LOCK_FILE
+
+if TYPE_CHECKING:
+    from millpond.admin.nodes import NodeFacts
+
+WORDS: Final = ("node", "host", "port")
+
+
+def restart_cluster(
+    access: Access, data: str, run: str | None, only: Sequence[int], *, seconds: int, dry_run: bool, yes: bool
+) -> None:
+    from millpond.admin.errors import Refused
+    from millpond.admin.nodes import describe_nodes
+    from millpond.admin.restart import ailment, restart_nodes, restart_order
+
+    with access.open() as cluster:
+        facts = describe_nodes(cluster)
+        known = [node.node_id for node in facts.nodes]
+        if strangers := sorted(set(only) - set(known)):
+            raise Failed(f"There is no node {strangers[0]}: the cluster has {', '.join(map(str, known))}.")
+        if len(known) < 2:
+            raise Failed("The cluster has one node: nobody can serve while it is restarted. Stop it and start it.")
+        order = restart_order(facts, only)
+        how = [_by_command(run, node) if run else _by_signal(data, node) for node in order]
+        print_table(
+            ("Node", "Address", "", "By"),
+            [
+                (node.node_id, node.address or NOTHING, "controller" if node.is_controller else "", text)
+                for node, (text, _) in zip(order, how, strict=True)
+            ],
+            words=4,
+        )
+        why = ailment(facts, known)
+        if dry_run:
+            click.echo(f"They would wait: {why}." if why else "Nothing was done; each would be waited for.")
+            return
+        confirm("Restart them, one after the other?", yes=yes, to_do="restart them without a question")
+        restarts = {node.node_id: restart for node, (_, restart) in zip(order, how, strict=True)}
+
+        def restart(node: NodeFacts) -> None:
+            click.echo(f"node {node.node_id}  restarts")
+            restarts[node.node_id]()
+
+        try:
+            restart_nodes(cluster, order, known, restart, click.echo, float(seconds))
+        except Refused as fault:
+            raise Failed(str(fault)) from None
+    click.echo("Every node was restarted." if not only else "Done.")
+
+
+def _by_command(run: str, node: NodeFacts) -> tuple[str, Callable[[], None]]:
+    host, _, port = (node.address or "").rpartition(":")
+    words = [
+        word.replace("{node}", str(node.node_id)).replace("{host}", host).replace("{port}", port)
+        for word in shlex.split(run)
+    ]
+    text = shlex.join(words)
+
+    def restart() -> None:
+        try:
+            subprocess.run(words, check=True)
+        except OSError as error:
+            raise Failed(f"{text} cannot be run: {cause(error)}.") from None
+        except subprocess.CalledProcessError as error:
+            raise Failed(
+                f"{text} ended with code {error.returncode}: node {node.node_id} was not restarted."
+            ) from None
+
+    return text, restart
+
+
+def _by_signal(data: str, node: NodeFacts) -> tuple[str, Callable[[], None]]:
+    """Of one that runs on this machine and is started again by whoever runs it, as `millpond cluster up` does."""
+    path = Path(node_folder(data, node.node_id)) / LOCK_FILE
+    pid = _holder(path, node.node_id)
+
+    def restart() -> None:
+        # It may have died and been started again meanwhile.
+        os.kill(_holder(path, node.node_id), signal.SIGTERM)
+
+    return f"SIGTERM to {pid}", restart
+
+
+def _holder(path: Path, node_id: int) -> int:
+    """The process that has the data folder. Only the lock says that it lives; the number in it may be old."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except OSError as error:
+        raise Failed(
+            f"{path} cannot be read ({cause(error)}): name the folder of `millpond cluster up` with --data DIR, or "
+            "say with --run COMMAND how a node is restarted on its machine."
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        if text.isdecimal():
+            return int(text)
+        raise Failed(f"Node {node_id} runs a version that does not leave its pid; restart it by --run.") from None
+    else:
+        raise Failed(f"No process uses {path.parent}: node {node_id} does not run from there.")
+    finally:
+        os.close(descriptor)
