@@ -43,6 +43,8 @@ class Writer(threading.Thread):
         super().__init__(name=f"writer-{name}", daemon=True)
         self.acks: list[Ack] = []
         self.failures: list[str] = []
+        self.latencies: list[float] = []
+        """How long each record took until it was acknowledged, in seconds."""
         self.acked_at = time.monotonic()
         self.longest_silence = 0.0
         self._topic = topic
@@ -88,6 +90,7 @@ class Writer(threading.Thread):
             return
         self.longest_silence = max(self.longest_silence, now - self.acked_at)
         self.acked_at = now
+        self.latencies.append(message.latency() or 0.0)
         value, partition, offset = message.value(), message.partition(), message.offset()
         assert value is not None
         assert partition is not None
@@ -148,11 +151,14 @@ class Reader(threading.Thread):
         findings: Findings,
         *,
         diary: Path | None = None,
+        instance: str | None = None,
     ) -> None:
-        """`diary`: where its library writes down what it does."""
+        """`diary`: where its library writes down what it does. `instance`: its name as a static member."""
         super().__init__(name=f"reader-{group}", daemon=True)
         self.read: list[tuple[int, int]] = []
         """Partition and offset of each record, in the order in which they came."""
+        self.assignments = 0
+        """How often it was told what it reads."""
         self._findings = findings
         self._group = group
         self._over = threading.Event()
@@ -169,10 +175,15 @@ class Reader(threading.Thread):
                 "fetch.error.backoff.ms": 20,
             }
         )
+        if instance is not None:
+            settings |= {"group.instance.id": instance}
         if diary is not None:
             settings |= {"debug": "cgrp,broker,metadata,topic", "log_level": 7, "logger": _diary(diary)}
         self._consumer = Consumer(settings)
-        self._consumer.subscribe([topic])
+        self._consumer.subscribe([topic], on_assign=self._on_assign)
+
+    def _on_assign(self, *_: object) -> None:
+        self.assignments += 1
 
     def run(self) -> None:
         committed_at = time.monotonic()

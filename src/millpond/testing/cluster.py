@@ -53,6 +53,10 @@ class PondNode:
     def pid(self) -> int:
         return self._process.pid
 
+    def run_version(self, source: Path | None) -> None:
+        """From the next start on run the package that is in this folder; None for the one that is installed."""
+        self._process.source = source
+
     def launch(self) -> None:
         """Start it and do not wait: it is ready when most of the nodes run."""
         if not self.is_running:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import IO
 
 from millpond.broker.housekeeping import Journal
@@ -27,6 +28,8 @@ class ProcessNode:
 
     def __init__(self, texts: Mapping[str, str], journal: Journal) -> None:
         self.texts = texts
+        self.source: Path | None = None
+        """A folder with another version of the package, whose program runs from the next start on."""
         self._journal = journal
         self._process: subprocess.Popen[bytes] | None = None
         self._listening: threading.Thread | None = None
@@ -60,6 +63,7 @@ class ProcessNode:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env=None if self.source is None else {**os.environ, "PYTHONPATH": str(self.source)},
         )
         self._process = process
         assert process.stderr is not None
