@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -46,7 +47,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", action="append", choices=list(FAULTS), help="only these faults")
     parser.add_argument("--flush-ack", default="", help="the setting flush.ack of the nodes")
     parser.add_argument("--seed", type=int, default=fresh_seed(), help="the same seed, the same faults")
-    parser.add_argument("--diaries", type=Path, help="a folder for what nodes and members of groups tell")
+    parser.add_argument(
+        "--diaries",
+        type=Path,
+        help="a folder for what nodes and members of groups tell, and for the data of a round that failed",
+    )
     wanted = parser.parse_args(arguments)
     if wanted.diaries is not None:
         wanted.diaries.mkdir(parents=True, exist_ok=True)
@@ -86,19 +91,22 @@ def play(wanted: argparse.Namespace, nodes: int, seed: int, count: int, load: Lo
             print(f"without {what}: {why}", flush=True)
         faults = plan(count, wanted.only or possible(disks), random.Random(seed))
         cluster = ponds(nodes, settings=settings, folder=folder)
+        outcome: Outcome | None = None
         try:
             with cluster:
-                return run(cluster, faults, seed, load, disks, progress)
+                outcome = run(cluster, faults, seed, load, disks, progress)
         except (AssertionError, TimeoutError, NodeEnded) as fault:
             traceback.print_exc()
             print(f"FAILED with seed {seed}, {nodes} nodes: {fault}", file=sys.stderr)
             for node in cluster:
                 print(f"--- node {node.node_id}", *node.journal[-40:], sep="\n", file=sys.stderr)
-            return None
         finally:
             if wanted.diaries is not None:
                 for node in cluster:
                     (wanted.diaries / f"node-{node.node_id}.txt").write_text("\n".join(node.journal))
+                if outcome is None or outcome.findings:
+                    shutil.copytree(folder, wanted.diaries / f"data-{seed}", dirs_exist_ok=True)
+        return outcome
 
 
 def java_classes() -> list[str]:

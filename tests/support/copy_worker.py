@@ -122,6 +122,7 @@ class CopyJob:
         member = self._consumer.consumer_group_metadata()
         self._patiently(lambda: self._producer.send_offsets_to_transaction(offsets, member, 5.0))
         self._patiently(lambda: self._producer.commit_transaction(5.0))
+        tell(f"copied {batch[0].partition()} {batch[0].offset()} to {ends}")
 
     def _abort(self) -> None:
         self._patiently(lambda: self._producer.abort_transaction(5.0))
@@ -133,6 +134,7 @@ class CopyJob:
         while time.monotonic() < deadline:
             try:
                 for each in self._consumer.committed(self._consumer.assignment(), timeout=5.0):
+                    tell(f"goes back {each.partition} to {each.offset}")
                     self._consumer.seek(TopicPartition(each.topic, each.partition, max(each.offset, 0)))
                 return
             except KafkaException as fault:
@@ -153,7 +155,7 @@ class CopyJob:
 
 
 def tell(text: str) -> None:
-    print(time.strftime("%H:%M:%S"), text, file=sys.stderr, flush=True)
+    print(time.strftime("%H:%M:%S"), sys.argv[5], text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

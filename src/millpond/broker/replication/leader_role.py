@@ -66,8 +66,6 @@ class LeaderRole:
         self._start_waits: dict[Later[None], int] = {}
         self._is_syncing = False
         self._is_refusing = False
-        self._has_doubted = False
-        """Whether a write was sent away since this node was last known to lead."""
         self._is_over = False
         self._rules = Rules(min_isr, context.lag_ms_max())
         self._machine = PartitionLeader(
@@ -114,15 +112,10 @@ class LeaderRole:
         followed = sum(map(self._context.is_followed_by, others))
         return followed < len(others) if missed > 1 else bool(others) and not followed
 
-    def check_certain(self) -> None:
-        """Refuse a write with acks=all that another leader may have to take.
-
-        Once one is sent away, so is what follows, until it is certain that this node has led all the time: what seems
-        to be missing here may be there, and its producer would be told that it has lost its way.
-        """
-        self._has_doubted = self.is_doubtful or (self._has_doubted and not self._context.has_lease())
-        if self._has_doubted:
-            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, CUT_OFF)
+    @property
+    def is_certain(self) -> bool:
+        """Whether nobody else leads, and nobody has in between, for all that this node can know."""
+        return len(self._machine.view.replicas) == 1 or self._context.has_lease()
 
     @property
     def is_settled(self) -> bool:

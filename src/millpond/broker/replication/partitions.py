@@ -11,7 +11,7 @@ from millpond.base.ids import LeaderEpoch, TopicPartition
 from millpond.base.later import Later, done, failed
 from millpond.base.ports import Buffer
 from millpond.base.settings import Settings
-from millpond.broker.replication.leader_role import LeaderRole
+from millpond.broker.replication.leader_role import CUT_OFF, LeaderRole
 from millpond.broker.replication.partition_context import PartitionContext
 from millpond.broker.replication.throttle import is_named
 from millpond.config import topic as topic_settings
@@ -30,6 +30,19 @@ T = TypeVar("T")
 ZSTD = 4
 
 NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
+
+VERDICTS: Final = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+    }
+)
+"""What ends a producer, or its transaction: said only by a leader that is certain to be one. What another that missed
+something takes for a gap was written elsewhere."""
+
+UNCERTAIN: Final = "another node may lead by now, and this one cannot judge"
 
 REFUSED_MAX: Final = 1_000
 """Of so many partitions that are not open here, and of so many producers each, the first batch is remembered."""
@@ -293,18 +306,17 @@ class Partition:
         attributes = _attributes(records)
         if attributes & batch.CODEC_MASK == ZSTD and not zstd:
             raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
-        if acks_all and self.leading is not None:
-            try:
-                self._check_writable()
-            except Refused:
-                self.note_refused(records)
-                raise
+        if acks_all and self.leading is not None and (not self.leading.is_writable or self.leading.is_doubtful):
+            self.note_refused(records)
+            self._check_writable()
         try:
             appended = self.log.append(
                 records, leader_epoch=self.leader_epoch, now_ms=self._clock.wall_ms(), verification=verification
             )
         except Refused as refused:
             self._on_unwritten(refused)
+            if refused.code in VERDICTS and self.leading is not None and not self.leading.is_certain:
+                raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{UNCERTAIN}; {refused}") from None
             raise
         if not appended.duplicate:
             self._on_grown(len(records))
@@ -325,7 +337,8 @@ class Partition:
     def _check_writable(self) -> None:
         if self.leading is None:
             return
-        self.leading.check_certain()
+        if self.leading.is_doubtful:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, CUT_OFF)
         if not self.leading.is_writable:
             assert self.view is not None
             raise Refused(
