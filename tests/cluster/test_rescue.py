@@ -1,4 +1,4 @@
-"""Two of three real nodes are lost with their disks, and the cluster goes on from the third."""
+"""Two of three real nodes are lost with their disks, and the cluster goes on from the third, and grows again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millpond.admin.backup import back_up, restore
 from millpond.cli import command
 from millpond.cli.times import now_ms
 from millpond.node.disk import RealDisk
-from millpond.testing import Pond, ponds
+from millpond.testing import Ponds, ponds
 
 
 def rescue(*arguments: str) -> tuple[int, str]:
@@ -41,10 +41,19 @@ def test_two_folders_are_deleted_and_the_third_goes_on(tmp_path: Path) -> None:
         code, said = rescue("--data", folder, "--yes-lose-data")
         assert code == 0, said
         assert "rescue 1 of the cluster" in said
+        cluster[1].start()
         cluster.forget_clients()
-    with Pond(folder=folder, settings={"node.id": 1}) as alone:
-        records = [record.value() for record in alone.consume("orders", 30)]
-        assert sorted(int(value or b"") for value in records) == list(range(30))
+        assert numbers(cluster) == list(range(30))
+        for node_id in (2, 3):
+            cluster[node_id].start()
+        cluster.wait_until_in_sync("orders")
+        cluster.produce("orders", b"30")
+        assert any("this cluster was rescued" in line for line in cluster[1].journal)
+        assert numbers(cluster, 31) == list(range(31))
+
+
+def numbers(cluster: Ponds, count: int = 30) -> list[int]:
+    return sorted(int(record.value() or b"") for record in cluster.consume("orders", count, timeout=30))
 
 
 @with_time

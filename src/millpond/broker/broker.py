@@ -295,7 +295,10 @@ class Broker:
         self._address = self._listener.host, self._listener.port
         self.controller.load(self.advertised(), after_crash=not report.clean)
         if self.controller.is_copy:
-            self.journal("the data folder is a copy: this node has no vote and is in sync only when it has caught up")
+            self.journal(
+                "the data folder is a copy: this node has no vote, and is in sync only when it has caught up",
+                otherwise="where all nodes were moved or restored: millpond cluster rescue --restored",
+            )
         self._read_broker_settings()
         self.controller.on_change(self._on_records)
         self.controller.on_change(self.sessions.on_records)

@@ -326,17 +326,7 @@ class Controller:
             self._identity.check(self.node_id, self._settings[CLUSTER_ID])
         log = self._store.create(METADATA_PARTITION, METADATA_TOPIC_ID, METADATA_LIMITS)
         log.limits = METADATA_LIMITS
-        if self._identity is not None:
-            self._identity, self.is_copy = mark_folder(
-                self._world.disk,
-                self._store.folder,
-                log.folder,
-                self._identity,
-                self._world.boot_id,
-                is_alone=self._is_sole,
-                was_clean=not after_crash,
-            )
-        self._host = self._make_host(log)
+        self._host = self._make_host(log, after_crash=after_crash)
         self._load_snapshot(self._host.log)
         if self._host.voters == (self._host.me,) and len(cluster_nodes(self._settings)) < 2:
             # A quorum of one has committed whatever is in its log.
@@ -359,15 +349,8 @@ class Controller:
                 raise self._host.failed
         self._workers.is_inline = False
 
-    def _make_host(self, log: PartitionLog) -> QuorumHost:
+    def _make_host(self, log: PartitionLog, *, after_crash: bool) -> QuorumHost:
         settings = self._settings
-        state_path = f"{log.folder}/{STATE_FILE}"
-        try:
-            election = read_election(self._world.disk, state_path)
-        except DamagedState as fault:
-            raise CannotStart(
-                f"{fault}. Nobody knows what this node has promised: restore it, or wipe the folder"
-            ) from fault
         addresses = self.addresses
         client_id = f"{NODE_CLIENT_ID}{self.node_id}"
         contacts = contacts_of(self._contacts)
@@ -382,6 +365,7 @@ class Controller:
         except LogDamaged as fault:
             raise CannotStart(f"the metadata log cannot be read: {fault}") from fault
         addresses.voters = lambda: metadata_log.voters or ()
+        election = self._election(metadata_log, after_crash=after_crash)
         voters = voter_keys(node_ids)
         if election is not None and election.voted is not None:
             # It is the node that had the vote, whatever list it was told then.
@@ -397,7 +381,7 @@ class Controller:
             world=self._world,
             log=metadata_log,
             workers=self._workers,
-            state_path=state_path,
+            state_path=f"{log.folder}/{STATE_FILE}",
             election=election,
             me=next((voter for voter in voters if voter.node_id == self.node_id), observer),
             founders=voters,
@@ -414,6 +398,26 @@ class Controller:
             on_step=self._on_quorum,
             addresses=addresses,
         )
+
+    def _election(self, log: MetadataLog, *, after_crash: bool) -> Election | None:
+        """What this node remembers of elections; None of an empty folder. Of a copy, as little as one may go by."""
+        disk, folder = self._world.disk, log.log.folder
+        try:
+            if self._identity is not None:
+                self._identity, self.is_copy = mark_folder(
+                    disk,
+                    self._store.folder,
+                    folder,
+                    self._identity,
+                    self._world.boot_id,
+                    is_alone=self._is_sole and log.voters is None,
+                    was_clean=not after_crash,
+                )
+            return read_election(disk, f"{folder}/{STATE_FILE}")
+        except DamagedState as fault:
+            raise CannotStart(
+                f"{fault}. Nobody knows what this node has promised: restore it, or wipe the folder"
+            ) from fault
 
     @property
     def _contacts(self) -> tuple[str, ...]:

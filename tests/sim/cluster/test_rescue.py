@@ -138,6 +138,21 @@ def test_one_of_three_goes_on_alone_with_all_that_was_acknowledged(three: Rescue
     assert image.topics["weir"].partitions[0].replicas == (2, 1, 3), "whoever comes in their place fills them"
 
 
+def test_with_the_list_of_before_it_grows_again_by_nodes_with_empty_folders(three: Rescue) -> None:
+    """Nobody has to write another list: the metadata say who votes."""
+    three.end(2, 3)
+    three.rescue(1)
+    three.start(1)
+    assert three.values(1, "pond") == [b"a", b"b"]
+    pond = three.nodes[1].broker.partitions.get("pond", 0)
+    assert pond is not None
+    assert pond.committed_offset == 2, "what it has can be read before others are in sync"
+    three.start(2, 3)
+    three.wait(three.is_whole, within_ms=30_000)
+    assert three.write(three.partition().leader, "pond", b"c") == 2
+    three.wait(lambda: three.values(2, "pond") == three.values(3, "pond") == [b"a", b"b", b"c"])
+
+
 def test_a_partition_forgets_lost_replicas_only_if_asked_to_and_is_written_at_once_then(three: Rescue) -> None:
     three.end(2, 3)
     three.rescue(1, wish=Wish(drops_lost=True))

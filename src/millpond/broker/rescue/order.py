@@ -15,14 +15,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
+from millpond.base.ids import TopicPartition
 from millpond.base.ports import Disk
 from millpond.broker.lives.identity import read_identity, write_identity
 from millpond.broker.quorum.snapshots import SnapshotFiles, encode_snapshot
 from millpond.broker.quorum.state import STATE_FILE, write_election
+from millpond.broker.quorum.voters import voter_of
 from millpond.broker.quorum.wire import METADATA_TOPIC_ID
+from millpond.broker.replication.high_watermarks import FILE as HIGH_WATERMARKS_FILE
 from millpond.broker.rescue.plan import Plan
 from millpond.broker.rescue.survivor import METADATA_FOLDER, CannotRescue, Survivor
-from millpond.log.checkpoints import encode_metadata
+from millpond.log.checkpoints import DamagedCheckpoint, encode_metadata, encode_offsets, read_offsets
 from millpond.log.names import METADATA_FILE
 from millpond.metadata.image import NO_DIRECTORY
 from millpond.quorum.messages import SnapshotId
@@ -48,6 +51,8 @@ class Order:
     epoch: int
     end_offset: int
     snapshot: bytes
+    marks: Mapping[TopicPartition, int]
+    """Up to where partitions, by the ids of their topics, count as committed."""
 
     def encode(self) -> bytes:
         fields = {
@@ -60,6 +65,7 @@ class Order:
             "voters": list(self.voters),
             "epoch": self.epoch,
             "endOffset": self.end_offset,
+            "marks": [[topic, index, offset] for (topic, index), offset in self.marks.items()],
             "crc": zlib.crc32(self.snapshot),
             "snapshot": b64encode(zlib.compress(self.snapshot)).decode(),
         }
@@ -86,6 +92,7 @@ def decode_order(data: bytes) -> Order:
             epoch=int(fields["epoch"]),
             end_offset=int(fields["endOffset"]),
             snapshot=snapshot,
+            marks={TopicPartition(str(topic), int(index)): int(mark) for topic, index, mark in fields["marks"]},
         )
     except (ValueError, KeyError, TypeError, AttributeError, Base64Error, zlib.error) as fault:
         raise CannotRescue(f"this is not the order of a rescue: {fault}") from fault
@@ -94,6 +101,9 @@ def decode_order(data: bytes) -> Order:
 def order_of(plan: Plan, now_ms: int) -> Order:
     source = plan.source
     assert source.identity.cluster_id is not None
+    # From now on the log names them, whatever list the nodes are told: others join as voters later.
+    voters = [voter for each in plan.voters if (voter := voter_of(plan.image, each)) is not None]
+    assert voters, "survivors have registered"
     return Order(
         cluster_id=source.identity.cluster_id,
         rescues=plan.rescues,
@@ -106,7 +116,8 @@ def order_of(plan: Plan, now_ms: int) -> Order:
         voters=plan.voters,
         epoch=plan.epoch,
         end_offset=plan.end_offset,
-        snapshot=encode_snapshot(plan.records(), now_ms),
+        snapshot=encode_snapshot(plan.records(), now_ms, voters),
+        marks={TopicPartition(str(topic_id), index): offset for (topic_id, index), offset in plan.marks.items()},
     )
 
 
@@ -167,8 +178,16 @@ def carry_out(disk: Disk, folder: str, order: Order) -> None:
     disk.sync_folder(folder)
     disk.replace(f"{metadata}/{METADATA_FILE}", encode_metadata(METADATA_TOPIC_ID))
     write_election(disk, f"{metadata}/{STATE_FILE}", Election(order.epoch))
+    disk.replace(f"{folder}/{HIGH_WATERMARKS_FILE}", encode_offsets(_marks(disk, folder) | dict(order.marks)))
     # A log that ends before its newest snapshot begins anew behind it.
     SnapshotFiles(disk, metadata).write(SnapshotId(order.end_offset, order.epoch), order.snapshot)
     write_identity(disk, folder, replace(identity, rescues=order.rescues, mark=disk.mark(metadata)))
     disk.rename(f"{folder}/{ORDER_FILE}", f"{folder}/rescue.{order.rescues}.done")
     disk.sync_folder(folder)
+
+
+def _marks(disk: Disk, folder: str) -> dict[TopicPartition, int]:
+    try:
+        return read_offsets(disk, f"{folder}/{HIGH_WATERMARKS_FILE}")
+    except DamagedCheckpoint:
+        return {}

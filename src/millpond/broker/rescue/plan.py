@@ -99,6 +99,9 @@ class Plan:
     epoch: int
     end_offset: int
     rescues: int
+    marks: Mapping[tuple[UUID, int], int]
+    """Up to where partitions count as committed: what those in sync have is the truth from now on. Without it nobody
+    could read it before `min.insync.replicas` of them are there again."""
 
     @property
     def uncertain(self) -> int:
@@ -151,7 +154,7 @@ def plan_rescue(
     wish = wish or Wish()
     before = source.image
     alive = {each.node_id for each in survivors if each.identity.rescues == source.identity.rescues} | set(elsewhere)
-    unknown = sorted(alive - before.brokers.keys() - {source.node_id})
+    unknown = sorted(alive - before.brokers.keys())
     if unknown:
         raise CannotRescue(f"node {unknown[0]} is none of the cluster's; it has {_names(before.brokers)}")
     voters = [each for each in source.voters if each in alive]
@@ -195,7 +198,19 @@ def plan_rescue(
         epoch=epoch,
         end_offset=source.end_offset + OFFSETS_AHEAD,
         rescues=rescues,
+        marks=dict(_marks(image, ends)),
     )
+
+
+def _marks(
+    image: Image, ends: Mapping[int, Mapping[tuple[UUID, int], Held]]
+) -> Iterator[tuple[tuple[UUID, int], int]]:
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            held = [ends.get(each, {}).get((topic.id, index)) for each in partition.isr]
+            known = [each.end_offset for each in held if each is not None]
+            if known and len(known) == len(held) and partition.leader != NO_LEADER:
+                yield (topic.id, index), min(known)
 
 
 def _names(node_ids: Iterable[int]) -> str:

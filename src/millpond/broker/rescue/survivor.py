@@ -18,6 +18,7 @@ from millpond.broker.lives.identity import CannotStart, Identity, read_identity
 from millpond.broker.lives.last_life import read_last_life
 from millpond.broker.quorum.snapshots import SnapshotFiles, decode_snapshot
 from millpond.broker.quorum.state import STATE_FILE, DamagedState, read_election
+from millpond.broker.quorum.voters import named_voters
 from millpond.broker.quorum.wire import METADATA_PARTITION, METADATA_TOPIC_ID
 from millpond.broker.replication.high_watermarks import FILE as HIGH_WATERMARKS_FILE
 from millpond.log.checkpoints import DamagedCheckpoint, decode_metadata, read_offsets
@@ -26,6 +27,7 @@ from millpond.log.scan import Damaged, batches, checked, headers
 from millpond.metadata.codec import decode_record
 from millpond.metadata.image import Image
 from millpond.quorum.ports import Election
+from millpond.quorum.voters import Voter
 from millpond.wire import messages
 from millpond.wire import records as wire_records
 from millpond.wire.batch import CONTROL, BatchHeader
@@ -135,6 +137,8 @@ class _Metadata:
     last_epoch: int
     snapshot_offset: int
     voters: tuple[int, ...]
+    are_named: bool
+    """Whether records of the log name the voters; else whoever led last tells of the list that it went by."""
     notes: list[str]
 
 
@@ -156,13 +160,20 @@ def _newest_snapshot(disk: Disk, folder: str) -> _Metadata:
     for snapshot in reversed(files.ids):
         image = Image()
         try:
-            for record in decode_snapshot(files.read_whole(snapshot)):
+            data = files.read_whole(snapshot)
+            for record in decode_snapshot(data):
                 image.replay(record)
+            named = named_voters(data)
         except MalformedMessage as fault:
             notes.append(f"{files.path(snapshot)}: {fault}; an older one is used")
             continue
-        return _Metadata(image, snapshot.end_offset, snapshot.epoch, snapshot.end_offset, (), notes)
-    return _Metadata(Image(), 0, 0, 0, (), notes)
+        voters = _ids(named[-1][1]) if named else ()
+        return _Metadata(image, snapshot.end_offset, snapshot.epoch, snapshot.end_offset, voters, bool(named), notes)
+    return _Metadata(Image(), 0, 0, 0, (), False, notes)
+
+
+def _ids(voters: tuple[Voter, ...]) -> tuple[int, ...]:
+    return tuple(sorted(each.node_id for each in voters))
 
 
 def _all_batches(disk: Disk, folder: str, read: _Metadata) -> Iterator[tuple[BatchHeader, bytes]]:
@@ -206,8 +217,10 @@ def _sound_end(disk: Disk, path: str) -> tuple[int, Damaged | None]:
 def _take(read: _Metadata, header: BatchHeader, data: bytes) -> None:
     entries = wire_records.decode_batch(data, 0)
     if header.attributes & CONTROL:
+        for _, voters in named_voters(data):
+            read.voters, read.are_named = _ids(voters), True
         for entry in entries:
-            if entry.key == _LEADER_CHANGE_KEY:
+            if entry.key == _LEADER_CHANGE_KEY and not read.are_named:
                 change, _ = messages.LeaderChangeMessage.decode(memoryview(entry.value or b""), 0)
                 read.voters = tuple(sorted(each.voter_id for each in change.voters))
     else:

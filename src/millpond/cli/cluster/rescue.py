@@ -246,11 +246,9 @@ def _say_what_next(plan: Plan, away: Sequence[int], order_out: str | None) -> No
         click.echo(
             f"On {_nodes(away)}: millpond cluster rescue --data DIR --order {order_out} --act (copy the file there)"
         )
-    click.echo(f"Now start {_nodes(plan.survivors)} with a list of nodes (nodes.toml) that has only them:")
-    for node_id in plan.survivors:
-        broker = plan.image.brokers.get(node_id)
-        if broker is not None and broker.end_points:
-            click.echo(f'  {node_id} = "{broker.end_points[0].host}:{broker.end_points[0].port}"')
+    click.echo(f"Now start {_nodes(plan.survivors)} as ever; their lists of nodes may stay as they are.")
+    if plan.lost:
+        click.echo(f"Others may come in the place of {_nodes(plan.lost)}, with empty folders and any number.")
 
 
 def _as_json(plan: Plan, survivors: Sequence[Survivor], answering: Sequence[tuple[int, str]]) -> dict[str, object]:
