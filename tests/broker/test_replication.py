@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from unittest.mock import patch
 from uuid import UUID
 
 import pytest
 
-from millpond.base.errors import Refused
+from millpond.base.errors import ErrorCode, Refused
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.topics import TopicKeeper
 from millpond.metadata.records import (
@@ -23,8 +23,10 @@ from millpond.metadata.records import (
     ResourceType,
     TopicRecord,
 )
+from millpond.sim.client import SimClient
 from millpond.sim.node import SimNode
 from millpond.sim.world.world import SimWorld
+from millpond.wire import messages as m
 
 A, B = 1, 2
 POND = UUID(int=70)
@@ -33,11 +35,14 @@ POND = UUID(int=70)
 class Pair:
     """Nodes whose images hear the same, as if one controller had said it."""
 
-    def __init__(self, make_batch: Callable[..., memoryview], seed: int = 1) -> None:
+    def __init__(
+        self, make_batch: Callable[..., memoryview], seed: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.batch = make_batch
         self.sim = SimWorld(seed)
         self.nodes = {
-            node_id: SimNode(self.sim, name, {"node.id": str(node_id)}) for node_id, name in ((A, "a"), (B, "b"))
+            node_id: SimNode(self.sim, name, {"node.id": str(node_id), **(settings or {})})
+            for node_id, name in ((A, "a"), (B, "b"))
         }
         self.told: list[Record] = []
         for node_id in self.nodes:
@@ -52,7 +57,12 @@ class Pair:
                 node_id,
                 [
                     RegisterBrokerRecord(
-                        other, UUID(int=other), 5, (BrokerEndpoint("PLAINTEXT", node.name, 9092),), fenced=False
+                        other,
+                        UUID(int=other),
+                        5,
+                        (BrokerEndpoint("PLAINTEXT", node.name, 9092),),
+                        rack=node.name,
+                        fenced=False,
                     )
                 ],
             )
@@ -95,6 +105,30 @@ class Pair:
     def data(self, node_id: int) -> bytes:
         log = self.partition(node_id).log
         return log.read_batches(log.start_offset, 1 << 24)
+
+    def fetch(self, node_id: int, offset: int, rack: str = "b", **others: int) -> list[m.FetchResponse.PartitionData]:
+        """What a consumer hears, in the end, that asks this node; it waits for as long as the test lets it."""
+        answers: list[m.FetchResponse.PartitionData] = []
+        wanted = m.FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+        request = m.FetchRequest(
+            max_wait_ms=300,
+            min_bytes=1,
+            topics=[m.FetchRequest.FetchTopic(topic="pond", partitions=[wanted])],
+            forgotten_topics_data=[],
+            rack_id=rack,
+            session_epoch=-1,
+        )
+        # What it knows it has heard from the test, not from a controller.
+        self.nodes[node_id].broker.dispatcher._knows_cluster = True
+        client = SimClient(self.sim.network, self.nodes[node_id].name, 9092)
+        version = others.get("version", 12)
+        client.send(request, version, lambda reply: answers.append(reply.responses[0].partitions[0]))
+        return answers
+
+    def fetched(self, node_id: int, offset: int, rack: str = "b", **others: int) -> m.FetchResponse.PartitionData:
+        answers = self.fetch(node_id, offset, rack, **others)
+        assert self.sim.run_until(lambda: bool(answers), within_ms=2_000)
+        return answers[0]
 
     def in_step(self, within_ms: int = 5_000) -> None:
         """Both have the same bytes, and count them as committed."""
@@ -262,3 +296,62 @@ def test_no_batch_overtakes_one_that_came_before_its_partition(pair: Pair, topic
     pair.nodes[A].broker.partitions.note_refused(topic, 0, first)
     pair.create()
     written_in_order(pair)
+
+
+# Consumers that go by racks.
+
+
+def test_a_consumer_is_sent_to_the_replica_in_its_rack(pair: Pair) -> None:
+    pair.create()
+    pair.write(A, b"one", b"two")
+    pair.in_step()
+    sent = pair.fetched(A, 1)
+    assert (sent.error_code, sent.preferred_read_replica, bytes(sent.records or b"")) == (0, B, b"")
+    near = pair.fetched(B, 1)
+    assert (near.preferred_read_replica, near.high_watermark, near.last_stable_offset) == (-1, 2, 2)
+    assert bytes(near.records or b"") == pair.data(A)
+    for rack in ("a", "nowhere", ""):
+        here = pair.fetched(A, 1, rack)
+        assert (here.preferred_read_replica, bytes(here.records or b"")) == (-1, pair.data(A)), rack
+    # Before version 11 nobody can say where it stands.
+    assert pair.fetched(A, 1, version=10).preferred_read_replica == -1
+    assert pair.fetched(A, 9).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_follower_shows_what_it_knows_to_be_committed_and_sends_everybody_else_to_the_leader(pair: Pair) -> None:
+    pair.create()
+    pair.write(A, b"one", b"two")
+    pair.in_step()
+    assert pair.fetched(B, 1, "").error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert pair.fetched(B, 3).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    with patch.object(Partition, "follow_high_watermark", lambda *_: None):
+        pair.write(A, b"three")
+        pair.sim.run_for(50)
+        assert pair.partition(B).log.end_offset == 3
+        behind = pair.fetched(B, 2)
+        assert (behind.error_code, behind.high_watermark, bytes(behind.records or b"")) == (0, 2, b"")
+    pair.lead(A, isr=(A,))
+    assert pair.fetched(B, 1).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert pair.fetched(A, 1).preferred_read_replica == -1, "it is not in sync"
+
+
+def test_a_consumer_that_waits_at_a_follower_hears_at_once_what_is_committed(pair: Pair) -> None:
+    pair.create()
+    pair.write(A, b"one")
+    pair.in_step()
+    assert pair.fetched(A, 1).preferred_read_replica == B
+    waiting = pair.fetch(B, 1)
+    pair.sim.run_for(100)
+    assert waiting == []
+    pair.write(A, b"two")
+    pair.sim.run_for(150)
+    assert [answer.high_watermark for answer in waiting] == [2], "not when the follower's next fetch is due"
+
+
+def test_where_racks_do_not_count_everybody_reads_from_leaders(make_batch: Callable[..., memoryview]) -> None:
+    pair = Pair(make_batch, settings={"replica.selector.class": ""})
+    pair.create()
+    pair.write(A, b"one")
+    pair.in_step()
+    assert pair.fetched(A, 0).preferred_read_replica == -1
+    assert pair.fetched(B, 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -72,6 +72,7 @@ class FetchContext:
         changed = (
             wanted.is_new
             or has_records
+            or reply.preferred_read_replica >= 0
             or reply.error_code != ErrorCode.NONE
             or wanted.told_error != reply.error_code
             or wanted.told_high_watermark != reply.high_watermark

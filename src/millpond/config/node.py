@@ -184,7 +184,13 @@ METADATA_SNAPSHOT_MS = Setting(
     "The same after this long, if anything has been written.",
     at_least(1),
 )
-BROKER_RACK = Setting("broker.rack", "", "Where this node stands; replicas of one partition are spread over racks.")
+BROKER_RACK = Setting(
+    "broker.rack",
+    "",
+    "Where this node stands: replicas of one partition are spread over racks, and consumers with the same "
+    "client.rack read here.",
+)
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 DATA_FOLDER = Setting("data.folder", "millpond-data", "The folder in which everything that this node knows is kept.")
 LISTEN = Setting(
     "listen", "127.0.0.1:9092", "The host:port on which clients are answered; port 0 takes a free one.", _address
@@ -246,6 +252,13 @@ DEFAULT_REPLICATION_FACTOR = Setting(
     "nodes has three.",
     between(1, 32767),
     bits=32,
+)
+REPLICA_SELECTOR_CLASS = Setting(
+    "replica.selector.class",
+    RACK_AWARE_SELECTOR,
+    "Where consumers that name their rack (client.rack) read: by the default from a replica in sync in the same rack "
+    "(broker.rack), where there is one. Empty lets everybody read from leaders.",
+    one_of("", RACK_AWARE_SELECTOR),
 )
 LEADER_THROTTLED_RATE = Setting(
     "leader.replication.throttled.rate",
@@ -600,6 +613,7 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
         DELETE_TOPIC_ENABLE,
         NUM_PARTITIONS,
         DEFAULT_REPLICATION_FACTOR,
+        REPLICA_SELECTOR_CLASS,
         LEADER_THROTTLED_RATE,
         FOLLOWER_THROTTLED_RATE,
         ALTER_LOG_DIRS_RATE,

@@ -11,7 +11,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -112,10 +112,16 @@ class Ponds(Clients):
     """A real cluster on the loopback, its nodes numbered from 1: `ponds[2].kill()`. Also a context manager.
 
     Without a `folder` it gets one of its own, which goes with it. Names of settings may be written with underscores.
+    `racks` has one for each node.
     """
 
     def __init__(
-        self, nodes: int = 3, *, settings: Mapping[str, object] | None = None, folder: Path | str | None = None
+        self,
+        nodes: int = 3,
+        *,
+        settings: Mapping[str, object] | None = None,
+        folder: Path | str | None = None,
+        racks: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self._own_folder = None if folder is not None else tempfile.mkdtemp(prefix="millponds-")
@@ -135,6 +141,7 @@ class Ponds(Clients):
                 "offsets.topic.num.partitions": str(nodes),
                 "transaction.state.log.num.partitions": str(nodes),
                 **dotted(settings or {}),
+                **({"broker.rack": racks[number - 1]} if racks else {}),
                 "node.id": str(number),
                 "cluster.nodes": ",".join(f"{b}@{way.bootstrap}" for b, way in known.items()),
                 "data.folder": str(self.folder / f"node-{number}"),
@@ -292,9 +299,15 @@ class Ponds(Clients):
         )
 
 
-def ponds(nodes: int = 3, *, settings: Mapping[str, object] | None = None, folder: Path | str | None = None) -> Ponds:
+def ponds(
+    nodes: int = 3,
+    *,
+    settings: Mapping[str, object] | None = None,
+    folder: Path | str | None = None,
+    racks: Sequence[str] = (),
+) -> Ponds:
     """A cluster for a test: `with ponds(nodes=3) as cluster: …`."""
-    return Ponds(nodes, settings=settings, folder=folder)
+    return Ponds(nodes, settings=settings, folder=folder, racks=racks)
 
 
 def _numbers_of(nodes: int | Iterable[int]) -> set[int]:

@@ -3,7 +3,9 @@
 4 isolation level · 5 log start offset · 7 fetch sessions · 9 leader epoch check · 10 zstd · 11 rack · 12 flexible,
 diverging epoch · 13 topic ids · 15 replica state · 16 node endpoints · 17 directory id · 18 high watermark.
 A follower (a replica id) is served by `replica_sessions`: it reads up to the end of the log, and what it asks for
-tells how far it has come. It must name its broker epoch (version 15). Everybody else reads what is committed.
+tells how far it has come. It must name its broker epoch (version 15). Everybody else reads what is committed. A
+consumer that names its rack is sent by the leader to a replica in that rack (KIP-392), which shows it what it knows
+to be committed; one that is not in sync, or not so far, answers OFFSET_NOT_AVAILABLE, at which clients go back.
 
 Records leave as file ranges, straight from the page cache; a range that is not in memory is first read by a worker,
 so that no other client waits for the disk.
@@ -18,12 +20,13 @@ from millpond.base.later import Later
 from millpond.base.ports import FileRange
 from millpond.broker.fetch_sessions import FetchContext, Wanted
 from millpond.broker.quorum.wire import is_metadata_fetch
+from millpond.broker.replication.closest_replica import closest
 from millpond.broker.replication.current_leader import MOVED, current_leader, endpoints
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome, release_ranges
-from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
+from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS, REPLICA_SELECTOR_CLASS
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -85,6 +88,7 @@ class _Fetch:
         """Nodes that the client should ask instead."""
         self._version = call.version
         self._by_id = call.version >= 13
+        self._rack = request.rack_id if broker.settings[REPLICA_SELECTOR_CLASS] else ""
         self._committed_only = request.isolation_level == READ_COMMITTED
         self._bytes_max = min(request.max_bytes, broker.settings[FETCH_MAX_BYTES])
         # More than a reply may hold will never be there.
@@ -101,16 +105,16 @@ class _Fetch:
     def read(self, at_least_bytes: int) -> bool:
         """Read every partition. False, with nothing kept, when it came to fewer bytes and no error."""
         read_bytes = 0
-        failed = False
+        is_at_once = False
         for wanted in self._context.wanted:
             reply, ranges = self._read_one(wanted, self._bytes_max - read_bytes, first=read_bytes == 0)
             for part in ranges:
                 read_bytes += part.length
-            if reply.error_code:
-                failed = True
+            if reply.error_code or reply.preferred_read_replica >= 0:
+                is_at_once = True
             self._reads.append((wanted, reply, ranges))
         self._bytes_missing = at_least_bytes - read_bytes
-        if read_bytes >= at_least_bytes or failed or not self._context.wanted:
+        if read_bytes >= at_least_bytes or is_at_once or not self._context.wanted:
             return True
         self._watch()
         self._release()
@@ -127,7 +131,13 @@ class _Fetch:
         ranges: list[FileRange] = []
         try:
             partition.check_leader_epoch(wanted.leader_epoch)
-            partition.check_leads()
+            partition.check_reads(by_rack=bool(self._rack))
+            elsewhere = closest(self._broker, partition, self._rack, wanted.fetch_offset) if self._rack else None
+            if elsewhere is not None:
+                return self._sent_to(elsewhere, partition), []
+            if not partition.is_leader and wanted.fetch_offset > partition.log.end_offset:
+                # It is in the leader's log, if anywhere.
+                raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE)
             stable_offset = partition.last_stable_offset
             ranges, upper_offset = partition.read(
                 wanted.fetch_offset,
@@ -149,6 +159,17 @@ class _Fetch:
             records=[*ranges],
         )
         return reply, ranges
+
+    def _sent_to(self, node_id: int, partition: Partition) -> m.FetchResponse.PartitionData:
+        return m.FetchResponse.PartitionData(
+            partition_index=partition.name.partition,
+            high_watermark=partition.committed_offset,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.log.start_offset,
+            aborted_transactions=[] if self._committed_only else None,
+            preferred_read_replica=node_id,
+            records=b"",
+        )
 
     def _failed(
         self, wanted: Wanted, code: ErrorCode, partition: Partition | None = None

@@ -451,7 +451,7 @@ class _Fetcher:
         if fetched.start_offset > log.start_offset and log.failed is None:
             # The leader's log begins further on: ours does, too, as far as we have it.
             log.delete_before(min(fetched.start_offset, log.end_offset))
-        follower.follow_high_watermark(fetched)
+        replica.partition.follow_high_watermark(follower, fetched)
         replica.failures, replica.complaint = 0, ""
         if fetched.records:
             answer.grown.append(replica)
@@ -525,7 +525,7 @@ class _Fetcher:
             self._complain(replica, refusal)
             self._want_later(replica)
             return
-        replica.follower.follow_high_watermark(fetched)
+        replica.partition.follow_high_watermark(replica.follower, fetched)
         self._want(replica)
 
     def _cut(self, replica: _Replica, fetched: Fetched, offset: int, *, is_new_start: bool) -> None:
@@ -560,7 +560,7 @@ class _Fetcher:
         def ended(error: OSError | None) -> None:
             services.cuts.discard(partition)
             if error is None:
-                replica.follower.follow_high_watermark(fetched)
+                replica.partition.follow_high_watermark(replica.follower, fetched)
             else:
                 self._complain(replica, error)
             if error is not None:

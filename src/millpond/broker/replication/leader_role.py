@@ -33,6 +33,9 @@ AILING_MS = 1_000
 
 CUT_OFF = "this node is cut off from the others, which may have elected another leader"
 
+READ_ELSEWHERE_MS = 600_000
+"""How long a consumer that was sent to another node counts as reading there; clients ask anew every five minutes."""
+
 SPARE_MAX = 64
 """So many entries of replies that nobody waits for any more are kept before they are cleared away."""
 
@@ -64,6 +67,8 @@ class LeaderRole:
         self._starts: dict[int, int] = {}
         """Where the logs of the followers begin."""
         self._start_waits: dict[Later[None], int] = {}
+        self._read_until_ms: dict[int, int] = {}
+        """Nodes at which consumers read, as far as this leader has sent them there."""
         self._is_syncing = False
         self._is_refusing = False
         self._is_over = False
@@ -111,6 +116,25 @@ class LeaderRole:
         others = [each for each in self._machine.view.isr if each != self._context.node_id]
         followed = sum(map(self._context.is_followed_by, others))
         return followed < len(others) if missed > 1 else bool(others) and not followed
+
+    def readable_at(self, offset: int) -> list[int]:
+        """The other nodes where a consumer could read on from this offset: in sync, there, and with that record."""
+        followers, starts = self._machine.followers, self._starts
+        return [
+            each
+            for each in self._machine.view.isr
+            if each != self._context.node_id
+            and starts.get(each, offset + 1) <= offset <= followers[each].end_offset
+            and self._is_there(each)
+        ]
+
+    def send_reader_to(self, node_id: int) -> None:
+        """A consumer is told to read there: from now on that node hears at once what is committed."""
+        self._read_until_ms[node_id] = self._context.clock.monotonic_ms() + READ_ELSEWHERE_MS
+
+    def is_read_at(self, node_id: int) -> bool:
+        until_ms = self._read_until_ms.get(node_id)
+        return until_ms is not None and self._context.clock.monotonic_ms() < until_ms
 
     @property
     def is_certain(self) -> bool:

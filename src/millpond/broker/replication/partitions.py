@@ -21,7 +21,7 @@ from millpond.log.producers import Verification
 from millpond.metadata.image import COORDINATOR_TOPICS, INTERNAL_TOPICS
 from millpond.metadata.image import Partition as ImagePartition
 from millpond.metadata.leadership import NO_LEADER
-from millpond.replication.follower import PartitionFollower
+from millpond.replication.follower import Fetched, PartitionFollower
 from millpond.replication.leader import PartitionView
 from millpond.wire import batch
 
@@ -206,6 +206,19 @@ class Partition:
         if not self.is_leader:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this node does not lead {self.name}")
 
+    def check_reads(self, *, by_rack: bool) -> None:
+        """Refuse who cannot read here. Consumers that go by racks (KIP-392) may read from a follower, too.
+
+        It must be in sync, and not cut off: one that falls behind would keep its readers behind. They are told what
+        sends every client back to the leader, and not that another one leads.
+        """
+        if self.is_leader:
+            return
+        if not by_rack or self.follower is None or self.view is None:
+            self.check_leads()
+        elif self._context.node_id not in self.view.isr or self._context.sessions_missed():
+            raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"this replica of {self.name} is not in sync")
+
     def check_settled(self) -> None:
         """Refuse to say where the committed records end while a new leader may know less than others have shown."""
         if self.leading is not None and not self.leading.is_settled:
@@ -222,6 +235,13 @@ class Partition:
         if self.is_leader:
             return self.log.end_offset
         return self._high_watermark if self.follower is None else self.follower.high_watermark
+
+    def follow_high_watermark(self, follower: PartitionFollower, fetched: Fetched) -> None:
+        """The leader has told how far it is committed, and what else it told has been carried out."""
+        before = follower.high_watermark
+        follower.follow_high_watermark(fetched)
+        if follower is self.follower and follower.high_watermark > before and self.watchers:
+            self._wake_readers(before)
 
     @property
     def last_stable_offset(self) -> int:
@@ -421,9 +441,13 @@ class Partition:
         for watcher in self.replica_watchers:
             watcher.on_commit(self)
         if self.watchers:
-            whole = self.log.size_from(before)
-            # Where memory does not tell positions, too many bytes are better than none: readers look for themselves.
-            self._wake(self.watchers, whole - self.log.size_from(self.committed_offset) or whole)
+            self._wake_readers(before)
+
+    def _wake_readers(self, before: int) -> None:
+        """They see further than `before` now."""
+        whole = self.log.size_from(before)
+        # Where memory does not tell positions, too many bytes are better than none: readers look for themselves.
+        self._wake(self.watchers, whole - self.log.size_from(self.committed_offset) or whole)
 
     def _wake(self, watchers: dict[Watcher, None], size: int) -> None:
         for watcher in list(watchers):

@@ -174,7 +174,7 @@ class _Session:
                 self._take_wish((wished.topic_id, wish.partition), wish)
         reads = self._read()
         has_much = len(self._moved) >= MOVED_MAX
-        if reads or has_much or request.max_wait_ms <= 0 or not self._wanted:
+        if reads or has_much or request.max_wait_ms <= 0 or not self._wanted or self._is_moved_for_readers():
             return self._response(reads)
         return self._wait(min(request.max_wait_ms, self._source.settings()[FETCH_WAIT_MAX_MS]))
 
@@ -252,6 +252,9 @@ class _Session:
 
     def on_commit(self, partition: Partition) -> None:
         self._moved[partition.topic_id, partition.name.partition] = None
+        if partition.leading is not None and partition.leading.is_read_at(self.node_id):
+            # Consumers wait there for nothing else.
+            self._call_soon()
 
     def on_change(self, partition: Partition) -> None:
         """Its role or the start of its log is another one now: the follower should hear of it soon."""
@@ -263,6 +266,9 @@ class _Session:
 
     def _look_at(self, wanted: _Wanted) -> None:
         self._ready[wanted.key] = None
+        self._call_soon()
+
+    def _call_soon(self) -> None:
         if self._waiting is not None and not self._is_called:
             # What else happens in this turn goes with it.
             self._is_called = True
@@ -286,8 +292,17 @@ class _Session:
         self._is_called = False
         if self._waiting is not None:
             reads = self._read()
-            if reads:
+            if reads or self._is_moved_for_readers():
                 self._answer(reads)
+
+    def _is_moved_for_readers(self) -> bool:
+        """Whether a consumer that reads at the follower could be shown more."""
+        for key in islice(self._moved, MOVED_MAX):
+            wanted = self._wanted.get(key)
+            leading = None if wanted is None or wanted.partition is None else wanted.partition.leading
+            if leading is not None and leading.is_read_at(self.node_id):
+                return True
+        return False
 
     def answer(self) -> None:
         """Answer whoever waits with what there is, however little."""

@@ -42,9 +42,18 @@ class ClusterClient:
     """
 
     def __init__(
-        self, network: SimNetwork, nodes: Iterable[int], name: str, random: Random, *, timeout_ms: int = TIMEOUT_MS
+        self,
+        network: SimNetwork,
+        nodes: Iterable[int],
+        name: str,
+        random: Random,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        rack: str = "",
     ) -> None:
         self.name = name
+        self.rack = rack
+        """Where it stands: with one it reads from the replicas that leaders send it to (KIP-392)."""
         self.nodes = {
             node_id: SimClient(network, f"node{node_id}", PORT, name, timeout_ms=timeout_ms) for node_id in nodes
         }
@@ -53,6 +62,9 @@ class ClusterClient:
         self._favourite = random.choice(list(self.nodes))
         self._leaders: dict[tuple[str, int], tuple[int, int]] = {}
         self._leaders_changed = 0
+        self._preferred: dict[tuple[str, int], tuple[int, int]] = {}
+        """Where to read instead of at the leader, and the leader epoch in which that was said."""
+        self.times_sent_elsewhere = 0
         self._coordinators: dict[tuple[int, str], int] = {}
         self._ids: dict[UUID, str] = {}
         self._topics: dict[str, None] = {}
@@ -162,6 +174,27 @@ class ClusterClient:
         if leader is None:
             self.look_for_leaders()
         return leader
+
+    def source_of(self, topic: str, index: int) -> tuple[int, int] | None:
+        """Where to read, and the leader epoch: the leader, or the replica that it has named."""
+        leader = self.leader_of(topic, index)
+        preferred = self._preferred.get((topic, index))
+        return preferred if leader is not None and preferred is not None and preferred[1] == leader[1] else leader
+
+    def hear_of_source(self, topic: str, index: int, part: m.FetchResponse.PartitionData) -> bool:
+        """A fetch was answered: whether it says to read elsewhere. An answer that is an error sends back."""
+        if part.error_code:
+            if self._preferred.pop((topic, index), None) is not None:
+                self._leaders_changed += 1
+            return False
+        if part.preferred_read_replica < 0:
+            return False
+        leader = self._leaders.get((topic, index))
+        if leader is not None:
+            self._preferred[topic, index] = part.preferred_read_replica, leader[1]
+            self._leaders_changed += 1
+            self.times_sent_elsewhere += 1
+        return True
 
     def name_of(self, name: str, topic_id: UUID) -> str:
         """The topic's name, where a request has only its id."""
@@ -346,13 +379,14 @@ class _Fetch(_Split):
         by_node: dict[int, m.FetchRequest] = {}
         for topic in asked.topics:
             for part in topic.partitions:
-                leader = self._client.leader_of(self._client.name_of(topic.topic, topic.topic_id), part.partition)
-                if leader is None:
+                source = self._client.source_of(self._client.name_of(topic.topic, topic.topic_id), part.partition)
+                if source is None:
                     self._answer(topic.topic, topic.topic_id, part.partition, ErrorCode.LEADER_NOT_AVAILABLE)
                     continue
                 request = by_node.setdefault(
-                    leader[0],
+                    source[0],
                     m.FetchRequest(
+                        rack_id=self._client.rack,
                         max_wait_ms=asked.max_wait_ms,
                         min_bytes=asked.min_bytes,
                         max_bytes=asked.max_bytes,
@@ -378,15 +412,16 @@ class _Fetch(_Split):
         for topic in reply.responses:
             for part in topic.partitions:
                 self._check(topic.topic, topic.topic_id, part.partition_index, node_id, part.error_code)
+                name = self._client.name_of(topic.topic, topic.topic_id)
+                if self._client.rack and self._client.hear_of_source(name, part.partition_index, part):
+                    continue
                 self._put(topic.topic, topic.topic_id, part)
 
     def _answer(self, name: str, topic_id: UUID, index: int, error: ErrorCode) -> None:
         kind = m.FetchResponse.PartitionData
-        self._put(
-            name,
-            topic_id,
-            kind(partition_index=index, error_code=error, high_watermark=-1, records=memoryview(b"")),
-        )
+        answer = kind(partition_index=index, error_code=error, high_watermark=-1, records=memoryview(b""))
+        self._client.hear_of_source(self._client.name_of(name, topic_id), index, answer)
+        self._put(name, topic_id, answer)
 
     def _put(self, name: str, topic_id: UUID, answer: m.FetchResponse.PartitionData) -> None:
         kind = m.FetchResponse.FetchableTopicResponse

@@ -18,7 +18,16 @@ QUICK_MS = 50
 class SimCluster:
     """Nodes with the ids 1 to `count`, on the hosts node1 to nodeN."""
 
-    def __init__(self, sim: SimWorld, count: int, history: History, texts: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        sim: SimWorld,
+        count: int,
+        history: History,
+        texts: Mapping[str, str] | None = None,
+        *,
+        has_racks: bool = False,
+    ) -> None:
+        """With `has_racks` each node stands in a rack of its own, which has its name."""
         self.sim = sim
         self.history = history
         self.starts_refused = 0
@@ -28,7 +37,12 @@ class SimCluster:
             node_id: SimNode(
                 sim,
                 name,
-                {"node.id": str(node_id), **({"cluster.nodes": members} if count > 1 else {}), **(texts or {})},
+                {
+                    "node.id": str(node_id),
+                    **({"cluster.nodes": members} if count > 1 else {}),
+                    **({"broker.rack": name} if has_racks else {}),
+                    **(texts or {}),
+                },
             )
             for node_id, name in names.items()
         }

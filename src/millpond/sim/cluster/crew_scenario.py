@@ -12,7 +12,6 @@ from random import Random
 
 from millpond.metadata.image import INTERNAL_TOPICS
 from millpond.sim.admin import SimAdmin
-from millpond.sim.client import Client
 from millpond.sim.cluster.checkers import Inspector
 from millpond.sim.cluster.client import ClusterClient
 from millpond.sim.cluster.cluster import SimCluster
@@ -47,6 +46,8 @@ class CrewPlan:
     crew: CoordinationPlan
     node: dict[str, str]
     faults: tuple[FaultPlan, ...]
+    has_racks: bool = False
+    """Whether each node is in a rack of its own, and readers in those of two of them."""
 
 
 def make_crew_plan(
@@ -87,7 +88,9 @@ class CrewScenario:
         self.sim = SimWorld(seed)
         self.random = Random(f"crew {seed}")
         self.records = History()
-        self.cluster = SimCluster(self.sim, self.plan.nodes, self.records, self.plan.node)
+        self.cluster = SimCluster(
+            self.sim, self.plan.nodes, self.records, self.plan.node, has_racks=self.plan.has_racks
+        )
         for node in self.cluster.nodes.values():
             node.workers_delay_ms_usual = self.plan.crew.disk_delay_ms
         self.history = CoordinationHistory(is_one_kind=self.plan.crew.sharing is not Sharing.MIXED)
@@ -95,6 +98,7 @@ class CrewScenario:
         self.trouble = Trouble(self.cluster, clients, is_synced_first=False)
         self.inspector = Inspector(self.cluster, self.trouble.may_have_lost, passes_over=INTERNAL_TOPICS)
         self.readers: list[CommittedReader] = []
+        self.reading: list[ClusterClient] = []
         self.ends: dict[int, int] = {}
         self._topics: list[GroupTopic] = []
         self._observer: Player | None = None
@@ -118,8 +122,8 @@ class CrewScenario:
 
     # Before anything goes wrong
 
-    def _client(self, name: str) -> Client:
-        client = ClusterClient(self.sim.network, self.cluster.nodes, name, Random(f"{name} {self.seed}"))
+    def _client(self, name: str, rack: str = "") -> ClusterClient:
+        client = ClusterClient(self.sim.network, self.cluster.nodes, name, Random(f"{name} {self.seed}"), rack=rack)
         for topic in self._topics:
             client.expect(topic.name, topic.id)
         return client
@@ -174,11 +178,17 @@ class CrewScenario:
         self._observer = Player(self.sim.clock, self._observe())
         self._observer.start()
         if plan.work is Work.COPY:
-            self.readers = [self._reader("reader", version=11), self._reader("reader by id", version=16, max_bytes=1)]
+            near, far = ("node1", "node2") if self.plan.has_racks else ("", "")
+            self.readers = [
+                self._reader("reader", version=11, rack=near),
+                self._reader("reader by id", version=16, max_bytes=1, rack=far),
+            ]
 
-    def _reader(self, name: str, *, version: int, max_bytes: int = 1 << 20) -> CommittedReader:
+    def _reader(self, name: str, *, version: int, max_bytes: int = 1 << 20, rack: str = "") -> CommittedReader:
+        client = self._client(name, rack)
+        self.reading.append(client)
         reader = CommittedReader(
-            self.sim.clock, self._client(name), self.history, self.output, version=version, max_bytes=max_bytes
+            self.sim.clock, client, self.history, self.output, version=version, max_bytes=max_bytes
         )
         reader.start()
         return reader

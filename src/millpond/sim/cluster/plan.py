@@ -86,6 +86,8 @@ class Plan:
     disk_delay_ms: int = 5
     admin_operations: int = 0
     """How often topics come and go, or records are deleted, while things go wrong."""
+    has_racks: bool = False
+    """Whether each node is in a rack of its own, and readers in those of some of them."""
 
 
 def make_plan(seed: int | str, kinds: Sequence[str] = FAULTS, nodes: int | None = None) -> Plan:

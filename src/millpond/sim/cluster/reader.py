@@ -60,16 +60,16 @@ class ClusterReader:
 
     def _read(self, view: PartitionView) -> Script[None]:
         topic, _, index = view.partition
-        led_by: tuple[int, int] | None = None
+        read_from: tuple[int, int] | None = None
         while not self._closed:
-            leader = self.client.leader_of(topic, index)
-            if leader is None:
+            source = self.client.source_of(topic, index)
+            if source is None:
                 yield Rest(RETRY_MS)
                 continue
-            node_id, epoch = leader
-            if leader != led_by:
-                # A new leader may learn late what an earlier one had called committed.
-                led_by, view.high_watermark = leader, -1
+            node_id, epoch = source
+            if source != read_from:
+                # A new leader, or another replica, may learn late what an earlier one had called committed.
+                read_from, view.high_watermark = source, -1
             reply = yield Ask(self.client.nodes[node_id], self._request(view, epoch), self.version)
             if not self._take(view, reply, node_id):
                 yield Rest(RETRY_MS)
@@ -82,6 +82,7 @@ class ClusterReader:
             max_bytes=MAX_BYTES,
             session_id=0,
             session_epoch=-1,
+            rack_id=self.client.rack,
             topics=[
                 m.FetchRequest.FetchTopic(
                     topic=topic,
@@ -108,6 +109,8 @@ class ClusterReader:
         error = ErrorCode.REQUEST_TIMED_OUT if reply is None else reply.error_code
         if part is not None:
             error = part.error_code or error
+        if self.client.rack and self._is_sent_elsewhere(view, part, error):
+            return True
         if part is not None and error == ErrorCode.OFFSET_OUT_OF_RANGE and view.position < self._deleted(view):
             view.position = max(view.position, part.log_start_offset)
             return False
@@ -135,6 +138,11 @@ class ClusterReader:
                 view, f"records up to {view.position} were given, the high watermark is {part.high_watermark}"
             )
         return True
+
+    def _is_sent_elsewhere(self, view: PartitionView, part: m.FetchResponse.PartitionData | None, error: int) -> bool:
+        topic, _, index = view.partition
+        answer = part or m.FetchResponse.PartitionData(partition_index=index, error_code=error)
+        return self.client.hear_of_source(topic, index, answer)
 
     def _deleted(self, view: PartitionView) -> int:
         """Up to where somebody has asked to delete records."""

@@ -53,7 +53,9 @@ class Scenario:
         self.plan = plan or make_plan(seed)
         self.sim = SimWorld(seed)
         self.history = History()
-        self.cluster = SimCluster(self.sim, self.plan.nodes, self.history, self.plan.node)
+        self.cluster = SimCluster(
+            self.sim, self.plan.nodes, self.history, self.plan.node, has_racks=self.plan.has_racks
+        )
         for node in self.cluster.nodes.values():
             node.workers_delay_ms_usual = self.plan.disk_delay_ms
         self.random = Random(f"cluster scenario {seed}")
@@ -98,8 +100,12 @@ class Scenario:
 
     # Working
 
-    def _client(self, name: str) -> ClusterClient:
-        return ClusterClient(self.sim.network, self.cluster.nodes, name, Random(f"{name} {self.seed}"))
+    def _client(self, name: str, rack: str = "") -> ClusterClient:
+        return ClusterClient(self.sim.network, self.cluster.nodes, name, Random(f"{name} {self.seed}"), rack=rack)
+
+    def _rack(self, number: int) -> str:
+        """Where a reader stands: in the rack of a node, or in none where there are none."""
+        return f"node{1 + (self.seed + number) % self.plan.nodes}" if self.plan.has_racks else ""
 
     def _found(self) -> bool:
         """Bring the cluster and its topics into being, before anything goes wrong."""
@@ -138,7 +144,11 @@ class Scenario:
         clock = self.sim.clock
         for number, version in enumerate(self.plan.readers):
             reader = ClusterReader(
-                self._client(f"reader{number}"), clock, self.history, version=version, may_meet_rot=self._has_rot
+                self._client(f"reader{number}", self._rack(number)),
+                clock,
+                self.history,
+                version=version,
+                may_meet_rot=self._has_rot,
             )
             self.readers.append(reader)
             reader.follow(self.partitions)
