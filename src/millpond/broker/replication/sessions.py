@@ -158,6 +158,8 @@ class _Session:
         self._waiting: Later[m.FetchResponse] | None = None
         self._bytes_max = 0
         self._is_called = False
+        self._is_awaited = False
+        """Whether a consumer that reads at the follower can be shown more as soon as that hears of it."""
 
     # What the follower asks.
 
@@ -174,7 +176,7 @@ class _Session:
                 self._take_wish((wished.topic_id, wish.partition), wish)
         reads = self._read()
         has_much = len(self._moved) >= MOVED_MAX
-        if reads or has_much or request.max_wait_ms <= 0 or not self._wanted or self._is_moved_for_readers():
+        if reads or has_much or request.max_wait_ms <= 0 or not self._wanted or self._is_awaited:
             return self._response(reads)
         return self._wait(min(request.max_wait_ms, self._source.settings()[FETCH_WAIT_MAX_MS]))
 
@@ -253,7 +255,7 @@ class _Session:
     def on_commit(self, partition: Partition) -> None:
         self._moved[partition.topic_id, partition.name.partition] = None
         if partition.leading is not None and partition.leading.is_read_at(self.node_id):
-            # Consumers wait there for nothing else.
+            self._is_awaited = True
             self._call_soon()
 
     def on_change(self, partition: Partition) -> None:
@@ -292,17 +294,8 @@ class _Session:
         self._is_called = False
         if self._waiting is not None:
             reads = self._read()
-            if reads or self._is_moved_for_readers():
+            if reads or self._is_awaited:
                 self._answer(reads)
-
-    def _is_moved_for_readers(self) -> bool:
-        """Whether a consumer that reads at the follower could be shown more."""
-        for key in islice(self._moved, MOVED_MAX):
-            wanted = self._wanted.get(key)
-            leading = None if wanted is None or wanted.partition is None else wanted.partition.leading
-            if leading is not None and leading.is_read_at(self.node_id):
-                return True
-        return False
 
     def answer(self) -> None:
         """Answer whoever waits with what there is, however little."""
@@ -460,6 +453,7 @@ class _Session:
         for key in list(islice(self._moved, MOVED_MAX)):
             del self._moved[key]
             self._tell_moved(key, topics)
+        self._is_awaited = False
         response = m.FetchResponse(
             session_id=self.id,
             responses=[
