@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Protocol
 
-from bench.load_raw import FetchLarge, Idle, Measured, ProduceLarge, ProduceOne, ProducePaced
+from bench.load_raw import FetchLarge, Idle, Measured, ProduceLarge, ProduceOne, ProducePaced, Spread
 
 
 class Load(Protocol):
@@ -14,7 +14,7 @@ class Load(Protocol):
 
 
 RAW: dict[str, type[Load]] = {
-    each.__name__: each for each in (FetchLarge, Idle, ProduceLarge, ProduceOne, ProducePaced)
+    each.__name__: each for each in (FetchLarge, Idle, ProduceLarge, ProduceOne, ProducePaced, Spread)
 }
 
 

@@ -200,6 +200,104 @@ class Idle:
         return {"seconds": seconds, "connections": len(self._clients)}
 
 
+class Spread:
+    """Producers and a consumer for each partition of a topic, each at the node that leads it: one record a request,
+    as fast as they are answered, and whatever has come is fetched."""
+
+    def __init__(self, port: int, producers_each: int) -> None:
+        from bench.cores import TOPIC, leaders
+
+        self._poll = select.epoll()
+        self._sockets: dict[int, socket.socket] = {}
+        self._writes: dict[int, bytes] = {}
+        self._readers: dict[int, _Reader] = {}
+        records = raw.batch(1, 100)
+        for partition, (_, leader_port) in leaders(port).items():
+            for _ in range(producers_each):
+                descriptor = self._connect(leader_port)
+                self._writes[descriptor] = raw.produce_frame(TOPIC, partition, records, raw.ACKS_LEADER)
+                self._reply_bytes = _ask_once(self._sockets[descriptor], self._writes[descriptor])
+            reader = _Reader(TOPIC, partition, len(records))
+            self._readers[self._connect(leader_port)] = reader
+
+    def _connect(self, port: int) -> int:
+        sock = socket.create_connection((HOST, port))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sockets[sock.fileno()] = sock
+        self._poll.register(sock.fileno(), select.EPOLLIN)
+        return sock.fileno()
+
+    def run(self, seconds: float) -> Measured:
+        poll, read, write, now = self._poll.poll, os.read, os.write, time.perf_counter_ns
+        writes, readers, reply_bytes = self._writes, self._readers, self._reply_bytes
+        began = now()
+        deadline = began + int(seconds * 1e9)
+        produced = consumed = fetches = 0
+        for descriptor, frame in writes.items():
+            write(descriptor, frame)
+        for descriptor, reader in readers.items():
+            write(descriptor, reader.frame())
+        open_requests = len(writes) + len(readers)
+        while open_requests:
+            for descriptor, _ in poll():
+                reply = read(descriptor, 1 << 18)
+                if (frame := writes.get(descriptor)) is not None:
+                    if len(reply) != reply_bytes:
+                        raise RuntimeError(f"an answer of {len(reply)} bytes, not {reply_bytes}")
+                    produced += 1
+                    if now() < deadline:
+                        write(descriptor, frame)
+                        continue
+                else:
+                    reader = readers[descriptor]
+                    count = reader.take(reply)
+                    if count is None:
+                        continue
+                    consumed += count
+                    fetches += 1
+                    if now() < deadline:
+                        write(descriptor, reader.frame())
+                        continue
+                open_requests -= 1
+        return {
+            "seconds": (now() - began) / 1e9,
+            "messages": produced,
+            "consumed": consumed,
+            "requests": produced + fetches,
+        }
+
+
+class _Reader:
+    """Fetches one partition from where it has come to; every batch there has the same size."""
+
+    WAIT_MS = 100
+    BYTES_MAX = 1 << 16
+
+    def __init__(self, topic: str, partition: int, batch_bytes: int) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._batch_bytes = batch_bytes
+        self._offset = 0
+        self._came = b""
+
+    def frame(self) -> bytes:
+        return raw.fetch_frame(self._topic, self._partition, self._offset, self.BYTES_MAX, self.WAIT_MS)
+
+    def take(self, data: bytes) -> int | None:
+        """How many records the answer has, once it is whole."""
+        self._came += data
+        if len(self._came) < raw.LENGTH.size:
+            return None
+        (size,) = raw.LENGTH.unpack_from(self._came)
+        if len(self._came) < raw.LENGTH.size + size:
+            return None
+        # All but the records is less than a batch.
+        count: int = size // self._batch_bytes
+        self._offset += count
+        self._came = b""
+        return count
+
+
 def percentiles_ms(waits_ns: list[int]) -> Measured:
     waits_ns.sort()
     last = len(waits_ns) - 1

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from bench import raw
 from bench.cluster import Nodes
+from bench.cores import measure_cores
 from bench.failover import measure_outages
 from bench.floor import Floor
 from bench.librdkafka import NoLibrary, library_path
@@ -341,6 +342,28 @@ def latency_replicated(plan: Plan) -> list[Line]:
     ]
 
 
+def cores(plan: Plan) -> list[Line]:
+    """Many producers and consumers against one process and against two."""
+    found = dict(measure_cores(plan))
+    lines = []
+    for count, figures in found.items():
+        speed = figures["messages_per_s"] / found[1]["messages_per_s"]
+        thrift = figures["us_per_request"] / found[1]["us_per_request"]
+        read = figures["consumed"] / figures["messages"]
+        note = f"{read:.0%} of it read meanwhile"
+        if count > 1:
+            note = f"x{speed:.2f} of one process, x{thrift:.2f} of its CPU a request, {note}"
+        what = "1 process" if count == 1 else f"{count} processes"
+        lines.append(
+            Line(
+                f"32 producers, 8 consumers, {what}",
+                {**figures, "speed_ratio": speed, "cpu_ratio": thrift},
+                note=note,
+            )
+        )
+    return lines
+
+
 def failover(plan: Plan) -> list[Line]:
     """How long writes stand still; of all trials, the median and the 99th of a hundred."""
     lines = []
@@ -398,6 +421,7 @@ ROWS: tuple[Row, ...] = (
     Row("start", start),
     Row("start-many", many_partitions),
     Row("idle", idle_connections),
+    Row("cores", cores),
     Row("replicated", _replicated("ProduceLibrdkafka", SMALL_BYTES, "produce 100 B, librdkafka")),
     Row("replicated-1k", _replicated("ProduceLibrdkafka", LARGE_BYTES, "produce 1 KiB, librdkafka")),
     Row("latency-replicated", latency_replicated),

@@ -82,3 +82,13 @@ def test_any_cluster(cluster, partitions: int, data, draw: int) -> None:
     for replicas in placed:
         # As many racks as there are replicas, or all of them.
         assert len({everyone[node].rack for node in replicas}) == min(factor, len(racks))
+
+
+def test_what_many_small_topics_lose_with_a_broker_falls_to_everybody() -> None:
+    """Not to its two neighbours, which would have half as much again to do."""
+    everyone = brokers(*[None] * 30)
+    partners: set[int] = set()
+    for topic in range(300):
+        placed = place(everyone, 10, 3, DrawnEntropy(topic * 7919))
+        partners.update(each for replicas in placed if 1 in replicas for each in replicas)
+    assert partners == set(range(30))

@@ -25,7 +25,8 @@ def place(
         )
     if not active:
         raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, "no broker is able to lead a partition now")
-    start = entropy.below(len(active))
+    # Anywhere in all the turns of the ring: topics with few partitions would else all have the same neighbours.
+    start = entropy.below(len(active) * max(len(active) - 1, 1))
     placed = []
     # With thousands of partitions the same few come again and again.
     known: dict[tuple[int, int], tuple[int, ...]] = {}
