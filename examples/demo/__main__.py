@@ -76,7 +76,7 @@ def read_arguments() -> argparse.Namespace:
 
 
 def create_topics(environment: dict[str, str]) -> None:
-    for name, partitions in (("orders", PARTITIONS), ("orders.dead", 1)):
+    for name, partitions in (("orders", PARTITIONS), ("orders.dlq", 1)):
         made = Program("topic", "create", name, "--partitions", str(partitions), environment=environment)
         if made.stop_when_done():
             raise SystemExit(f"topic {name} could not be created")
@@ -125,7 +125,7 @@ def report(folder: Path, shop: Shop, watch: Watch, seconds: float) -> int:
     picture = folder / "orders.png"
     draw(picture, revenue_of(folder / "lake"), watch.samples)
     print(f"The chart: {picture}")
-    print("Look further: the tables are Delta tables below lake/, the dead letters in the topic orders.dead.")
+    print("Look further: the tables are Delta tables below lake/, the dead letters in the topic orders.dlq.")
     return 0 if all(line.is_right for line in lines) else 1
 
 

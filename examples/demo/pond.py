@@ -117,7 +117,7 @@ class Watch:
             any_consumer = next(iter(consumers.values()))
             ends = [self._end(any_consumer, "orders", number) for number in range(self.partitions)]
             lag = {job: self._behind(consumer, ends) for job, consumer in consumers.items()}
-            dead = self._end(any_consumer, "orders.dead", 0)
+            dead = self._end(any_consumer, "orders.dlq", 0)
             self.samples.append(Sample(time.monotonic() - begun, lag, dead))
         for consumer in consumers.values():
             consumer.close()

@@ -1,6 +1,7 @@
 """Spark reads topics, writes topics and tables, and runs pipelines between them.
 
-`spark.readStream.format("millpond")` needs no import of this room. What is here is for pipelines in Python:
+`import millpond.spark` before the session is made lets Spark's own Python be this one, which has the formats
+`millpond` and `millpond_delta`. What else is here is for pipelines in Python:
 
     from millpond.spark import Archive, Parse, Pipeline, Source
 
@@ -19,6 +20,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Final
 
+from millpond.spark.pipelines.worker_python import be_sparks_python
+
 _DECLARED: Final = ("DeclarationError", "Duration", "Parse", "Pipeline", "Source", "SparkSettings", "Transform")
 _HOMES: Final = {
     **dict.fromkeys(_DECLARED, "millpond.spark.pipelines.declaration"),
@@ -35,6 +38,8 @@ _HOMES: Final = {
 }
 
 __all__ = sorted(_HOMES)
+
+be_sparks_python()
 
 
 def __getattr__(name: str) -> Any:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("millpond.spark")
 
-SUFFIX: Final = ".dead"
+SUFFIX: Final = ".dlq"
+DELIVERY_SECONDS: Final = 120.0
 """Behind a topic's name: where its dead letters go if nothing else is said."""
 GROUP_DEFAULT: Final = "spark"
 HEADERS: Final = "headers"
@@ -144,7 +145,9 @@ def producer_for(settings: Mapping[str, str]) -> Producer:
         own: dict[str, Any] = {**librdkafka(settings), "message.max.bytes": RECORD_BYTES_MAX}
         if "client.id" in settings:
             own["client.id"] = settings["client.id"]
-        _producers[key] = Producer(settings["bootstrap.servers"], acks="all", settings=own)
+        _producers[key] = Producer(
+            settings["bootstrap.servers"], acks="all", delivery_timeout_s=DELIVERY_SECONDS, settings=own
+        )
     return _producers[key]
 
 

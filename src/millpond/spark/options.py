@@ -147,7 +147,7 @@ BAD_RECORDS = Option[str](
 )  # fmt: skip
 DEAD_LETTER_TOPIC = Option[str | None](
     "deadLetterTopic", None, "Where `badRecords=dead_letters` sends what does not parse.", text, READS,
-    "the topic's name and `.dead`",
+    "the topic's name and `.dlq`",
 )  # fmt: skip
 TOPIC = Option[str | None](
     "topic", None, "Write all rows to this topic; without it the column `topic` says where.", text, WRITES,

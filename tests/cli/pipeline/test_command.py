@@ -59,7 +59,7 @@ def test_check_says_what_it_understood_and_hides_passwords(lonely: Command, file
         "kafka.sasl.password = (hidden)",
         "maxOffsetsPerTrigger = 500",
         "json: id long, at timestamp, total double",
-        "dead_letters to orders.dead",
+        "dead_letters to orders.dlq",
         "select * from input where total > 0",
         f"{file.parent}/lake/orders",
         "The declaration is in order",

@@ -44,7 +44,7 @@ def test_a_line_has_only_what_is_known() -> None:
 
 
 def test_the_box_fits_a_terminal_of_80_columns() -> None:
-    lines = shown(replace(RUN, dead_letters={"orders.dead": 3}, error="archive failed: " + "word " * 40))
+    lines = shown(replace(RUN, dead_letters={"orders.dlq": 3}, error="archive failed: " + "word " * 40))
     assert all(len(each) <= 80 for each in lines)
     assert len({len(each) for each in lines}) == 1
     text = "\n".join(lines)
@@ -52,7 +52,7 @@ def test_the_box_fits_a_terminal_of_80_columns() -> None:
         "╭─ orders ● running 1m 30s",
         "reads o on local[*]",
         "archive: late 7",
-        "orders.dead +3",
+        "orders.dlq +3",
         "archive failed",
     ):
         assert part in text

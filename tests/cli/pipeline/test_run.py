@@ -182,7 +182,7 @@ def test_a_topic_with_a_bad_record_into_two_tables_once(start: Any, start_node: 
     code, told, err = run.finish()
     assert (code, err) == (0, "")
     last = told[-1]
-    assert (last["state"], last["dead_letters"]) == ("finished", {"orders.dead": 1})
+    assert (last["state"], last["dead_letters"]) == ("finished", {"orders.dlq": 1})
     assert [(job["state"], job["lag"], job["bad"]) for job in last["jobs"]] == [
         ("finished", 0, 1),
         ("finished", 0, None),

@@ -24,7 +24,7 @@ def wait_for(what: Callable[[], bool], seconds: float = 60) -> None:
 def test_lag_and_dead_letters_as_they_grow(node: Node, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(e, "EVERY_SECONDS", 0.05)
     settings = {"bootstrap.servers": node.bootstrap}
-    letters = f"{topic}.dead"
+    letters = f"{topic}.dlq"
     admin = AdminClient(settings)
     for future in admin.create_topics([NewTopic(topic, 2), NewTopic(letters, 1)]).values():
         future.result(60)

@@ -162,7 +162,7 @@ def test_what_is_no_offset_is_none(given: Any) -> None:
 
 def test_a_snapshot_comes_back_from_json() -> None:
     job = JobFigures("a", "archive", "running", 5, figures={"x": 1})
-    made = Snapshot("orders", "running", 17, 1000, 2000, (job,), dead_letters={"orders.dead": 3})
+    made = Snapshot("orders", "running", 17, 1000, 2000, (job,), dead_letters={"orders.dlq": 3})
     given = json.loads(json.dumps(made.as_object()))
     given["of_a_later_version"] = given["jobs"][0]["new"] = 1
     assert Snapshot.from_object(given) == made

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.spark.pipelines.worker_python import choose_python, launcher
+from millpond.spark.pipelines.worker_python import be_sparks_python, choose_python, launcher
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,24 @@ def test_workers_here_run_in_this_python(
     choose_python({"spark.master": master} | conf, environment=environment)
     assert environment.get("PYSPARK_PYTHON") == python
     assert environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
+
+
+def test_whoever_imports_the_room_has_this_python_for_spark() -> None:
+    environment: dict[str, str] = {}
+    be_sparks_python(environment)
+    assert environment == {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    choose_python({"spark.master": "spark://10.0.0.5:7077"}, environment=environment)
+    assert "PYSPARK_PYTHON" not in environment, "on a cluster elsewhere it is the cluster's own"
+    for chosen in ({"PYSPARK_PYTHON": "/mine"}, {"PYSPARK_GATEWAY_PORT": "1"}):
+        environment = dict(chosen)
+        be_sparks_python(environment)
+        assert environment.get("PYSPARK_PYTHON") == chosen.get("PYSPARK_PYTHON")
+
+
+def test_an_import_is_enough() -> None:
+    code = "import os, millpond.spark; print(os.environ['PYSPARK_PYTHON'], os.environ['PYSPARK_DRIVER_PYTHON'])"
+    ran = subprocess.run([sys.executable, "-c", code], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+    assert ran.stdout.split() == [sys.executable, sys.executable], ran.stderr
 
 
 def test_the_launcher_starts_this_python_without_the_zip(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ start = "earliest"                             # of the first run: "earliest", "
 format = "json"                                # or "avro", or "raw" for the bytes as they are
 schema = "id long, customer string, region string, at timestamp, total double"
 bad_records = "dead_letters"                   # or "fail", or "null": the row stays, with the reason in _fault
-# dead_letters = "{topic}.dead"
+# dead_letters = "{topic}.dlq"
 
 # Spark SQL between source and jobs. `input` is the step before. Beside the parsed columns there are
 # _key, _value, _topic, _partition, _offset, _timestamp and _headers.

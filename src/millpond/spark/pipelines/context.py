@@ -172,7 +172,7 @@ def dead_letter_topics(pipeline: Declaration, topics: Iterator[str] | tuple[str,
     parse = pipeline.parse
     if parse.format == "raw" or parse.bad_records != "dead_letters":
         return ()
-    return (parse.dead_letters,) if parse.dead_letters else tuple(f"{topic}.dead" for topic in topics)
+    return (parse.dead_letters,) if parse.dead_letters else tuple(f"{topic}.dlq" for topic in topics)
 
 
 def sql_word(name: str) -> str:

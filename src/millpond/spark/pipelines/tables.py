@@ -76,7 +76,7 @@ class Parse:
     schema: str = value('Columns and types, as "id long, at timestamp", or an Avro schema.', TEXT, "")
     schema_file: str = value("The schema in a file of its own.", PATH, "")
     bad_records: str = value("What happens to what does not parse.", one_of("fail", "null", "dead_letters"), "fail")
-    dead_letters: str = value('The topic for bad records; "<topic>.dead" if not given.', NAME, "")
+    dead_letters: str = value('The topic for bad records; "<topic>.dlq" if not given.', NAME, "")
 
     def __post_init__(self) -> None:
         settle(self)

@@ -17,6 +17,8 @@ from typing import Final
 
 WORKERS: Final = "PYSPARK_PYTHON"
 DRIVER: Final = "PYSPARK_DRIVER_PYTHON"
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""Where spark-submit started this process."""
 
 _LAUNCHER: Final = """\
 #!/bin/sh
@@ -28,6 +30,20 @@ exec {python} "$@"
 
 _ours: Final[set[str]] = set()
 """What was chosen here, not by a user."""
+
+
+def be_sparks_python(environment: MutableMapping[str, str] | None = None) -> None:
+    """Unless somebody has chosen: the Python that runs here is the one with our packages, whether its environment is
+    activated or not. Spark would take the first python3 on the PATH.
+    """
+    environment = os.environ if environment is None else environment
+    if SUBMITTED in environment:
+        # Whoever uses spark-submit has said there which Python that is, here and on a cluster's other machines.
+        return
+    if WORKERS not in environment:
+        environment[WORKERS] = sys.executable
+        _ours.add(sys.executable)
+    environment.setdefault(DRIVER, sys.executable)
 
 
 def choose_python(
