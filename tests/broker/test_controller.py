@@ -13,7 +13,16 @@ from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
-from millpond.metadata.decision import Decision
+from millpond.metadata.decision import OK, Decision
+from millpond.metadata.features import (
+    FEATURES,
+    SUPPORTED,
+    FeatureUpdate,
+    Supported,
+    UpgradeType,
+    decide_update_features,
+    metadata_version,
+)
 from millpond.metadata.image import Image
 from millpond.metadata.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
 from millpond.metadata.records import NoOpRecord, Record, RegisterBrokerRecord
@@ -30,6 +39,7 @@ class Play:
 
     def __init__(self, seed: int = 0) -> None:
         self.sim = SimWorld(seed)
+        self.supported: Supported = SUPPORTED
         self.heard: list[str] = []
         # The data folder has been there for long: its own making is not what these tests are about.
         disk = self.sim.start("a").disk
@@ -41,7 +51,7 @@ class Play:
         self.world = self.sim.start("a")
         self.store = LogStore(self.world.disk, "data", LogLimits(), self.world.entropy)
         self.store.open(self.world.clock.wall_ms())
-        self.controller = Controller(self.world, self.store, node_settings(texts or {}))
+        self.controller = Controller(self.world, self.store, node_settings(texts or {}), supported=self.supported)
         self.controller.load(("localhost", 9092), after_crash=after_crash)
         self.controller.on_change(self._changed)
         return self.controller
@@ -162,6 +172,55 @@ def test_a_record_of_a_later_version_keeps_the_node_from_starting(play: Play) ->
     log.append(memoryview(batch), leader_epoch=0, now_ms=0, from_client=False)
     with pytest.raises(CannotStart, match="type 99"):
         play.restart()
+
+
+def test_a_folder_of_a_later_version_is_left_alone_and_says_so(play: Play) -> None:
+    play.start()
+    disk = play.world.disk
+    known = disk.read("data/meta.properties")
+    disk.replace("data/meta.properties", known + b"something.new=1\n")
+    play.restart()
+    play.world.disk.replace("data/meta.properties", known.replace(b"version=1", b"version=2"))
+    with pytest.raises(CannotStart, match="has version 2, and this program knows version 1: start the newer program"):
+        play.restart()
+
+
+def test_an_older_program_starts_only_while_the_levels_are_its_own(play: Play) -> None:
+    older = {name: feature.first for name, feature in FEATURES.items()}
+    play.supported = older
+    play.start()
+    play.supported = SUPPORTED
+    play.restart()
+    assert metadata_version(play.controller.image) == 25, "a start raises nothing"
+    play.supported = older
+    play.restart()
+    play.supported = SUPPORTED
+    play.restart()
+    change_level(play, 26, UpgradeType.UPGRADE)
+    play.create("a")
+    play.settle()
+    play.supported = older
+    with pytest.raises(CannotStart, match=r"they are at metadata.version 26, and it supports 25"):
+        play.restart()
+    play.supported = SUPPORTED
+    play.sim.kill("a")
+    play.start()
+    snapshots = len(play.controller.host.log.snapshots.ids)
+    change_level(play, 25, UpgradeType.SAFE_DOWNGRADE)
+    play.sim.run_for(1000)
+    # What lies before is of the higher level: whoever starts now begins behind it.
+    assert len(play.controller.host.log.snapshots.ids) == snapshots + 1
+    play.supported = older
+    play.restart()
+    assert play.topics() == ["a"]
+
+
+def change_level(play: Play, level: int, kind: UpgradeType) -> None:
+    update = FeatureUpdate("metadata.version", level, kind)
+    replies: list[object] = []
+    play.controller.submit(lambda image: decide_update_features(image, [update], SUPPORTED)).then(replies.append)
+    play.sim.run_for(100)
+    assert replies == [(OK,)]
 
 
 def test_control_batches_are_passed_over(play: Play) -> None:

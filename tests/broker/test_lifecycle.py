@@ -14,9 +14,9 @@ from millpond.broker.lives.last_life import LOST, LastLife, read_last_life, writ
 from millpond.broker.lives.lifecycle import DUPLICATE_MS_MAX, SILENT_MS_MAX, Appearance, Lifecycle
 from millpond.config.node import node_settings
 from millpond.metadata.brokers import after_power_cut
-from millpond.metadata.features import SUPPORTED
+from millpond.metadata.features import SUPPORTED, features_to_record
 from millpond.metadata.image import Image
-from millpond.metadata.records import RegisterBrokerRecord
+from millpond.metadata.records import FeatureLevelRecord, RegisterBrokerRecord
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 
@@ -122,6 +122,38 @@ def test_a_broker_registers_is_let_in_and_says_that_it_lives(stage: Stage) -> No
     stage.beat()
     assert not life.is_fenced
     assert stage.journal == ["this node is let in", "this node is fenced", "this node is let in"]
+
+
+def test_what_it_supports_is_told_again_to_the_controller_after_an_older_one(stage: Stage) -> None:
+    stage.start()
+    request = stage.register(7)
+    told = features_to_record(SUPPORTED)
+    assert [each.name for each in request.features] == [each.name for each in told]
+    # The controller was of a version that took no note of it.
+    stage.image.replay(RegisterBrokerRecord(2, request.incarnation_id, 7, ()))
+    stage.beat()
+    stage.beat()
+    stage.controller.leader_epoch = 2
+    stage.beat()
+    again = stage.register(7)
+    assert (again.incarnation_id, again.features) == (request.incarnation_id, request.features)
+    stage.beat()
+    stage.beat()
+    stage.controller.leader_epoch = 3
+    stage.image.replay(RegisterBrokerRecord(2, request.incarnation_id, 7, (), features=told))
+    stage.beat()
+    stage.beat()
+
+
+def test_a_program_that_the_cluster_has_left_behind_ends_with_a_sentence(stage: Stage) -> None:
+    life = stage.start()
+    stage.image.replay(FeatureLevelRecord("metadata.version", 99))
+    _, answer = stage.next()
+    answer.finish(m.BrokerRegistrationResponse(error_code=ErrorCode.UNSUPPORTED_VERSION))
+    assert life.shut_out.ended
+    reasons: list[str] = []
+    life.shut_out.then(lambda why: reasons.append(str(why)))
+    assert "it is at metadata.version 99, and it supports 25 to 26. Start the version that" in reasons[0]
 
 
 def test_a_lost_answer_is_asked_for_again(stage: Stage) -> None:

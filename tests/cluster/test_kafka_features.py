@@ -75,3 +75,14 @@ def test_what_gives_something_up_must_be_called_unsafe(tool: list[str], cluster:
     code, why = run(tool, cluster, "upgrade", "--feature", "group.version=1")
     assert code == 0, why
     assert levels(tool, cluster)["group.version"] == "1"
+
+
+def test_a_release_is_taken_for_the_levels_that_it_has(tool: list[str], cluster: Ponds) -> None:
+    code, why = run(tool, cluster, "downgrade", "--metadata", "4.0-IV3")
+    assert code == 0, why
+    code, why = run(tool, cluster, "upgrade", "--release-version", "4.0")
+    assert code == 0, why
+    assert levels(tool, cluster)["kraft.version"] == "1"
+    code, why = run(tool, cluster, "downgrade", "--unsafe", "--feature", "kraft.version=0")
+    assert code == 1
+    assert "kraft.version is at 1 for good" in why

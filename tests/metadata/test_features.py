@@ -75,6 +75,17 @@ def test_what_gives_something_up_is_lowered_only_unsafely(image: Image) -> None:
     assert ask(image, unsafe) == ((FeatureLevelRecord("group.version", 0),), ["ok"])
 
 
+def test_the_level_of_the_quorum_is_judged_and_left_to_it(image: Image) -> None:
+    wanted = FeatureUpdate("kraft.version", 1)
+    join(image, 1)
+    assert "node 1 supports kraft.version 0: upgrade it first" in ask(image, wanted)[1][0]
+    join(image, 1, features_to_record(SUPPORTED))
+    assert ask(image, wanted) == ((), ["ok"])
+    lowered = FeatureUpdate("kraft.version", 0, UpgradeType.UNSAFE_DOWNGRADE)
+    decision = decide_update_features(image, [lowered], SUPPORTED, kraft_version=1)
+    assert decision.reply[0].message == "kraft.version is at 1 for good"
+
+
 def test_all_or_nothing(image: Image) -> None:
     records, (first, second) = ask(image, RAISED, FeatureUpdate("share.version", 1))
     assert records == ()

@@ -33,6 +33,12 @@ class FeatureFacts:
         return min((levels.newest if levels else 0 for levels in self.nodes.values()), default=0)
 
     @property
+    def can_be_raised(self) -> bool:
+        """Whether an upgrade of all features takes this one along."""
+        feature = FEATURES.get(self.name)
+        return self.newest > self.final and not (feature is not None and feature.is_for_good)
+
+    @property
     def brings(self) -> tuple[str, ...]:
         """What raising it to the newest would bring."""
         feature = FEATURES.get(self.name)

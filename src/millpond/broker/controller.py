@@ -63,11 +63,13 @@ from millpond.metadata.brokers import Registered, Registration, decide_found, de
 from millpond.metadata.codec import UnknownRecord, decode_records, encode_records
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.features import (
+    KRAFT_VERSION,
     METADATA_VERSION,
     SUPPORTED,
     Supported,
     features_to_record,
     metadata_version,
+    not_supported_by_all,
     unsupported,
 )
 from millpond.metadata.image import NO_DIRECTORY, Image
@@ -563,6 +565,8 @@ class Controller:
             return failed(Refused(ErrorCode.NOT_CONTROLLER, "this node is not the active controller"))
         if self.host.goes_by_log:
             return done(OK)
+        if (why := not_supported_by_all(self.image, KRAFT_VERSION, 1)) is not None:
+            return done(Verdict(ErrorCode.INVALID_UPDATE_VERSION, why))
         voters = []
         for voter in self.host.voters:
             registered = voter_of(self.image, voter.node_id)

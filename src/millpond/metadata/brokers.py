@@ -14,7 +14,14 @@ from millpond.base.errors import ErrorCode
 from millpond.config.effective import NodeLayers
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.elections import Slice, come_back, has_left, leave
-from millpond.metadata.features import Supported, first_level_records, level_records, supported_by, unsupported
+from millpond.metadata.features import (
+    KRAFT_VERSION,
+    Supported,
+    first_level_records,
+    level_records,
+    supported_by,
+    unsupported,
+)
 from millpond.metadata.image import ALL_BROKERS, CLUSTER_ID_NAME, NO_DIRECTORY, Broker, Image
 from millpond.metadata.leadership import Loss
 from millpond.metadata.records import (
@@ -75,6 +82,7 @@ def decide_register(
     *,
     lives: bool = False,
     is_alone: bool = False,
+    kraft_version: int = 0,
 ) -> Decision[Registered]:
     """A broker has started. Its epoch is the offset that the record of its registration gets.
 
@@ -82,7 +90,8 @@ def decide_register(
     moment ago. A broker that is alone has nobody to fence it, and nobody whom it would have to catch up with.
     """
     known = image.brokers.get(wanted.broker_id)
-    lacks = unsupported(image.features, supported_by(wanted.features))
+    levels = {**image.features, KRAFT_VERSION: kraft_version} if kraft_version else image.features
+    lacks = unsupported(levels, supported_by(wanted.features))
     if lacks is not None:
         verdict = Verdict(
             ErrorCode.UNSUPPORTED_VERSION,

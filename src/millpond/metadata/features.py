@@ -10,6 +10,8 @@ registered node supports the new one; a node that does not support what is final
 | | 26 | partitions that change alike are one record (4.1-IV0) |
 | `group.version` | 0 | classic groups only |
 | | 1 | groups whose members the broker assigns (KIP-848) |
+| `kraft.version` | 0 | the voters of the metadata are those of a list that every node was told |
+| | 1 | the metadata log names them, and they can change; it is not among the records of this room |
 | `transaction.version` | 1 | producers add partitions themselves, one epoch for all transactions |
 | | 2 | every transaction has an epoch of its own (KIP-890); clients use it when they are told this level |
 """
@@ -29,6 +31,8 @@ from millpond.metadata.records import BrokerFeature, FeatureLevelRecord, Record
 METADATA_VERSION: Final = "metadata.version"
 GROUP_VERSION: Final = "group.version"
 TRANSACTION_VERSION: Final = "transaction.version"
+KRAFT_VERSION: Final = "kraft.version"
+"""The quorum keeps this one itself, beside the voters."""
 
 ALIKE_FROM: Final = 26
 """From this metadata.version on, partitions that change alike are one record."""
@@ -63,6 +67,8 @@ class Feature:
     """What each level adds to the one below."""
     gives_up: Mapping[int, str] = field(default_factory=dict)
     """Levels that cannot be left without giving something up, and what."""
+    is_for_good: bool = False
+    """It cannot be lowered, and is raised by itself when it is needed."""
 
 
 FEATURES: Final[Mapping[str, Feature]] = {
@@ -87,6 +93,13 @@ FEATURES: Final[Mapping[str, Feature]] = {
             Levels(1, 2),
             {2: "an epoch for every transaction: what arrives late cannot join the next one"},
         ),
+        Feature(
+            KRAFT_VERSION,
+            Levels(0, 1),
+            Levels(0, 0),
+            {1: "voters that can change"},
+            is_for_good=True,
+        ),
     )
 }
 
@@ -106,12 +119,12 @@ def supported_by(features: Iterable[BrokerFeature]) -> Supported:
 
 def level_records(supported: Supported) -> list[Record]:
     """What a new cluster begins with, as its first controller supports it."""
-    return [FeatureLevelRecord(name, each.newest) for name, each in supported.items()]
+    return [FeatureLevelRecord(name, each.newest) for name, each in supported.items() if name != KRAFT_VERSION]
 
 
 def first_level_records() -> list[Record]:
     """What a cluster has that was founded before there were levels."""
-    return [FeatureLevelRecord(name, each.newest) for name, each in _FIRST.items()]
+    return level_records(_FIRST)
 
 
 def metadata_version(image: Image) -> int:
@@ -147,14 +160,23 @@ class FeatureUpdate:
 
 
 def decide_update_features(
-    image: Image, updates: Sequence[FeatureUpdate], supported: Supported, *, is_dry: bool = False
+    image: Image,
+    updates: Sequence[FeatureUpdate],
+    supported: Supported,
+    *,
+    kraft_version: int = 0,
+    is_dry: bool = False,
 ) -> Decision[tuple[Verdict, ...]]:
-    """New levels, all of them or none. The reply has a verdict for each, in the order of `updates`."""
+    """New levels, all of them or none. The reply has a verdict for each, in the order of `updates`.
+
+    That of the quorum, which is at `kraft_version`, is only judged here.
+    """
     named = [each.name for each in updates]
     if not updates or len(set(named)) < len(named):
         fault = "a feature is named twice" if updates else "no feature is named"
         return Decision((), (Verdict(ErrorCode.INVALID_REQUEST, fault),) * max(len(updates), 1))
-    verdicts = tuple(_judge(image, each, supported) for each in updates)
+    levels = {**image.features, KRAFT_VERSION: kraft_version}
+    verdicts = tuple(_judge(image, levels, each, supported) for each in updates)
     if not all(verdict.ok for verdict in verdicts):
         at_fault = next(each.name for each, verdict in zip(updates, verdicts, strict=True) if not verdict.ok)
         spoilt = Verdict(ErrorCode.FEATURE_UPDATE_FAILED, f"nothing was changed, because {at_fault} was refused")
@@ -162,13 +184,13 @@ def decide_update_features(
     records = [
         FeatureLevelRecord(each.name, each.level)
         for each in updates
-        if image.features.get(each.name, 0) != each.level
+        if levels.get(each.name, 0) != each.level and each.name != KRAFT_VERSION
     ]
     return Decision(() if is_dry else tuple(records), verdicts)
 
 
-def _judge(image: Image, update: FeatureUpdate, supported: Supported) -> Verdict:
-    name, level, now = update.name, update.level, image.features.get(update.name, 0)
+def _judge(image: Image, levels: Mapping[str, int], update: FeatureUpdate, supported: Supported) -> Verdict:
+    name, level, now = update.name, update.level, levels.get(update.name, 0)
     if name not in FEATURES:
         return _refused(f"there is no feature {name!r}; there are {', '.join(FEATURES)}")
     if update.upgrade_type not in UpgradeType.__members__.values():
@@ -179,9 +201,22 @@ def _judge(image: Image, update: FeatureUpdate, supported: Supported) -> Verdict
         return _refused(f"{name} is at {now}: to lower it to {level}, ask for a downgrade")
     if level > now and update.upgrade_type != UpgradeType.UPGRADE:
         return _refused(f"{name} is at {now}: to raise it to {level}, ask for an upgrade")
+    if level < now and FEATURES[name].is_for_good:
+        return _refused(f"{name} is at {now} for good")
     own = supported.get(name)
     if own is None or not own.allow(level):
         return _refused(f"the active controller does not support {name} {level}" + (f", but {own}" if own else ""))
+    if (why := not_supported_by_all(image, name, level)) is not None:
+        return _refused(why)
+    if update.upgrade_type == UpgradeType.SAFE_DOWNGRADE:
+        given_up = [text for above, text in FEATURES[name].gives_up.items() if level < above <= now]
+        if given_up:
+            return _refused(f"{name} {level} is not safe: {given_up[0]}; ask for an unsafe downgrade to do it anyway")
+    return OK
+
+
+def not_supported_by_all(image: Image, name: str, level: int) -> str | None:
+    """Which registered node does not support a level, in words."""
     behind = [
         (broker.id, theirs)
         for broker in sorted(image.brokers.values(), key=lambda broker: broker.id)
@@ -190,15 +225,11 @@ def _judge(image: Image, update: FeatureUpdate, supported: Supported) -> Verdict
     if behind:
         node_id, theirs = behind[0]
         others = f" (and {len(behind) - 1} more)" if len(behind) > 1 else ""
-        return _refused(
+        return (
             f"node {node_id}{others} supports {name} {'not at all' if theirs is None else theirs}: upgrade it first, "
             "or forget it if it is gone for good"
         )
-    if update.upgrade_type == UpgradeType.SAFE_DOWNGRADE:
-        given_up = [text for above, text in FEATURES[name].gives_up.items() if level < above <= now]
-        if given_up:
-            return _refused(f"{name} {level} is not safe: {given_up[0]}; ask for an unsafe downgrade to do it anyway")
-    return OK
+    return None
 
 
 def _refused(text: str) -> Verdict:

@@ -16,6 +16,7 @@ from millpond.base.errors import ErrorCode
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Encoded, Outcome, Response
+from millpond.metadata.features import KRAFT_VERSION
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def _add_features(response: m.ApiVersionsResponse, broker: Services, version: in
     ]
     response.finalized_features = [
         m.ApiVersionsResponse.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
-        for name, level in broker.image.features.items()
+        for name, level in {**broker.image.features, KRAFT_VERSION: broker.controller.kraft_version}.items()
+        if level
     ]
     if broker.image.features:
         # That of the image: a client keeps the newest that it has seen.

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later, done
 from millpond.broker.links.change_relay import relay_change
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
 from millpond.metadata.decision import OK, Verdict
-from millpond.metadata.features import FeatureUpdate, UpgradeType, decide_update_features
+from millpond.metadata.features import KRAFT_VERSION, FeatureUpdate, UpgradeType, decide_update_features
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -33,9 +35,23 @@ def handle(broker: Services, call: Call, request: m.UpdateFeaturesRequest) -> Ou
         for each in request.feature_updates
     ]
     controller = broker.controller
-    decided = controller.submit(
-        lambda image: decide_update_features(image, updates, controller.supported, is_dry=request.validate_only)
-    )
+
+    def decide(*, is_dry: bool) -> Later[tuple[Verdict, ...]]:
+        kraft_version = controller.kraft_version
+        return controller.submit(
+            lambda image: decide_update_features(
+                image, updates, controller.supported, kraft_version=kraft_version, is_dry=is_dry
+            )
+        )
+
+    def go_on(verdicts: tuple[Verdict, ...]) -> Later[tuple[Verdict, ...]]:
+        """The quorum's own level first: what cannot be made so there is not made so by half."""
+        if request.validate_only or not all(each.ok for each in verdicts):
+            return done(verdicts)
+        if not _raises_quorum(updates, controller.kraft_version):
+            return decide(is_dry=False)
+        raised = controller.raise_kraft_version()
+        return raised.chain(lambda raised: decide(is_dry=False) if raised.ok else done((raised,) * len(updates)))
 
     def answer(verdicts: tuple[Verdict, ...]) -> m.UpdateFeaturesResponse:
         worst = next((each for each in verdicts if each.code not in (ErrorCode.NONE, NOT_AT_FAULT)), OK)
@@ -53,10 +69,21 @@ def handle(broker: Services, call: Call, request: m.UpdateFeaturesRequest) -> Ou
             ]
         )
 
-    return decided.map(answer).recover(
-        Refused,
-        lambda refused: m.UpdateFeaturesResponse(error_code=refused.code, error_message=refused.message, results=[]),
+    return (
+        decide(is_dry=True)
+        .chain(go_on)
+        .map(answer)
+        .recover(
+            Refused,
+            lambda refused: m.UpdateFeaturesResponse(
+                error_code=refused.code, error_message=refused.message, results=[]
+            ),
+        )
     )
+
+
+def _raises_quorum(updates: Sequence[FeatureUpdate], kraft_version: int) -> bool:
+    return any(each.name == KRAFT_VERSION and each.level > kraft_version for each in updates)
 
 
 def _upgrade_type(update: m.UpdateFeaturesRequest.FeatureUpdateKey, version: int) -> int:

@@ -10,6 +10,9 @@ from uuid import UUID
 from millpond.base.ports import Disk
 
 IDENTITY_FILE = "meta.properties"
+FOLDER_VERSION = "1"
+"""Of the files and folders themselves; lines of the file that are not known here are passed over. What the metadata
+log may hold goes by the levels of features."""
 
 
 class CannotStart(Exception):
@@ -70,6 +73,11 @@ def read_identity(disk: Disk, folder: str) -> Identity | None:
     except UnicodeDecodeError as fault:
         raise CannotStart(f"{path} cannot be read: {fault}") from fault
     fields = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    if fields.get("version", FOLDER_VERSION) != FOLDER_VERSION:
+        raise CannotStart(
+            f"{path} says that the folder has version {fields['version']}, and this program knows version "
+            f"{FOLDER_VERSION}: start the newer program that wrote it"
+        )
     try:
         directory_id = UUID(bytes=urlsafe_b64decode(fields["directory.id"] + "=="))
         rescues = int(fields.get("cluster.rescues", 0))
@@ -83,7 +91,7 @@ def read_identity(disk: Disk, folder: str) -> Identity | None:
 def write_identity(disk: Disk, folder: str, identity: Identity) -> None:
     """Durably. Waits for the disk."""
     directory_id = urlsafe_b64encode(identity.directory_id.bytes).decode().rstrip("=")
-    lines = ["version=1", f"node.id={identity.node_id}", f"directory.id={directory_id}"]
+    lines = [f"version={FOLDER_VERSION}", f"node.id={identity.node_id}", f"directory.id={directory_id}"]
     if identity.cluster_id:
         lines.append(f"cluster.id={identity.cluster_id}")
     if identity.rescues:

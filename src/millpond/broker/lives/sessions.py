@@ -135,7 +135,14 @@ class Sessions:
         lives = self.lives(wanted.broker_id) and not self._has_ended(wanted)
 
         def decide(image: Image) -> Decision[Registered]:
-            return decide_register(image, self._layers(), wanted, self._controller.next_offset, lives=lives)
+            return decide_register(
+                image,
+                self._layers(),
+                wanted,
+                self._controller.next_offset,
+                lives=lives,
+                kraft_version=self._controller.kraft_version,
+            )
 
         def go_on(reply: Registered) -> Later[Registered]:
             if not reply.is_done:

@@ -60,12 +60,13 @@ def _advice(features: Sequence[FeatureFacts]) -> list[str]:
     lines = []
     for each in features:
         newest = max((levels.newest for levels in each.nodes.values() if levels), default=0)
-        lines += [f"{each.name} {each.newest} brings: {text}." for text in each.brings]
+        how = "brings" if each.can_be_raised else "comes by itself when it is needed"
+        lines += [f"{each.name} {each.newest} {how}: {text}." for text in each.brings]
         if newest > max(each.newest, each.final):
             behind = [node_id for node_id, levels in each.nodes.items() if levels is None or levels.newest < newest]
             named = ", ".join(map(str, behind))
             lines.append(f"{each.name} {newest} waits for a newer Millpond on node {named}.")
-    if any(each.brings for each in features):
+    if any(each.can_be_raised for each in features):
         lines.append("Raise what can be raised: millpond cluster upgrade")
     if features and features[0].silent:
         lines.append(f"No answer: node {', '.join(map(str, features[0].silent))}.")
@@ -79,7 +80,7 @@ def raise_levels(access: Access, to: Sequence[str], *, dry_run: bool, yes: bool)
     wanted = _levels(to)
     with access.open() as cluster:
         features = {each.name: each for each in describe_features(cluster)}
-    wanted = wanted or {name: each.newest for name, each in features.items() if each.newest > each.final}
+    wanted = wanted or {name: each.newest for name, each in features.items() if each.can_be_raised}
     if not wanted:
         click.echo("Every feature is at the newest level that all nodes support.")
         return
