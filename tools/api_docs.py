@@ -25,7 +25,6 @@ STREAMS = {88, 89, 93}
 
 COMES_WITH = {
     "security": {17, 29, 30, 31, 36, 38, 39, 40, 41, 48, 49, 50, 51},
-    "changing voters": {80, 81, 82},
     "rolling upgrades": {57},
     "share groups": {76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92},
 }

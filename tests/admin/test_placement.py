@@ -27,16 +27,16 @@ def test_only_what_is_elsewhere_moves_and_says_what_it_costs() -> None:
 
 
 def test_more_replicas_go_where_there_are_fewest_and_to_other_racks() -> None:
-    moves = plan_factor(load((1, 2), (2, 1), (3, 1)), "a", 3)
+    moves = plan_factor(load((1, 2), (2, 1), (3, 1)), ["a"], 3)
     assert [move.target for move in moves] == [(1, 2, 4), (2, 1, 3), (3, 1, 4)]
     racks = {1: "x", 2: "x", 3: "y"}
-    assert plan_factor(load((1,), racks=racks), "a", 2)[0].target == (1, 3)
+    assert plan_factor(load((1,), racks=racks), ["a"], 2)[0].target == (1, 3)
     with pytest.raises(Refused):
-        plan_factor(load((1,)), "a", 5)
+        plan_factor(load((1,)), ["a"], 5)
 
 
 def test_fewer_replicas_keep_the_leader_and_who_is_in_sync() -> None:
     held = Held((1, 2, 3), (2, 3), 3)
     cluster = Load(dict.fromkeys((1, 2, 3), ""), {TopicPartition("a", 0): held})
-    assert plan_factor(cluster, "a", 2)[0].target == (2, 3)
-    assert plan_factor(cluster, "a", 1)[0].target == (3,)
+    assert plan_factor(cluster, ["a"], 2)[0].target == (2, 3)
+    assert plan_factor(cluster, ["a"], 1)[0].target == (3,)

@@ -27,7 +27,7 @@ def test_the_table_is_in_the_order_of_the_keys_and_has_none_twice() -> None:
     assert keys == sorted(set(keys))
 
 
-TOGETHER = (apis.groups, apis.quorum)
+TOGETHER = (apis.groups, apis.quorum, apis.voters)
 OWN_FILE = [api for api in APIS if not any(api in module.APIS for module in TOGETHER)]
 
 

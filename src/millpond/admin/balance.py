@@ -39,6 +39,13 @@ def plan_balance(load: Load, traffic: Mapping[TopicPartition, float] | None = No
     return table.moves()
 
 
+def plan_drain(load: Load) -> list[Planned]:
+    """The moves after which the drained nodes hold nothing, as far as the others can take it; nothing else moves."""
+    table = _Table(load)
+    table.empty_drained()
+    return [move for move in table.moves() if set(move.before) & load.drained]
+
+
 def plan_leaders(load: Load, traffic: Mapping[TopicPartition, float] | None = None) -> list[Planned]:
     """Other leaders alone: the same replicas in another order, for which nothing is copied."""
     table = _Table(load)

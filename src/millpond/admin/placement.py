@@ -106,24 +106,25 @@ def _listed(nodes: Collection[int]) -> str:
     return ", ".join(map(str, sorted(nodes)))
 
 
-def plan_factor(load: Load, topic: str, factor: int) -> list[Planned]:
-    """So many replicas of every partition: more go where there are fewest, and to other racks.
+def plan_factor(load: Load, topics: Collection[str], factor: int) -> list[Planned]:
+    """So many replicas of every partition of these topics: more go where there are fewest, and to other racks.
 
     Of fewer, the last ones go first; but who is in sync stays before who is not, and the leader stays.
     """
-    if factor > len(load.racks):
-        raise Refused(
-            f"{factor} replicas need as many nodes, and {len(load.racks)} are there: {_listed(load.racks)}."
-        )
+    takers = [node for node in load.racks if node not in load.drained]
+    if factor > len(takers):
+        raise Refused(f"{factor} replicas need as many nodes, and {len(takers)} are there: {_listed(takers)}.")
     counts = Counter(node for held in load.partitions.values() for node in held.replicas)
     moves = []
-    for partition, held in load.of_topic(topic).items():
+    for partition, held in load.partitions.items():
+        if partition.topic not in topics:
+            continue
         target = list(held.target)
         while len(target) > factor:
             target.remove(max(target, key=lambda each: _usefulness(held, each)))
         while len(target) < factor:
             taken = {load.racks.get(each) for each in target}
-            free = [each for each in load.racks if each not in target]
+            free = [each for each in takers if each not in target]
             node = min(free, key=lambda each: (load.racks[each] in taken, counts[each], each))
             target.append(node)
             counts[node] += 1

@@ -328,7 +328,7 @@ class Broker:
     def _on_company(self) -> None:
         """Another node has registered: what only one of several does begins now, without a stop."""
         self.journal("this node is alone no more", nodes=len(self.image.brokers))
-        _load_coordinators()
+        self.workers.run(_load_coordinators).then(lambda _: None)
         self.controller.on_role(self._tell_role)
         self.lifecycle.go_on_with_others(self._appearance())
         self._begin_with_others()

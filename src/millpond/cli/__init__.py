@@ -24,6 +24,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "up": ("millpond.cli.up", "Run a node in the foreground."),
     "cluster": ("millpond.cli.cluster.command", "Several nodes that act as one: run them here, look at any."),
     "status": ("millpond.cli.status", "How nodes, disks and groups are, at a glance; exit code for scripts."),
+    "node": ("millpond.cli.node", "The nodes of a cluster: list, describe, drain and remove them."),
     "topic": ("millpond.cli.topic.command", "Create, list, describe, alter, move and delete topics."),
     "produce": ("millpond.cli.produce", "Write lines of a file or of standard input to a topic."),
     "consume": ("millpond.cli.consume", "Print the records of a topic, from anywhere on."),

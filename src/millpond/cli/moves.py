@@ -70,10 +70,11 @@ def run_plan(
     as_json: bool = False,
     otherwise: str = "Everything is there already.",
     to_elect: Sequence[TopicPartition] = (),
+    on_yes: Callable[[], None] | None = None,
 ) -> None:
     """Show it, ask, run it. On Ctrl-C what is under way is called off. The exit code is 0 only if all are there.
 
-    Of the partitions `to_elect` the first replica is to lead, too.
+    Of the partitions `to_elect` the first replica is to lead, too. `on_yes` is called before anything moves.
     """
     from millpond.admin.moves import elect_first
     from millpond.admin.waves import Outcome, run_moves
@@ -92,6 +93,8 @@ def run_plan(
             print_json(_as_json(moves, rate, None if dry_run else Outcome()))
         return
     confirm("Move them?" if moves else "Go on?", yes=yes, to_do="go on without a question")
+    if on_yes is not None:
+        on_yes()
     elect_first(cluster, to_elect)
     with noted(signal.SIGINT, signal.SIGTERM) as stop, _progress() as tell:
         outcome = run_moves(cluster, moves, stop=stop, tell=tell, rate=rate)

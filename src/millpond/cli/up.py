@@ -21,11 +21,13 @@ from millpond.cli.errors import Failed, cause, sentence
 from millpond.cli.options import pair
 from millpond.cli.terminal import Row, panel
 from millpond.config.node import (
+    CLUSTER_CONTACTS,
     CLUSTER_NODES,
     COARSE,
     DATA_FOLDER,
     LISTEN,
     NODE,
+    NODE_ID,
     cluster_nodes,
     host_and_port,
     node_settings,
@@ -50,7 +52,13 @@ def node_folder(folder: str, node_id: int) -> str:
 @click.option("--set", "sets", metavar="NAME=VALUE", multiple=True, help="A node setting; may be repeated.")
 @click.option("--config", "file", metavar="FILE", help="A file of NAME=VALUE lines; --set goes before it.")
 @click.option("--cluster", metavar="FILE", help="The nodes of a cluster (nodes.toml); --node says which one this is.")
-@click.option("--node", metavar="N", type=click.IntRange(0), help="The number of this node in the cluster's file.")
+@click.option("--join", metavar="HOST:PORT", help="Become a node of the running cluster that this one belongs to.")
+@click.option(
+    "--node",
+    metavar="N",
+    type=click.IntRange(0),
+    help="The number of this node, in the cluster's file or to join with.  [default to join: a free one]",
+)
 @click.option(
     "--cores",
     metavar="N",
@@ -64,6 +72,7 @@ def command(
     sets: tuple[str, ...],
     file: str | None,
     cluster: str | None,
+    join: str | None,
     node: int | None,
     cores: int | None,
     with_parent: bool,
@@ -84,9 +93,22 @@ def command(
       millpond up --data /var/lib/millpond --listen 0.0.0.0:9092
       millpond up --set num.partitions=6 --set log.retention.hours=48
       millpond up --node 2 --cluster nodes.toml
+      millpond up --join 10.0.0.1:9092
     """
-    texts = _texts_in_cluster(cluster, node) | (_read_config(file) if file else {})
+    if join is not None and cluster is not None:
+        raise click.UsageError("--join asks a running cluster who its nodes are: leave --cluster away.")
+    texts = _texts_in_cluster(cluster, None if join else node) | (_read_config(file) if file else {})
     texts = _with_options(texts, data, listen, sets)
+    if join is not None:
+        from millpond.cli.join import texts_to_join
+
+        if cores is not None and cores > 1:
+            raise click.UsageError("--cores is for a machine by itself: join with one process, or with several.")
+        texts |= texts_to_join(join, node, texts)
+    elif cluster is None and NODE_ID.name not in texts:
+        from millpond.cli.join import texts_of_member
+
+        texts |= texts_of_member(texts.get(DATA_FOLDER.name, DATA_FOLDER.default))
     settings = _settings(texts)
     if (count := _cores(settings, cores)) > 1:
         from millpond.cli.cores import run_cores
@@ -129,7 +151,7 @@ def _serve(settings: Settings) -> None:
     except OSError as error:
         if is_ready:
             raise
-        if not cluster_nodes(settings):
+        if not cluster_nodes(settings) and not settings[CLUSTER_CONTACTS]:
             # One of several nodes may have promised something already that stands in there.
             _remove_folders(made)
         _explain(error, settings)
@@ -144,7 +166,8 @@ def _announce(broker: object) -> None:
     reach, reach_port = broker.advertised()
     at = shown_address("127.0.0.1" if reach in WILDCARDS else reach, reach_port)
     option = "" if at == LISTEN.default else f" -b {at}"
-    of_all = f" of {count}" if (count := len(cluster_nodes(broker.settings))) else ""
+    nodes = len(cluster_nodes(broker.settings)) or len(broker.image.brokers)
+    of_all = f" of {nodes}" if nodes > 1 or cluster_nodes(broker.settings) else ""
     rows: list[Row] = [
         ("listens on", shown_address(host, port)),
         ("data", os.path.abspath(broker.store.folder)),
@@ -171,7 +194,9 @@ def _texts_in_cluster(file: str | None, node_id: int | None) -> dict[str, str]:
     """What a node is told by the file of its cluster; nothing for a node that is alone."""
     if file is None:
         if node_id is not None:
-            raise click.UsageError("--node says which node of a cluster this is: name its file with --cluster FILE.")
+            raise click.UsageError(
+                "--node says which node of a cluster this is: name its file with --cluster FILE, or a node to --join."
+            )
         return {}
     from millpond.cli.cluster.nodes_file import read_nodes
 

@@ -7,7 +7,9 @@ from itertools import zip_longest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ports import Entropy
-from millpond.metadata.image import Broker
+from millpond.config.node import BROKER_DRAINED
+from millpond.metadata.image import Broker, Image, Resource
+from millpond.metadata.records import ResourceType
 
 
 def place(
@@ -41,6 +43,21 @@ def place(
             replicas = known[step, shift] = _spread(leader, candidates, replication_factor)
         placed.append(replicas)
     return placed
+
+
+def takers(image: Image, count: int) -> list[Broker]:
+    """Who may get new replicas: not whoever is about to be taken away, unless there are too few others."""
+    staying = [broker for broker in image.brokers.values() if int(broker.id) not in drained_nodes(image)]
+    return staying if len(staying) >= count else list(image.brokers.values())
+
+
+def drained_nodes(image: Image) -> set[int]:
+    """Those that are about to be taken away."""
+    return {
+        int(node_id)
+        for node_id in image.brokers
+        if image.config_of(Resource(ResourceType.BROKER, str(node_id))).get(BROKER_DRAINED.name) == "true"
+    }
 
 
 def _ring(brokers: list[Broker]) -> list[Broker]:

@@ -27,7 +27,7 @@ from millpond.metadata.configs import topic_config_records
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.image import COORDINATOR_TOPICS, INTERNAL_TOPICS, Image, Topic, sound_of
 from millpond.metadata.moves import target_of
-from millpond.metadata.placement import place
+from millpond.metadata.placement import place, takers
 from millpond.metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord
 
 METADATA_TOPIC: Final = "__cluster_metadata"
@@ -258,7 +258,7 @@ def _replicas_of_new_topic(
     is_unsaid = wanted.replication_factor == -1
     factor = default_replicas(static, len(image.brokers)) if is_unsaid else wanted.replication_factor
     _check_count(static, count, count, partitions_total)
-    return place(image.brokers.values(), count, factor, entropy)
+    return place(takers(image, factor), count, factor, entropy)
 
 
 def _replicas_of_more_partitions(
@@ -274,7 +274,7 @@ def _replicas_of_more_partitions(
     _check_count(static, wanted.count, added, partitions_total)
     factor = len(target_of(topic.partitions[0]))
     if wanted.assignments is None:
-        return place(image.brokers.values(), added, factor, entropy)
+        return place(takers(image, factor), added, factor, entropy)
     if len(wanted.assignments) != added:
         raise Refused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,

@@ -1,4 +1,4 @@
-"""One file per API key, but for those that only ask a group (`groups.py`) or the quorum (`quorum.py`).
+"""One file per API key, but for those that only ask a group (`groups.py`) or the quorum (`quorum.py`, `voters.py`).
 
 `APIS` is the one table of them all.
 """
@@ -49,12 +49,14 @@ from millpond.broker.apis import (
     k74_list_config_resources,
     k75_describe_topic_partitions,
     quorum,
+    voters,
 )
 from millpond.broker.serving.api import Api
 
 _ALL: tuple[Api, ...] = (
     *groups.APIS,
     *quorum.APIS,
+    *voters.APIS,
     k00_produce.API,
     k01_fetch.API,
     k02_list_offsets.API,

@@ -6,13 +6,16 @@ another node says who leads.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from millpond.base.errors import ErrorCode
 from millpond.broker.quorum.host import ReplicaState
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
+from millpond.metadata.image import NO_DIRECTORY
 from millpond.metadata.topics import METADATA_TOPIC
 from millpond.wire import messages as m
 
@@ -27,7 +30,10 @@ def handle(broker: Services, call: Call, request: m.DescribeQuorumRequest) -> Ou
         topics=[
             m.DescribeQuorumResponse.TopicData(
                 topic_name=topic.topic_name,
-                partitions=[_partition(broker, topic.topic_name, each.partition_index) for each in topic.partitions],
+                partitions=[
+                    _partition(broker, topic.topic_name, each.partition_index, call.version)
+                    for each in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
@@ -43,7 +49,7 @@ def handle(broker: Services, call: Call, request: m.DescribeQuorumRequest) -> Ou
     return response
 
 
-def _partition(broker: Services, topic: str, index: int) -> m.DescribeQuorumResponse.PartitionData:
+def _partition(broker: Services, topic: str, index: int, version: int) -> m.DescribeQuorumResponse.PartitionData:
     if topic != METADATA_TOPIC or index != 0:
         return m.DescribeQuorumResponse.PartitionData(
             partition_index=index,
@@ -65,7 +71,10 @@ def _partition(broker: Services, topic: str, index: int) -> m.DescribeQuorumResp
         )
     now_ms = broker.clock.wall_ms()
     voters = {voter.node_id for voter in controller.host.voters}
-    states = [_state(each, now_ms) for each in controller.host.states()]
+    named = {each.node_id: each.directory_id for each in controller.host.log.voters or ()}
+    registered = {int(each.id): each.directory_id for each in broker.image.brokers.values()}
+    directories = registered | named if version >= NODES_FROM else {}
+    states = [_state(each, now_ms, directories) for each in controller.host.states()]
     return m.DescribeQuorumResponse.PartitionData(
         partition_index=index,
         leader_id=controller.leader_id,
@@ -76,9 +85,12 @@ def _partition(broker: Services, topic: str, index: int) -> m.DescribeQuorumResp
     )
 
 
-def _state(state: ReplicaState, now_ms: int) -> m.DescribeQuorumResponse.ReplicaState:
+def _state(
+    state: ReplicaState, now_ms: int, directories: Mapping[int, UUID]
+) -> m.DescribeQuorumResponse.ReplicaState:
     return m.DescribeQuorumResponse.ReplicaState(
         replica_id=state.replica.node_id,
+        replica_directory_id=directories.get(state.replica.node_id, NO_DIRECTORY),
         log_end_offset=state.end_offset,
         last_fetch_timestamp=-1 if state.fetched_ago_ms is None else now_ms - state.fetched_ago_ms,
         last_caught_up_timestamp=-1 if state.caught_up_ago_ms is None else now_ms - state.caught_up_ago_ms,

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Final
 from millpond.base.errors import Refused
 from millpond.base.later import Later, done
 from millpond.broker.quorum.voters import voter_of
-from millpond.config.node import BROKER_DRAINED, QUORUM_VOTERS_MAX
-from millpond.metadata.image import Image, Resource
+from millpond.config.node import QUORUM_VOTERS_MAX
+from millpond.metadata.placement import drained_nodes
 from millpond.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     Record,
     RegisterBrokerRecord,
-    ResourceType,
     UnregisterBrokerRecord,
 )
 from millpond.quorum.voters import next_voters, wanted_count
@@ -31,17 +30,6 @@ LOOK_MS: Final = 500
 """How soon it is looked again while a change is wanted that cannot be made yet: a node that has to catch up first."""
 
 CAUSES: Final = (RegisterBrokerRecord, BrokerRegistrationChangeRecord, UnregisterBrokerRecord, ConfigRecord)
-
-
-def drained_nodes(image: Image) -> set[int]:
-    """Those that are about to be taken away."""
-    return {
-        int(node_id)
-        for node_id in image.brokers
-        if BROKER_DRAINED.parse(
-            image.config_of(Resource(ResourceType.BROKER, str(node_id))).get(BROKER_DRAINED.name, "false")
-        )
-    }
 
 
 class VoterKeeper:

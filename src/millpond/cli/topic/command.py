@@ -200,31 +200,51 @@ def move_command(
 
 
 @command.command("replicas")
-@click.argument("name")
+@click.argument("name", required=False)
+@click.option("--all", "of_all", is_flag=True, help="Of every topic, with the cluster's own (offsets, transactions).")
 @click.option("--factor", metavar="N", type=click.IntRange(1), required=True, help="How many of each partition.")
 @move_options
 @cluster_options
 def replicas_command(
-    name: str, factor: int, rate: int | None, dry_run: bool, yes: bool, as_json: bool, access: Access
+    name: str | None,
+    of_all: bool,
+    factor: int,
+    rate: int | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    access: Access,
 ) -> None:
-    """Give each partition of the topic NAME so many replicas.
+    """Give each partition of the topic NAME, or of all topics, so many replicas.
 
     More go to nodes that hold the fewest, in racks of their own where there are any. Ctrl-C calls off what has not
     ended.
 
+    With --all and three replicas or more, a write with acks=all is from then on acknowledged only when two have it
+    (min.insync.replicas=2), for every topic that does not say otherwise.
+
     \b
     Examples:
       millpond topic replicas orders --factor 3
+      millpond topic replicas --all --factor 3
       millpond topic replicas orders --factor 3 --rate 50MB/s --yes
     """
+    from millpond.admin.members import require_in_sync
     from millpond.admin.moves import look
     from millpond.admin.placement import plan_factor
     from millpond.admin.topics import find_topic
 
+    if of_all == (name is not None):
+        raise click.UsageError("Name a topic, or give --all for every topic.")
     with access.open() as cluster:
-        find_topic(cluster, name)
-        moves = plan_factor(look(cluster), name, factor)
+        if name is not None:
+            find_topic(cluster, name)
+        load = look(cluster)
+        topics = sorted({each.topic for each in load.partitions}) if name is None else [name]
+        moves = plan_factor(load, topics, factor)
         run_plan(cluster, moves, yes=yes, rate=rate, dry_run=dry_run, as_json=as_json)
+        if of_all and not dry_run:
+            require_in_sync(cluster, 2 if factor > 2 else 1)
 
 
 @command.command("delete")

@@ -1,0 +1,148 @@
+"""The members of a cluster: every node that is or was registered, what it holds, and whether it has a vote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from millpond.admin.moves import DRAINED
+from millpond.admin.nodes import NodeFacts, describe_nodes
+from millpond.base.errors import ErrorCode
+from millpond.base.ids import NO_TOPIC_ID
+from millpond.remote.cluster import Cluster
+from millpond.remote.errors import check
+from millpond.wire import messages as m
+
+METADATA_TOPIC: Final = "__cluster_metadata"
+BROKER_RESOURCE: Final = 4
+
+EVERY_NODE: Final = ""
+_SET: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    facts: NodeFacts
+    is_registered: bool
+    """False: the cluster has forgotten it, but partitions have replicas on it, or it is on its way in."""
+    is_fenced: bool
+    """It is not there, or has not been let in yet."""
+    is_voter: bool
+    directory_id: UUID
+    metadata_lag: int | None
+    """How many records of the metadata it lacks, as the one knows who leads it; None where that does not know."""
+
+    @property
+    def node_id(self) -> int:
+        return self.facts.node_id
+
+    @property
+    def is_there(self) -> bool:
+        return self.is_registered and not self.is_fenced
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    cluster_id: str
+    nodes: tuple[Member, ...]
+
+    def get(self, node_id: int) -> Member | None:
+        return next((each for each in self.nodes if each.node_id == node_id), None)
+
+
+def describe_members(cluster: Cluster) -> Members:
+    """All of them in the order of their ids."""
+    return cluster.retrying("ask for the nodes", lambda: _members(cluster))
+
+
+def _members(cluster: Cluster) -> Members:
+    request = m.DescribeClusterRequest(endpoint_type=1, include_fenced_brokers=True)
+    described = cluster.any().ask(request, m.DescribeClusterResponse)
+    check(described.error_code, "the cluster does not describe itself", described.error_message)
+    registered = {each.broker_id: each for each in described.brokers}
+    voters, observers, end_offset = _quorum(cluster)
+    known = {**observers, **voters}
+    facts = describe_nodes(cluster, {*registered, *known})
+
+    def lag(node_id: int) -> int | None:
+        state = known.get(node_id)
+        return None if state is None or state.log_end_offset < 0 else max(end_offset - state.log_end_offset, 0)
+
+    nodes = []
+    for each in facts.nodes:
+        broker, state = registered.get(each.node_id), known.get(each.node_id)
+        nodes.append(
+            Member(
+                each,
+                is_registered=broker is not None,
+                is_fenced=broker is None or broker.is_fenced,
+                is_voter=each.node_id in voters,
+                directory_id=NO_TOPIC_ID if state is None else state.replica_directory_id,
+                metadata_lag=lag(each.node_id),
+            )
+        )
+    return Members(facts.cluster_id, tuple(nodes))
+
+
+_States = dict[int, m.DescribeQuorumResponse.ReplicaState]
+
+
+def _quorum(cluster: Cluster) -> tuple[_States, _States, int]:
+    """Voters, observers, and how long the metadata log is."""
+    kind = m.DescribeQuorumRequest
+    topic = kind.TopicData(topic_name=METADATA_TOPIC, partitions=[kind.PartitionData(partition_index=0)])
+    response = cluster.any().ask(kind(topics=[topic]), m.DescribeQuorumResponse)
+    check(response.error_code, "the cluster does not say who votes", response.error_message)
+    partition = response.topics[0].partitions[0]
+    check(partition.error_code, "the cluster does not say who votes", partition.error_message)
+    voters = {each.replica_id: each for each in partition.current_voters}
+    observers = {each.replica_id: each for each in partition.observers}
+    leader = voters.get(partition.leader_id) or observers.get(partition.leader_id)
+    return voters, observers, partition.high_watermark if leader is None else leader.log_end_offset
+
+
+def set_drained(cluster: Cluster, node_id: int, is_drained: bool) -> None:
+    """Let a node get nothing new, or let it be one like the others again."""
+    _set(cluster, str(node_id), DRAINED, "true" if is_drained else "false")
+
+
+def require_in_sync(cluster: Cluster, count: int) -> None:
+    """Let a write with acks=all need so many replicas in sync, wherever a topic does not say otherwise."""
+    _set(cluster, EVERY_NODE, "min.insync.replicas", str(count))
+
+
+def _set(cluster: Cluster, node: str, name: str, value: str) -> None:
+    kind = m.IncrementalAlterConfigsRequest
+    change = kind.AlterableConfig(name=name, config_operation=_SET, value=value)
+    resource = kind.AlterConfigsResource(resource_type=BROKER_RESOURCE, resource_name=node, configs=[change])
+
+    def attempt() -> None:
+        response = cluster.any().ask(kind(resources=[resource]), m.IncrementalAlterConfigsResponse)
+        for each in response.responses:
+            check(each.error_code, f"{name} is not set", each.error_message)
+
+    cluster.retrying(f"set {name}", attempt)
+
+
+def remove_voter(cluster: Cluster, member: Member) -> None:
+    """Take its vote away; ends when that is committed."""
+    request = m.RemoveRaftVoterRequest(voter_id=member.node_id, voter_directory_id=member.directory_id)
+
+    def attempt() -> None:
+        response = cluster.any().ask(request, m.RemoveRaftVoterResponse)
+        if response.error_code != ErrorCode.VOTER_NOT_FOUND:
+            check(response.error_code, f"node {member.node_id} keeps its vote", response.error_message)
+
+    cluster.retrying("take the vote away", attempt)
+
+
+def forget_node(cluster: Cluster, node_id: int) -> None:
+    """Let the cluster forget a node that has been stopped."""
+
+    def attempt() -> None:
+        response = cluster.any().ask(m.UnregisterBrokerRequest(broker_id=node_id), m.UnregisterBrokerResponse)
+        if response.error_code != ErrorCode.BROKER_ID_NOT_REGISTERED:
+            check(response.error_code, f"node {node_id} is not forgotten", response.error_message)
+
+    cluster.retrying("forget the node", attempt)

@@ -1,0 +1,103 @@
+"""Who votes on the metadata (KIP-853), a line each. The cluster chooses its voters by itself; these have a say.
+
+AddRaftVoter (80), let a node vote that has caught up: 1 may be answered before it is committed, which it never is.
+RemoveRaftVoter (81), take a node's vote away.
+UpdateRaftVoter (82), a voter has another address; for the nodes alone. The controller sees it by itself, from how the
+node registers.
+
+Where the voters are still those of a list that every node was told, the log names them first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later, done
+from millpond.broker.links.change_relay import relay_change
+from millpond.broker.quorum.voters import voter_of
+from millpond.broker.serving.api import Api
+from millpond.broker.serving.call import Call
+from millpond.broker.serving.replies import Outcome
+from millpond.metadata.decision import OK, Verdict
+from millpond.metadata.image import NO_DIRECTORY
+from millpond.quorum.voters import Voter
+from millpond.wire import messages as m
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from millpond.broker.services import Services
+
+    Change = Callable[[tuple[Voter, ...]], tuple[Voter, ...]]
+
+
+def add(broker: Services, call: Call, request: m.AddRaftVoterRequest) -> Outcome:
+    def change(voters: tuple[Voter, ...]) -> tuple[Voter, ...]:
+        if any(each.node_id == request.voter_id for each in voters):
+            raise Refused(ErrorCode.DUPLICATE_VOTER, f"node {request.voter_id} has a vote already")
+        joined = voter_of(broker.image, request.voter_id)
+        if joined is None:
+            text = f"node {request.voter_id} is not one of the cluster: start it with `millpond up --join HOST:PORT`"
+            raise Refused(ErrorCode.INVALID_REQUEST, text)
+        _check_directory(joined, request.voter_directory_id)
+        return (*voters, joined)
+
+    return _changed(broker, request.cluster_id, change).map(
+        lambda verdict: m.AddRaftVoterResponse(error_code=verdict.code, error_message=verdict.message)
+    )
+
+
+def remove(broker: Services, call: Call, request: m.RemoveRaftVoterRequest) -> Outcome:
+    def change(voters: tuple[Voter, ...]) -> tuple[Voter, ...]:
+        known = next((each for each in voters if each.node_id == request.voter_id), None)
+        if known is None:
+            raise Refused(ErrorCode.VOTER_NOT_FOUND, f"node {request.voter_id} has no vote")
+        _check_directory(known, request.voter_directory_id)
+        return tuple(each for each in voters if each is not known)
+
+    return _changed(broker, request.cluster_id, change).map(
+        lambda verdict: m.RemoveRaftVoterResponse(error_code=verdict.code, error_message=verdict.message)
+    )
+
+
+def update(broker: Services, call: Call, request: m.UpdateRaftVoterRequest) -> Outcome:
+    def change(voters: tuple[Voter, ...]) -> tuple[Voter, ...]:
+        if all(each.node_id != request.voter_id for each in voters):
+            raise Refused(ErrorCode.VOTER_NOT_FOUND, f"node {request.voter_id} has no vote")
+        if not request.listeners:
+            raise Refused(ErrorCode.INVALID_REQUEST, "a voter has an address")
+        listener = request.listeners[0]
+        told = Voter(request.voter_id, request.voter_directory_id, listener.host, listener.port)
+        return tuple(told if each.node_id == told.node_id else each for each in voters)
+
+    return _changed(broker, request.cluster_id, change).map(
+        lambda verdict: m.UpdateRaftVoterResponse(error_code=verdict.code)
+    )
+
+
+def _check_directory(voter: Voter, directory_id: UUID) -> None:
+    if directory_id not in (NO_DIRECTORY, voter.directory_id):
+        text = f"the data folder of node {voter.node_id} is another one than that: its disk was replaced"
+        raise Refused(ErrorCode.INVALID_VOTER_KEY, text)
+
+
+def _changed(broker: Services, cluster_id: str | None, change: Change) -> Later[Verdict]:
+    if cluster_id and cluster_id != broker.image.cluster_id:
+        return done(Verdict(ErrorCode.INCONSISTENT_CLUSTER_ID, "this is another cluster"))
+    controller = broker.controller
+
+    def named(verdict: Verdict) -> Later[Verdict]:
+        voters = controller.host.log.voters
+        return controller.change_voters(change(voters)) if verdict.ok and voters is not None else done(verdict)
+
+    first = done(OK) if controller.kraft_version else controller.raise_kraft_version()
+    return first.chain(named).recover(Refused, Verdict.of)
+
+
+APIS = (
+    Api(80, "AddRaftVoter", (0, 1), add, at_controller=True, forward=relay_change),
+    Api(81, "RemoveRaftVoter", (0, 0), remove, at_controller=True, forward=relay_change),
+    Api(82, "UpdateRaftVoter", (0, 0), update, at_controller=True, is_advertised=False),
+)

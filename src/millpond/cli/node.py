@@ -1,0 +1,273 @@
+"""`millpond node`: the nodes of a cluster, and how one is taken away: emptied, stopped, forgotten."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from millpond.cli.access import Access, cluster_options
+from millpond.cli.cluster.view import named
+from millpond.cli.errors import Failed
+from millpond.cli.moves import move_options, run_plan
+from millpond.cli.options import AS_JSON, YES
+from millpond.cli.terminal import confirm, panel, print_json, print_list, print_table
+from millpond.cli.text import NOTHING, counted
+from millpond.cli.units import show_bytes
+
+if TYPE_CHECKING:
+    from millpond.admin.members import Member, Members
+    from millpond.base.ids import TopicPartition
+
+NODE = click.argument("node_id", metavar="NODE", type=click.IntRange(0))
+
+
+@click.group("node")
+def command() -> None:
+    """The nodes of a cluster: list and describe them, empty one, remove it.
+
+    A node joins by itself: `millpond up --join HOST:PORT` on its machine.
+
+    \b
+    Examples:
+      millpond node list
+      millpond node describe 3
+      millpond node drain 3
+      millpond node remove 3
+    """
+
+
+@command.command("list")
+@AS_JSON
+@cluster_options
+def list_command(as_json: bool, access: Access) -> None:
+    """List all nodes: who is there, who votes on the metadata, who leads and holds how much.
+
+    \b
+    Example:
+      millpond node list
+    """
+    from millpond.admin.members import describe_members
+    from millpond.admin.moves import drained_nodes
+
+    with access.open() as cluster:
+        members, drained = describe_members(cluster), drained_nodes(cluster)
+    print_list(
+        [_as_json(each, each.node_id in drained) for each in members.nodes],
+        ("Node", "Address", "State", "Vote", "Leads", "In sync", "Metadata"),
+        [
+            (
+                str(each.node_id),
+                each.facts.address or NOTHING,
+                _state(each, each.node_id in drained),
+                "yes" if each.is_voter else "no",
+                f"{each.facts.leads:,}",
+                f"{each.facts.in_sync:,} of {each.facts.replicas:,}",
+                _lag(each),
+            )
+            for each in members.nodes
+        ],
+        as_json=as_json,
+        otherwise="There are no nodes.",
+        words=4,
+    )
+
+
+def _state(member: Member, is_drained: bool) -> str:
+    words = [
+        "ready" if member.is_there else "away" if member.is_registered else "unknown",
+        "controller" if member.facts.is_controller and member.is_there else "",
+        "drained" if is_drained else "",
+    ]
+    return ", ".join(filter(None, words))
+
+
+def _lag(member: Member) -> str:
+    if member.metadata_lag is None:
+        return NOTHING
+    return "up to date" if not member.metadata_lag else f"{member.metadata_lag:,} behind"
+
+
+def _as_json(member: Member, is_drained: bool) -> dict[str, object]:
+    facts = member.facts
+    return {
+        "node": member.node_id,
+        "address": facts.address,
+        "rack": facts.rack,
+        "registered": member.is_registered,
+        "there": member.is_there,
+        "drained": is_drained,
+        "controller": facts.is_controller,
+        "voter": member.is_voter,
+        "directory_id": str(member.directory_id),
+        "metadata_lag": member.metadata_lag,
+        "leads": facts.leads,
+        "replicas": facts.replicas,
+        "behind": [each.folder for each in facts.behind],
+    }
+
+
+@command.command("describe")
+@NODE
+@AS_JSON
+@cluster_options
+def describe_command(node_id: int, as_json: bool, access: Access) -> None:
+    """Show one node: its state, its vote, and what it holds by topic.
+
+    \b
+    Example:
+      millpond node describe 3
+    """
+    from millpond.admin.members import describe_members
+    from millpond.admin.moves import look
+
+    with access.open() as cluster:
+        member = _find(describe_members(cluster), node_id)
+        load = look(cluster)
+    held = {each: held for each, held in load.partitions.items() if node_id in held.replicas}
+    replicas, leads, sizes = Counter[str](), Counter[str](), Counter[str]()
+    for partition, each in held.items():
+        replicas[partition.topic] += 1
+        leads[partition.topic] += each.leader == node_id
+        sizes[partition.topic] += each.size_bytes
+    if as_json:
+        topics = [
+            {"topic": name, "replicas": replicas[name], "leads": leads[name], "bytes": sizes[name]}
+            for name in sorted(replicas)
+        ]
+        print_json({**_as_json(member, node_id in load.drained), "topics": topics})
+        return
+    facts = member.facts
+    click.echo(
+        panel(
+            f"Node {node_id}",
+            [
+                ("address", facts.address or NOTHING),
+                *([("rack", facts.rack)] if facts.rack else []),
+                ("state", _state(member, node_id in load.drained)),
+                ("vote", "yes" if member.is_voter else "no"),
+                ("metadata", _lag(member)),
+                ("leads", f"{facts.leads:,}"),
+                ("in sync", f"{facts.in_sync:,} of {facts.replicas:,}"),
+                ("behind", named(facts.behind)),
+            ],
+        )
+    )
+    if replicas:
+        click.echo()
+        print_table(
+            ("Topic", "Replicas", "Leads", "Bytes"),
+            [(name, f"{replicas[name]:,}", f"{leads[name]:,}", show_bytes(sizes[name])) for name in sorted(replicas)],
+        )
+
+
+@command.command("drain")
+@NODE
+@click.option("--undo", is_flag=True, help="Let the node be one like the others again; what has moved stays.")
+@move_options
+@cluster_options
+def drain_command(
+    node_id: int,
+    undo: bool,
+    rate: int | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    access: Access,
+) -> None:
+    """Move everything away from a node, so that it can be removed. Also for one that is dead.
+
+    The plan is shown first. From then on the node gets nothing new, and others vote in its place. Ctrl-C calls off
+    what has not ended; the same command goes on later.
+
+    \b
+    Examples:
+      millpond node drain 3
+      millpond node drain 3 --rate 50MB/s --yes
+      millpond node drain 3 --undo
+    """
+    from millpond.admin.balance import plan_drain, stuck_on_drained
+    from millpond.admin.members import describe_members, set_drained
+    from millpond.admin.moves import look
+
+    with access.open() as cluster:
+        member = _find(describe_members(cluster), node_id)
+        if undo:
+            set_drained(cluster, node_id, False)
+            click.echo(f"Node {node_id} is one like the others again.")
+            return
+        load = look(cluster)
+        load = replace(load, drained=load.drained | {node_id})
+        moves = plan_drain(load)
+        mine = [each for each in stuck_on_drained(load, moves) if node_id in load.partitions[each].target]
+        if mine:
+            raise _stuck(mine, node_id)
+        run_plan(
+            cluster,
+            moves,
+            yes=yes,
+            rate=rate,
+            dry_run=dry_run,
+            as_json=as_json,
+            otherwise=f"Node {node_id} holds nothing.",
+            on_yes=lambda: set_drained(cluster, node_id, True),
+        )
+        if not dry_run and not as_json:
+            if not moves:
+                set_drained(cluster, node_id, True)
+            first = "stop it, and then" if member.is_there else "now"
+            click.echo(
+                f"Node {node_id} is drained: {first} let the cluster forget it with `millpond node remove {node_id}`."
+            )
+
+
+def _stuck(partitions: list[TopicPartition], node_id: int) -> Failed:
+    topic = partitions[0].topic
+    return Failed(
+        f"Node {node_id} cannot be emptied: {counted(len(partitions), 'partition')} ({named(partitions)}) cannot go "
+        "anywhere else now. Where there are too few nodes, let another one join (`millpond up --join HOST:PORT`), or "
+        f"have fewer replicas (`millpond topic replicas {topic} --factor N`); where a replica is behind, wait for it."
+    )
+
+
+@command.command("remove")
+@NODE
+@YES
+@cluster_options
+def remove_command(node_id: int, yes: bool, access: Access) -> None:
+    """Let the cluster forget a node that has been drained and stopped, or that is dead and holds nothing any more.
+
+    \b
+    Examples:
+      millpond node remove 3
+      millpond node remove 3 --yes
+    """
+    from millpond.admin.members import describe_members, forget_node, remove_voter, set_drained
+
+    with access.open() as cluster:
+        member = _find(describe_members(cluster), node_id)
+        if member.facts.replicas:
+            raise Failed(
+                f"Node {node_id} holds {counted(member.facts.replicas, 'replica')}: move everything away first, with "
+                f"`millpond node drain {node_id}`."
+            )
+        if member.is_there:
+            raise Failed(f"Node {node_id} runs, at {member.facts.address}: stop it there, and then remove it.")
+        confirm(f"Forget node {node_id} for good?", yes=yes, to_do="remove it without a question")
+        if member.is_voter:
+            remove_voter(cluster, member)
+        if member.is_registered:
+            # Whoever gets this number some day begins anew.
+            set_drained(cluster, node_id, False)
+            forget_node(cluster, node_id)
+    click.echo(f"Removed node {node_id}.")
+
+
+def _find(members: Members, node_id: int) -> Member:
+    member = members.get(node_id)
+    if member is None:
+        numbers = ", ".join(str(each.node_id) for each in members.nodes)
+        raise Failed(f"There is no node {node_id}; there are {numbers}.")
+    return member

@@ -1,0 +1,232 @@
+"""Nodes come to a node that was alone, and go again: who votes, who is let in, and that nobody stops for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.metadata.image import NO_DIRECTORY
+from millpond.sim.client import SimClient
+from millpond.sim.node import PORT, SimNode
+from millpond.sim.world.world import SimWorld
+from millpond.wire import messages as m
+from millpond.wire.records import Record, encode_batch
+
+
+class Grown:
+    """Node 1, which was alone, and those that have joined it."""
+
+    def __init__(self, count: int = 1, seed: int = 1, **texts: str) -> None:
+        self.sim = SimWorld(seed)
+        self.texts = {name.replace("_", "."): text for name, text in texts.items()}
+        self.nodes = {1: SimNode(self.sim, "node1", {"node.id": "1", **self.texts})}
+        assert self.nodes[1].start()
+        for _ in range(count - 1):
+            self.join()
+
+    def join(self, node_id: int = 0, to: str = "1@node1") -> SimNode:
+        node_id = node_id or len(self.nodes) + 1
+        texts = {"node.id": str(node_id), "cluster.contacts": f"{to}:{PORT}", **self.texts}
+        node = self.nodes[node_id] = SimNode(self.sim, f"node{node_id}", texts)
+        assert node.start(), node.journal_lines
+        self.wait(lambda: node.broker.lifecycle.ready.ended)
+        return node
+
+    def wait(self, condition: Callable[[], bool], within_ms: int = 20_000) -> None:
+        assert self.sim.run_until(condition, within_ms=within_ms), "\n".join(
+            f"{node.name} {line}" for node in self.nodes.values() for line in node.journal_lines[-15:]
+        )
+
+    def ask(self, node_id: int, request: m.Message, version: int) -> Any:
+        replies: list[Any] = []
+        SimClient(self.sim.network, f"node{node_id}", PORT, "client").send(request, version, replies.append)
+        self.wait(lambda: bool(replies))
+        return replies[0]
+
+    def voters(self, node_id: int) -> list[int]:
+        return [voter.node_id for voter in self.nodes[node_id].broker.controller.host.voters]
+
+    def vote(self, *node_ids: int) -> Callable[[], bool]:
+        """Whether these, and no others, vote, as everybody who runs knows, and one of them leads."""
+
+        def holds() -> bool:
+            running = [node_id for node_id, node in self.nodes.items() if node.is_up]
+            return any(self.nodes[each].broker.controller.is_active for each in running if each in node_ids) and all(
+                self.voters(each) == list(node_ids) and self.nodes[each].broker.controller.kraft_version == 1
+                for each in running
+            )
+
+        return holds
+
+    def create(self, replicas: int = 1) -> None:
+        wanted = m.CreateTopicsRequest.CreatableTopic(
+            name="pond", num_partitions=1, replication_factor=replicas, assignments=[], configs=[]
+        )
+        reply = self.ask(1, m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 7)
+        assert [each.error_code for each in reply.topics] == [0]
+
+    def produce(self, node_id: int, value: bytes) -> int:
+        kind = m.ProduceRequest
+        batch = encode_batch([Record(0, 1, None, value)])
+        data = kind.TopicProduceData(name="pond", partition_data=[kind.PartitionProduceData(index=0, records=batch)])
+        reply = self.ask(node_id, kind(acks=-1, timeout_ms=5000, topic_data=[data]), 9)
+        return int(reply.responses[0].partition_responses[0].error_code)
+
+    def set_broker(self, node_id: int, name: str, value: str) -> None:
+        kind = m.IncrementalAlterConfigsRequest
+        resource = kind.AlterConfigsResource(
+            resource_type=4,
+            resource_name=str(node_id),
+            configs=[kind.AlterableConfig(name=name, config_operation=0, value=value)],
+        )
+        reply = self.ask(1, kind(resources=[resource]), 1)
+        assert [each.error_code for each in reply.responses] == [0], reply
+
+
+def test_a_node_that_was_alone_gets_company_without_a_stop() -> None:
+    grown = Grown()
+    grown.create()
+    assert grown.produce(1, b"before") == 0
+    epoch = grown.nodes[1].broker.lifecycle.broker_epoch
+    grown.join()
+    grown.wait(grown.vote(1))
+    assert grown.nodes[1].broker.lifecycle.broker_epoch == epoch, "the same life goes on"
+    assert not grown.nodes[1].broker.controller.is_alone
+    assert grown.produce(1, b"meanwhile") == 0
+    grown.join()
+    grown.wait(grown.vote(1, 2, 3))
+    assert grown.nodes[3].broker.image.brokers.keys() == {1, 2, 3}
+    assert len({node.broker.image.cluster_id for node in grown.nodes.values()}) == 1
+
+
+def test_the_first_one_dies_and_the_others_go_on_and_it_comes_back_by_its_folder_alone() -> None:
+    grown = Grown(3)
+    grown.wait(grown.vote(1, 2, 3))
+    grown.nodes[1].kill()
+    grown.wait(lambda: any(grown.nodes[each].broker.controller.is_active for each in (2, 3)))
+    grown.wait(lambda: grown.nodes[2].broker.image.brokers[1].fenced)
+    assert grown.nodes[1].start()
+    grown.wait(lambda: grown.nodes[1].broker.lifecycle.ready.ended)
+    assert not grown.nodes[1].broker.controller.is_alone
+    grown.wait(grown.vote(1, 2, 3))
+
+
+def test_all_lose_their_power_and_those_who_joined_need_no_contacts_again() -> None:
+    grown = Grown(3)
+    grown.wait(grown.vote(1, 2, 3))
+    for node in grown.nodes.values():
+        node.crash()
+        node.texts = {name: text for name, text in node.texts.items() if name != "cluster.contacts"}
+    for node in grown.nodes.values():
+        assert node.start(), node.journal_lines
+    grown.wait(lambda: all(node.broker.lifecycle.ready.ended for node in grown.nodes.values()))
+    grown.wait(grown.vote(1, 2, 3))
+
+
+def test_one_that_joined_and_died_before_it_had_heard_anything_founds_nothing() -> None:
+    grown = Grown(2)
+    grown.wait(grown.vote(1))
+    grown.nodes[1].kill()
+    texts = {"node.id": "3", "cluster.contacts": f"1@node1:{PORT}", "cluster.id": "x"}
+    late = grown.nodes[3] = SimNode(grown.sim, "node3", texts)
+    assert late.start()
+    grown.sim.run_until(lambda: False, within_ms=3_000)
+    late.crash()
+    late.texts = {name: text for name, text in late.texts.items() if not name.startswith("cluster.")}
+    assert late.start()
+    grown.sim.run_until(lambda: False, within_ms=5_000)
+    assert not late.broker.controller.is_active
+    assert not late.broker.controller.is_alone
+
+
+def test_a_wiped_voter_joins_again_and_counts_once_it_has_caught_up() -> None:
+    grown = Grown(3)
+    grown.wait(grown.vote(1, 2, 3))
+    before = grown.nodes[1].broker.controller.host.log.voters
+    grown.nodes[3].kill()
+    grown.sim.wipe("node3")
+    assert grown.nodes[3].start()
+    grown.wait(lambda: not grown.nodes[3].broker.controller.host.is_new)
+    grown.wait(lambda: grown.nodes[1].broker.controller.host.log.voters != before)
+    assert grown.voters(1) == [1, 2, 3], "its new disk is written down, and that is all"
+    grown.nodes[2].kill()
+    grown.create()
+
+
+def test_a_lone_voter_is_restarted_among_others() -> None:
+    grown = Grown(2)
+    grown.wait(grown.vote(1))
+    grown.nodes[1].stop()
+    grown.wait(lambda: not grown.nodes[1].is_up)
+    assert grown.nodes[1].start()
+    grown.wait(lambda: grown.nodes[1].broker.lifecycle.ready.ended)
+    grown.wait(grown.vote(1))
+    grown.create(replicas=2)
+
+
+def test_five_of_five_vote_unless_somebody_says_otherwise() -> None:
+    grown = Grown(5)
+    grown.wait(grown.vote(1, 2, 3, 4, 5))
+    few = Grown(4, controller_quorum_voters_max="3")
+    few.wait(few.vote(1, 2, 3))
+
+
+def test_who_is_drained_gets_no_replicas_and_loses_its_vote_to_another() -> None:
+    grown = Grown(4)
+    grown.wait(grown.vote(1, 2, 3))
+    grown.set_broker(3, "broker.drained", "true")
+    grown.wait(grown.vote(1, 2, 4))
+    grown.create(replicas=3)
+    assert sorted(grown.nodes[1].broker.image.topics["pond"].partitions[0].replicas) == [1, 2, 4]
+
+
+def test_the_leader_is_drained_and_another_one_leads() -> None:
+    grown = Grown(3)
+    grown.wait(grown.vote(1, 2, 3))
+    grown.set_broker(1, "broker.drained", "true")
+    grown.wait(grown.vote(2, 3))
+    assert not grown.nodes[1].broker.controller.is_active
+
+
+@pytest.mark.parametrize("asked", [1, 2])
+def test_votes_are_given_and_taken_by_hand(asked: int) -> None:
+    grown = Grown(3, controller_quorum_voters_max="1")
+    grown.wait(grown.vote(1))
+
+    def add(node_id: int, directory_id: Any = NO_DIRECTORY) -> int:
+        request = m.AddRaftVoterRequest(voter_id=node_id, voter_directory_id=directory_id, timeout_ms=5000)
+        return int(grown.ask(asked, request, 0).error_code)
+
+    def remove(node_id: int) -> int:
+        return int(grown.ask(asked, m.RemoveRaftVoterRequest(voter_id=node_id), 0).error_code)
+
+    grown.sim.run_until(lambda: False, within_ms=2_000)
+    assert add(2, UUID(int=99)) == ErrorCode.INVALID_VOTER_KEY
+    assert add(2, grown.nodes[2].broker.controller.directory_id) == 0
+    assert add(2) == ErrorCode.DUPLICATE_VOTER
+    assert add(9) == ErrorCode.INVALID_REQUEST
+    grown.wait(grown.vote(1, 2))
+    assert add(3) == 0
+    assert remove(1) == 0
+    grown.wait(grown.vote(2, 3))
+    assert remove(1) == ErrorCode.VOTER_NOT_FOUND
+
+
+def test_snapshots_tell_who_votes() -> None:
+    grown = Grown(3, metadata_log_max_record_bytes_between_snapshots="1000")
+    grown.wait(grown.vote(1, 2, 3))
+    for _ in range(30):
+        grown.set_broker(1, "log.retention.ms", "1000000")
+        grown.set_broker(1, "log.retention.ms", "2000000")
+    log = grown.nodes[1].broker.controller.host.log
+    grown.wait(lambda: log.start_offset > 0)
+    late = grown.join()
+    assert [voter.node_id for voter in late.broker.controller.host.voters] == [1, 2, 3]
+    grown.nodes[1].kill()
+    assert grown.nodes[1].start()
+    grown.wait(lambda: grown.nodes[1].broker.lifecycle.ready.ended)
+    grown.wait(grown.vote(1, 2, 3))
