@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
@@ -82,6 +82,24 @@ def handle(broker: Services, call: Call, request: m.UpdateFeaturesRequest) -> Ou
     )
 
 
+def forward(broker: Services, call: Call, request: m.UpdateFeaturesRequest) -> Later[Any]:
+    """To the active controller, unless that is so old that it would not answer."""
+    known = broker.image.brokers.get(broker.controller.leader_id)
+    if known is None or known.features:
+        return relay_change(broker, call, request)
+    text = (
+        f"node {known.id}, the active controller, has not said what it supports: it runs an older version, and has "
+        "to be upgraded first, or it has just become the controller"
+    )
+    return done(
+        m.UpdateFeaturesResponse(
+            error_code=ErrorCode.INVALID_UPDATE_VERSION,
+            error_message=text,
+            results=[],
+        )
+    )
+
+
 def _raises_quorum(updates: Sequence[FeatureUpdate], kraft_version: int) -> bool:
     return any(each.name == KRAFT_VERSION and each.level > kraft_version for each in updates)
 
@@ -99,5 +117,5 @@ API = Api(
     handle=handle,
     lists="feature_updates",
     at_controller=True,
-    forward=relay_change,
+    forward=forward,
 )
