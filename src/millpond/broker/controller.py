@@ -76,8 +76,8 @@ from millpond.metadata.image import NO_DIRECTORY, Image
 from millpond.metadata.records import BrokerEndpoint, FeatureLevelRecord, Record
 from millpond.metadata.snapshot import broker_record, records_between, records_of
 from millpond.quorum.messages import NO_LEADER, ReplicaKey, SnapshotId
+from millpond.quorum.patience import Timing
 from millpond.quorum.ports import Election
-from millpond.quorum.replica import Timing
 from millpond.quorum.voters import Voter
 from millpond.wire import records as wire_records
 from millpond.wire.batch import CONTROL, walk

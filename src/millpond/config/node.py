@@ -167,7 +167,7 @@ CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS = Setting(
     "controller.quorum.election.timeout.ms",
     500,
     "How long a node waits for votes before it stands again; at random up to as long again, so that two seldom stand "
-    "at once.",
+    "at once. While one election after another comes to nothing, up to eight times as long.",
     at_least(50),
     bits=32,
 )

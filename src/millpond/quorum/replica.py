@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 from millpond.base.errors import ErrorCode
@@ -25,11 +25,13 @@ from millpond.quorum.messages import (
     FetchSnapshot,
     FetchSnapshotResponse,
     ReplicaKey,
+    Request,
     Response,
     SnapshotId,
     Vote,
     VoteResponse,
 )
+from millpond.quorum.patience import Patience, Timing
 from millpond.quorum.ports import Chance, Election, QuorumLog
 from millpond.quorum.ready import Ask, Durable, Outbox, Ready, Reply
 from millpond.quorum.roles import (
@@ -48,35 +50,12 @@ from millpond.quorum.roles import (
 from millpond.quorum.voters import Voter, fault_of_change
 
 OBSERVERS_MAX = 1000
+ROUNDS_COUNTED = 4
+"""For so many calls in a row an answer to any of them counts."""
 
 
 class QuorumBroken(Exception):
     """What is committed would change. The replica must stop at once: going on would spread it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long the quorum waits, in milliseconds."""
-
-    election_ms: int = 1000
-    """At least; as much again at random, so that two seldom stand at once."""
-    fetch_ms: int = 2000
-    fetch_wait_ms: int = 500
-    retry_ms: int = 100
-    backoff_ms_max: int = 1000
-    cut_ms: int = 50
-    """At random up to so long a follower waits for others to notice, once its leader's connection is closed and a new
-    one is refused: a process that is gone. The pre-vote keeps it from disturbing a leader that others still have."""
-
-    @property
-    def doubt_ms(self) -> int:
-        """A leader is heard far more often than this: who has not been may let others find out what they can do."""
-        return self.fetch_ms * 2 // 3
-
-    @property
-    def check_quorum_ms(self) -> int:
-        # Longer than the followers' own patience: a leader should not go while they still believe in it.
-        return self.fetch_ms * 3 // 2
 
 
 class Replica:
@@ -131,6 +110,7 @@ class Replica:
         self.election = election
         self._timing = timing or Timing()
         self._chance = chance
+        self._patience = Patience(self._timing, chance)
         self._outbox = Outbox()
         self.version = 0
         """Rises with every change that must survive."""
@@ -139,7 +119,6 @@ class Replica:
         self._must_sync = False
         self._durable_end = log.end_offset
         self._ends: deque[tuple[int, int]] = deque()
-        self._rounds_lost = 0
         self.leader_heard_ms: int | None = None
         """When another replica was last heard as the leader."""
         self._resigned: tuple[int, int] | None = None
@@ -150,7 +129,7 @@ class Replica:
         # have seen, and the same offset in the same epoch must always be the same record.
         led = election.leader_id == me.node_id or election.voted == me
         # A voter on its own has nobody to wait for.
-        deadline_ms = now_ms + (self._election_timeout_ms() if self._others else 0)
+        deadline_ms = now_ms + (self._patience.for_election_ms() if self._others else 0)
         self.role: Role = Resigned(deadline_ms) if led and self.is_voter else Unattached(deadline_ms, now_ms)
 
     # Facts.
@@ -185,6 +164,15 @@ class Replica:
     def is_leader(self) -> bool:
         return isinstance(self.role, Leader)
 
+    @property
+    def check_quorum_ms(self) -> int:
+        """How long this replica leads on without a majority."""
+        return self._patience.check_quorum_ms
+
+    def answer_ms(self, request: Request) -> int:
+        """How long to wait for the answer."""
+        return self._patience.answer_ms(is_fetch=isinstance(request, Fetch | FetchSnapshot))
+
     def next_deadline_ms(self) -> int | None:
         """When `Time` should come at the latest."""
         match self.role:
@@ -200,7 +188,9 @@ class Replica:
                 return min(deadline_ms, look_ms)
             case Prospective(deadline_ms=deadline_ms, look_ms=look_ms):
                 return min(deadline_ms, look_ms)
-            case Candidate(deadline_ms=deadline_ms) | Resigned(deadline_ms=deadline_ms):
+            case Candidate(deadline_ms=deadline_ms, again_ms=again_ms):
+                return min(deadline_ms, again_ms)
+            case Resigned(deadline_ms=deadline_ms):
                 return deadline_ms
 
     # Events.
@@ -282,13 +272,17 @@ class Replica:
                     self._look_for_leader()
             case Prospective() as role:
                 if now_ms >= role.deadline_ms:
-                    self._end_pre_vote(role, now_ms)
+                    self._go_on_pre_vote(role, now_ms)
                 elif now_ms >= role.look_ms:
                     role.look_ms = now_ms + self._timing.retry_ms
                     self._look_for_leader()
             case Candidate() as role:
                 if now_ms >= role.deadline_ms:
+                    self._patience.on_silence()
                     self._become_prospective(NO_LEADER, now_ms)
+                elif now_ms >= role.again_ms:
+                    role.again_ms = now_ms + self._timing.election_ms
+                    self._call_for_votes(role.tally, pre_vote=False)
             case Resigned() as role:
                 if now_ms >= role.deadline_ms:
                     self._become_prospective(NO_LEADER, now_ms)
@@ -314,6 +308,8 @@ class Replica:
     def _remember(self, election: Election) -> None:
         if election != self.election:
             assert election.epoch >= self.election.epoch, "an epoch never falls"
+            if election.epoch > self.election.epoch:
+                self._patience.on_epoch()
             self.election = election
             self.version += 1
             self._must_save = True
@@ -339,7 +335,7 @@ class Replica:
             for parked in left.parked.values():
                 self._reply(parked.request_id, self._refuse_fetch(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         if isinstance(role, Leader | Follower):
-            self._rounds_lost = 0
+            self._patience.on_leader()
 
     def _become_unattached(self, epoch: int, now_ms: int) -> None:
         """A higher epoch is known and its leader is not. What is left of the patience stays as it is."""
@@ -349,7 +345,7 @@ class Replica:
             case Follower(deadline_ms=deadline_ms) | Prospective(deadline_ms=deadline_ms):
                 pass
             case _:
-                deadline_ms = now_ms + self._election_timeout_ms()
+                deadline_ms = now_ms + self._patience.for_election_ms()
         self._elect(epoch)
         self._enter(Unattached(deadline_ms, now_ms + self._timing.retry_ms), now_ms)
 
@@ -359,7 +355,7 @@ class Replica:
         if self.election.is_founder or (voted is not None and voted.node_id == leader_id):
             # A new voter's vote goes to nobody but one who needs all of them: nobody knew better.
             self._settle_in()
-        role = Follower(leader_id, now_ms + self._patience_ms())
+        role = Follower(leader_id, now_ms + self._patience.with_leader_ms())
         self._enter(role, now_ms)
         self._fetch_again(role)
 
@@ -370,25 +366,26 @@ class Replica:
         tally = Tally(len(self.voters), needs_all=self.is_new)
         if self.is_voter:
             tally.count(self.me.node_id, True)
-        deadline_ms = now_ms + self._election_timeout_ms()
+        deadline_ms = now_ms + self._patience.for_pre_vote_ms()
         self._enter(Prospective(leader_id, tally, deadline_ms, now_ms + self._timing.retry_ms), now_ms)
         if tally.is_won:
             self._become_candidate(now_ms)
         else:
-            self._call_for_votes(pre_vote=True)
+            self._call_for_votes(tally, pre_vote=True)
 
     def _become_candidate(self, now_ms: int) -> None:
         self._vote_for(self.me, self.epoch + 1, self.log.end_offset)
-        deadline_ms = now_ms + self._election_timeout_ms()
         tally = Tally(len(self.voters), needs_all=self.is_new)
-        self._enter(Candidate(tally, self.version, deadline_ms), now_ms)
-        self._call_for_votes(pre_vote=False)
+        deadline_ms = now_ms + self._patience.for_election_ms()
+        again_ms = now_ms + 2 * self._timing.election_ms
+        self._enter(Candidate(tally, self.version, deadline_ms, again_ms), now_ms)
+        self._call_for_votes(tally, pre_vote=False)
 
     def _become_leader(self, role: Candidate, now_ms: int) -> None:
         epoch_start = self.log.end_offset
         if not self.log.append_leader_change(self.epoch, self.me.node_id):
             # Without room on its disk it would lead nothing: another may have some.
-            role.deadline_ms = min(role.deadline_ms, now_ms + self._backoff_ms())
+            role.deadline_ms = min(role.deadline_ms, now_ms + self._patience.backoff_ms())
             return
         # Not saved by itself: a vote for itself says all that matters after a restart, and there is one.
         self.election = replace(self.election, leader_id=self.me.node_id)
@@ -403,7 +400,7 @@ class Replica:
         successors = sorted(self._others, key=lambda each: -self._progress(role, each).end_offset)
         for voter in self._others:
             self._outbox.send(Ask(voter.node_id, EndQuorumEpoch(self.epoch, self.me.node_id, tuple(successors))))
-        self._enter(Resigned(now_ms + self._election_timeout_ms()), now_ms)
+        self._enter(Resigned(now_ms + self._patience.for_election_ms()), now_ms)
 
     def _learn(self, epoch: int, leader_id: int, now_ms: int) -> None:
         """Somebody says that this is the epoch, and who leads it."""
@@ -423,8 +420,11 @@ class Replica:
 
     # Elections: asking.
 
-    def _call_for_votes(self, *, pre_vote: bool) -> None:
+    def _call_for_votes(self, tally: Tally, *, pre_vote: bool) -> None:
+        """Of those who have not answered."""
         for voter in self._others:
+            if voter.node_id in tally.granted or voter.node_id in tally.refused:
+                continue
             vote = Vote(self.epoch, self.me, voter, self.log.last_epoch, self.log.end_offset, pre_vote, self.is_new)
             if pre_vote:
                 self._outbox.send(Ask(voter.node_id, vote))
@@ -447,7 +447,7 @@ class Replica:
             self._judge_candidate(now_ms)
             if not response.granted and self.role is role:
                 # A rival, most often. Whoever has not answered by now may be gone: another round is quicker.
-                role.deadline_ms = min(role.deadline_ms, now_ms + self._backoff_ms())
+                role.deadline_ms = min(role.deadline_ms, now_ms + self._patience.backoff_ms())
 
     def _judge_candidate(self, now_ms: int) -> None:
         role = self.role
@@ -455,12 +455,23 @@ class Replica:
         if role.tally.is_won:
             self._become_leader(role, now_ms)
 
+    def _go_on_pre_vote(self, role: Prospective, now_ms: int) -> None:
+        """Too few have answered. They may be slow: for a while what comes late still counts."""
+        self._patience.on_silence()
+        role.rounds += 1
+        role.tally.needs_all = self.is_new
+        role.tally.refused.clear()
+        if role.rounds % ROUNDS_COUNTED == 0:
+            role.tally.granted &= {self.me.node_id}
+        role.deadline_ms = now_ms + self._patience.for_pre_vote_ms()
+        self._call_for_votes(role.tally, pre_vote=True)
+
     def _end_pre_vote(self, role: Prospective, now_ms: int) -> None:
         """Not now. Whoever leads may still be there; else wait for another to stand, and try again."""
         if role.leader_id != NO_LEADER:
             self._become_follower(self.epoch, role.leader_id, now_ms)
         else:
-            self._enter(Unattached(now_ms + self._backoff_ms(), now_ms), now_ms)
+            self._enter(Unattached(now_ms + self._patience.backoff_ms(), now_ms), now_ms)
 
     # Elections: answering.
 
@@ -477,7 +488,7 @@ class Replica:
         granted = self._grants(vote, now_ms)
         if granted and not vote.pre_vote:
             self._vote_for(vote.candidate, self.epoch, vote.end_offset)
-            self._enter(Unattached(now_ms + self._election_timeout_ms(), now_ms + self._timing.retry_ms), now_ms)
+            self._enter(Unattached(now_ms + self._patience.for_election_ms(), now_ms + self._timing.retry_ms), now_ms)
         self._reply(request_id, VoteResponse(ErrorCode.NONE, self.epoch, self.leader_id, granted))
 
     def _vote_fault(self, vote: Vote) -> ErrorCode:
@@ -500,7 +511,7 @@ class Replica:
                 return False
             case Follower(heard_ms=heard_ms, cuts=cuts):
                 # One that refuses connections was heard lately, and is gone.
-                in_doubt = cuts > 1 or heard_ms is None or now_ms - heard_ms >= self._timing.doubt_ms
+                in_doubt = cuts > 1 or heard_ms is None or now_ms - heard_ms >= self._patience.doubt_ms
                 return vote.pre_vote and in_doubt
             case Candidate() | Resigned():
                 return vote.pre_vote
@@ -534,7 +545,7 @@ class Replica:
     def _successor_wait_ms(self, successors: tuple[ReplicaKey, ...]) -> int:
         """The first stands at once, the next ones later and later, so that they do not stand in each other's way."""
         if self.me not in successors:
-            return self._election_timeout_ms()
+            return self._patience.for_election_ms()
         rank = successors.index(self.me)
         if rank == 0:
             return 0
@@ -546,6 +557,8 @@ class Replica:
         if self._has_lost_quorum(role, now_ms) or self._is_dismissed:
             self._resign(now_ms)
             return
+        if self.high_watermark > role.epoch_start:
+            self._patience.on_heard(now_ms)
         for parked in [each for each in role.parked.values() if now_ms >= each.deadline_ms]:
             del role.parked[parked.request_id]
             self._send_records(parked.request_id, parked.fetch)
@@ -632,7 +645,7 @@ class Replica:
     def _is_heard(self, role: Leader, replica: ReplicaKey, now_ms: int) -> bool:
         progress = self._progress(role, replica)
         since_ms = role.elected_ms if progress.fetched_ms is None else progress.fetched_ms
-        return now_ms - since_ms <= self._timing.check_quorum_ms and not progress.is_new
+        return now_ms - since_ms <= self.check_quorum_ms and not progress.is_new
 
     def _change_voters(self, voters: tuple[Voter, ...], now_ms: int) -> None:
         assert self.objection(voters, now_ms) is None, "asked for without need"
@@ -885,9 +898,10 @@ class Replica:
         self._fetch_again(role)
 
     def _hear_leader(self, role: Follower, now_ms: int) -> None:
-        role.deadline_ms = now_ms + self._patience_ms()
+        role.deadline_ms = now_ms + self._patience.with_leader_ms()
         role.heard_ms = self.leader_heard_ms = now_ms
         role.cuts = 0
+        self._patience.on_heard(now_ms)
 
     def _follow_high_watermark(self, leaders: int) -> None:
         self.high_watermark = max(self.high_watermark, min(leaders, self.log.end_offset))
@@ -920,18 +934,3 @@ class Replica:
             self.high_watermark = max(self.high_watermark, download.snapshot.end_offset)
             self._log_changed()
         self._fetch_again(role)
-
-    # Chance.
-
-    def _patience_ms(self) -> int:
-        """With a leader. Not the same for all: they hear it, and miss it, in the same moment."""
-        return self._timing.fetch_ms + self._chance.below(self._timing.fetch_ms // 10)
-
-    def _election_timeout_ms(self) -> int:
-        return self._timing.election_ms + self._chance.below(self._timing.election_ms)
-
-    def _backoff_ms(self) -> int:
-        """Longer after each lost round, at random, so that rivals part."""
-        self._rounds_lost = min(self._rounds_lost + 1, 10)
-        retry_ms = self._timing.retry_ms
-        return min(retry_ms + self._chance.below(retry_ms << self._rounds_lost), self._timing.backoff_ms_max)

@@ -46,6 +46,7 @@ class Prospective:
     tally: Tally
     deadline_ms: int
     look_ms: int
+    rounds: int = 1
 
 
 @dataclass(slots=True)
@@ -55,6 +56,8 @@ class Candidate:
     tally: Tally
     vote_version: int
     deadline_ms: int
+    again_ms: int
+    """When to ask those again who have not answered: what was sent to them may be lost."""
 
 
 @dataclass(slots=True)

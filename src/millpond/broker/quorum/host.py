@@ -29,9 +29,10 @@ from millpond.broker.quorum.wire import (
 )
 from millpond.quorum.events import Answered, Appended, Asked, Event, Hung, NewVoters, Stop, Time
 from millpond.quorum.messages import Fetch, FetchResponse, FetchSnapshot, ReplicaKey, Request, Response
+from millpond.quorum.patience import Timing
 from millpond.quorum.ports import Election
 from millpond.quorum.ready import Ask, Durable, Ready, Reply
-from millpond.quorum.replica import Replica, Timing
+from millpond.quorum.replica import Replica
 from millpond.quorum.roles import Leader, ReplicaProgress
 from millpond.quorum.voters import Voter
 from millpond.wire.messages import Message
@@ -341,8 +342,7 @@ class QuorumHost:
         peers = self._peers_for_fetches if is_fetch else self._peers_for_calls
         request = without_list(ask.request) if self.goes_by_log else ask.request
         message, version = encode_request(request, self._cluster_name())
-        # An answer that comes when nobody believes in the leader any more is worth nothing.
-        timeout_ms = self._timing.fetch_ms if is_fetch else self._timing.election_ms
+        timeout_ms = self._replica.answer_ms(ask.request)
         asked_ms = self._clock.monotonic_ms()
 
         def take(response: Response | None, is_cut: bool = False) -> None:

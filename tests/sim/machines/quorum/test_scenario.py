@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millpond.sim.machines.quorum import founding, starvation
 from millpond.sim.machines.quorum.scenario import run_seed
 
 SEEDS = 48
@@ -20,16 +21,23 @@ def test_nothing_that_must_never_happen_happens(first: int) -> None:
     assert acknowledged > 20 * PER_TEST, "there must be something to lose"
 
 
-FAILED_ONCE = {
-    100405: "a client that happened to write nothing for seconds was taken for a quorum that commits nothing",
-    9000913: "the first leader died when one voter alone had heard of it: the others waited for a new one for ever",
-    9001332: "the same, and they had voted for another in a later epoch since",
-}
+@pytest.mark.parametrize("seed", range(6))
+def test_a_starved_quorum_is_never_without_a_leader_for_long(seed: int) -> None:
+    outcome = starvation.run_seed(seed)
+    assert outcome.violation is None, "\n".join([*outcome.story, str(outcome.violation)])
+    assert outcome.acknowledged
 
 
-@pytest.mark.parametrize("seed", FAILED_ONCE)
-def test_a_seed_that_failed_once(seed: int) -> None:
-    outcome = run_seed(seed)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_cluster_whose_first_leader_dies_at_once_has_a_second_one(seed: int) -> None:
+    outcome = founding.run_seed(seed)
+    assert outcome.violation is None, "\n".join([*outcome.story, str(outcome.violation)])
+    assert outcome.elections == 2
+
+
+def test_a_seed_that_failed_once() -> None:
+    """A client that happened to write nothing for seconds was taken for a quorum that commits nothing."""
+    outcome = run_seed(100405)
     assert outcome.violation is None, "\n".join([*outcome.story, str(outcome.violation)])
 
 

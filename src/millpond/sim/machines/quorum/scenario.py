@@ -7,9 +7,10 @@ from uuid import UUID
 
 from millpond.quorum.events import Answered, Appended, Asked, Event, Stop, Time
 from millpond.quorum.messages import Fetch, FetchSnapshot, ReplicaKey, Request, Response, Vote, VoteResponse
+from millpond.quorum.patience import Timing
 from millpond.quorum.ports import Election
 from millpond.quorum.ready import Ask, Durable, Ready, Reply
-from millpond.quorum.replica import QuorumBroken, Replica, Timing
+from millpond.quorum.replica import QuorumBroken, Replica
 from millpond.sim.machines.quorum.checkers import (
     ACKNOWLEDGED_LOST,
     COMMITTED_CHANGED,
@@ -24,10 +25,12 @@ PATIENCE_MS = 2_000
 """Longer than the client of a quorum that is well ever waits, from one write to the commit of the next."""
 TIMING = Timing(election_ms=300, fetch_ms=600, fetch_wait_ms=150, retry_ms=30, backoff_ms_max=300)
 """Quick, so that much happens between two faults."""
-REQUEST_TIMEOUT_MS = 500
 SNAPSHOT_ENTRIES = 12
-CUT_OFF_MS = 2_500
-"""Twice as long as a leader waits for a majority, for clocks that run slow."""
+LATE_MS = 50
+TURN_MS = 30
+"""How long a starved host runs at most before it stands still again."""
+CUT_OFF = 3
+"""So many times as long as a leader waits for a majority, for clocks that run slow."""
 
 
 class QuorumHost(Host):
@@ -141,8 +144,17 @@ class QuorumHost(Host):
 
         def wake() -> None:
             if self.life == life and self.replica is not None and self.wake_ms == wake_ms:
+                late_ms = self.scenario.now_ms - wake_ms
+                if late_ms > LATE_MS:
+                    # It stood still: what has come meanwhile is looked at before the time is.
+                    self.scenario.later(1, self, lambda: tell(late_ms))
+                else:
+                    tell()
+
+        def tell(late_ms: int = 0) -> None:
+            if self.life == life and self.replica is not None:
                 self.wake_ms = -1
-                self.step(Time())
+                self.step(Time(late_ms))
 
         self.scenario.at(wake_ms, self, wake)
 
@@ -160,6 +172,7 @@ class Scenario(Run):
         "doomed_voters",
         "doomed_voters",
         "pause",
+        "starve",
         "cut_one_way",
         "isolate",
         "split",
@@ -215,7 +228,8 @@ class Scenario(Run):
             receiver.step(Asked(request_id, ask.request))
 
         self.carry(sender.node_id, receiver.node_id, receiver, deliver)
-        self.later(REQUEST_TIMEOUT_MS, sender, lambda: self._answer(request_id, None))
+        assert sender.replica is not None
+        self.later(sender.replica.answer_ms(ask.request), sender, lambda: self._answer(request_id, None))
 
     def reply(self, sender: QuorumHost, reply: Reply) -> None:
         request = self._requests[reply.request_id]
@@ -276,7 +290,8 @@ class Scenario(Run):
             1
             for voter in voters
             if voter == host.key
-            or self.now_ms - max(host.heard_ms.get(voter.node_id, 0), host.led_since_ms) < CUT_OFF_MS
+            or self.now_ms - max(host.heard_ms.get(voter.node_id, 0), host.led_since_ms)
+            < CUT_OFF * replica.check_quorum_ms
         )
         if heard <= len(voters) // 2:
             raise Violation(f"{CUT_OFF_LEADER}: node {host.node_id} leads epoch {replica.epoch} and nobody comes")
@@ -357,6 +372,18 @@ class Scenario(Run):
 
     def _fault_pause(self) -> None:
         self._any_host().paused_until_ms = self.now_ms + self.random.choice((50, 300, 1000, 3000))
+
+    def _fault_starve(self) -> None:
+        """All hosts share a machine that has far too little CPU: each stands still again and again."""
+        stall_ms, end_ms = self.random.choice((300, 700)), self.now_ms + self.random.choice((1000, 4000))
+        for host in self.hosts:
+            self.starve(host, stall_ms, min(end_ms, self.trouble_ms))
+
+    def starve(self, host: QuorumHost, stall_ms: int, end_ms: int) -> None:
+        stands_ms, runs_ms = 1 + self.below(stall_ms), 1 + self.below(TURN_MS)
+        host.paused_until_ms = max(host.paused_until_ms, self.now_ms + stands_ms)
+        if self.now_ms < end_ms:
+            self.later(stands_ms + runs_ms, None, lambda: self.starve(host, stall_ms, end_ms))
 
     def _fault_cut_one_way(self) -> None:
         one, other = self._any_host(), self.random.choice(self.hosts)
