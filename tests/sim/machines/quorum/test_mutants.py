@@ -23,7 +23,7 @@ from millpond.quorum.roles import (
     Tally,
     Unattached,
 )
-from millpond.sim.machines.quorum import checkers, founding, starvation
+from millpond.sim.machines.quorum import checkers, first_leader, starvation
 from millpond.sim.machines.quorum.scenario import run_seed
 from millpond.sim.machines.run import NOT_HEALED
 
@@ -222,7 +222,7 @@ def test_a_mutant_breaks_the_promise_that_names_it(mutant: type[Replica]) -> Non
 
 
 def test_who_forgets_that_it_is_a_founder_elects_nobody() -> None:
-    violation = founding.run_seed(0, ForgetsThatItIsAFounder).violation
+    violation = first_leader.run_seed(0, ForgetsThatItIsAFounder).violation
     assert violation is not None
     assert violation.startswith(NOT_HEALED)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.sim.machines.quorum import founding, starvation
+from millpond.sim.machines.quorum import first_leader, starvation
 from millpond.sim.machines.quorum.scenario import run_seed
 
 SEEDS = 48
@@ -30,7 +30,7 @@ def test_a_starved_quorum_is_never_without_a_leader_for_long(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_cluster_whose_first_leader_dies_at_once_has_a_second_one(seed: int) -> None:
-    outcome = founding.run_seed(seed)
+    outcome = first_leader.run_seed(seed)
     assert outcome.violation is None, "\n".join([*outcome.story, str(outcome.violation)])
     assert outcome.elections == 2
 
