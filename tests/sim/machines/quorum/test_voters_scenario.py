@@ -69,11 +69,11 @@ class TakesAWipedDiskForTheOldOne(Replica):
 
 
 MUTANTS: dict[type[Replica], tuple[tuple[str, ...], range]] = {
-    ChangesTwiceAtOnce: ((*BROKEN, NOT_HEALED), range(128, 300)),
+    ChangesTwiceAtOnce: ((*BROKEN, NOT_HEALED), range(196, 300)),
     CountsItselfWhenRemoved: ((*BROKEN, NOT_HEALED), range(100)),
     LeadsOnWhenRemoved: ((NOT_HEALED,), range(40)),
-    ObserversNeverVote: ((NOT_HEALED,), range(60)),
-    TheRemovedNeverStand: ((NOT_HEALED,), range(40)),
+    ObserversNeverVote: ((NOT_HEALED,), range(33, 80)),
+    TheRemovedNeverStand: ((NOT_HEALED,), range(59, 100)),
     TakesAWipedDiskForTheOldOne: ((*BROKEN, checkers.TWO_VOTES, checkers.EPOCH_FELL), range(58, 160)),
 }
 """Which promises may name a bug, and the seeds within which one must.

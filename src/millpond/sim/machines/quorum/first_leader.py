@@ -20,8 +20,7 @@ DIES_WITHIN_MS = 5_000
 class Founding(Scenario):
     def __init__(self, seed: int, replica_class: type[Replica] = Replica) -> None:
         super().__init__(seed, replica_class)
-        self.hosts = [QuorumHost(self, node_id, node_id) for node_id in range(1, VOTERS + 1)]
-        self.voters = tuple(host.key for host in self.hosts)
+        self.make_hosts(VOTERS)
         self.trouble_ms = DIES_WITHIN_MS
         self._heir: QuorumHost | None = None
         """The one that will have the first record."""

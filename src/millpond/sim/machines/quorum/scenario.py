@@ -198,6 +198,9 @@ class Scenario(Run):
         self.read_entries_max = self.random.choice((1, 1, 2, 8))
         count = self.random.choice((1, 3, 3, 3, 5, 5))
         observers = self.random.choice((0, 0, 1))
+        self.make_hosts(count, observers)
+
+    def make_hosts(self, count: int, observers: int = 0) -> None:
         self.hosts = [QuorumHost(self, node_id, node_id) for node_id in range(1, count + observers + 1)]
         self.voters = tuple(host.key for host in self.hosts[:count])
         for host in self.hosts:

@@ -6,7 +6,7 @@ Nothing is healed: the quorum has to do its work so. What is judged is how long 
 from __future__ import annotations
 
 from millpond.quorum.replica import Replica
-from millpond.sim.machines.quorum.scenario import TIMING, QuorumHost, Scenario
+from millpond.sim.machines.quorum.scenario import TIMING, Scenario
 from millpond.sim.machines.run import Outcome, Violation, Weather
 
 NO_LEADER_FOR_LONG = "no leader for long"
@@ -21,8 +21,7 @@ LEADERLESS_MS_MAX = 20_000
 class Starvation(Scenario):
     def __init__(self, seed: int, replica_class: type[Replica] = Replica) -> None:
         super().__init__(seed, replica_class)
-        self.hosts = [QuorumHost(self, node_id, node_id) for node_id in range(1, VOTERS + 1)]
-        self.voters = tuple(host.key for host in self.hosts)
+        self.make_hosts(VOTERS)
         self.weather = Weather(delay_ms_max=3, sync_ms_max=10)
         self.trouble_ms = RUN_MS
         self.leaderless_ms_max = 0

@@ -26,7 +26,8 @@ Change = Callable[[set[int]], set[int]]
 
 class VotersScenario(Scenario):
     faults = (
-        *Scenario.faults,
+        # A quorum that is starved changes hardly anything.
+        *(each for each in Scenario.faults if each != "starve"),
         *("add_voter",) * 5,
         *("remove_voter",) * 5,
         *("two_changes",) * 3,
