@@ -350,13 +350,13 @@ def cores(plan: Plan) -> list[Line]:
         speed = figures["messages_per_s"] / found[1]["messages_per_s"]
         thrift = figures["us_per_request"] / found[1]["us_per_request"]
         read = figures["consumed"] / figures["messages"]
-        note = f"{read:.0%} of it read meanwhile"
+        note = f"{read:.0%} of it read"
         if count > 1:
-            note = f"x{speed:.2f} of one process, x{thrift:.2f} of its CPU a request, {note}"
+            note = f"x{speed:.2f} of one, CPU x{thrift:.2f}, {note}"
         what = "1 process" if count == 1 else f"{count} processes"
         lines.append(
             Line(
-                f"32 producers, 8 consumers, {what}",
+                f"40 clients on 8 partitions, {what}",
                 {**figures, "speed_ratio": speed, "cpu_ratio": thrift},
                 note=note,
             )
