@@ -92,6 +92,9 @@ KNOWN_MS_MAX = 200
 
 KNOWN_STEP_MS = 1
 
+CLOCKS_APART_MS = 300_000
+"""So far the clocks of two nodes may be apart before anybody is told."""
+
 
 class Broker:
     """Everything between the wire and the disk of one node. Runs in any `World`."""
@@ -359,8 +362,28 @@ class Broker:
     def _begin(self, *, at_once: bool) -> None:
         """The metadata speaks to this life of the node: open its replicas, and lead and follow from now on."""
         self._has_begun = True
+        if not self.controller.is_alone:
+            self._compare_clocks()
         self._keeper.open_all(at_once=at_once)
         self._keeper.followed().then(lambda _: self._on_leaders_changed())
+
+    def _compare_clocks(self) -> None:
+        """The controller has stamped this node's registration just now: by that its own clock can be judged.
+
+        One that is far ahead would find all records too old, and delete them on every replica of what it leads.
+        """
+        written_ms = self.controller.written_ms(self.image.brokers[self.node_id].epoch)
+        if written_ms is None:
+            return
+        ahead_ms = self.clock.wall_ms() - written_ms
+        if abs(ahead_ms) > CLOCKS_APART_MS:
+            self.journal(
+                "the clock of this node differs from the controller's: set it right",
+                ahead_seconds=ahead_ms // 1000,
+                controller=self.controller.leader_id,
+            )
+        if ahead_ms > CLOCKS_APART_MS:
+            self.store.hold_back(ahead_ms)
 
     def _tell_role(self, is_active: bool) -> None:
         event = "this node is the active controller" if is_active else "this node is the active controller no more"

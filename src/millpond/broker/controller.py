@@ -552,6 +552,14 @@ class Controller:
         self.host.on_written()
         return later
 
+    def written_ms(self, offset: int) -> int | None:
+        """When the record at this offset was written, by the clock of whoever led then; None if it cannot be read."""
+        try:
+            data = self.log.read_batches(offset, 1)
+        except Refused:
+            return None
+        return next((header.max_timestamp for _, header in walk(data) if header.next_offset > offset), None)
+
     # Who votes.
 
     @property

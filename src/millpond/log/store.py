@@ -90,6 +90,7 @@ class LogStore:
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._append_times: list[tuple[str, int, int, int]] = []
         self._clock = RetentionClock()
+        self._ahead_ms = 0
         self.files = OpenFiles.of_process(disk)
         self._checkpoint_away: CheckpointJob | None = None
 
@@ -252,12 +253,21 @@ class LogStore:
 
     def retention_now(self, wall_ms: int, monotonic_ms: int) -> int:
         """The time that retention goes by: the wall clock's, unless it has just leapt forward."""
-        now_ms, leap_ms = self._clock.observe(wall_ms, monotonic_ms)
+        now_ms, leap_ms = self._clock.observe(wall_ms - self._ahead_ms, monotonic_ms)
+        if self._ahead_ms and leap_ms <= -self._ahead_ms // 2:
+            # Somebody has set it right.
+            self._ahead_ms = 0
+            now_ms, leap_ms = self._clock.observe(wall_ms, monotonic_ms)
         if leap_ms:
             for log in self.logs.values():
                 move_append_times(log.segments, leap_ms, now_ms)
                 log.producers.move_times(leap_ms, now_ms)
         return now_ms
+
+    def hold_back(self, ahead_ms: int) -> None:
+        """This machine's clock is so much ahead of what others say: what they would keep is kept."""
+        self._ahead_ms = ahead_ms
+        self._clock = RetentionClock()
 
     # Checkpoints
 

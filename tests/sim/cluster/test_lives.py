@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -20,12 +20,14 @@ from millpond.wire.records import Record, encode_batch
 class Lives:
     """Three nodes, and what a test does to them."""
 
-    def __init__(self, seed: int = 1, count: int = 3) -> None:
+    def __init__(self, seed: int = 1, count: int = 3, texts: Mapping[str, str] | None = None) -> None:
         self.sim = SimWorld(seed)
         numbers = range(1, count + 1)
         members = ",".join(f"{node_id}@node{node_id}:{PORT}" for node_id in numbers)
         self.nodes = {
-            node_id: SimNode(self.sim, f"node{node_id}", {"node.id": str(node_id), "cluster.nodes": members})
+            node_id: SimNode(
+                self.sim, f"node{node_id}", {"node.id": str(node_id), "cluster.nodes": members, **(texts or {})}
+            )
             for node_id in numbers
         }
         for node in self.nodes.values():

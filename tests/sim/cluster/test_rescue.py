@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from tests.sim.cluster.test_lives import Lives
 
@@ -11,16 +13,18 @@ from millpond.broker.rescue.order import ORDER_FILE, begin, carry_out, decode_or
 from millpond.broker.rescue.plan import Fate, Plan, Wish, choose_source, plan_rescue
 from millpond.broker.rescue.survivor import CannotRescue, Survivor, read_survivor
 from millpond.sim.node import DATA_FOLDER, PORT
+from millpond.sim.world.clock import WALL_START_MS
 from millpond.sim.world.disk import PowerCut
 from millpond.wire import messages as m
+from millpond.wire.batch import walk
 from millpond.wire.records import Record, decode_batch, encode_batch
 
 
 class Rescue(Lives):
     """Some nodes with a topic, all of which are ended; what a person does then."""
 
-    def __init__(self, count: int = 3) -> None:
-        super().__init__(count=count)
+    def __init__(self, count: int = 3, texts: Mapping[str, str] | None = None) -> None:
+        super().__init__(count=count, texts=texts)
         self.count = count
 
     def create_topics(self, **replicas: tuple[int, ...]) -> None:
@@ -47,7 +51,7 @@ class Rescue(Lives):
 
     def write(self, node_id: int, topic: str, *values: bytes, acks: int = -1) -> int:
         """The offset of the first."""
-        batch = encode_batch([Record(number, 1_000, None, value) for number, value in enumerate(values)])
+        batch = encode_batch([Record(number, WALL_START_MS, None, value) for number, value in enumerate(values)])
         topic_id = self.nodes[node_id].broker.image.topics[topic].id
         data = m.ProduceRequest.PartitionProduceData(index=0, records=batch)
         asked = m.ProduceRequest.TopicProduceData(name=topic, topic_id=topic_id, partition_data=[data])
@@ -60,10 +64,11 @@ class Rescue(Lives):
     def values(self, node_id: int, topic: str) -> list[bytes | None]:
         found = self.nodes[node_id].broker.partitions.get(topic, 0)
         assert found is not None
-        data, values, position = found.log.read_batches(0, 1 << 20), [], 0
-        while position < len(data):
-            values += [each.value for each in decode_batch(data, position)]
-            position += 12 + int.from_bytes(data[position + 8 : position + 12])
+        values, offset = list[bytes | None](), found.log.start_offset
+        while data := found.log.read_batches(offset, 1 << 20):
+            for position, header in walk(data):
+                values += [each.value for each in decode_batch(data, position)]
+                offset = header.next_offset
         return values
 
     def end(self, *lost: int) -> None:
