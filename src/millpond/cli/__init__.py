@@ -28,6 +28,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "topic": ("millpond.cli.topic.command", "Create, list, describe, alter, move and delete topics."),
     "produce": ("millpond.cli.produce", "Write lines of a file or of standard input to a topic."),
     "consume": ("millpond.cli.consume", "Print the records of a topic, from anywhere on."),
+    "work": ("millpond.cli.work.command", "Run the workers of a module, in processes that are started again."),
     "group": ("millpond.cli.group.command", "Consumer groups: members, lag, offsets, rebalances."),
     "txn": ("millpond.cli.txn", "Transactions: list and describe them, abort one that hangs."),
     "trace": ("millpond.cli.trace.command", "Where a record's time goes, hop by hop, from send to read."),

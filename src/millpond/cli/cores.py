@@ -21,7 +21,7 @@ import click
 
 from millpond import __version__
 from millpond.broker.lives.identity import IDENTITY_FILE
-from millpond.cli.cluster.children import CannotRun, Child, Crew, Event, without_time
+from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, without_time
 from millpond.cli.cluster.nodes_file import resolved
 from millpond.cli.cluster.ports import free_ports
 from millpond.cli.errors import Failed, cause
@@ -142,7 +142,7 @@ class _Run:
         children = {
             core: Child(
                 core,
-                [each for name, text in own.items() for each in ("--set", f"{name}={text}")],
+                [*NODE, *(each for name, text in own.items() for each in ("--set", f"{name}={text}"))],
                 events,
                 # Nobody else has what it has.
                 pause_seconds=0,

@@ -16,6 +16,9 @@ from typing import IO, Final, Literal
 
 from millpond.node.signals import stop_signals
 
+NODE: Final = ("up", "--with-parent")
+"""What makes a child a node: the end of its standard input ends it."""
+
 MILLPOND: Final = (sys.executable, "-c", "import sys; from millpond.cli import main; sys.exit(main())")
 PAUSE_SECONDS: Final = 0.5
 PAUSE_SECONDS_MAX: Final = 10.0
@@ -48,7 +51,10 @@ class Child:
         events: queue.Queue[Event],
         pause_seconds: float = PAUSE_SECONDS,
     ) -> None:
-        """Before it is started again `pause_seconds` go by, and longer where it dies again soon."""
+        """`arguments` are those of `millpond`.
+
+        Before it is started again `pause_seconds` go by, and longer where it dies again soon.
+        """
         self.node_id = node_id
         self.state: State = "stopped"
         self.starts = 0
@@ -70,7 +76,7 @@ class Child:
         self.state = "starting"
         self._started_at = time.monotonic()
         process = self._process = subprocess.Popen(
-            [*MILLPOND, "up", "--with-parent", *self._arguments],
+            [*MILLPOND, *self._arguments],
             # The end of this pipe tells the node that we are gone, however we went.
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -194,6 +200,12 @@ class Crew:
                 if child.state == "ended" and time.monotonic() >= child.starts_again_at:
                     child.start()
 
+    def drain(self) -> None:
+        """Hear what they have said so far, and start nobody."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._hear(self._events.get(timeout=TURN_SECONDS))
+
     def _next_start(self) -> float:
         return min(
             (child.starts_again_at for child in self.children.values() if child.state == "ended" and self._restart),
@@ -206,6 +218,8 @@ class Crew:
         match event.kind:
             case "says":
                 self._say(child, event.text)
+            case "ended" if child.state == "stopped":
+                pass  # It was told to.
             case "ended":
                 self._on_end(child, event.text)
             case "ready":

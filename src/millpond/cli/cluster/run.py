@@ -15,7 +15,7 @@ import click
 
 from millpond import __version__
 from millpond.base.settings import SettingError
-from millpond.cli.cluster.children import CannotRun, Child, Crew, Event, without_time
+from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, without_time
 from millpond.cli.cluster.nodes_file import NodesFile, read_nodes, write_nodes
 from millpond.cli.cluster.ports import free_ports
 from millpond.cli.cluster.view import Lines, View, live_table, row, warnings
@@ -89,7 +89,7 @@ class _Run:
         events: queue.Queue[Event] = queue.Queue()
         common = ("--cluster", str(folder / "nodes.toml"), "--data")
         self._children = {
-            each: Child(each, ["--node", str(each), *common, node_folder(str(folder), each)], events)
+            each: Child(each, [*NODE, "--node", str(each), *common, node_folder(str(folder), each)], events)
             for each in file.nodes
         }
         self._crew = Crew("node", self._children, events, self._say, restart=restart)

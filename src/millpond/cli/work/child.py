@@ -1,0 +1,55 @@
+"""One process of `millpond work`: says that it is ready, works until it is told to stop, tells how it goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from millpond.client.worker import Worker
+
+STATS: Final = "\x01stats "
+"""How a line on standard error begins that is for the parent."""
+
+STATS_SECONDS: Final = 1.0
+
+
+def run_child(workers: Sequence[Worker]) -> None:
+    from millpond.client.worker import run_workers
+
+    ended = threading.Event()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    telling = threading.Thread(target=_tell, args=(workers, ended), daemon=True)
+    telling.start()
+    print("ready", flush=True)
+    try:
+        run_workers(*workers)
+    finally:
+        ended.set()
+        telling.join(STATS_SECONDS)
+
+
+def _tell(workers: Sequence[Worker], ended: threading.Event) -> None:
+    told = ""
+    while True:
+        is_over = ended.wait(STATS_SECONDS)
+        line = json.dumps({str(at): asdict(worker.stats) for at, worker in enumerate(workers)})
+        if line != told:
+            told = line
+            # One write: what handlers print must not come in between.
+            os.write(sys.stderr.fileno(), f"{STATS}{line}\n".encode())
+        if is_over:
+            return
+
+
+def _end_with_parent() -> None:
+    """The parent holds the other end of our standard input and never writes."""
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,205 @@
+"""`millpond work`: the command, and the parent of its processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from millpond.cli.access import Access, cluster_options
+from millpond.cli.cluster.children import CannotRun, Child, Crew, Event
+from millpond.cli.errors import Failed
+from millpond.cli.options import option
+from millpond.cli.stop import Stop, noted
+from millpond.cli.work.child import STATS, run_child
+from millpond.cli.work.specs import find_workers
+from millpond.node.signals import stop_signals
+
+if TYPE_CHECKING:
+    from millpond.admin.lag import LagWatch
+    from millpond.client.worker import Worker
+
+RELOAD_SECONDS: Final = 0.5
+FIGURES: Final = ("processed", "retried", "dead", "skipped")
+
+
+@click.command("work")
+@click.argument("specs", metavar="MODULE[:WORKER]...", nargs=-1, required=True)
+@option(
+    "--processes", type=click.IntRange(1, 1000), default=1, help="So many at a time, each with all of the workers."
+)
+@click.option("--reload", is_flag=True, help="Start anew when a file of the program changes.")
+@option("--every", type=click.FloatRange(0.1), default=5.0, meta="SECONDS", help="Between two lines of figures.")
+@click.option("--child", is_flag=True, hidden=True)
+@cluster_options
+def command(specs: tuple[str, ...], processes: int, reload: bool, every: float, child: bool, access: Access) -> None:
+    """Run workers until Ctrl-C or SIGTERM: those that a module has, or the ones that are named.
+
+    What dies is started again, the later the more often it dies. Being told to stop, all finish what they run and
+    commit it. Every few seconds a line says how much was done and how much is unread.
+
+    The cluster is --bootstrap, unless a worker names its own.
+
+    \b
+    Examples:
+      millpond work billing
+      millpond work billing:charge shop.mail:send --processes 4
+      millpond work billing --reload
+    """
+    # Before the modules are imported: what they make may ask for it.
+    os.environ["MILLPOND_BOOTSTRAP"] = access.bootstrap
+    workers = find_workers(specs)
+    if child:
+        run_child(workers)
+        return
+    run = _Run(workers, specs, processes, access, every)
+    with noted(*stop_signals()) as stop:
+        in_time = run.until(stop, _Files() if reload else None)
+    click.echo(f"Stopped after {run.summary()}.")
+    if not in_time:
+        raise Failed("Some did not end in time and were killed: what they had in hand runs again.")
+
+
+class _Run:
+    def __init__(
+        self, workers: Sequence[Worker], specs: Sequence[str], processes: int, access: Access, every: float
+    ) -> None:
+        self._workers = workers
+        self._access = access
+        self._every = every
+        events: queue.Queue[Event] = queue.Queue()
+        arguments = ("work", "--child", "--bootstrap", access.bootstrap, *specs)
+        children = {number: Child(number, arguments, events) for number in range(1, processes + 1)}
+        self._crew = Crew("process", children, events, self._say)
+        self._finished = dict.fromkeys(FIGURES, 0)
+        """By lives that have ended."""
+        self._current: dict[int, dict[str, int]] = {}
+        """By the present life of each child."""
+
+    def until(self, stop: Stop, files: _Files | None) -> bool:
+        """Whether all ended in time, once they were told to stop."""
+        names = ", ".join(f"{worker.__name__} ({worker.options.group})" for worker in self._workers)
+        children = list(self._crew.children.values())
+        self._line(f"{names}: {len(children)} {'process' if len(children) == 1 else 'processes'}")
+        self._crew.start()
+        told_at, before = time.monotonic(), 0
+        with ExitStack() as stack:
+            lag = _Lag(self._access, self._workers, stack)
+            try:
+                while not stop.is_asked:
+                    self._crew.turn()
+                    if files is not None and (changed := files.changed()):
+                        self._line(f"{changed} has changed: starting anew")
+                        self._restart()
+                    now = time.monotonic()
+                    if now - told_at >= self._every:
+                        done = self._total("processed")
+                        self._line(f"{(done - before) / (now - told_at):,.0f}/s  {self.summary()}{lag.text()}")
+                        told_at, before = now, done
+            except CannotRun as fault:
+                self._crew.end([children])
+                raise Failed(str(fault)) from None
+            in_time = self._crew.end([children])
+            # Their last figures.
+            self._crew.drain()
+            return in_time
+
+    def summary(self) -> str:
+        more = [f"{self._total(name):,} {name}" for name in FIGURES[1:] if self._total(name)]
+        return ", ".join([f"{self._total('processed'):,} done", *more])
+
+    def _total(self, name: str) -> int:
+        return self._finished[name] + sum(each.get(name, 0) for each in self._current.values())
+
+    def _restart(self) -> None:
+        children = list(self._crew.children.values())
+        for child in children:
+            child.stop()
+        for child in children:
+            if not child.wait(30):
+                child.stop(at_once=True)
+                child.wait(5)
+        self._crew.drain()
+        for child in children:
+            self._end_life(child.node_id)
+            child.start()
+
+    def _end_life(self, number: int) -> None:
+        for name, count in self._current.pop(number, {}).items():
+            self._finished[name] += count
+
+    def _say(self, child: Child | None, text: str) -> None:
+        if child is None:
+            self._line(text)
+        elif text.startswith(STATS):
+            stats = json.loads(text.removeprefix(STATS)).values()
+            self._current[child.node_id] = {name: sum(each[name] for each in stats) for name in FIGURES}
+        else:
+            if text.startswith("ready"):
+                self._end_life(child.node_id)
+            self._line(f"{child.node_id}: {text}" if len(self._crew.children) > 1 else text)
+
+    def _line(self, text: str) -> None:
+        click.echo(f"{time.strftime('%H:%M:%S')}  {text}")
+        sys.stdout.flush()
+
+
+class _Lag:
+    """How much is unread in the groups of the workers, if the cluster says."""
+
+    def __init__(self, access: Access, workers: Sequence[Worker], stack: ExitStack) -> None:
+        self._access = access
+        # Whose cluster is another one has its lag there.
+        self._groups = sorted({each.options.group for each in workers if each.bootstrap is None})
+        self._stack = stack
+        self._watch: LagWatch | None = None
+
+    def text(self) -> str:
+        from millpond.admin.lag import LagWatch
+        from millpond.remote.errors import ClientError
+
+        if not self._groups:
+            return ""
+        try:
+            if self._watch is None:
+                cluster = self._stack.enter_context(self._access.open())
+                self._watch = LagWatch(cluster, self._groups, sample_seconds=0)
+            return f"  lag {sum(each.lag for each in self._watch.look()):,}"
+        except (Failed, ClientError):
+            # The workers say what is wrong with the cluster.
+            return "  lag unknown"
+
+
+class _Files:
+    """The program's own files: what was imported from below the folder that it was started in."""
+
+    def __init__(self) -> None:
+        self._seen = dict(self._times())
+        self._look_at = time.monotonic() + RELOAD_SECONDS
+
+    def changed(self) -> str | None:
+        """A file that has changed since the last look."""
+        if time.monotonic() < self._look_at:
+            return None
+        self._look_at = time.monotonic() + RELOAD_SECONDS
+        now = dict(self._times())
+        changed = [path for path, at in now.items() if self._seen.get(path) != at]
+        self._seen = now
+        return os.path.relpath(changed[0]) if changed else None
+
+    def _times(self) -> Iterator[tuple[str, int]]:
+        home = os.getcwd() + os.sep
+        for module in list(sys.modules.values()):
+            path = getattr(module, "__file__", None) or ""
+            if path.startswith(home) and os.sep + "site-packages" + os.sep not in path:
+                try:
+                    yield path, os.stat(path).st_mtime_ns
+                except OSError:
+                    continue

@@ -1,0 +1,95 @@
+"""Workers of a module, in processes that are started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.node import eventually
+
+PROGRAM = """
+import os
+from pathlib import Path
+from millpond import Message, worker
+
+@worker("{topic}", group="{topic}-g")
+def charge(message: Message) -> None:
+    if message.value == b"die" and not Path("died").exists():
+        Path("died").touch()
+        os._exit(3)
+    with open("seen", "a") as file:
+        file.write(f"{{message.text()}} {tag}\\n")
+
+plain = 5
+"""
+
+
+def seen(folder: Path) -> list[str]:
+    return (folder / "seen").read_text().splitlines() if (folder / "seen").exists() else []
+
+
+@pytest.fixture
+def run(millpond: Any, quick: Any, topic: str, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    (tmp_path / "billing.py").write_text(PROGRAM.format(topic=topic, tag="old"))
+    processes = []
+
+    def start(*arguments: str) -> Any:
+        processes.append(millpond.start("work", *arguments, cwd=tmp_path))
+        return processes[-1]
+
+    yield start
+    for each in processes:
+        if each.poll() is None:
+            each.kill()
+        each.communicate()
+
+
+def test_what_dies_is_started_again_and_told_to_stop_all_end_in_order(
+    run: Any, quick: Any, topic: str, tmp_path: Path
+) -> None:
+    process = run("billing:charge", "--every", "0.5")
+    quick.send(topic, "1", "die", "2")
+    assert eventually(lambda: {"1 old", "die old", "2 old"} <= set(seen(tmp_path)))
+    time.sleep(2)  # A line of figures, with what the second life has done.
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    lines = out.decode().splitlines()
+    assert process.returncode == 0, err
+    assert f"charge ({topic}-g): 1 process" in lines[0]
+    assert any("ended with code 3; it starts again" in line for line in lines)
+    assert any("done  lag 0" in line for line in lines), lines
+    assert lines[-1].startswith("Stopped after ")
+
+
+def test_a_changed_file_starts_them_anew(run: Any, quick: Any, topic: str, tmp_path: Path) -> None:
+    run("billing", "--reload", "--processes", "2")
+    quick.send(topic, "1")
+    assert eventually(lambda: seen(tmp_path) == ["1 old"])
+    (tmp_path / "billing.py").write_text(PROGRAM.format(topic=topic, tag="new"))
+    os.utime(tmp_path / "billing.py", (time.time() + 5, time.time() + 5))
+    time.sleep(1.5)
+    quick.send(topic, "2")
+    assert eventually(lambda: seen(tmp_path)[1:] == ["2 new"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("biling", "There is no module biling here"),
+        ("billing:chrge", "There is no chrge in billing; did you mean charge?"),
+        ("billing:plain", "billing:plain is no worker"),
+        ("json", "json has no worker"),
+    ],
+)
+def test_what_is_no_worker_is_told(run: Any, spec: str, said: str) -> None:
+    process = run(spec)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said in err.decode()
+    assert "Traceback" not in err.decode()
