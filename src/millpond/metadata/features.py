@@ -34,6 +34,9 @@ TRANSACTION_VERSION: Final = "transaction.version"
 KRAFT_VERSION: Final = "kraft.version"
 """The quorum keeps this one itself, beside the voters."""
 
+NAME_SHOWN_MAX: Final = 60
+"""What is refused is named, and there may be many of any length."""
+
 ALIKE_FROM: Final = 26
 """From this metadata.version on, partitions that change alike are one record."""
 
@@ -179,7 +182,9 @@ def decide_update_features(
     verdicts = tuple(_judge(image, levels, each, supported) for each in updates)
     if not all(verdict.ok for verdict in verdicts):
         at_fault = next(each.name for each, verdict in zip(updates, verdicts, strict=True) if not verdict.ok)
-        spoilt = Verdict(ErrorCode.FEATURE_UPDATE_FAILED, f"nothing was changed, because {at_fault} was refused")
+        spoilt = Verdict(
+            ErrorCode.FEATURE_UPDATE_FAILED, f"nothing was changed, because {at_fault[:NAME_SHOWN_MAX]} was refused"
+        )
         return Decision((), tuple(spoilt if verdict.ok else verdict for verdict in verdicts))
     records = [
         FeatureLevelRecord(each.name, each.level)
@@ -192,7 +197,7 @@ def decide_update_features(
 def _judge(image: Image, levels: Mapping[str, int], update: FeatureUpdate, supported: Supported) -> Verdict:
     name, level, now = update.name, update.level, levels.get(update.name, 0)
     if name not in FEATURES:
-        return _refused(f"there is no feature {name!r}; there are {', '.join(FEATURES)}")
+        return _refused(f"there is no feature {name[:NAME_SHOWN_MAX]!r}; there are {', '.join(FEATURES)}")
     if update.upgrade_type not in UpgradeType.__members__.values():
         return _refused(f"{name}: upgrade type {update.upgrade_type} is none of 1, 2 and 3")
     if level == now:
