@@ -21,13 +21,14 @@ import click
 
 from millpond import __version__
 from millpond.broker.lives.identity import IDENTITY_FILE
+from millpond.cli.addresses import shown_address
 from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, without_time
 from millpond.cli.cluster.nodes_file import resolved
 from millpond.cli.cluster.ports import free_ports
 from millpond.cli.errors import Failed, cause
+from millpond.cli.folders import CORES_FOLDER, in_use
 from millpond.cli.stop import Stop, noted
 from millpond.cli.terminal import Row, panel
-from millpond.cli.up import CORES_FOLDER, in_use, shown_address
 from millpond.config.node import (
     ADVERTISED_LISTENER,
     CLUSTER_NODES,

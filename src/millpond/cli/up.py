@@ -11,13 +11,15 @@ import socket
 import sys
 import threading
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import click
 
 from millpond import __version__
 from millpond.base.settings import SettingError, Settings
+from millpond.cli.addresses import address_of, shown_address
 from millpond.cli.errors import Failed, cause, sentence
+from millpond.cli.folders import CLUSTER_FOLDER, CORES_FOLDER, in_use, node_folder
 from millpond.cli.options import pair
 from millpond.cli.terminal import Row, panel
 from millpond.config.node import (
@@ -33,17 +35,6 @@ from millpond.config.node import (
     node_settings,
 )
 from millpond.node.signals import stop_signals
-
-CLUSTER_FOLDER: Final = "millpond-cluster"
-"""Where the folders of a cluster's nodes are, unless somebody names another."""
-
-
-CORES_FOLDER: Final = "cores"
-"""Within the data folder: the folders of all cores but the first. No partition can have such a name."""
-
-
-def node_folder(folder: str, node_id: int) -> str:
-    return str(Path(folder) / f"node-{node_id}")
 
 
 @click.command("up")
@@ -183,10 +174,6 @@ def _announce(broker: object) -> None:
     sys.stdout.flush()
 
 
-def shown_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 # What was given.
 
 
@@ -241,14 +228,6 @@ def _settings(texts: dict[str, str]) -> Settings:
         raise click.UsageError(sentence(str(fault))) from None
 
 
-def address_of(text: str) -> str:
-    """A port alone, or a host alone, is completed from the default address."""
-    host, port = host_and_port(LISTEN.default)
-    if text.isdigit():
-        return f"{host}:{text}"
-    return text if ":" in text else f"{text}:{port}"
-
-
 def _read_config(path: str) -> dict[str, str]:
     try:
         with open(path, encoding="utf-8") as file:
@@ -290,12 +269,6 @@ def _remove_folders(made: list[Path]) -> None:
                 shutil.rmtree(each)
             else:
                 each.rmdir()
-
-
-def in_use(folder: str) -> Failed:
-    return Failed(
-        f"Another process uses the data folder {folder}: stop it, or choose another folder with --data DIR."
-    )
 
 
 def _explain(error: OSError, settings: Settings) -> NoReturn:

@@ -7,10 +7,10 @@ from dataclasses import asdict
 import click
 
 from millpond.cli.access import Access, cluster_options
+from millpond.cli.folders import CLUSTER_FOLDER
 from millpond.cli.moves import move_options
 from millpond.cli.options import AS_JSON, YES, option, span
 from millpond.cli.terminal import print_json, print_table
-from millpond.cli.up import CLUSTER_FOLDER
 
 
 @click.group("cluster")

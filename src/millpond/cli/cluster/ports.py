@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import click
 
+from millpond.cli.addresses import shown_address
 from millpond.cli.errors import Failed, cause
-from millpond.cli.up import shown_address
 
 
 def free_ports(host: str, first: int, count: int, who: str) -> list[int]:

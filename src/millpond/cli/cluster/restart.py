@@ -15,9 +15,9 @@ import click
 
 from millpond.cli.access import Access
 from millpond.cli.errors import Failed, cause
+from millpond.cli.folders import node_folder
 from millpond.cli.terminal import confirm, print_table
 from millpond.cli.text import NOTHING
-from millpond.cli.up import node_folder
 from millpond.log.names import LOCK_FILE
 
 if TYPE_CHECKING:

@@ -15,14 +15,16 @@ import click
 
 from millpond import __version__
 from millpond.base.settings import SettingError
+from millpond.cli.addresses import address_of, shown_address
 from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, without_time
 from millpond.cli.cluster.nodes_file import NodesFile, read_nodes, write_nodes
 from millpond.cli.cluster.ports import free_ports
 from millpond.cli.cluster.view import Lines, View, live_table, row, warnings
 from millpond.cli.errors import Failed, cause
+from millpond.cli.folders import node_folder
 from millpond.cli.stop import Stop, noted
 from millpond.cli.terminal import Row, panel
-from millpond.cli.up import address_of, assignment, node_folder, shown_address
+from millpond.cli.up import assignment
 from millpond.config.node import host_and_port
 from millpond.node.signals import stop_signals
 

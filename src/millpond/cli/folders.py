@@ -1,0 +1,24 @@
+"""The folders that hold data: their names, and what is said of one that somebody has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from millpond.cli.errors import Failed
+
+CLUSTER_FOLDER: Final = "millpond-cluster"
+"""Where the folders of a cluster's nodes are, unless somebody names another."""
+
+CORES_FOLDER: Final = "cores"
+"""Within the data folder: the folders of all cores but the first. No partition can have such a name."""
+
+
+def node_folder(folder: str, node_id: int) -> str:
+    return str(Path(folder) / f"node-{node_id}")
+
+
+def in_use(folder: str) -> Failed:
+    return Failed(
+        f"Another process uses the data folder {folder}: stop it, or choose another folder with --data DIR."
+    )
