@@ -44,11 +44,15 @@ def ailment(facts: ClusterFacts, known: Collection[int]) -> str | None:
     if away := sorted(set(known) - here):
         return f"node {', '.join(map(str, away))} is away"
     if facts.leaderless:
-        return f"{len(facts.leaderless)} partitions have no leader"
+        return f"{_partitions(len(facts.leaderless))} without a leader"
     behind = {node.node_id: len(node.behind) for node in facts.nodes if node.behind}
     if behind:
-        return ", ".join(f"node {node_id} is behind in {count} partitions" for node_id, count in behind.items())
+        return ", ".join(f"node {node_id} is behind in {_partitions(count)}" for node_id, count in behind.items())
     return None
+
+
+def _partitions(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count:,} partitions"
 
 
 def wait_until_well(cluster: Cluster, known: Collection[int], seconds: float) -> None:
