@@ -10,12 +10,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
+
+from millpond.broker.lives.identity import Identity, write_identity
+from millpond.node.disk import RealDisk
 
 PARTITIONS = 6
 
@@ -179,6 +183,9 @@ def test_a_folder_of_one_core_gets_more_of_them_and_goes_back_to_none(
     assert set(two.leaders("old")) == {1}
     assert set(two.leaders(two.create("new"))) == {1, 2}
     write(Producer({**two.told, "acks": "all"}), "new", numbered(60))
+    balanced = lonely("cluster", "balance", "-b", two.bootstrap, "--yes")
+    assert balanced.code == 0, balanced.err
+    assert set(two.leaders("old")) == {1, 2}
     processes = [psutil.Process(pid) for pid in two.pids().values()]
     assert two.node.stop() == 0
     assert not any(each.is_running() for each in processes)
@@ -197,6 +204,17 @@ def test_a_folder_of_one_core_gets_more_of_them_and_goes_back_to_none(
         for topic in ("old", "new"):
             assert sorted(again.read(topic, 60, group=f"{topic}{len(expected)}")) == sorted(numbered(60))
         assert again.node.stop(signal.SIGINT) == 0
+
+
+def test_a_node_of_a_cluster_gets_no_cores(lonely: Any, tmp_path: Path) -> None:
+    data = tmp_path / "d"
+    data.mkdir()
+    identity = Identity(4, UUID(int=7), "some-cluster", contacts=("1@127.0.0.1:9092",))
+    write_identity(RealDisk(), str(data), identity)
+    told = lonely("up", "--cores", "2", "--data", str(data), "--listen", "127.0.0.1:0")
+    assert told.code == 1
+    assert "is that of node 4 of a cluster" in told.err
+    assert not (data / "cores").exists()
 
 
 def test_cores_end_with_whoever_started_them(start_node: Callable[..., Any], tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from millpond.cli.cluster.nodes_file import resolved
 from millpond.cli.cluster.ports import free_ports
 from millpond.cli.errors import Failed, cause
 from millpond.cli.folders import CORES_FOLDER, in_use
+from millpond.cli.join import identity_of
 from millpond.cli.stop import Stop, noted
 from millpond.cli.terminal import Row, panel
 from millpond.config.node import (
@@ -70,6 +71,12 @@ def _cores_of(folder: str) -> int:
 def run_cores(texts: Mapping[str, str], count: int) -> None:
     """Run all of them until they are told to stop. `texts` are the settings of the first one."""
     folder = texts.get(DATA_FOLDER.name, DATA_FOLDER.default)
+    known = identity_of(folder)
+    if known is not None and known.contacts:
+        raise Failed(
+            f"The data folder {folder} is that of node {known.node_id} of a cluster, and --cores is for a machine by "
+            "itself: start it without --cores."
+        )
     with _locked(folder):
         core_texts = _texts_of_cores(texts, folder, count)
         with noted(*stop_signals()) as stop:
