@@ -156,6 +156,14 @@ def test_with_the_list_of_before_it_grows_again_by_nodes_with_empty_folders(thre
     three.wait(three.is_whole, within_ms=30_000)
     assert three.write(three.partition().leader, "pond", b"c") == 2
     three.wait(lambda: three.values(2, "pond") == three.values(3, "pond") == [b"a", b"b", b"c"])
+    # They vote, too, by themselves: the survivor can be lost now.
+    three.wait(lambda: len(three.nodes[1].broker.controller.host.voters) == 3)
+    three.sim.run_for(1_000)
+    three.nodes[1].kill()
+    three.wait(lambda: three.controller_id in (2, 3) and three.partition().leader in (2, 3))
+    leader = three.partition().leader
+    three.wait(lambda: three.leads(leader, "pond"))
+    assert three.write(leader, "pond", b"d") == 3
 
 
 def test_a_partition_forgets_lost_replicas_only_if_asked_to_and_is_written_at_once_then(three: Rescue) -> None:

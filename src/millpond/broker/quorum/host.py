@@ -300,9 +300,7 @@ class QuorumHost:
             # First of all: a node that was left behind is told so, whomever it takes for voters.
             if is_outlived(message.cluster_id, by=known):
                 return refusal(request, ErrorCode.REBOOTSTRAP_REQUIRED)
-            if is_outlived(known, by=message.cluster_id):
-                self._outlive()
-                return refusal(request, ErrorCode.INCONSISTENT_CLUSTER_ID)
+            # One that says so of us is not believed: anybody may. Those whom we ask ourselves are.
         fault = fault_of(request, self.me, self.voters)
         is_alone = len(self.voters) == 1 and not self.goes_by_log
         if is_alone and not isinstance(request, Fetch | FetchSnapshot):
