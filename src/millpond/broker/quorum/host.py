@@ -296,11 +296,10 @@ class QuorumHost:
         if self._is_closed or self.failed is not None:
             return refusal(request, ErrorCode.BROKER_NOT_AVAILABLE)
         known = self._cluster_name()
-        if known and message.cluster_id:
-            # First of all: a node that was left behind is told so, whomever it takes for voters.
-            if is_outlived(message.cluster_id, by=known):
-                return refusal(request, ErrorCode.REBOOTSTRAP_REQUIRED)
-            # One that says so of us is not believed: anybody may. Those whom we ask ourselves are.
+        if known and message.cluster_id and is_outlived(message.cluster_id, by=known):
+            # First of all: a node that was left behind is told so, whomever it takes for voters. Who says so of us is
+            # not believed: anybody may. Those whom we ask ourselves are.
+            return refusal(request, ErrorCode.REBOOTSTRAP_REQUIRED)
         fault = fault_of(request, self.me, self.voters)
         is_alone = len(self.voters) == 1 and not self.goes_by_log
         if is_alone and not isinstance(request, Fetch | FetchSnapshot):
