@@ -18,6 +18,7 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 BROKER_RESOURCE: Final = 4
 
 EVERY_NODE: Final = ""
+SILENT_MS_MAX: Final = 3_000
 _SET: Final = 0
 
 
@@ -62,6 +63,13 @@ def _members(cluster: Cluster) -> Members:
     check(described.error_code, "the cluster does not describe itself", described.error_message)
     registered = {each.broker_id: each for each in described.brokers}
     voters, observers, end_offset = _quorum(cluster)
+    heard_ms = max((each.last_fetch_timestamp for each in voters.values()), default=0)
+    observers = {
+        node_id: each
+        for node_id, each in observers.items()
+        # The cluster remembers for a while who has asked; whoever is on its way in asks all the time.
+        if node_id in registered or heard_ms - each.last_fetch_timestamp < SILENT_MS_MAX
+    }
     known = {**observers, **voters}
     facts = describe_nodes(cluster, {*registered, *known})
 

@@ -11,6 +11,7 @@ import pytest
 from millpond.base.errors import ErrorCode
 from millpond.metadata.image import NO_DIRECTORY
 from millpond.sim.client import SimClient
+from millpond.sim.cluster.members_scenario import MembersScenario
 from millpond.sim.node import PORT, SimNode
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
@@ -230,3 +231,10 @@ def test_snapshots_tell_who_votes() -> None:
     assert grown.nodes[1].start()
     grown.wait(lambda: grown.nodes[1].broker.lifecycle.ready.ended)
     grown.wait(grown.vote(1, 2, 3))
+
+
+@pytest.mark.parametrize("seed", [6, 26, 29])
+def test_voters_come_and_go_under_load_and_trouble(seed: int) -> None:
+    scenario = MembersScenario(seed)
+    assert scenario.run().violations == []
+    assert len(scenario.inspector.voter_sets) > 2, "hardly anybody came or went"

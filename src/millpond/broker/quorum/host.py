@@ -202,7 +202,9 @@ class QuorumHost:
         def ago(moment_ms: int | None) -> int | None:
             return None if moment_ms is None else now_ms - moment_ms
 
-        known = dict.fromkeys(self.voters, ReplicaProgress()) | role.progress
+        # Whoever was a voter and has not come since is of no interest any more.
+        come = {replica: each for replica, each in role.progress.items() if each.fetched_ms is not None}
+        known = dict.fromkeys(self.voters, ReplicaProgress()) | come
         return [
             ReplicaState(self.me, self.log.end_offset, 0, 0)
             if replica == self.me

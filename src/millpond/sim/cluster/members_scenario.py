@@ -1,0 +1,106 @@
+"""A run of a cluster that has grown from one node, whose voters come and go while things go wrong.
+
+Node 1 begins alone and the others join it. Later somebody drains a node now and then, and lets it be one like the
+others again, so that others vote in its place. When all is healed everybody must go by the same voters, and one of
+them must lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from millpond.config.node import BROKER_DRAINED, CLUSTER_CONTACTS, CLUSTER_NODES, node_settings
+from millpond.sim.cluster.checkers import NOT_HEALED, Inspector
+from millpond.sim.cluster.cluster import SimCluster
+from millpond.sim.cluster.plan import FAULTS, WORK_MS, Plan, make_plan
+from millpond.sim.cluster.scenario import Scenario
+from millpond.sim.node import PORT
+from millpond.wire import messages as m
+
+PAUSES_MS = (100, 500, 2_000)
+BROKER_RESOURCE = 4
+KEPT = ("default.replication.factor", "min.insync.replicas")
+
+
+def make_members_plan(seed: int | str, kinds: Sequence[str] = FAULTS) -> Plan:
+    """As any other plan, with nodes to spare."""
+    nodes = Random(f"members plan {seed}").choice((4, 5))
+    return replace(make_plan(f"members {seed}", kinds, nodes), admin_operations=0)
+
+
+class MembersInspector(Inspector):
+    def __init__(self, cluster: SimCluster, may_have_lost: Callable[[int], bool]) -> None:
+        super().__init__(cluster, may_have_lost)
+        self.voter_sets: set[tuple[int, ...]] = set()
+
+    def _findings(self) -> Iterator[str]:
+        yield from super()._findings()
+        controller_id = self.cluster.controller_id
+        if controller_id is not None:
+            voters = self.cluster.nodes[controller_id].broker.controller.host.voters
+            self.voter_sets.add(tuple(sorted(each.node_id for each in voters)))
+
+    def look_at_healed(self) -> Iterator[str]:
+        yield from super().look_at_healed()
+        known = {
+            tuple(each.node_id for each in node.broker.controller.host.voters) for _, node in self.cluster.running()
+        }
+        if len(known) != 1:
+            yield f"{NOT_HEALED}: the nodes go by different voters: {known}"
+        if self.cluster.controller_id not in next(iter(known)):
+            yield f"{NOT_HEALED}: node {self.cluster.controller_id} leads, and is none of the voters {known}"
+
+
+class MembersScenario(Scenario):
+    def __init__(self, seed: int, plan: Plan | None = None) -> None:
+        super().__init__(seed, plan or make_members_plan(seed))
+        self.inspector: MembersInspector = MembersInspector(self.cluster, self.trouble.may_have_lost)
+        for node_id, node in self.cluster.nodes.items():
+            # What a list of nodes would have told them.
+            settings = node_settings(node.texts)
+            kept = {name: str(settings.overrides[name]) for name in KEPT if name in settings.overrides}
+            node.texts = {**kept, **{name: text for name, text in node.texts.items() if name != CLUSTER_NODES.name}}
+            if node_id > 1:
+                node.texts[CLUSTER_CONTACTS.name] = f"1@node1:{PORT}"
+        self._dice = Random(f"members {seed}")
+        self._pause_ms = self._dice.choice(PAUSES_MS)
+        self._drainer = self._client("drainer")
+        self._drained: int | None = None
+        self._until_ms = 0
+
+    def _found(self) -> bool:
+        is_founded = super()._found()
+        # Whoever is wiped from now on joins again, the first one, too.
+        self.cluster.nodes[1].texts[CLUSTER_CONTACTS.name] = f"2@node2:{PORT},3@node3:{PORT}"
+        return is_founded
+
+    def _start_clients(self) -> None:
+        super()._start_clients()
+        self._until_ms = self.sim.clock.now_ms + WORK_MS
+        self._change()
+
+    def _change(self) -> None:
+        """Drain a node, or let the one that is drained come back; and soon the next."""
+        node_id, self._drained = (
+            (self._drained, None)
+            if self._drained is not None
+            else (chosen := self._dice.choice(list(self.cluster.nodes)), chosen)
+        )
+        kind = m.IncrementalAlterConfigsRequest
+        value = "false" if self._drained is None else "true"
+        resource = kind.AlterConfigsResource(
+            resource_type=BROKER_RESOURCE,
+            resource_name=str(node_id),
+            configs=[kind.AlterableConfig(name=BROKER_DRAINED.name, config_operation=0, value=value)],
+        )
+
+        def heard(reply: Any) -> None:
+            outcome = "no answer" if reply is None else reply.responses[0].error_code
+            self.cluster.note(f"node {node_id} is drained: {value}: {outcome}")
+
+        self._drainer.send(kind(resources=[resource]), 1, heard)
+        if self.sim.clock.now_ms < self._until_ms:
+            self.sim.clock.call_later(self._dice.randint(1, 2 * self._pause_ms), self._change)

@@ -1,0 +1,146 @@
+"""A node that was alone becomes the first of a cluster, as real processes: nothing stops, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from millpond.cli import command
+from millpond.testing.ports import free_port
+
+HOST = "127.0.0.1"
+READY_SECONDS = 30
+FEW = ("--set", "offsets.topic.num.partitions=2")
+MILLPOND = Path(sys.executable).with_name("millpond")
+
+
+class Nodes:
+    """Processes of `millpond up`, each with a folder and a port of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ports: dict[str, int] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def at(self, name: str) -> str:
+        return f"{HOST}:{self._ports[name]}"
+
+    def up(self, name: str, *options: str) -> None:
+        port = self._ports.setdefault(name, free_port())
+        told = self._folder / f"{name}.txt"
+        with told.open("w") as file:
+            self._processes[name] = subprocess.Popen(
+                [MILLPOND, "up", "--data", str(self._folder / name), "--listen", f"{HOST}:{port}", *FEW, *options],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        until(lambda: "Millpond " in told.read_text(), told.read_text)
+
+    def kill(self, name: str) -> None:
+        os.kill(self._processes[name].pid, signal.SIGKILL)
+        self._processes.pop(name).wait()
+
+    def stop(self, name: str) -> None:
+        self._processes[name].terminate()
+        assert self._processes.pop(name).wait(30) == 0
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+
+
+def until(condition: Callable[[], bool], told: Callable[[], object] = lambda: "") -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, told()
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    made = Nodes(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def run(*words: str, lines: str | None = None, code: int = 0) -> str:
+    result = CliRunner().invoke(command, words, input=lines)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def listed(at: str) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(run("node", "list", "--json", "-b", at))
+    return found
+
+
+def read(at: str) -> list[str]:
+    said = run("consume", "orders", "--from", "beginning", "--until-end", "-b", at)
+    return sorted((line for line in said.split() if line.isdigit()), key=int)
+
+
+def numbers(first: int, end: int) -> str:
+    return "".join(f"{number}\n" for number in range(first, end))
+
+
+def test_one_becomes_three_and_the_first_one_dies_and_is_replaced(nodes: Nodes) -> None:
+    nodes.up("one")
+    first = nodes.at("one")
+    run("topic", "create", "orders", "-b", first)
+    run("produce", "orders", "-b", first, lines=numbers(0, 500))
+    nodes.up("two", "--join", first)
+    nodes.up("three", "--join", nodes.at("two"))
+    until(lambda: [each["voter"] for each in listed(first)] == [True] * 3, lambda: listed(first))
+    run("topic", "replicas", "--all", "--factor", "3", "--yes", "-b", first)
+    nodes.kill("one")
+    others = f"{nodes.at('two')},{nodes.at('three')}"
+    run("produce", "orders", "-b", others, lines=numbers(500, 600))
+    assert read(others) == [str(number) for number in range(600)]
+
+    said = run("node", "remove", "1", "--yes", "-b", others, code=1)
+    assert "move everything away first" in said
+    nodes.up("four", "--join", others.partition(",")[0])
+    run("node", "drain", "1", "--yes", "-b", others)
+    assert "Removed node 1." in run("node", "remove", "1", "--yes", "-b", others)
+    until(lambda: [each["voter"] for each in listed(others)] == [True] * 3, lambda: listed(others))
+    assert [each["node"] for each in listed(others)] == [2, 3, 4]
+
+    # A later start needs nothing but the folder.
+    nodes.stop("two")
+    nodes.up("two")
+    run("produce", "orders", "-b", nodes.at("two"), lines=numbers(600, 610))
+    assert read(nodes.at("two")) == [str(number) for number in range(610)]
+
+
+def test_bad_news_is_a_sentence(nodes: Nodes, tmp_path: Path) -> None:
+    nodes.up("one")
+    at = nodes.at("one")
+    other = ["--listen", f"{HOST}:0"]
+    nobody = f"{HOST}:{free_port()}"
+    assert "Nothing listens" in run("up", "--join", nobody, "--data", str(tmp_path / "x"), *other, code=1)
+    taken = run("up", "--join", at, "--node", "1", "--data", str(tmp_path / "x"), *other, code=1)
+    assert "Node 1 runs already" in taken
+    nodes.up("alone")
+    nodes.stop("alone")
+    said = run("up", "--join", at, "--data", str(tmp_path / "alone"), *other, code=1)
+    assert "is that of another cluster" in said
+    assert "There is no node 7" in run("node", "describe", "7", "-b", at, code=1)
+    assert "runs, at" in run("node", "remove", "1", "--yes", "-b", at, code=1)
+    said = run("node", "drain", "1", "--yes", "-b", at)
+    assert "Node 1 holds nothing." in said
+    run("node", "drain", "1", "--undo", "-b", at)
+    run("topic", "create", "orders", "-b", at)
+    assert "cannot be emptied" in run("node", "drain", "1", "--yes", "-b", at, code=1)
