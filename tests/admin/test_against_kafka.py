@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from millpond.admin.balance import plan_balance, plan_leaders
 from millpond.admin.dead_letters.letters import Filter
 from millpond.admin.dead_letters.purge import apply_purge, plan_purge
 from millpond.admin.dead_letters.redrive import Redrive, RedriveOrder
@@ -15,9 +16,13 @@ from millpond.admin.errors import NotDeadLetters, Refused
 from millpond.admin.groups import EMPTY, STABLE, delete_groups, describe_group, list_groups
 from millpond.admin.history import read_history
 from millpond.admin.lag import LagWatch
+from millpond.admin.moves import look
 from millpond.admin.offset_reset import apply_reset, plan_reset
 from millpond.admin.offsets import Beginning
+from millpond.admin.placement import Planned
+from millpond.admin.throttle import clear_throttle, set_throttle
 from millpond.admin.topics import alter_topic, delete_topics, describe_topics, grow_topic
+from millpond.admin.traffic import measure_traffic
 from millpond.admin.transactions import (
     abort_transaction,
     describe_transaction,
@@ -26,7 +31,9 @@ from millpond.admin.transactions import (
     list_transactions,
     open_producers,
 )
+from millpond.admin.waves import run_moves
 from millpond.base.ids import TopicPartition
+from millpond.cli.stop import Stop
 from millpond.client.dead_letters import dead_letter, origin_of
 from millpond.client.message import Message, header_list
 from millpond.remote.cluster import Cluster
@@ -50,10 +57,33 @@ def test_everything_that_people_ask(kafka: KafkaBroker) -> None:
     """One walk, because the broker takes long to start."""
     with Cluster({"bootstrap.servers": kafka.bootstrap, "default.api.timeout.ms": "30000"}) as cluster:
         topics(cluster)
+        moves(cluster)
         groups(kafka, cluster)
         transactions(kafka, cluster)
         dead_letters(kafka, cluster)
         assert read_history(cluster, "group-consumer") is None
+
+
+def moves(cluster: Cluster) -> None:
+    """One broker has its share; a limit that a killed command has left is found and taken away."""
+    create_topic(cluster, "carried", 2)
+    eventually(lambda: len(look(cluster).of_topic("carried")) == 2)
+    load = look(cluster)
+    assert plan_balance(load) == plan_leaders(load, measure_traffic(cluster, 0.1)) == []
+    (node,) = load.racks
+    move = Planned(TopicPartition("carried", 0), (node,), (node,))
+    assert run_moves(cluster, [move], stop=Stop(), rate=1_000_000).moved == [move]
+    set_throttle(cluster, [Planned(TopicPartition("carried", 1), (node,), (node, node + 1))], 1_000_000)
+    lists = ("leader.replication.throttled.replicas", f"1:{node}", "topic")
+    eventually(lambda: lists in settings_of(cluster, "carried"))
+    assert clear_throttle(cluster)
+    eventually(lambda: not settings_of(cluster, "carried"))
+    delete_topics(cluster, ["carried"])
+
+
+def settings_of(cluster: Cluster, topic: str) -> list[tuple[str, str | None, str]]:
+    (facts,) = describe_topics(cluster, [topic])
+    return [(each.name, each.value, each.source) for each in facts.settings if "throttled" in each.name]
 
 
 def topics(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ from millpond.remote.cluster import Cluster
 from millpond.testing import Ponds, ponds
 from support.cluster_check import Findings, check_reads, check_topic, located
 from support.cluster_load import Reader, Writer, commit_beginning, read_topic
+from support.patience import with_time
+from support.steady_load import SteadyLoad
 
 TOPIC = "shared"
 PARTITIONS = 8
@@ -70,7 +73,12 @@ def leave_to(way: Cluster, *nodes: int) -> None:
             targets[TopicPartition(name, index)] = (*nodes[at:], *nodes[:at])[: len(each.replicas)]
     assert try_moves(way, targets) == {}
     within(60, lambda: not moves_under_way(way))
-    within(10, lambda: all(each.replicas == targets[name] for name, each in look(way).partitions.items()))
+
+    def are_there() -> bool:
+        there = look(way).partitions
+        return all(there[each].replicas == target for each, target in targets.items())
+
+    within(10, are_there)
 
 
 def test_an_empty_node_gets_its_share_under_load(cluster: Ponds, way: Cluster) -> None:
@@ -127,3 +135,23 @@ def test_busy_partitions_are_led_by_different_nodes(cluster: Ponds, way: Cluster
     after = look(way).of_topic("busy")
     assert after[TopicPartition("busy", 0)].leader != after[TopicPartition("busy", 1)].leader
     assert {frozenset(each.replicas) for each in after.values()} == {frozenset((1, 2, 3))}
+
+
+@with_time
+def test_clients_notice_little_of_a_balance_at_a_rate() -> None:
+    """What a write takes meanwhile, beside the quiet: printed, and told in docs/operations.md."""
+    with ponds(nodes=4) as cluster, Cluster({"bootstrap.servers": cluster.bootstrap}) as way:
+        cluster.create_topic("ballast", 8)
+        load = SteadyLoad(cluster.bootstrap)
+        leave_to(way, 1, 2, 3)
+        for index in range(8):
+            cluster.produce("ballast", *(os.urandom(500_000) for _ in range(16)), partition=index)
+        load.start()
+        done = balance(cluster, "--yes", "--rate", "10MB/s", "--measure", "0s", "--json")
+        report = load.stop()
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        print(f"balance of {told['bytes_to_copy'] / 1e6:.0f} MB at 10 MB/s: {report}")
+        report.check()
+        assert told["bytes_to_copy"] > 20e6
+        assert apart([each.replicas for each in shares(look(way)).values()]) <= 1

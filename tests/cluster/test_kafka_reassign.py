@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from millpond.admin.moves import moves_under_way
+from millpond.admin.moves import moves_under_way, try_moves
+from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
 from millpond.testing import Ponds, ponds
 from millpond.wire import messages as m
@@ -21,6 +22,7 @@ from support.patience import with_time
 pytestmark = with_time
 
 TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+ELECTION_TOOL = "org.apache.kafka.tools.LeaderElectionCommand"
 RATE = 200_000
 TOPIC = "carried"
 
@@ -120,3 +122,20 @@ def test_a_move_is_called_off(tool: list[str], cluster: Ponds, way: Cluster, tmp
     assert moves_under_way(way) == {}
     assert throttles(way) == []
     assert {*way.topics(["stays"])["stays"].partitions[0].replicas} == {*before.replicas}
+
+
+def test_the_first_replica_leads_when_kafkas_tool_says_so(tool: list[str], cluster: Ponds, way: Cluster) -> None:
+    cluster.create_topic("led", 1, replicas=3)
+    cluster.wait_until_in_sync("led")
+    (before,) = way.topics(["led"])["led"].partitions.values()
+    first = next(node for node in before.replicas if node != before.leader)
+    others = [node for node in before.replicas if node != first]
+    assert try_moves(way, {TopicPartition("led", 0): (first, *others)}) == {}
+    words = ("--election-type", "preferred", "--topic", "led", "--partition", "0")
+    told = run([*tool[:-1], ELECTION_TOOL], cluster, *words)
+    assert "Successfully completed leader election (PREFERRED) for partitions led-0" in told
+    deadline = time.monotonic() + 10
+    while way.topics(["led"])["led"].partitions[0].leader != first:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert "Valid replica already elected for partitions led-0" in run([*tool[:-1], ELECTION_TOOL], cluster, *words)
