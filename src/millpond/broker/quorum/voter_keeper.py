@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from millpond.base.errors import Refused
 from millpond.base.later import Later, done
 from millpond.broker.quorum.voters import voter_of
-from millpond.config.node import QUORUM_VOTERS_MAX
+from millpond.config.node import CLUSTER_VOTERS, QUORUM_VOTERS_MAX
 from millpond.metadata.placement import drained_nodes
 from millpond.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -78,7 +78,10 @@ class VoterKeeper:
             for node_id, broker in image.brokers.items()
             if broker.is_active and (voter := voter_of(image, node_id)) is not None
         }
-        count = wanted_count(len(image.brokers.keys() - drained), self._settings()[QUORUM_VOTERS_MAX])
+        settings = self._settings()
+        # Where somebody has said who votes, so many do.
+        count_max = len(settings[CLUSTER_VOTERS]) or settings[QUORUM_VOTERS_MAX]
+        count = wanted_count(len(image.brokers.keys() - drained), count_max)
         wanted = next_voters(voters, able, drained, count)
         if wanted is None:
             return
