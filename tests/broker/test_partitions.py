@@ -54,12 +54,13 @@ class Play:
         self.store.open(0)
         self.batch = make_batch
         self.flushed: list[PartitionLog] = []
+        self.clock = VirtualClock()
         self.partition = self.make("pond", 0)
 
     def make(self, topic: str, index: int, topic_id: UUID = TOPIC_ID) -> Partition:
         name = TopicPartition(topic, index)
         log = self.store.create(name, topic_id)
-        context = partition_context(self.disk, VirtualClock(), flush=self.flushed.append)
+        context = partition_context(self.disk, self.clock, flush=self.flushed.append)
         partition = Partition(name, topic_id, log, context)
         partition.follow(view(ME, 3, 0))
         return partition
@@ -164,6 +165,34 @@ def test_a_duplicate_wakes_nobody_and_is_told_its_old_place(play: Play) -> None:
     watching = Watching(play.partition)
     appended = play.partition.append(play.batch(b"a", **fields), zstd=True)
     assert (appended.first_offset, appended.duplicate, watching.woken) == (0, True, 0)
+
+
+def numbered(play: Play, sequence: int, epoch: int = 0) -> memoryview:
+    return play.batch(b"v", producer_id=5, producer_epoch=epoch, base_sequence=sequence)
+
+
+def test_what_follows_a_batch_that_was_refused_for_now_hears_the_same(play: Play) -> None:
+    """Told that it is out of order, its producer would begin a new epoch, and send again what may be written."""
+    play.partition.append(numbered(play, 0), zstd=True)
+    play.disk.fill()
+    assert play.refusal(numbered(play, 1)) == "KAFKA_STORAGE_ERROR"
+    play.disk.make_room()
+    assert play.refusal(numbered(play, 2)) == "KAFKA_STORAGE_ERROR"
+    assert play.refusal(numbered(play, 3)) == "KAFKA_STORAGE_ERROR"
+    for sequence in (1, 2, 3):
+        play.partition.append(numbered(play, sequence), zstd=True)
+    assert play.refusal(numbered(play, 5)) == "OUT_OF_ORDER_SEQUENCE_NUMBER", "nothing was refused before that one"
+
+
+def test_a_producer_that_does_not_come_back_with_it_hears_that_something_is_missing(play: Play) -> None:
+    play.partition.append(numbered(play, 0), zstd=True)
+    play.disk.fill()
+    play.refusal(numbered(play, 1))
+    play.disk.make_room()
+    assert play.refusal(numbered(play, 2)) == "KAFKA_STORAGE_ERROR"
+    assert play.refusal(numbered(play, 2, epoch=1)) == "OUT_OF_ORDER_SEQUENCE_NUMBER", "another epoch, another order"
+    play.clock.run_for(10_000)
+    assert play.refusal(numbered(play, 2)) == "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
 
 # Flushing by count.

@@ -13,6 +13,7 @@ from millpond.base.ports import Buffer
 from millpond.base.settings import Settings
 from millpond.broker.replication.leader_role import CUT_OFF, LeaderRole
 from millpond.broker.replication.partition_context import PartitionContext
+from millpond.broker.replication.refusals import PASSING, Refusals
 from millpond.broker.replication.throttle import is_named
 from millpond.config import topic as topic_settings
 from millpond.log.limits import FOREVER
@@ -89,6 +90,7 @@ class Partition:
         "_is_throttled_follower",
         "_is_throttled_leader",
         "_min_isr",
+        "_refusals",
         "acknowledges_after_sync",
         "flush_ack",
         "flush_messages",
@@ -126,6 +128,7 @@ class Partition:
         self.follower: PartitionFollower | None = None
         """While another node leads it."""
         self.is_internal = name.topic in INTERNAL_TOPICS
+        self._refusals = Refusals()
         # A dictionary, because a set would wake its members in an order that differs from run to run.
         self.watchers: dict[Watcher, None] = {}
         """Those who wait for the committed offset to move."""
@@ -316,7 +319,7 @@ class Partition:
         `by_node` is for what another node of the cluster writes in a topic of the brokers' own.
         """
         if not self.is_leader:
-            self.note_refused(records)
+            self._note_refused(records, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self.check_leads()
         if not records:
             raise Refused(ErrorCode.INVALID_RECORD, "the request has no records for this partition")
@@ -327,17 +330,19 @@ class Partition:
         if attributes & batch.CODEC_MASK == ZSTD and not zstd:
             raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
         if acks_all and self.leading is not None and (not self.leading.is_writable or self.leading.is_doubtful):
-            self.note_refused(records)
+            is_doubtful = self.leading.is_doubtful
+            self._note_refused(
+                records, ErrorCode.NOT_LEADER_OR_FOLLOWER if is_doubtful else ErrorCode.NOT_ENOUGH_REPLICAS
+            )
             self._check_writable()
         try:
             appended = self.log.append(
                 records, leader_epoch=self.leader_epoch, now_ms=self._clock.wall_ms(), verification=verification
             )
         except Refused as refused:
-            self._on_unwritten(refused)
-            if refused.code in VERDICTS and self.leading is not None and not self.leading.is_certain:
-                raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{UNCERTAIN}; {refused}") from None
-            raise
+            raise self._refusal(refused, records) from None
+        if self._refusals:
+            self._refusals.on_written(batch.read_header(records))
         if not appended.duplicate:
             self._on_grown(len(records))
             # Files that wait for a sync stay open: with too many of them nothing else could be opened.
@@ -345,10 +350,26 @@ class Partition:
                 self._context.flush(self.log)
         return appended
 
-    def note_refused(self, records: Buffer | None) -> None:
+    def _note_refused(self, records: Buffer | None, code: ErrorCode) -> None:
         """A batch was refused that its producer sends again, here perhaps: no later one may be written before it."""
         if records is not None and len(records) >= batch.HEADER_BYTES:
-            self.log.producers.note_unwritten((batch.read_header(records),))
+            header = batch.read_header(records)
+            self.log.producers.note_unwritten((header,))
+            self._refusals.note(header, code, self._clock.monotonic_ms())
+
+    def _refusal(self, refused: Refused, records: memoryview) -> Refused:
+        """What a producer is told whose batch the log did not take."""
+        self._on_unwritten(refused)
+        if refused.code in PASSING:
+            self._note_refused(records, refused.code)
+        elif refused.code in VERDICTS:
+            if self.leading is not None and not self.leading.is_certain:
+                return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{UNCERTAIN}; {refused}")
+            is_gap = refused.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._refusals
+            code = self._refusals.before(batch.read_header(records), self._clock.monotonic_ms()) if is_gap else None
+            if code is not None:
+                return Refused(code, f"a batch before it was refused, and comes first; {refused}")
+        return refused
 
     def _on_unwritten(self, refused: Refused) -> None:
         if self.leading is not None and refused.code is ErrorCode.KAFKA_STORAGE_ERROR:
