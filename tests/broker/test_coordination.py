@@ -303,6 +303,23 @@ def test_a_moment_of_a_full_disk_is_over_when_there_is_room_again(play: Play) ->
     assert play.heard[-1] == "after: wrote after"
 
 
+def test_a_coordinator_does_not_live_by_what_has_rotted(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was replayed unseen, or ended the node where it could not be read."""
+    play.home.run(lambda shard, _: shard.put("a", "1", play.listener("one")))
+    play.settle()
+    log, sound = play.partition.log, play.partition.log.read_batches
+    monkeypatch.setattr(log, "read_batches", lambda *given: sound(*given)[:-1] + b"?" if sound(*given) else b"")
+    notes = Coordination("__notes", lambda _: play.new_home(), play.world.clock, play.journal, play.leads)
+    notes.follow([play.partition], 1)
+    assert play.heard[-1] == "journal: a coordinator starts anew from its log"
+    with pytest.raises(Refused) as refused:
+        notes.home_of("g")
+    assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    monkeypatch.undo()
+    play.sim.run_for(10_000)
+    assert notes.home_of("g").shard.notes == {b"a": b"1"}
+
+
 def test_a_large_log_is_loaded_in_slices_and_nobody_is_served_meanwhile(play: Play) -> None:
     for number in range(1000):
         play.home.run(lambda shard, _, number=number: shard.put(f"{number}", "x" * 1000, Later()))  # type: ignore[misc]

@@ -31,7 +31,7 @@ from millpond.broker.serving.call import Call
 from millpond.coordinators.runtime import CoordinatorTime, TransactionalShard, partition_for, replay_batches
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request, Shard
 from millpond.log.producers import Verification
-from millpond.wire.batch import walk
+from millpond.wire.batch import CorruptBatch, check_batch, walk
 from millpond.wire.messages import JoinGroupRequest, Message, OffsetFetchRequest, SyncGroupRequest
 from millpond.wire.records import Record, encode_batch
 
@@ -163,6 +163,7 @@ class Home(Generic[S]):
             return 0
         try:
             data = self.partition.log.read_batches(self._next_offset, bytes_max)
+            _check(data, self.partition)
         except Refused as refused:
             self.resign(refused)
             return 0
@@ -379,6 +380,15 @@ def error_for_clients(refused: Refused) -> ErrorCode:
 
 def _send_away(effects: Effects, refused: Refused) -> None:
     end_all(effects.replies, Refused(error_for_clients(refused), str(refused)))
+
+
+def _check(data: bytes, partition: Partition) -> None:
+    """What has rotted on the disk must not be taken for groups and offsets; it is had from another replica again."""
+    try:
+        for position, _ in walk(data):
+            check_batch(data, position, compacted=True)
+    except CorruptBatch as fault:
+        raise Refused(ErrorCode.CORRUPT_MESSAGE, f"{partition.name.folder}: {fault}") from fault
 
 
 def _moved(partition: Partition) -> Refused:
