@@ -97,12 +97,14 @@ class SimNode:
             self.kill()
             return False
         self._broker = broker
-        if not broker.controller.is_alone:
-            broker.controller.offline.then(
-                lambda error: self._end_soon(broker, f"the metadata log is offline: {error}")
-            )
-            broker.controller.outdated.then(lambda why: self._end_soon(broker, f"this node is outdated: {why}"))
+        broker.controller.offline.then(lambda error: self._end_offline(broker, error))
+        broker.controller.outdated.then(lambda why: self._end_soon(broker, f"this node is outdated: {why}"))
         return True
+
+    def _end_offline(self, broker: Broker, error: OSError) -> None:
+        # One that was alone when it started may have company by now.
+        if not broker.controller.is_alone:
+            self._end_soon(broker, f"the metadata log is offline: {error}")
 
     def _end_soon(self, broker: Broker, why: str) -> None:
         """As the real node does: the process ends, and whoever looks after it starts it again."""
