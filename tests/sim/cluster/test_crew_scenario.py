@@ -24,3 +24,16 @@ def test_coordinators_that_stand_still_or_die_are_followed_by_others(seed: int) 
     outcome = scenario.run()
     assert not outcome.violations, "\n".join([*scenario.story(), *outcome.violations])
     assert sum(outcome.faults.get(kind, 0) for kind in ("pause of a leader", "kill of a leader"))
+
+
+FAILED_ONCE = {
+    500422: "a coordinator met a rotted batch in its own log, and its node ended",
+    500672: "a simulated consumer that was sent a rotted batch died of it: a real one asks again until it is mended",
+}
+
+
+@pytest.mark.parametrize("seed", FAILED_ONCE)
+def test_a_seed_that_failed_once(seed: int) -> None:
+    scenario = CrewScenario(seed, make_crew_plan(seed))
+    outcome = scenario.run()
+    assert not outcome.violations, "\n".join([*scenario.story(), *outcome.violations])

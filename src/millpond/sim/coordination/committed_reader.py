@@ -12,7 +12,7 @@ from millpond.sim.coordination.history import CoordinationHistory
 from millpond.sim.script import Ask, Player, Rest, Script
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
-from millpond.wire.batch import BatchHeader, check_batch, walk
+from millpond.wire.batch import BatchHeader, CorruptBatch, check_batch, walk
 from millpond.wire.records import Record, decode_batch
 
 READ_COMMITTED = 1
@@ -87,8 +87,12 @@ class CommittedReader:
                 yield Rest(RETRY_MS)
                 continue
             parts = [part for topic in reply.responses for part in topic.partitions]
-            for part in parts:
-                self._take(part)
+            try:
+                for part in parts:
+                    self._take(part)
+            except CorruptBatch:
+                # Its checksum is what a client refuses it by, and asks again; somebody has to mend it.
+                yield Rest(RETRY_MS)
             if any(part.error_code for part in parts):
                 yield Rest(RETRY_MS)
 

@@ -12,7 +12,7 @@ from millpond.sim.coordination.history import CoordinationHistory, Fate, OffsetC
 from millpond.sim.script import Ask, Player, Rest, Script
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
-from millpond.wire.batch import check_batch, walk
+from millpond.wire.batch import CorruptBatch, check_batch, walk
 from millpond.wire.records import Record, decode_batch
 
 FETCH_WAIT_MS = 300
@@ -87,13 +87,25 @@ def fetch_records(
         yield Rest(RETRY_MS)
         return -1, []
     for part in reply.responses[0].partitions if reply.responses else ():
-        data = bytes(part.records or b"")
-        for at, _ in walk(data):
-            check_batch(data, at)
-            records = [each for each in decode_batch(data, at) if each.offset >= positions[part.partition_index]]
-            if records:
-                return part.partition_index, records
+        try:
+            records = _first_from(bytes(part.records or b""), positions[part.partition_index])
+        except CorruptBatch:
+            # Its checksum is what a client refuses it by, and asks again; somebody has to mend it.
+            yield Rest(RETRY_MS)
+            continue
+        if records:
+            return part.partition_index, records
     return -1, []
+
+
+def _first_from(data: bytes, position: int) -> list[Record]:
+    """Those of the first batch that has some at or behind this position."""
+    for at, _ in walk(data):
+        check_batch(data, at)
+        records = [each for each in decode_batch(data, at) if each.offset >= position]
+        if records:
+            return records
+    return []
 
 
 class ReadJob:
