@@ -225,6 +225,10 @@ def test_voters_are_chosen_step_by_step() -> None:
     # Who is drained goes once another votes in its place.
     assert next_voters(voters(1, 2, 3), able, {3}, 3) == voters(1, 2, 3, 4)
     assert next_voters(voters(1, 2, 3, 4), able, {3}, 3) == voters(1, 2, 4)
+    # And not before: those who could may be away for a moment.
+    few = {each: able[each] for each in (1, 2, 3)}
+    assert next_voters(voters(1, 2, 3), few, {3}, 3) is None
+    assert next_voters(voters(1, 2, 3), few, {3}, 1) == voters(1, 2)
     # Where a node has another disk, or another address, that is written down.
     moved = {**able, 2: Voter(2, UUID(int=9), "h", 1)}
     assert next_voters(voters(1, 2), moved, set(), 1) == (*voters(1), moved[2])

@@ -52,6 +52,6 @@ def next_voters(
     if len(staying) < count and fresh:
         return (*voters, able[fresh[0]])
     leaving = sorted(node_ids & drained)
-    if leaving and staying:
+    if leaving and staying and len(staying) >= count:
         return tuple(each for each in voters if each.node_id != leaving[0])
     return None

@@ -22,6 +22,7 @@ from millpond.wire import messages as m
 
 PAUSES_MS = (100, 500, 2_000)
 BROKER_RESOURCE = 4
+VOTERS_MIN = 3
 KEPT = ("default.replication.factor", "min.insync.replicas")
 
 
@@ -70,6 +71,15 @@ class MembersScenario(Scenario):
         self._drainer = self._client("drainer")
         self._drained: int | None = None
         self._until_ms = 0
+
+    def _is_founded(self) -> bool:
+        """A quorum of one or two could not spare a disk."""
+        controller_id = self.cluster.controller_id
+        return (
+            super()._is_founded()
+            and controller_id is not None
+            and len(self.cluster.nodes[controller_id].broker.controller.host.voters) >= VOTERS_MIN
+        )
 
     def _found(self) -> bool:
         is_founded = super()._found()
