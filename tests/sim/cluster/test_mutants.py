@@ -101,6 +101,9 @@ class Mutant:
     """How a finding may begin; any, where it is told by what clients got."""
 
 
+TWO_HISTORIES = (checkers.METADATA_DIFFERS, "QuorumBroken", "AssertionError: another leads")
+"""The metadata have gone two ways: seen by the inspector, by the quorum itself, or by who led in one of them."""
+
 MUTANTS = [
     Mutant(acknowledge_before_the_followers_have_it, DEATHS, 12),
     Mutant(show_what_only_the_leader_has, DEATHS, 12, (*LACKS, checkers.HIGH_WATERMARK_FELL)),
@@ -110,7 +113,7 @@ MUTANTS = [
     Mutant(keep_the_epoch_over_a_change_of_leader, DEATHS, 12),
     Mutant(forget_producers_at_a_change_of_leader, (*DEATHS, "resets"), 30),
     Mutant(never_read_again, ("bit rot",), 12, (checkers.NOT_HEALED,)),
-    Mutant(decide_without_a_majority, ("isolation", "split", "kill of a leader"), 30),
+    Mutant(decide_without_a_majority, ("isolation", "split", "kill of a leader"), 30, TWO_HISTORIES),
 ]
 
 
