@@ -89,6 +89,11 @@ class NodeAddresses:
     def tell(self, contacts: Iterable[ClusterNode]) -> None:
         self._told |= {each.node_id: (each.host, each.port) for each in contacts}
 
+    def learn_leader(self, node_id: int, end_points: Iterable[Any]) -> None:
+        """A node says itself that it leads, and where it is."""
+        for each in end_points:
+            self._told[node_id] = each.host, each.port
+
     def learn(self, response: Any) -> None:
         """A node that does not lead says where the one is that does."""
         for each in getattr(response, "node_endpoints", None) or ():

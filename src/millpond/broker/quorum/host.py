@@ -23,19 +23,28 @@ from millpond.broker.quorum.wire import (
     encode_request,
     encode_response,
     fault_of,
+    leader_endpoint,
     refusal,
     says_other_voters,
     without_list,
 )
 from millpond.quorum.events import Answered, Appended, Asked, Event, Hung, NewVoters, Stop, Time
-from millpond.quorum.messages import Fetch, FetchResponse, FetchSnapshot, ReplicaKey, Request, Response
+from millpond.quorum.messages import (
+    BeginQuorumEpoch,
+    Fetch,
+    FetchResponse,
+    FetchSnapshot,
+    ReplicaKey,
+    Request,
+    Response,
+)
 from millpond.quorum.patience import Timing
 from millpond.quorum.ports import Election
 from millpond.quorum.ready import Ask, Durable, Ready, Reply
 from millpond.quorum.replica import Replica
 from millpond.quorum.roles import Leader, ReplicaProgress
 from millpond.quorum.voters import Voter
-from millpond.wire.messages import Message
+from millpond.wire.messages import BeginQuorumEpochRequest, Message
 
 T = TypeVar("T")
 
@@ -311,6 +320,8 @@ class QuorumHost:
             return refusal(request, fault)
         if known and message.cluster_id and message.cluster_id != known:
             return refusal(request, ErrorCode.INCONSISTENT_CLUSTER_ID)
+        if isinstance(request, BeginQuorumEpoch):
+            self._addresses.learn_leader(request.leader_id, message.leader_endpoints)
         if isinstance(request, Fetch):
             request = replace(request, wait_ms=min(request.wait_ms, FETCH_WAIT_MS_MAX))
         self._request_ids += 1
@@ -341,6 +352,9 @@ class QuorumHost:
         peers = self._peers_for_fetches if is_fetch else self._peers_for_calls
         request = without_list(ask.request) if self.goes_by_log else ask.request
         message, version = encode_request(request, self._cluster_name())
+        if isinstance(message, BeginQuorumEpochRequest) and self.goes_by_log:
+            own = self._addresses(self.me.node_id)
+            message.leader_endpoints = [] if own is None else [leader_endpoint(*own)]
         timeout_ms = self._replica.answer_ms(ask.request)
         asked_ms = self._clock.monotonic_ms()
 

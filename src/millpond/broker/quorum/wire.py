@@ -129,6 +129,11 @@ def _begin_epoch(begin: BeginQuorumEpoch, cluster_id: str | None) -> m.BeginQuor
     )
 
 
+def leader_endpoint(host: str, port: int) -> m.BeginQuorumEpochRequest.LeaderEndpoint:
+    """Where the leader is, for whoever has never heard of it."""
+    return m.BeginQuorumEpochRequest.LeaderEndpoint(name="PLAINTEXT", host=host, port=port)
+
+
 def _end_epoch(end: EndQuorumEpoch, cluster_id: str | None) -> m.EndQuorumEpochRequest:
     partition = m.EndQuorumEpochRequest.PartitionData(
         partition_index=0,
@@ -336,7 +341,12 @@ def encode_response(request: Request, response: Response, address_of: Addresses)
                 leader_epoch=response.epoch,
                 vote_granted=response.granted,
             )
-            return m.VoteResponse(topics=[m.VoteResponse.TopicData(topic_name=METADATA_TOPIC, partitions=[granted])])
+            vote = m.VoteResponse(topics=[m.VoteResponse.TopicData(topic_name=METADATA_TOPIC, partitions=[granted])])
+            if (address := address_of(response.leader_id)) is not None:
+                # Who follows it from now on must find it.
+                host, port = address
+                vote.node_endpoints = [m.VoteResponse.NodeEndpoint(node_id=response.leader_id, host=host, port=port)]
+            return vote
         case EpochResponse():
             kind: Any = (
                 m.BeginQuorumEpochResponse if isinstance(request, BeginQuorumEpoch) else m.EndQuorumEpochResponse
