@@ -8,7 +8,7 @@ back.
 from __future__ import annotations
 
 import time
-from threading import Condition, Thread
+from threading import Condition, Lock, Thread
 from typing import Any, Literal, TypeAlias
 
 from confluent_kafka import KafkaError
@@ -44,6 +44,9 @@ class InnerProducer:
         self._waiting = 0
         self._closing = False
         self._sends = 0
+        self._unreported = 0
+        """Records without a report. What librdkafka counts has its errors in it, too."""
+        self._counting = Lock()
         # A daemon, so that a program which forgets to close can still end.
         self._thread = Thread(target=self._serve, name="millpond-delivery", daemon=True)
         self._thread.start()
@@ -61,6 +64,8 @@ class InnerProducer:
         """BufferError when there is no room."""
 
         def delivered(error: KafkaError | None, message: RawMessage) -> None:
+            with self._counting:
+                self._unreported -= 1
             if self._waiting:
                 with self._room:
                     self._room.notify_all()
@@ -82,7 +87,14 @@ class InnerProducer:
             options["headers"] = headers
         if timestamp_ms:
             options["timestamp"] = timestamp_ms
-        self.raw.produce(topic, value, key, **options)
+        with self._counting:
+            self._unreported += 1
+        try:
+            self.raw.produce(topic, value, key, **options)
+        except BaseException:
+            with self._counting:
+                self._unreported -= 1
+            raise
         self._sends += 1
         if self._sends % SENDS_PER_READ == 0:
             self.raw.poll(0)
@@ -103,12 +115,12 @@ class InnerProducer:
 
     def flush(self, timeout_s: float) -> int:
         """How many records are left unacknowledged."""
-        left: int = self.raw.flush(timeout_s)
-        # The last report may be in the hands of the serving thread.
         deadline = time.monotonic() + timeout_s
-        while left and time.monotonic() < deadline:
-            left = self.raw.flush(0.05)
-        return left
+        self.raw.flush(timeout_s)
+        # The last report may be in the hands of the serving thread.
+        while self._unreported and (left := deadline - time.monotonic()) > 0:
+            self.raw.flush(min(left, 0.05))
+        return self._unreported
 
     def close(self) -> None:
         """Fail what is left and end the thread."""
