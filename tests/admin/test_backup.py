@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,10 @@ def test_what_is_interrupted_goes_on_and_the_one_before_stays(
         stop_after(patch, 3)
         with pytest.raises(OSError, match="No space"):
             restore(kept, again)
+    handler = signal.getsignal(signal.SIGTERM)
     result = CliRunner().invoke(command, ["up", "--data", str(again), "--listen", "127.0.0.1:0"])
+    assert signal.getsignal(signal.SIGTERM) is handler, "a node that could not start leaves signals as they were"
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert result.exit_code == 1, result.output
     assert "a backup was being restored" in result.output
     restore(kept, again)

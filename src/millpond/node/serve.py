@@ -71,6 +71,8 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
     broker = Broker(world, settings, journal)
     collector = Collector(world.clock)
     watch_for_bugs(loop, journal, lambda _: leave(journal))
+    before = {number: signal.getsignal(number) for number in signals}
+    is_clean = False
     try:
         broker.start()
         for tell in notes:
@@ -112,16 +114,18 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
         waiting.stop()
         if refused:
             raise refused[0]
+        is_clean = True
     finally:
         collector.stop()
         workers.close()
         sync_workers.close()
         broker.close()
-        # From here on nobody handles signals: being asked once more must not make a clean end look like a crash.
-        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        if is_clean:
+            # From here on nobody handles signals: being asked once more must not make a clean end look like a crash.
+            signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         loop.close()
         for number in signals:
-            signal.signal(number, signal.SIG_IGN)
+            signal.signal(number, signal.SIG_IGN if is_clean else before[number])
         journal.flush()
 
 
