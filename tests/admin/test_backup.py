@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from millpond.admin import backup as backups
 from millpond.admin.backup import MANIFEST, PARTIAL, STORED, BackupFault, back_up, read_manifest, restore, verify
 from millpond.cli import command
+from millpond.node.signals import stop_signals
 from millpond.testing import Pond
 
 MOMENT = 1_700_000_000_000
@@ -106,10 +107,13 @@ def test_what_is_interrupted_goes_on_and_the_one_before_stays(
         stop_after(patch, 3)
         with pytest.raises(OSError, match="No space"):
             restore(kept, again)
-    handler = signal.getsignal(signal.SIGTERM)
+    handlers = {number: signal.getsignal(number) for number in stop_signals()}
     result = CliRunner().invoke(command, ["up", "--data", str(again), "--listen", "127.0.0.1:0"])
-    assert signal.getsignal(signal.SIGTERM) is handler, "a node that could not start leaves signals as they were"
-    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()), "a node that could not start blocks no signals"
+    for number, handler in handlers.items():
+        assert signal.getsignal(number) is not signal.SIG_IGN
+        # The command line took them for itself.
+        signal.signal(number, handler)
     assert result.exit_code == 1, result.output
     assert "a backup was being restored" in result.output
     restore(kept, again)
