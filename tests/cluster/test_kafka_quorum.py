@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from millpond.testing import Ponds, ponds
-from support.jars import class_path, java_command
+from support.kafka_tools import kafka_tool, run_tool
 from support.patience import with_time
 
 pytestmark = with_time
@@ -20,8 +18,7 @@ TOOL = "org.apache.kafka.tools.MetadataQuorumCommand"
 
 @pytest.fixture(scope="module")
 def tool() -> list[str]:
-    archives = os.pathsep.join([class_path("broker"), class_path("tools")])
-    return [java_command(), "-Xmx128m", "-cp", archives, TOOL]
+    return kafka_tool(TOOL)
 
 
 @pytest.fixture(scope="module")
@@ -31,32 +28,20 @@ def cluster(tool: list[str]) -> Iterator[Ponds]:
         yield made
 
 
-def run(tool: list[str], cluster: Ponds, *words: str) -> str:
-    done = subprocess.run(
-        [*tool, "--bootstrap-server", cluster.bootstrap, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=90,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def voters(tool: list[str], cluster: Ponds) -> dict[int, str]:
     """The directory of each voter."""
-    lines = run(tool, cluster, "describe", "--replication").splitlines()[1:]
+    lines = run_tool(tool, cluster, "describe", "--replication").splitlines()[1:]
     cells = [line.split() for line in lines if line.strip()]
     return {int(each[0]): each[1] for each in cells if each[-1] in ("Leader", "Follower")}
 
 
 def test_a_vote_is_taken_away_and_given_back(tool: list[str], cluster: Ponds, tmp_path: Path) -> None:
-    status = run(tool, cluster, "describe", "--status")
+    status = run_tool(tool, cluster, "describe", "--status")
     assert "CurrentVoters" in status
     known = voters(tool, cluster)
     assert known.keys() == {1, 2, 3}
     assert len(set(known.values())) == 3, "each has a directory of its own"
-    run(tool, cluster, "remove-controller", "--controller-id", "3", "--controller-directory-id", known[3])
+    run_tool(tool, cluster, "remove-controller", "--controller-id", "3", "--controller-directory-id", known[3])
     assert voters(tool, cluster).keys() == {1, 2}
     config = tmp_path / "controller.properties"
     config.write_text(
@@ -64,5 +49,5 @@ def test_a_vote_is_taken_away_and_given_back(tool: list[str], cluster: Ponds, tm
         f"listeners=PLAINTEXT://127.0.0.1:9\nadvertised.listeners=PLAINTEXT://127.0.0.1:9\n"
         f"log.dirs={cluster[3].folder}\ncontroller.quorum.bootstrap.servers={cluster.bootstrap}\n"
     )
-    run(tool, cluster, "--command-config", str(config), "add-controller")
+    run_tool(tool, cluster, "--command-config", str(config), "add-controller")
     assert voters(tool, cluster) == known

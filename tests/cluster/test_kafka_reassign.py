@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
 from millpond.testing import Ponds, ponds
 from millpond.wire import messages as m
-from support.jars import class_path, java_command
+from support.kafka_tools import kafka_tool, run_tool
 from support.patience import with_time
 
 pytestmark = with_time
@@ -29,8 +28,7 @@ TOPIC = "carried"
 
 @pytest.fixture(scope="module")
 def tool() -> list[str]:
-    archives = os.pathsep.join([class_path("broker"), class_path("tools")])
-    return [java_command(), "-Xmx128m", "-cp", archives, TOOL]
+    return kafka_tool(TOOL)
 
 
 @pytest.fixture(scope="module")
@@ -43,18 +41,6 @@ def cluster(tool: list[str]) -> Iterator[Ponds]:
 def way(cluster: Ponds) -> Iterator[Cluster]:
     with Cluster({"bootstrap.servers": cluster.bootstrap}) as opened:
         yield opened
-
-
-def run(tool: list[str], cluster: Ponds, *words: str) -> str:
-    done = subprocess.run(
-        [*tool, "--bootstrap-server", cluster.bootstrap, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=90,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def written(folder: Path, topic: str, replicas: list[int]) -> Path:
@@ -91,7 +77,7 @@ def test_a_partition_is_moved_throttled_and_verified(
     plan = written(tmp_path, TOPIC, target)
     began = time.monotonic()
     words = ("--reassignment-json-file", str(plan))
-    told = run(tool, cluster, *words, "--execute", "--throttle", str(RATE))
+    told = run_tool(tool, cluster, *words, "--execute", "--throttle", str(RATE))
     assert "Successfully started partition reassignment" in told
     assert throttles(way)
     assert moves_under_way(way), "600 kB to each of two nodes at 200 kB/s take seconds"
@@ -99,7 +85,7 @@ def test_a_partition_is_moved_throttled_and_verified(
         assert time.monotonic() < began + 60
         time.sleep(0.1)
     assert time.monotonic() - began > 2, "it was held back"
-    told = run(tool, cluster, *words, "--verify")
+    told = run_tool(tool, cluster, *words, "--verify")
     assert f"Reassignment of partition {TOPIC}-0 is completed." in told
     assert throttles(way) == []
     while [*way.topics([TOPIC])[TOPIC].partitions[0].replicas] != target:
@@ -115,10 +101,10 @@ def test_a_move_is_called_off(tool: list[str], cluster: Ponds, way: Cluster, tmp
     (before,) = way.topics(["stays"])["stays"].partitions.values()
     (other,) = {1, 2, 3} - {*before.replicas}
     words = ("--reassignment-json-file", str(written(tmp_path, "stays", [other, before.replicas[1]])))
-    run(tool, cluster, *words, "--execute", "--throttle", "1")
-    assert "stays-0: replicas: " in run(tool, cluster, "--list")
-    assert "is still in progress" in run(tool, cluster, *words, "--verify", "--preserve-throttles")
-    assert "Successfully cancelled partition reassignment for: stays-0" in run(tool, cluster, *words, "--cancel")
+    run_tool(tool, cluster, *words, "--execute", "--throttle", "1")
+    assert "stays-0: replicas: " in run_tool(tool, cluster, "--list")
+    assert "is still in progress" in run_tool(tool, cluster, *words, "--verify", "--preserve-throttles")
+    assert "Successfully cancelled partition reassignment for: stays-0" in run_tool(tool, cluster, *words, "--cancel")
     assert moves_under_way(way) == {}
     assert throttles(way) == []
     assert {*way.topics(["stays"])["stays"].partitions[0].replicas} == {*before.replicas}
@@ -132,10 +118,12 @@ def test_the_first_replica_leads_when_kafkas_tool_says_so(tool: list[str], clust
     others = [node for node in before.replicas if node != first]
     assert try_moves(way, {TopicPartition("led", 0): (first, *others)}) == {}
     words = ("--election-type", "preferred", "--topic", "led", "--partition", "0")
-    told = run([*tool[:-1], ELECTION_TOOL], cluster, *words)
+    told = run_tool([*tool[:-1], ELECTION_TOOL], cluster, *words)
     assert "Successfully completed leader election (PREFERRED) for partitions led-0" in told
     deadline = time.monotonic() + 10
     while way.topics(["led"])["led"].partitions[0].leader != first:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert "Valid replica already elected for partitions led-0" in run([*tool[:-1], ELECTION_TOOL], cluster, *words)
+    assert "Valid replica already elected for partitions led-0" in run_tool(
+        [*tool[:-1], ELECTION_TOOL], cluster, *words
+    )

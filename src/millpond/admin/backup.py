@@ -27,7 +27,7 @@ from millpond.broker.quorum.state import STATE_FILE
 from millpond.broker.quorum.wire import METADATA_PARTITION
 from millpond.broker.replication.high_watermarks import FILE as HIGH_WATERMARKS_FILE
 from millpond.log.names import LOG, METADATA_FILE, START_FILE, read_offset_name, read_partition_folder
-from millpond.log.scan import Damaged, checked
+from millpond.log.scan import sound_end
 from millpond.metadata.image import COORDINATOR_TOPICS
 from millpond.node.disk import RealDisk
 
@@ -226,13 +226,13 @@ class _Backup:
             self.kept_bytes += known.size
             self._note(known)
             return
-        end, damage = _sound(self.disk, str(file))
+        end, damage = sound_end(self.disk, str(file))
         tries = TRIES
         while damage is not None and is_last and tries:
             # The node may be just writing.
             time.sleep(WRITING_SECONDS)
             before, tries = file.stat(), tries - 1
-            end, damage = _sound(self.disk, str(file))
+            end, damage = sound_end(self.disk, str(file))
         size = end if is_last else before.st_size
         with file.open("rb") as opened:
             crc = 0
@@ -285,20 +285,6 @@ class _Backup:
 
 def _logs(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if (entry := read_offset_name(name)) is not None and entry[1] == LOG)
-
-
-def _sound(disk: RealDisk, path: str) -> tuple[int, Damaged | None]:
-    """Up to where every batch is as it was written."""
-    file = disk.open(path)
-    end = 0
-    try:
-        for position, header in checked(file, 0, file.size()):
-            end = position + header.size
-    except Damaged as damage:
-        return end, damage
-    finally:
-        file.close()
-    return end, None
 
 
 def _pieces(descriptor: int, size: int) -> Iterator[bytes]:

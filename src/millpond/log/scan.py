@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from millpond.base.errors import Refused, RemoteError
-from millpond.base.ports import File
+from millpond.base.ports import Disk, File
 from millpond.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, check_batch, read_header
 
 SCAN_BYTES = 1 << 20
@@ -54,6 +54,20 @@ def checked(file: File, position: int, end: int, chunk: int = SCAN_BYTES) -> Ite
         except (RemoteError, Refused) as fault:
             raise Damaged(header_position, str(fault)) from None
         yield header_position, header
+
+
+def sound_end(disk: Disk, path: str) -> tuple[int, Damaged | None]:
+    """Up to where every batch of a file is as it was written, and what is wrong there."""
+    file = disk.open(path)
+    end = 0
+    try:
+        for position, header in checked(file, 0, file.size()):
+            end = position + header.size
+    except Damaged as damage:
+        return end, damage
+    finally:
+        file.close()
+    return end, None
 
 
 def batches(file: File, position: int, end: int, chunk: int = SCAN_BYTES) -> Iterator[tuple[BatchHeader, memoryview]]:

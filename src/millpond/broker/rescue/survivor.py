@@ -23,7 +23,7 @@ from millpond.broker.quorum.wire import METADATA_PARTITION, METADATA_TOPIC_ID
 from millpond.broker.replication.high_watermarks import FILE as HIGH_WATERMARKS_FILE
 from millpond.log.checkpoints import DamagedCheckpoint, decode_metadata, read_offsets
 from millpond.log.names import LOG, METADATA_FILE, offset_name, read_offset_name
-from millpond.log.scan import Damaged, batches, checked, headers
+from millpond.log.scan import Damaged, batches, headers, sound_end
 from millpond.metadata.codec import decode_record
 from millpond.metadata.image import Image
 from millpond.quorum.ports import Election
@@ -185,8 +185,8 @@ def _all_batches(disk: Disk, folder: str, read: _Metadata) -> Iterator[tuple[Bat
         path = f"{folder}/{offset_name(base, LOG)}"
         file = disk.open(path)
         try:
-            sound_end, damage = _sound_end(disk, path)
-            for header, data in batches(file, 0, sound_end):
+            end, damage = sound_end(disk, path)
+            for header, data in batches(file, 0, end):
                 if header.next_offset <= read.end_offset:
                     continue
                 if header.base_offset != read.end_offset:
@@ -198,20 +198,6 @@ def _all_batches(disk: Disk, folder: str, read: _Metadata) -> Iterator[tuple[Bat
                 return
         finally:
             file.close()
-
-
-def _sound_end(disk: Disk, path: str) -> tuple[int, Damaged | None]:
-    """Up to where every batch is as it was written."""
-    file = disk.open(path)
-    end = 0
-    try:
-        for position, header in checked(file, 0, file.size()):
-            end = position + header.size
-    except Damaged as damage:
-        return end, damage
-    finally:
-        file.close()
-    return end, None
 
 
 def _take(read: _Metadata, header: BatchHeader, data: bytes) -> None:
