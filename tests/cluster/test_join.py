@@ -130,7 +130,9 @@ def test_bad_news_is_a_sentence(nodes: Nodes, tmp_path: Path) -> None:
     at = nodes.at("one")
     other = ["--listen", f"{HOST}:0"]
     nobody = f"{HOST}:{free_port()}"
-    assert "Nothing listens" in run("up", "--join", nobody, "--data", str(tmp_path / "x"), *other, code=1)
+    told = run("up", "--join", nobody, "--data", str(tmp_path / "x"), *other, code=1)
+    assert "Nothing listens" in told
+    assert "or name another with --join." in told
     taken = run("up", "--join", at, "--node", "1", "--data", str(tmp_path / "x"), *other, code=1)
     assert "Node 1 runs already" in taken
     nodes.up("alone")

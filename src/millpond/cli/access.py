@@ -47,6 +47,8 @@ class Access:
 
     bootstrap: str
     extras: Mapping[str, str] = field(default_factory=dict)
+    option: str = "--bootstrap"
+    """By which the address was given."""
 
     @contextmanager
     def open(self) -> Iterator[Cluster]:
@@ -103,7 +105,7 @@ class Access:
                 socket.create_connection((host, port), PROBE_SECONDS).close()
                 return
             except socket.gaierror:
-                fault = Failed(f"The host name {host} is unknown: check --bootstrap {host}:{port}.")
+                fault = Failed(f"The host name {host} is unknown: check {self.option} {host}:{port}.")
             except TimeoutError:
                 fault = Failed(
                     f"{host}:{port} does not answer: check the address and that no firewall is in between."
@@ -111,7 +113,7 @@ class Access:
             except OSError:
                 fault = Failed(
                     f"Nothing listens on {host}:{port}: start a node with `millpond up`, or name another with "
-                    "--bootstrap."
+                    f"{self.option}."
                 )
         assert fault is not None
         raise fault
@@ -122,9 +124,9 @@ class Access:
             try:
                 addresses.append(host_and_port(address if ":" in address else f"{address}:{DEFAULT_PORT}"))
             except SettingError:
-                raise click.UsageError(f"--bootstrap {address}: an address has the form HOST:PORT.") from None
+                raise click.UsageError(f"{self.option} {address}: an address has the form HOST:PORT.") from None
         if not addresses:
-            raise click.UsageError("--bootstrap names no address; it has the form HOST:PORT.")
+            raise click.UsageError(f"{self.option} names no address; it has the form HOST:PORT.")
         return addresses
 
 

@@ -83,7 +83,7 @@ def _ask(join: str) -> tuple[str, dict[int, str], set[int]]:
     """The cluster's id, the nodes that are there with their addresses, and all numbers that were ever given."""
     from millpond.admin.members import describe_members
 
-    with Access(join).open() as cluster:
+    with Access(join, option="--join").open() as cluster:
         members = describe_members(cluster)
     contacts = {each.node_id: each.facts.address for each in members.nodes if each.is_there and each.facts.address}
     return members.cluster_id, contacts, {each.node_id for each in members.nodes}
