@@ -144,7 +144,10 @@ class Clients(ABC):
         from confluent_kafka import Producer
 
         if "producer" not in self._clients:
-            settings = self.client_settings(linger_ms=0, acks="all", message_timeout_ms=int(ANSWER_SECONDS * 1000))
+            # Idempotent: what is sent again because a node died or a leader changed is there once.
+            settings = self.client_settings(
+                linger_ms=0, enable_idempotence=True, message_timeout_ms=int(ANSWER_SECONDS * 1000)
+            )
             self._clients["producer"] = Producer(settings)
         producer: Producer = self._clients["producer"]
         return producer
