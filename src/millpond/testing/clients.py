@@ -139,16 +139,17 @@ class Clients(ABC):
         defaults = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
         return Consumer(self.client_settings() | defaults | dotted_values(settings))
 
+    def producer_settings(self) -> dict[str, Any]:
+        """What `producer` has beside `client_settings`."""
+        return {}
+
     @property
     def producer(self) -> Producer:
         from confluent_kafka import Producer
 
         if "producer" not in self._clients:
-            # Idempotent: what is sent again because a node died or a leader changed is there once.
-            settings = self.client_settings(
-                linger_ms=0, enable_idempotence=True, message_timeout_ms=int(ANSWER_SECONDS * 1000)
-            )
-            self._clients["producer"] = Producer(settings)
+            settings = self.client_settings(linger_ms=0, acks="all", message_timeout_ms=int(ANSWER_SECONDS * 1000))
+            self._clients["producer"] = Producer(settings | self.producer_settings())
         producer: Producer = self._clients["producer"]
         return producer
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from typing import TYPE_CHECKING, Final
 
 from millpond.testing.clients import ANSWER_SECONDS, Clients, dotted
@@ -178,6 +179,13 @@ class Ponds(Clients):
     @property
     def bootstrap(self) -> str:
         return ",".join(proxy.bootstrap for proxy in self._for_clients.values())
+
+    def producer_settings(self) -> dict[str, Any]:
+        """Idempotent: what is sent again because a leader died or moved is there once.
+
+        The library's first record waits half a second for that, which a broker alone need not pay.
+        """
+        return {"enable.idempotence": True}
 
     def start(self) -> Ponds:
         """Start all nodes that do not run; returns when they serve."""
