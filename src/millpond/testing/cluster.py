@@ -14,8 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from millpond.testing.clients import ANSWER_SECONDS, Clients, dotted
 from millpond.testing.loop_thread import LoopThread
