@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from random import Random
+from typing import ClassVar
 
 STORY_LINES = 400
 LOOK_MS = 250
@@ -61,7 +62,7 @@ class Host:
 class Run:
     """Time and network of one run. A scenario adds its hosts, what they do, and its faults (`_fault_…`)."""
 
-    faults: tuple[str, ...] = ()
+    faults: ClassVar[tuple[str, ...]] = ()
     trouble_ms = 12_000
     """How long there is trouble; after that everything is healed."""
 

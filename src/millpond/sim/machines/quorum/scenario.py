@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import ClassVar
 from uuid import UUID
 
 from millpond.quorum.events import Answered, Appended, Asked, Event, Stop, Time
@@ -162,7 +163,7 @@ class QuorumHost(Host):
 class Scenario(Run):
     """Runs one seed. `make_replica` can be replaced by one with a bug in it."""
 
-    faults: tuple[str, ...] = (
+    faults: ClassVar[tuple[str, ...]] = (
         "power_cut",
         "power_cut",
         "kill",

@@ -7,6 +7,7 @@ does, and so does one whose disk was wiped.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 from uuid import UUID
 
 from millpond.quorum.events import NewVoters
@@ -25,7 +26,7 @@ Change = Callable[[set[int]], set[int]]
 
 
 class VotersScenario(Scenario):
-    faults = (
+    faults: ClassVar[tuple[str, ...]] = (
         # A quorum that is starved changes hardly anything.
         *(each for each in Scenario.faults if each != "starve"),
         *("add_voter",) * 5,

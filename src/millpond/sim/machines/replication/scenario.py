@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import EpochEnd
@@ -470,7 +471,7 @@ class BrokerHost(Host):
 class Scenario(Run):
     """Runs one seed; leader and follower can be replaced by ones with a bug in them."""
 
-    faults: tuple[str, ...] = (
+    faults: ClassVar[tuple[str, ...]] = (
         "power_cut",
         "power_cut",
         "kill",
