@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -23,7 +24,7 @@ def test_lines_with_keys_and_headers(millpond: Any, topic: str) -> None:
     )
     assert sent.code == 0
     assert sent.out == ""
-    assert sent.err.startswith("4 records, 13 bytes")
+    assert re.fullmatch(r"4 records, 13 bytes in (\d+ ms|[\d.]+ s) \([\d,]+ a second\)\n", sent.err)
     read = millpond("consume", topic, "--until-end", "--json-lines").objects
     assert [(each["key"], each["value"]) for each in read] == [
         ("tea", "2"),

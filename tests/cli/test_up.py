@@ -143,6 +143,8 @@ def test_a_start_that_fails_leaves_no_folder_behind(lonely: Any, tmp_path: Path,
     told = lonely("up", "--listen", node.address, "--data", str(tmp_path / "new" / "deep"))
     assert "is taken" in told.err
     lonely("up", "--listen", node.address, "--data", str(tmp_path / "mine"))
+    told = lonely("up", "--cores", "2", "--listen", node.address, "--data", str(tmp_path / "cores"))
+    assert "cannot be listened on" in told.err
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
     assert (tmp_path / "mine" / "note").exists()
 

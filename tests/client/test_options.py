@@ -90,6 +90,7 @@ def test_a_number_of_retries_is_how_often_a_record_is_tried_again() -> None:
         (lambda: Consumer("g", ["orders"], isolaton="x"), "did you mean isolation"),
         (lambda: Retry(3, backof="fixed"), "did you mean backoff"),
         (lambda: Producer().send("orders", header={}), "did you mean headers"),
+        (lambda: Producer().send("orders", keey="a"), "did you mean key"),
     ],
 )
 def test_an_argument_that_nobody_knows_is_named_with_the_nearest_one(make: Any, said: str) -> None:
@@ -131,3 +132,22 @@ def test_a_record_that_cannot_be_is_refused_where_it_is_sent(wrong: dict[str, An
     with pytest.raises(ConfigError):
         producer.send(**({"topic": "orders", "value": b"1"} | wrong))
     producer.close(1)  # Nothing is left to be sent.
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"dead_letters": 5},
+        {"instance": 7},
+        {"group": b"g"},
+        {"topics": ["orders", 5]},
+        {"concurrency": "8"},
+        {"in_flight_max": 1.5},
+        {"session_timeout_s": "6"},
+        {"commit_every_s": -1},
+    ],
+)
+def test_a_worker_that_cannot_be_is_refused_where_it_is_made(wrong: dict[str, Any]) -> None:
+    given = {"topics": "orders", "group": "g", **wrong}
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Worker(handler, **given)

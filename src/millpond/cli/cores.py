@@ -26,7 +26,7 @@ from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, w
 from millpond.cli.cluster.nodes_file import resolved
 from millpond.cli.cluster.ports import free_ports
 from millpond.cli.errors import Failed, cause
-from millpond.cli.folders import CORES_FOLDER, in_use
+from millpond.cli.folders import CORES_FOLDER, in_use, missing_folders, remove_folders
 from millpond.cli.join import identity_of
 from millpond.cli.stop import Stop, noted
 from millpond.cli.terminal import Row, panel
@@ -77,8 +77,13 @@ def run_cores(texts: Mapping[str, str], count: int) -> None:
             f"The data folder {folder} is that of node {known.node_id} of a cluster, and --cores is for a machine by "
             "itself: start it without --cores."
         )
+    made = missing_folders(folder)
     with _locked(folder):
-        core_texts = _texts_of_cores(texts, folder, count)
+        try:
+            core_texts = _texts_of_cores(texts, folder, count)
+        except click.ClickException:
+            remove_folders(made)
+            raise
         with noted(*stop_signals()) as stop:
             in_time = _Run(core_texts, folder).until(stop)
     if not in_time:

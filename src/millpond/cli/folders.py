@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -22,3 +25,19 @@ def in_use(folder: str) -> Failed:
     return Failed(
         f"Another process uses the data folder {folder}: stop it, or choose another folder with --data DIR."
     )
+
+
+def missing_folders(folder: str) -> list[Path]:
+    """The folders that a start is going to make, the innermost first."""
+    whole = Path(folder).absolute()
+    return [each for each in (whole, *whole.parents) if not os.path.lexists(each)]
+
+
+def remove_folders(made: list[Path]) -> None:
+    """A start that failed leaves nothing behind; what somebody else has put there meanwhile stays."""
+    with contextlib.suppress(OSError):
+        for at, each in enumerate(made):
+            if at == 0:
+                shutil.rmtree(each)
+            else:
+                each.rmdir()

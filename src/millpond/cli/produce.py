@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 MESSAGE_SECONDS_MAX: Final = 30
 PROGRESS_SECONDS: Final = 0.2
-RATE_SECONDS_MIN: Final = 1.0
-"""In less than this a rate says more about the start than about the rest."""
-
 CHECK_RECORDS: Final = 1000
 """Between two looks at the clock and at deliveries that failed."""
 
@@ -296,6 +293,6 @@ class Sender:
         seconds = max(time.monotonic() - self._started, 1e-6)
         arrived = counted(self.sent - self.failed, "record")
         size = f"{self.sent_bytes / 1e6:,.1f} MB" if self.sent_bytes >= 100_000 else counted(self.sent_bytes, "byte")
-        if seconds < RATE_SECONDS_MIN:
-            return f"{arrived}, {size}"
-        return f"{arrived}, {size} in {seconds:,.1f} s ({self.sent / seconds:,.0f} a second)"
+        took = f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+        rate = f" ({self.sent / seconds:,.0f} a second)" if self.sent > 1 else ""
+        return f"{arrived}, {size} in {took}{rate}"

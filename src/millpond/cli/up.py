@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import signal
 import socket
 import sys
 import threading
-from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -19,7 +17,14 @@ from millpond import __version__
 from millpond.base.settings import SettingError, Settings
 from millpond.cli.addresses import address_of, shown_address
 from millpond.cli.errors import Failed, cause, sentence
-from millpond.cli.folders import CLUSTER_FOLDER, CORES_FOLDER, in_use, node_folder
+from millpond.cli.folders import (
+    CLUSTER_FOLDER,
+    CORES_FOLDER,
+    in_use,
+    missing_folders,
+    node_folder,
+    remove_folders,
+)
 from millpond.cli.options import pair
 from millpond.cli.terminal import Row, panel
 from millpond.config.node import (
@@ -123,7 +128,7 @@ def _serve(settings: Settings) -> None:
     from millpond.node.serve import serve
 
     folder = settings[DATA_FOLDER]
-    made = _missing_folders(folder)
+    made = missing_folders(folder)
     is_ready = False
 
     def on_ready(broker: object) -> None:
@@ -144,7 +149,7 @@ def _serve(settings: Settings) -> None:
             raise
         if not cluster_nodes(settings) and not settings[CLUSTER_CONTACTS]:
             # One of several nodes may have promised something already that stands in there.
-            _remove_folders(made)
+            remove_folders(made)
         _explain(error, settings)
 
 
@@ -253,22 +258,6 @@ def assignment(text: str, where: str) -> tuple[str, str]:
 
 
 # What went wrong.
-
-
-def _missing_folders(folder: str) -> list[Path]:
-    """The folders that a start is going to make, the innermost first."""
-    whole = Path(folder).absolute()
-    return [each for each in (whole, *whole.parents) if not os.path.lexists(each)]
-
-
-def _remove_folders(made: list[Path]) -> None:
-    """A start that failed leaves nothing behind; what somebody else has put there meanwhile stays."""
-    with contextlib.suppress(OSError):
-        for at, each in enumerate(made):
-            if at == 0:
-                shutil.rmtree(each)
-            else:
-                each.rmdir()
 
 
 def _explain(error: OSError, settings: Settings) -> NoReturn:

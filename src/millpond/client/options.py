@@ -89,6 +89,7 @@ class Options:
 
 def check(options: Options, handler: Handler) -> None:
     """ConfigError for what cannot be, with the reason."""
+    _check_kinds(options)
     if isinstance(options.topics, str) or not options.topics:
         raise ConfigError('topics is a list of at least one name: ["orders"]')
     if not options.group:
@@ -107,3 +108,20 @@ def check(options: Options, handler: Handler) -> None:
         raise ConfigError("the dead letters cannot go to a topic that the worker reads: they would never end")
     if options.concurrency < 1 or options.in_flight_max < 1:
         raise ConfigError("concurrency and in_flight_max are at least 1")
+
+
+def _check_kinds(options: Options) -> None:
+    """Names are text and numbers are numbers: said here, and not as a TypeError when the first record comes."""
+    names = [("topics", each) for each in options.topics]
+    names += [(name, getattr(options, name)) for name in ("group", "dead_letters", "instance")]
+    for name, given in names:
+        if given is not None and not isinstance(given, str):
+            raise ConfigError(f"{name} is a name, not {given!r}")
+    for name in ("concurrency", "in_flight_max"):
+        given = getattr(options, name)
+        if not isinstance(given, int) or isinstance(given, bool):
+            raise ConfigError(f"{name} is a whole number, not {given!r}")
+    for name in ("commit_every_s", "stop_timeout_s", "session_timeout_s", "transaction_timeout_s"):
+        given = getattr(options, name)
+        if not isinstance(given, int | float) or isinstance(given, bool) or not given >= 0:
+            raise ConfigError(f"{name} is a number of seconds, not {given!r}")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from threading import Lock
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
 from confluent_kafka import KafkaException
 from confluent_kafka import Producer as RawProducer
@@ -58,6 +58,9 @@ class SendGiven(TypedDict, total=False):
     acks: Acks | None
     partition: int | None
     timestamp_ms: int
+
+
+SEND_NAMES: Final = ("topic", "value", "key", *SendGiven.__annotations__)
 
 
 class Producer(Closable):
@@ -134,7 +137,7 @@ class Producer(Closable):
         try:
             return self._send(topic, value, key, self._when_full == "block", **given)
         except TypeError:
-            refuse_unknown(given, SendGiven.__annotations__, "send")
+            refuse_unknown(given, SEND_NAMES, "send")
             raise
 
     def try_send(
@@ -144,7 +147,7 @@ class Producer(Closable):
         try:
             return self._send(topic, value, key, False, **given)
         except TypeError:
-            refuse_unknown(given, SendGiven.__annotations__, "send")
+            refuse_unknown(given, SEND_NAMES, "send")
             raise
 
     def flush(self, timeout_s: float = 60.0) -> None:
