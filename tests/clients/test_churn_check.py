@@ -115,3 +115,13 @@ def test_a_gap(judged):
 def test_a_committed_offset_that_falls(judged):
     found = judged(changed("b", ("committing 310 2 1:10", "committing 310 2 1:3")))
     assert found == ["partition 1: 3 was committed by b after 5 had been"]
+
+
+def test_going_back_is_wrong_unless_the_library_itself_did_it(judged, tmp_path):
+    story = changed("a", ("read 310 2 0 10 19", "read 310 2 0 10 19\n        read 312 2 0 0 19"))
+    assert judged(story) == ["a in partition 0 read 0 after 19"]
+    late = "Topic churn [{}]: timed offset query for offset BEGINNING (leader epoch -1) in state {}\n"
+    (tmp_path / "a.err").write_text(late.format(1, "active") + late.format(0, "offset-query"))
+    assert judged(story) == ["a in partition 0 read 0 after 19"]
+    (tmp_path / "a.err").write_text(late.format(0, "active"))
+    assert judged(story) == []
