@@ -71,7 +71,8 @@ class Diary:
 
     It asks for the first offset of a partition that it has read nothing of. When the answer comes after the partition
     was taken away, it sets a timer to ask again, and the timer outlives that: it goes off half a second later in the
-    next holding, which reads on from its committed offset meanwhile. Such a query "in state active" has no other cause.
+    next holding, which reads on from its committed offset meanwhile. Such a query "in state active"
+    has no other cause.
     """
 
 
