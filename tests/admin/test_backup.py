@@ -10,12 +10,17 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import TopicPartition
 
 from millpond.admin import backup as backups
-from millpond.admin.backup import MANIFEST, PARTIAL, STORED, BackupFault, back_up, read_manifest, restore, verify
+from millpond.admin import restore as restores
+from millpond.admin.backup import MANIFEST, PARTIAL, STORED, BackupFault, back_up, only_one, read_manifest
+from millpond.admin.restore import restore, verify
 from millpond.cli import command
 from millpond.node.signals import stop_signals
+from millpond.remote.cluster import Cluster
 from millpond.testing import Pond
+from millpond.wire import messages as m
 
 MOMENT = 1_700_000_000_000
 
@@ -72,7 +77,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, files: int) -> None:
-    real, left = backups._write, [files]
+    real, left = backups.write_checked, [files]
 
     def write(path: Path, *given: Any) -> None:
         left[0] -= 1
@@ -80,7 +85,8 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, files: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         real(path, *given)
 
-    monkeypatch.setattr(backups, "_write", write)
+    monkeypatch.setattr(backups, "write_checked", write)
+    monkeypatch.setattr(restores, "write_checked", write)
 
 
 def test_what_is_interrupted_goes_on_and_the_one_before_stays(
@@ -162,8 +168,11 @@ def test_wrong_folders_are_refused_and_nothing_is_changed(data: Path, tmp_path: 
 
     kept, other = str(tmp_path / "kept"), str(tmp_path / "other")
     assert "There is no data folder" in run("backup", kept, "--data", other)
-    assert "is not the data folder of a node" in run("backup", kept, "--data", str(tmp_path))
-    assert "holds other things than a backup" in run("backup", str(data), "--data", str(data))
+    assert "is not the data folder of a node, but holds some (data)" in run("backup", kept, "--data", str(tmp_path))
+    for inside in (data, data / "orders-1"):
+        assert "is in the data folder itself" in run("backup", str(inside), "--data", str(data))
+    assert not (data / "orders-1").exists()
+    assert "holds other things than a backup" in run("backup", str(tmp_path), "--data", str(data))
     assert "holds no backup" in run("restore", other, "--data", kept)
     back_up(data, tmp_path / "kept", now_ms)
     assert "is not empty" in run("restore", kept, "--data", str(data))
@@ -172,3 +181,93 @@ def test_wrong_folders_are_refused_and_nothing_is_changed(data: Path, tmp_path: 
     assert "holds the backup of node 1" in run("backup", kept, "--data", other)
     shown = CliRunner().invoke(command, ["backup", kept, "--data", str(data), "--json"])
     assert json.loads(shown.output)["copied_bytes"] == 0, "nothing has changed since"
+
+
+def test_a_topic_that_is_made_meanwhile_is_there_with_its_records_or_not_at_all(tmp_path: Path) -> None:
+    data, kept, again = tmp_path / "data", tmp_path / "kept", tmp_path / "again"
+    with Pond(folder=data) as pond:
+        made = []
+
+        def make(_: int) -> None:
+            if not made:
+                made.append(pond.create_topic("late"))
+                pond.produce("late", b"one")
+
+        back_up(data, kept, now_ms, make)
+        assert made
+    restore(kept, again)
+    with Pond(folder=again) as pond:
+        assert values(pond, "late", 1) == [b"one"], "the metadata was copied after it was made"
+
+
+def test_one_backup_at_a_time_and_one_restore(data: Path, tmp_path: Path) -> None:
+    kept, again = tmp_path / "kept", tmp_path / "again"
+    asked = []
+
+    def ask(_: int) -> None:
+        with pytest.raises(BackupFault, match=r"another backup into .* is under way"):
+            back_up(data, kept, now_ms)
+        asked.append(True)
+
+    back_up(data, kept, now_ms, ask)
+    again.mkdir()
+    with only_one(again, "there is one"), pytest.raises(BackupFault, match="another restore into"):
+        restore(kept, again)
+    assert asked
+    restore(kept, again)
+
+
+def test_a_log_that_loses_its_beginning_meanwhile_is_not_read_anew(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    real = backups.sound_end
+
+    def sound_end(disk: Any, path: str) -> Any:
+        read.append(path)
+        return real(disk, path)
+
+    monkeypatch.setattr(backups, "sound_end", sound_end)
+    first, *others = sorted((data / "orders-0").glob("*.log"))
+
+    def expire(_: int) -> None:
+        if str(others[-1]) in read:
+            first.unlink(missing_ok=True)
+
+    back_up(data, tmp_path / "kept", now_ms, expire)
+    assert not first.exists()
+    assert len(others) > 1
+    assert len(read) == len(set(read)), "what was copied and has not changed is known"
+
+
+def test_a_restored_node_gives_no_epoch_and_no_producer_id_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer that lives through it has seen records, at these offsets, that are none any more."""
+    data, kept, again = tmp_path / "data", tmp_path / "kept", tmp_path / "again"
+    with Pond(folder=data) as pond:
+        pond.create_topic("orders")
+        pond.produce("orders", b"kept")
+        back_up(data, kept, now_ms)
+    with monkeypatch.context() as patch:
+
+        def interrupt(*_: object) -> None:
+            raise OSError(errno.EIO, "the power is gone")
+
+        patch.setattr(restores, "carry_out", interrupt)
+        with pytest.raises(OSError, match="power"):
+            restore(kept, again)
+    restore(kept, again)
+    with Pond(folder=again) as pond:
+        pond.produce("orders", b"new")
+        consumer = pond.consumer("readers")
+        consumer.assign([TopicPartition("orders", 0, 0)])
+        epochs = [message.leader_epoch() for message in consumer.consume(2, 20)]
+        consumer.close()
+        assert epochs[0] == 0
+        assert epochs[1] > 1000
+        with Cluster({"bootstrap.servers": pond.bootstrap}) as cluster:
+            answer = cluster.any().ask(
+                m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), m.InitProducerIdResponse
+            )
+        assert answer.producer_id >= 1_000_000

@@ -330,6 +330,9 @@ def test_a_follower_shows_what_it_knows_to_be_committed_and_sends_everybody_else
         assert pair.partition(B).log.end_offset == 3
         behind = pair.fetched(B, 2)
         assert (behind.error_code, behind.high_watermark, bytes(behind.records or b"")) == (0, 2, b"")
+    # Retention goes by each node's own time: what is gone here the leader may still have.
+    pair.partition(B).log.delete_before(1)
+    assert pair.fetched(B, 0).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
     pair.lead(A, isr=(A,))
     assert pair.fetched(B, 1).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
     assert pair.fetched(A, 1).preferred_read_replica == -1, "it is not in sync"

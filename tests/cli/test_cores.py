@@ -18,6 +18,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
+from millpond.admin.backup import back_up
+from millpond.admin.restore import restore
 from millpond.broker.lives.identity import Identity, write_identity
 from millpond.node.disk import RealDisk
 
@@ -128,6 +130,25 @@ def test_kafka_python_does_the_same(two: Cores) -> None:
             break
     consumer.close()
     assert sorted(values) == sorted(numbered(60))
+
+
+def test_a_backup_has_what_is_on_every_core(two: Cores, tmp_path: Path) -> None:
+    from cli.conftest import Node
+
+    topic = two.create("kept")
+    assert {1, 2} == set(two.leaders(topic))
+    write(Producer({**two.told, "acks": "all"}), topic, numbered(60))
+    kept = back_up(Path(two.node.data), tmp_path / "kept", lambda: 1_700_000_000_000)
+    assert kept.manifest.roots == ["", "cores/2/"]
+    restore(tmp_path / "kept", tmp_path / "again")
+    again = Node(tmp_path / "again")
+    try:
+        cores = Cores(again)
+        assert set(cores.leaders(topic)) == {1, 2}
+        assert sorted(cores.read(topic, 60)) == sorted(numbered(60))
+        write(Producer({**cores.told, "acks": "all"}), topic, numbered(6, "on"))
+    finally:
+        again.stop(signal.SIGKILL)
 
 
 def test_a_transaction_spans_the_cores(two: Cores) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from click.testing import CliRunner
 from tests.support.patience import with_time
 
-from millpond.admin.backup import back_up, restore
+from millpond.admin.backup import back_up
+from millpond.admin.restore import restore
 from millpond.cli import command
 from millpond.cli.times import now_ms
 from millpond.node.disk import RealDisk

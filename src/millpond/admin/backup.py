@@ -6,6 +6,8 @@ content, and the manifest, which says what stands for what, is replaced last: a 
 one before as it was, and the next one goes on with what is there.
 
 Groups and transactions are copied before all other topics: committed offsets then point to records that are there.
+Which topics there are is looked at after the metadata was copied, so that it names none without its records. A folder
+of several cores is one backup.
 """
 
 from __future__ import annotations
@@ -16,17 +18,26 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
-from millpond.broker.lives.identity import IDENTITY_FILE, CannotStart, read_identity
+from millpond.broker.lives.identity import IDENTITY_FILE, CannotStart, Identity, read_identity
 from millpond.broker.lives.restored import RESTORE_FILE
 from millpond.broker.quorum.state import STATE_FILE
 from millpond.broker.quorum.wire import METADATA_PARTITION
 from millpond.broker.replication.high_watermarks import FILE as HIGH_WATERMARKS_FILE
-from millpond.log.names import LOG, METADATA_FILE, START_FILE, read_offset_name, read_partition_folder
+from millpond.log.names import (
+    CORES_FOLDER,
+    LOCK_FILE,
+    LOG,
+    METADATA_FILE,
+    START_FILE,
+    read_offset_name,
+    read_partition_folder,
+)
 from millpond.log.scan import sound_end
 from millpond.metadata.image import COORDINATOR_TOPICS
 from millpond.node.disk import RealDisk
@@ -40,6 +51,7 @@ VERSION: Final = 1
 TOP_FILES: Final = (START_FILE, HIGH_WATERMARKS_FILE, IDENTITY_FILE)
 CHUNK: Final = 1 << 20
 WRITING_SECONDS: Final = 0.05
+METADATA_RANK: Final = 1
 TRIES: Final = 10
 """So often a partition is listed anew when its files have changed under our hands."""
 
@@ -90,8 +102,13 @@ class Manifest:
 
     @property
     def partitions(self) -> int:
-        folders = {each.path.partition("/")[0] for each in self.files if "/" in each.path}
-        return len(folders - {METADATA_PARTITION.folder})
+        folders = {PurePosixPath(each.path).parent for each in self.files}
+        return sum(read_partition_folder(each.name) not in (None, METADATA_PARTITION) for each in folders)
+
+    @property
+    def roots(self) -> list[str]:
+        """The data folders in it, one for each core; the first is that of the node itself."""
+        return sorted({each.path.removesuffix(IDENTITY_FILE) for each in self.files if _is_identity(each.path)})
 
 
 @dataclass(slots=True)
@@ -111,7 +128,23 @@ def back_up(source: Path, target: Path, now_ms: Callable[[], int], on_progress: 
 
     OSError where the disk gives up; what was stored stays, and the next one goes on with it.
     """
-    return _Backup(source, target, on_progress).run(now_ms)
+    run = _Backup(source, target, on_progress)
+    identity = run.check()
+    with only_one(target, f"another backup into {target} is under way: let it end first"):
+        return run.run(identity, now_ms)
+
+
+@contextmanager
+def only_one(folder: Path, otherwise: str) -> Iterator[None]:
+    """Nobody else changes what is in the folder meanwhile; BackupFault if somebody does now."""
+    try:
+        lock = RealDisk().lock(str(folder / LOCK_FILE))
+    except BlockingIOError:
+        raise BackupFault(otherwise) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @dataclass(slots=True)
@@ -122,27 +155,44 @@ class _Backup:
     disk: RealDisk = field(default_factory=RealDisk)
     known: dict[str, Stored] = field(default_factory=dict)
     taken: dict[str, Stored] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
     copied_files: int = 0
     copied_bytes: int = 0
     kept_bytes: int = 0
 
-    def run(self, now_ms: Callable[[], int]) -> Result:
-        began_ms = now_ms()
+    def check(self) -> Identity:
+        """That there is a folder to copy, and one to copy it to, which is made. Nothing else is changed."""
         try:
             identity = read_identity(self.disk, str(self.source))
         except CannotStart as fault:
             raise BackupFault(str(fault)) from fault
         if identity is None:
-            raise BackupFault(f"{self.source} is not the data folder of a node")
+            raise BackupFault(f"{self.source} is not the data folder of a node{_instead(self.source)}")
         if (self.source / RESTORE_FILE).exists():
             raise BackupFault(f"{self.source} is being restored: end that first")
-        self._open_target(identity.cluster_id, identity.node_id)
+        if self.target.resolve().is_relative_to(self.source.resolve()):
+            raise BackupFault(f"{self.target} is in the data folder itself: name another folder, on another disk")
+        files = self.target / STORED
+        if self.target.exists() and not files.exists() and any(self.target.iterdir()):
+            raise BackupFault(f"{self.target} holds other things than a backup: name an empty or a new folder")
+        files.mkdir(parents=True, exist_ok=True)
+        return identity
+
+    def run(self, identity: Identity, now_ms: Callable[[], int]) -> Result:
+        began_ms = now_ms()
+        self._know(identity)
+        roots = ["", *_core_folders(self.source)]
         # First, so that it is never ahead of the logs.
-        for name in TOP_FILES:
-            with contextlib.suppress(FileNotFoundError):
-                self._take_small(name)
-        for folder in self._folders():
+        for root in roots:
+            for name in TOP_FILES:
+                with contextlib.suppress(FileNotFoundError):
+                    self._take_small(f"{root}{name}")
+        for folder in self._folders(roots, rank_max=METADATA_RANK):
             self._take_folder(folder)
+        # Looked at again: a topic that the metadata names by now may have been made meanwhile.
+        for folder in self._folders(roots):
+            if folder not in self.done:
+                self._take_folder(folder)
         manifest = Manifest(
             identity.cluster_id,
             identity.node_id,
@@ -154,34 +204,35 @@ class _Backup:
         self._end(manifest)
         return Result(manifest, self.copied_files, self.copied_bytes, self.kept_bytes)
 
-    def _open_target(self, cluster_id: str | None, node_id: int) -> None:
-        files = self.target / STORED
-        if self.target.exists() and not files.exists() and any(self.target.iterdir()):
-            raise BackupFault(f"{self.target} holds other things than a backup: name an empty or a new folder")
+    def _know(self, identity: Identity) -> None:
+        """What is stored already."""
         with contextlib.suppress(FileNotFoundError):
             before = read_manifest(self.target)
-            if (before.cluster_id, before.node_id) != (cluster_id, node_id):
+            if (before.cluster_id, before.node_id) != (identity.cluster_id, identity.node_id):
                 raise BackupFault(
                     f"{self.target} holds the backup of node {before.node_id} of cluster {before.cluster_id}: name "
                     "another folder"
                 )
             self.known = {each.path: each for each in before.files}
-        files.mkdir(parents=True, exist_ok=True)
         for stored in _partial(self.target):
             self.known[stored.path] = stored
 
-    def _folders(self) -> Iterator[str]:
-        """Coordinators, then the metadata, then all others."""
-        names = [name for name in sorted(os.listdir(self.source)) if read_partition_folder(name) is not None]
-
-        def rank(name: str) -> int:
-            partition = read_partition_folder(name)
-            assert partition is not None
-            return 0 if partition.topic in COORDINATOR_TOPICS else 2 if partition != METADATA_PARTITION else 1
-
-        yield from sorted(names, key=rank)
+    def _folders(self, roots: Iterable[str], rank_max: int | None = None) -> list[str]:
+        """Coordinators, then the metadata, then all others; those of all cores together."""
+        ranked = []
+        for root in roots:
+            for name in os.listdir(self.source / root):
+                partition = read_partition_folder(name)
+                if partition is None:
+                    continue
+                is_other = METADATA_RANK if partition == METADATA_PARTITION else METADATA_RANK + 1
+                rank = 0 if partition.topic in COORDINATOR_TOPICS else is_other
+                if rank_max is None or rank <= rank_max:
+                    ranked.append((rank, partition.topic, f"{root}{name}"))
+        return [folder for _, _, folder in sorted(ranked)]
 
     def _take_folder(self, folder: str) -> None:
+        self.done.add(folder)
         for _ in range(TRIES):
             if not (self.source / folder).exists():
                 # Its topic was deleted meanwhile.
@@ -202,7 +253,7 @@ class _Backup:
         logs = _logs(names)
         if METADATA_FILE in names:
             self._take_small(f"{folder}/{METADATA_FILE}")
-        if folder == METADATA_PARTITION.folder:
+        if PurePosixPath(folder).name == METADATA_PARTITION.folder:
             # The snapshots first: the log goes on from the oldest of them.
             for name in names:
                 if name.endswith(".checkpoint") and name[0].isdigit():
@@ -236,7 +287,7 @@ class _Backup:
         size = end if is_last else before.st_size
         with file.open("rb") as opened:
             crc = 0
-            for piece in _pieces(opened.fileno(), size):
+            for piece in pieces_of(opened.fileno(), size):
                 crc = zlib.crc32(piece, crc)
             if os.fstat(opened.fileno()).st_size < size:
                 # Cut back by its leader: what was read may not belong together.
@@ -244,7 +295,7 @@ class _Backup:
             # What has grown since is another file for the next backup.
             changed_ns = before.st_mtime_ns if size == before.st_size else 0
             stored = Stored(path, size, crc, before.st_ino, changed_ns, None if damage is None else f"{damage}"[:200])
-            self._store(stored, _pieces(opened.fileno(), size))
+            self._store(stored, pieces_of(opened.fileno(), size))
 
     def _is_stored(self, stored: Stored) -> bool:
         try:
@@ -256,7 +307,7 @@ class _Backup:
         if not self._is_stored(stored):
             path = self.target / STORED / stored.name
             path.parent.mkdir(parents=True, exist_ok=True)
-            _write(path, pieces, stored)
+            write_checked(path, pieces, stored)
             self.copied_files += 1
             self.copied_bytes += stored.size
         else:
@@ -264,7 +315,8 @@ class _Backup:
         self._note(stored)
 
     def _note(self, stored: Stored) -> None:
-        self.taken[stored.path] = stored
+        # Known from now on: a folder that has to be listed anew is not read anew.
+        self.taken[stored.path] = self.known[stored.path] = stored
         with (self.target / PARTIAL).open("a", encoding="utf-8") as partial:
             partial.write(json.dumps(asdict(stored)) + "\n")
         self.on_progress(self.copied_bytes + self.kept_bytes)
@@ -283,11 +335,32 @@ class _Backup:
                     path.unlink()
 
 
+def _is_identity(path: str) -> bool:
+    return PurePosixPath(path).name == IDENTITY_FILE
+
+
+def _core_folders(source: Path) -> list[str]:
+    """Of all cores but the first, which is in the folder itself."""
+    try:
+        names = os.listdir(source / CORES_FOLDER)
+    except FileNotFoundError:
+        return []
+    numbers = sorted(int(name) for name in names if name.isascii() and name.isdigit())
+    roots = [f"{CORES_FOLDER}/{number}/" for number in numbers]
+    return [root for root in roots if (source / root / IDENTITY_FILE).exists()]
+
+
+def _instead(folder: Path) -> str:
+    """What the folder has, where somebody has named the one above."""
+    inside = sorted(path.parent.name for path in folder.glob(f"*/{IDENTITY_FILE}"))
+    return f", but holds some ({', '.join(inside[:10])}): name one of them" if inside else ""
+
+
 def _logs(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if (entry := read_offset_name(name)) is not None and entry[1] == LOG)
 
 
-def _pieces(descriptor: int, size: int) -> Iterator[bytes]:
+def pieces_of(descriptor: int, size: int) -> Iterator[bytes]:
     position = 0
     while position < size:
         piece = os.pread(descriptor, min(CHUNK, size - position), position)
@@ -297,7 +370,7 @@ def _pieces(descriptor: int, size: int) -> Iterator[bytes]:
         position += len(piece)
 
 
-def _write(path: Path, pieces: Iterator[bytes], wanted: Stored) -> None:
+def write_checked(path: Path, pieces: Iterator[bytes], wanted: Stored) -> None:
     """There whole, checked and safe, or not at all."""
     part = path.with_name(path.name + ".part")
     crc = size = 0
@@ -323,6 +396,14 @@ def _encode(manifest: Manifest) -> bytes:
     return json.dumps({"crc": zlib.crc32(body)}).encode() + b"\n" + body + b"\n"
 
 
+def _stored(fields: dict[str, object]) -> Stored:
+    stored = Stored(**fields)  # type: ignore[arg-type]
+    path = PurePosixPath(stored.path)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{stored.path} lies outside of a data folder")
+    return stored
+
+
 def read_manifest(backup: Path) -> Manifest:
     """FileNotFoundError where there is none: no backup, or one that has never ended."""
     data = (backup / MANIFEST).read_bytes()
@@ -333,7 +414,7 @@ def read_manifest(backup: Path) -> Manifest:
         fields = json.loads(body)
         if fields.pop("version") != VERSION:
             raise BackupFault(f"{backup / MANIFEST} is of a later version than this program knows")
-        return Manifest(**{**fields, "files": tuple(Stored(**each) for each in fields["files"])})
+        return Manifest(**{**fields, "files": tuple(map(_stored, fields["files"]))})
     except (ValueError, KeyError, TypeError) as fault:
         raise BackupFault(f"{backup / MANIFEST} cannot be read: {fault}") from fault
 
@@ -346,107 +427,4 @@ def _partial(backup: Path) -> Iterator[Stored]:
     for line in lines:
         # The last line may be torn.
         with contextlib.suppress(ValueError, TypeError):
-            yield Stored(**json.loads(line))
-
-
-# Restoring.
-
-
-def verify(backup: Path, on_progress: Progress = lambda _: None) -> tuple[Manifest, list[str]]:
-    """Read all of it again; what is wrong, if anything."""
-    manifest = _manifest_of(backup)
-    faults = []
-    done = 0
-    for stored in manifest.files:
-        fault = _fault_of(backup / STORED / stored.name, stored)
-        if fault is not None:
-            faults.append(f"{stored.path}: {fault}")
-        elif stored.damage is not None:
-            faults.append(f"{stored.path}: was damaged already when it was copied ({stored.damage})")
-        done += stored.size
-        on_progress(done)
-    return manifest, faults
-
-
-def _manifest_of(backup: Path) -> Manifest:
-    try:
-        return read_manifest(backup)
-    except FileNotFoundError:
-        if (backup / PARTIAL).exists():
-            raise BackupFault(f"the backup in {backup} was interrupted: run it again, it goes on") from None
-        raise BackupFault(f"{backup} holds no backup") from None
-
-
-def _fault_of(path: Path, stored: Stored) -> str | None:
-    try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size != stored.size:
-                return "has another size than when it was stored"
-            crc = 0
-            for piece in _pieces(file.fileno(), stored.size):
-                crc = zlib.crc32(piece, crc)
-    except FileNotFoundError:
-        return "is missing"
-    return None if crc == stored.crc else "is not what was stored (its checksum differs)"
-
-
-def restore(backup: Path, folder: Path, on_progress: Progress = lambda _: None) -> Manifest:
-    """Make a data folder of a backup. An interrupted one is gone on with.
-
-    The folder says until the end that it is not whole, and no node starts in it. OSError where the disk gives up.
-    """
-    manifest = _manifest_of(backup)
-    disk = RealDisk()
-    source = {"backup": str(backup.absolute()), "endedMs": manifest.ended_ms}
-    note = folder / RESTORE_FILE
-    if folder.exists() and any(folder.iterdir()):
-        if not note.exists():
-            raise BackupFault(f"{folder} is not empty: restore into a new folder, or empty this one")
-        if _read_note(note) != source:
-            raise BackupFault(f"another backup was being restored into {folder}: empty it first")
-    needed = sum(each.size for each in manifest.files if not _has(folder / each.path, each))
-    folder.mkdir(parents=True, exist_ok=True)
-    free = disk.free_bytes(str(folder))
-    if needed > free:
-        raise BackupFault(f"{folder} has room for {free:,} bytes, and {needed:,} are needed")
-    disk.replace(str(note), json.dumps(source).encode())
-    done = 0
-    for stored in manifest.files:
-        path = folder / stored.path
-        if not _has(path, stored):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _put_back(backup / STORED / stored.name, path, stored)
-        done += stored.size
-        on_progress(done)
-    for each, _, _ in os.walk(folder):
-        disk.sync_folder(each)
-    note.unlink()
-    disk.sync_folder(str(folder))
-    return manifest
-
-
-def _put_back(source: Path, path: Path, stored: Stored) -> None:
-    try:
-        with source.open("rb") as file:
-            _write(path, _pieces(file.fileno(), stored.size), stored)
-    except FileNotFoundError as error:
-        raise BackupFault(
-            f"{stored.path} in the backup is damaged or missing ({error.strerror or error}): take another backup, or "
-            "see `millpond restore --verify`"
-        ) from error
-
-
-def _has(path: Path, stored: Stored) -> bool:
-    """Whether an interrupted restore has put it there: its name comes last."""
-    try:
-        return path.stat().st_size == stored.size
-    except FileNotFoundError:
-        return False
-
-
-def _read_note(path: Path) -> Mapping[str, object]:
-    try:
-        note = json.loads(path.read_bytes())
-    except ValueError:
-        return {}
-    return note if isinstance(note, dict) else {}
+            yield _stored(json.loads(line))

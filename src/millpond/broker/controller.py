@@ -40,6 +40,7 @@ from millpond.broker.quorum.state import STATE_FILE, DamagedState, read_election
 from millpond.broker.quorum.voters import voter_of
 from millpond.broker.quorum.wire import METADATA_PARTITION, METADATA_TOPIC_ID, voter_keys
 from millpond.broker.rescue.order import is_begun
+from millpond.broker.rescue.survivor import CannotRescue, read_metadata
 from millpond.broker.serving.call import NODE_CLIENT_ID
 from millpond.config.effective import NodeLayers
 from millpond.config.node import (
@@ -412,7 +413,7 @@ class Controller:
                     folder,
                     self._identity,
                     self._world.boot_id,
-                    is_alone=self._is_sole and log.voters is None,
+                    is_alone=lambda: self._is_all_there_is(log),
                     was_clean=not after_crash,
                 )
             return read_election(disk, f"{folder}/{STATE_FILE}")
@@ -430,6 +431,17 @@ class Controller:
     def _is_sole(self) -> bool:
         """Whether this node has never heard of others."""
         return len(cluster_nodes(self._settings)) < 2 and not self._contacts
+
+    def _is_all_there_is(self, log: MetadataLog) -> bool:
+        """Whether there is nobody else in the cluster. Waits for the disk."""
+        if log.voters is None:
+            return self._is_sole
+        if any(voter.node_id != self.node_id for voter in log.voters):
+            return False
+        try:
+            return not read_metadata(self._world.disk, log.log.folder).image.brokers.keys() - {self.node_id}
+        except CannotRescue:
+            return False
 
     def _others(self) -> list[int]:
         return sorted(self.image.brokers.keys() - {self.node_id})

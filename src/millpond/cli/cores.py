@@ -26,7 +26,7 @@ from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, w
 from millpond.cli.cluster.nodes_file import resolved
 from millpond.cli.cluster.ports import free_ports
 from millpond.cli.errors import Failed, cause
-from millpond.cli.folders import CORES_FOLDER, in_use, missing_folders, remove_folders
+from millpond.cli.folders import in_use, missing_folders, remove_folders
 from millpond.cli.join import identity_of
 from millpond.cli.stop import Stop, noted
 from millpond.cli.terminal import Row, panel
@@ -39,7 +39,7 @@ from millpond.config.node import (
     NODE_ID,
     host_and_port,
 )
-from millpond.log.names import LOCK_FILE
+from millpond.log.names import CORES_FOLDER, LOCK_FILE
 from millpond.node.disk import RealDisk
 from millpond.node.journal import LineJournal
 from millpond.node.signals import stop_signals

@@ -13,9 +13,6 @@ from millpond.cli.errors import Failed
 CLUSTER_FOLDER: Final = "millpond-cluster"
 """Where the folders of a cluster's nodes are, unless somebody names another."""
 
-CORES_FOLDER: Final = "cores"
-"""Within the data folder: the folders of all cores but the first. No partition can have such a name."""
-
 
 def node_folder(folder: str, node_id: int) -> str:
     return str(Path(folder) / f"node-{node_id}")

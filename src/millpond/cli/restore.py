@@ -30,7 +30,8 @@ def command(backup: Path, data: str, only_verify: bool) -> None:
       millpond restore /mnt/backup --verify
       millpond restore /mnt/backup --data /var/lib/millpond
     """
-    from millpond.admin.backup import BackupFault, read_manifest, restore, verify
+    from millpond.admin.backup import BackupFault, read_manifest
+    from millpond.admin.restore import restore, verify
 
     try:
         total = read_manifest(backup).size

@@ -19,7 +19,6 @@ from millpond.cli.addresses import address_of, shown_address
 from millpond.cli.errors import Failed, cause, sentence
 from millpond.cli.folders import (
     CLUSTER_FOLDER,
-    CORES_FOLDER,
     in_use,
     missing_folders,
     node_folder,
@@ -39,6 +38,7 @@ from millpond.config.node import (
     host_and_port,
     node_settings,
 )
+from millpond.log.names import CORES_FOLDER
 from millpond.node.signals import stop_signals
 
 

@@ -28,6 +28,9 @@ METADATA_FILE = "partition.metadata"
 FAILED_SYNC_FILE = "failed-sync"
 """Left by a log that a failed sync has closed; Kafka does not have it."""
 
+CORES_FOLDER = "cores"
+"""Within the data folder: the folders of all cores but the first. No partition can have such a name."""
+
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 RECOVERY_FILE = "recovery-point-offset-checkpoint"

@@ -7,6 +7,7 @@ from tests.sim.cluster.test_rescue import Rescue
 from tests.support.patience import with_time
 
 from millpond.broker.lives.last_life import read_last_life
+from millpond.broker.rescue.plan import Wish
 from millpond.sim.cluster.plan import make_plan
 from millpond.sim.cluster.shrinker import play
 from millpond.sim.node import DATA_FOLDER
@@ -119,6 +120,20 @@ def test_all_nodes_are_moved_to_other_disks_at_once(old: OldDisks) -> None:
         assert node.start()
     old.wait(lambda: old.controller_id != 0 and old.is_whole(), within_ms=30_000)
     assert old.values(1, "pond") == [b"a"]
+
+
+def test_the_last_of_a_rescued_cluster_is_moved_to_another_disk(old: OldDisks) -> None:
+    """Its log names the voters, and there is nobody else who could vote."""
+    old.end(2, 3)
+    old.rescue(1, wish=Wish(drops_lost=True))
+    old.tell(1)
+    assert old.nodes[1].start()
+    old.write(1, "pond", b"b")
+    old.nodes[1].kill()
+    old.sim.roll_back("node1", old.nodes[1].disk.contents())
+    assert old.nodes[1].start(), old.nodes[1].journal_lines[-3:]
+    old.write(1, "pond", b"c")
+    assert old.values(1, "pond") == [b"a", b"b", b"c"]
 
 
 @with_time

@@ -135,8 +135,8 @@ class _Fetch:
             elsewhere = closest(self._broker, partition, self._rack, wanted.fetch_offset) if self._rack else None
             if elsewhere is not None:
                 return self._sent_to(elsewhere, partition), []
-            if not partition.is_leader and wanted.fetch_offset > partition.log.end_offset:
-                # It is in the leader's log, if anywhere.
+            if not partition.is_leader and not partition.holds(wanted.fetch_offset):
+                # It is in the leader's log, if anywhere: each replica deletes old segments by its own time.
                 raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE)
             stable_offset = partition.last_stable_offset
             ranges, upper_offset = partition.read(

@@ -7,6 +7,7 @@ that has lost records, unless the copy was made of a folder that was closed in o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from millpond.base.ports import Disk
@@ -23,17 +24,18 @@ def mark_folder(
     identity: Identity,
     boot_id: str,
     *,
-    is_alone: bool,
+    is_alone: Callable[[], bool],
     was_clean: bool,
 ) -> tuple[Identity, bool]:
     """The identity with the mark of the folder as it is now, and whether it is a copy. Waits for the disk.
 
-    What a copy must not claim is written before the new mark: a start that dies in the middle begins again.
+    Who `is_alone` has made its promises to nobody: there the copy is the node. What a copy must not claim is written
+    before the new mark: a start that dies in the middle begins again.
     """
     mark = disk.mark(metadata_folder)
     if mark == identity.mark or mark is None:
         return identity, False
-    is_copy = identity.mark is not None and not is_alone
+    is_copy = identity.mark is not None and not is_alone()
     if is_copy:
         state_path = f"{metadata_folder}/{STATE_FILE}"
         known = read_election(disk, state_path) or Election()

@@ -489,6 +489,10 @@ class Partition:
         """The bytes from `offset` on, not yet read; without ranges when there are none yet."""
         return self.log.read_ranges(offset, bytes_max, upper_offset=upper_offset, min_one=at_least_one_batch)
 
+    def holds(self, offset: int) -> bool:
+        """Whether its log has this offset, or ends there."""
+        return self.log.start_offset <= offset <= self.log.end_offset
+
     def check_leader_epoch(self, epoch: int) -> None:
         """Refuse a client whose view of the leadership is older or newer than ours; -1 does not ask."""
         if epoch == -1 or epoch == self.leader_epoch:

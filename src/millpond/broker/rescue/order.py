@@ -98,10 +98,13 @@ def decode_order(data: bytes) -> Order:
         raise CannotRescue(f"this is not the order of a rescue: {fault}") from fault
 
 
-def order_of(plan: Plan, now_ms: int) -> Order:
+def order_of(plan: Plan, now_ms: int, *, names_voters: bool = True) -> Order:
+    """From now on the log names the voters, whatever list the nodes are told: others join as voters later.
+
+    Not so where nobody is lost and it named none before (`names_voters`).
+    """
     source = plan.source
     assert source.identity.cluster_id is not None
-    # From now on the log names them, whatever list the nodes are told: others join as voters later.
     voters = [voter for each in plan.voters if (voter := voter_of(plan.image, each)) is not None]
     assert voters, "survivors have registered"
     return Order(
@@ -116,7 +119,7 @@ def order_of(plan: Plan, now_ms: int) -> Order:
         voters=plan.voters,
         epoch=plan.epoch,
         end_offset=plan.end_offset,
-        snapshot=encode_snapshot(plan.records(), now_ms, voters),
+        snapshot=encode_snapshot(plan.records(), now_ms, voters if names_voters else None),
         marks={TopicPartition(str(topic_id), index): offset for (topic_id, index), offset in plan.marks.items()},
     )
 

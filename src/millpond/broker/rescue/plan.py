@@ -19,6 +19,7 @@ from millpond.metadata.elections import Slice, come_back, leave
 from millpond.metadata.image import ALL_BROKERS, RESCUE_NAME, Image, Partition, Topic
 from millpond.metadata.leadership import NO_LEADER, Loss
 from millpond.metadata.records import (
+    RECOVERED,
     RECOVERING,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -281,6 +282,9 @@ def _settle(
         if holders:
             best = max(holders, key=rank)
             image.replay(_led_by(best, topic, index))
+            if now.replicas == (best,):
+                # There is nobody who could have more, and nobody to tell that it has put that right.
+                image.replay(PartitionChangeRecord(index, topic.id, leader_recovery_state=RECOVERED))
             return fate(Fate.RESTORED, best, has(best))
     if now.leader != NO_LEADER:
         was_trusted = now.leader in before.isr or now.leader in before.elr

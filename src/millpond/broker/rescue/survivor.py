@@ -70,6 +70,8 @@ class Survivor:
     replicas: Mapping[tuple[UUID, int], Held]
     notes: tuple[str, ...] = ()
     """What a person should hear of."""
+    names_voters: bool = False
+    """Whether its log names the voters; else they are those of a list that the nodes were told."""
 
     @property
     def node_id(self) -> int:
@@ -89,7 +91,7 @@ def read_survivor(disk: Disk, folder: str) -> Survivor:
         raise CannotRescue(f"{folder} cannot be read: {fault}") from fault
     if identity is None or identity.cluster_id is None:
         raise CannotRescue(f"{folder} is not the data folder of a node that was one of a cluster")
-    metadata = _read_metadata(disk, f"{folder}/{METADATA_FOLDER}")
+    metadata = read_metadata(disk, f"{folder}/{METADATA_FOLDER}")
     marks, notes = _high_watermarks(disk, folder)
     known = [
         metadata.snapshot_offset,
@@ -106,6 +108,7 @@ def read_survivor(disk: Disk, folder: str) -> Survivor:
         last_epoch=metadata.last_epoch,
         committed_offset=min(max(known), metadata.end_offset),
         voters=metadata.voters or tuple(sorted(metadata.image.brokers)),
+        names_voters=metadata.are_named,
         replicas=dict(_replicas(disk, folder, identity.node_id, metadata.image, marks)),
         notes=(*metadata.notes, *notes),
     )
@@ -131,7 +134,7 @@ def _high_watermarks(disk: Disk, folder: str) -> tuple[dict[TopicPartition, int]
 
 
 @dataclass(slots=True)
-class _Metadata:
+class Metadata:
     image: Image
     end_offset: int
     last_epoch: int
@@ -142,7 +145,8 @@ class _Metadata:
     notes: list[str]
 
 
-def _read_metadata(disk: Disk, folder: str) -> _Metadata:
+def read_metadata(disk: Disk, folder: str) -> Metadata:
+    """All that the files come to, whether it was committed or not."""
     try:
         read = _newest_snapshot(disk, folder)
         for header, data in _all_batches(disk, folder, read):
@@ -154,7 +158,7 @@ def _read_metadata(disk: Disk, folder: str) -> _Metadata:
     return read
 
 
-def _newest_snapshot(disk: Disk, folder: str) -> _Metadata:
+def _newest_snapshot(disk: Disk, folder: str) -> Metadata:
     files = SnapshotFiles(disk, folder)
     notes = []
     for snapshot in reversed(files.ids):
@@ -168,15 +172,15 @@ def _newest_snapshot(disk: Disk, folder: str) -> _Metadata:
             notes.append(f"{files.path(snapshot)}: {fault}; an older one is used")
             continue
         voters = _ids(named[-1][1]) if named else ()
-        return _Metadata(image, snapshot.end_offset, snapshot.epoch, snapshot.end_offset, voters, bool(named), notes)
-    return _Metadata(Image(), 0, 0, 0, (), False, notes)
+        return Metadata(image, snapshot.end_offset, snapshot.epoch, snapshot.end_offset, voters, bool(named), notes)
+    return Metadata(Image(), 0, 0, 0, (), False, notes)
 
 
 def _ids(voters: tuple[Voter, ...]) -> tuple[int, ...]:
     return tuple(sorted(each.node_id for each in voters))
 
 
-def _all_batches(disk: Disk, folder: str, read: _Metadata) -> Iterator[tuple[BatchHeader, bytes]]:
+def _all_batches(disk: Disk, folder: str, read: Metadata) -> Iterator[tuple[BatchHeader, bytes]]:
     """Those that follow what is read, up to the first that is not whole."""
     bases = [base for base, suffix in _numbered(disk, folder) if suffix == LOG]
     if bases and bases[0] > read.end_offset:
@@ -200,7 +204,7 @@ def _all_batches(disk: Disk, folder: str, read: _Metadata) -> Iterator[tuple[Bat
             file.close()
 
 
-def _take(read: _Metadata, header: BatchHeader, data: bytes) -> None:
+def _take(read: Metadata, header: BatchHeader, data: bytes) -> None:
     entries = wire_records.decode_batch(data, 0)
     if header.attributes & CONTROL:
         for _, voters in named_voters(data):

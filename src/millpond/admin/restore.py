@@ -1,0 +1,193 @@
+"""A data folder made of a backup, or a look whether the backup is whole.
+
+Whoever has read from the node since the backup was taken has seen offsets, leader epochs and producer ids that the
+restored one knows nothing of, and would give again for other records. Where the backup has all nodes of its cluster,
+which is one node alone or the cores of one machine, they go on a thousand epochs and a million ids ahead, by the
+order of a rescue (docs/decisions/0014); of several nodes, `millpond cluster rescue --restored` makes that order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from millpond.admin.backup import (
+    PARTIAL,
+    STORED,
+    BackupFault,
+    Manifest,
+    Progress,
+    Stored,
+    only_one,
+    pieces_of,
+    read_manifest,
+    write_checked,
+)
+from millpond.broker.lives.identity import read_identity
+from millpond.broker.lives.restored import RESTORE_FILE
+from millpond.broker.rescue.order import Order, begin, carry_out, decode_order, is_begun, order_of
+from millpond.broker.rescue.plan import Wish, choose_source, plan_rescue
+from millpond.broker.rescue.survivor import CannotRescue, read_survivor
+from millpond.log.names import LOCK_FILE
+from millpond.node.disk import RealDisk
+
+ORDER_FILE: Final = "restore.order"
+"""In a folder that is being restored: all files are back, and the order says how its nodes go on."""
+
+
+def verify(backup: Path, on_progress: Progress = lambda _: None) -> tuple[Manifest, list[str]]:
+    """Read all of it again; what is wrong, if anything."""
+    manifest = _manifest_of(backup)
+    faults = []
+    done = 0
+    for stored in manifest.files:
+        fault = _fault_of(backup / STORED / stored.name, stored)
+        if fault is not None:
+            faults.append(f"{stored.path}: {fault}")
+        elif stored.damage is not None:
+            faults.append(f"{stored.path}: was damaged already when it was copied ({stored.damage})")
+        done += stored.size
+        on_progress(done)
+    return manifest, faults
+
+
+def _manifest_of(backup: Path) -> Manifest:
+    try:
+        return read_manifest(backup)
+    except FileNotFoundError:
+        if (backup / PARTIAL).exists():
+            raise BackupFault(f"the backup in {backup} was interrupted: run it again, it goes on") from None
+        raise BackupFault(f"{backup} holds no backup") from None
+
+
+def _fault_of(path: Path, stored: Stored) -> str | None:
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size != stored.size:
+                return "has another size than when it was stored"
+            crc = 0
+            for piece in pieces_of(file.fileno(), stored.size):
+                crc = zlib.crc32(piece, crc)
+    except FileNotFoundError:
+        return "is missing"
+    return None if crc == stored.crc else "is not what was stored (its checksum differs)"
+
+
+def restore(backup: Path, folder: Path, on_progress: Progress = lambda _: None) -> Manifest:
+    """Make a data folder of a backup. An interrupted one is gone on with.
+
+    The folder says until the end that it is not whole, and no node starts in it. OSError where the disk gives up.
+    """
+    manifest = _manifest_of(backup)
+    source = {"backup": str(backup.absolute()), "endedMs": manifest.ended_ms}
+    note = folder / RESTORE_FILE
+    if folder.exists() and any(each.name != LOCK_FILE for each in folder.iterdir()):
+        if not note.exists():
+            raise BackupFault(f"{folder} is not empty: restore into a new folder, or empty this one")
+        if _read_note(note) != source:
+            raise BackupFault(f"another backup was being restored into {folder}: empty it first")
+    folder.mkdir(parents=True, exist_ok=True)
+    with only_one(folder, f"another restore into {folder} is under way: let it end first"):
+        if not (folder / ORDER_FILE).exists():
+            _put_all_back(backup, folder, manifest, source, on_progress)
+        _go_on_ahead(folder, manifest)
+        note.unlink()
+        # Behind the note: as long as that is there this tells that the files are.
+        (folder / ORDER_FILE).unlink(missing_ok=True)
+        RealDisk().sync_folder(str(folder))
+    return manifest
+
+
+def _put_all_back(
+    backup: Path, folder: Path, manifest: Manifest, source: Mapping[str, object], on_progress: Progress
+) -> None:
+    disk = RealDisk()
+    needed = sum(each.size for each in manifest.files if not _has(folder / each.path, each))
+    free = disk.free_bytes(str(folder))
+    if needed > free:
+        raise BackupFault(f"{folder} has room for {free:,} bytes, and {needed:,} are needed")
+    disk.replace(str(folder / RESTORE_FILE), json.dumps(source).encode())
+    done = 0
+    for stored in manifest.files:
+        path = folder / stored.path
+        if not _has(path, stored):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _put_back(backup / STORED / stored.name, path, stored)
+        done += stored.size
+        on_progress(done)
+    for each, _, _ in os.walk(folder):
+        disk.sync_folder(each)
+
+
+def _go_on_ahead(folder: Path, manifest: Manifest) -> None:
+    """Nothing that clients may have seen since the backup is given to them again for something else."""
+    disk = RealDisk()
+    roots = [str(folder / root).rstrip("/") for root in manifest.roots]
+    kept = folder / ORDER_FILE
+    try:
+        if kept.exists():
+            order: Order | None = decode_order(kept.read_bytes())
+        else:
+            order = _order(roots, manifest.ended_ms)
+            if order is not None:
+                disk.replace(str(kept), order.encode())
+        if order is None:
+            return
+        for root in roots:
+            identity = read_identity(disk, root)
+            if not is_begun(disk, root) and identity is not None and identity.rescues < order.rescues:
+                begin(disk, read_survivor(disk, root), order)
+            if is_begun(disk, root):
+                carry_out(disk, root, order)
+    except CannotRescue as fault:
+        raise BackupFault(f"what was restored cannot be gone on with: {fault}") from fault
+
+
+def _order(roots: Sequence[str], ended_ms: int) -> Order | None:
+    """For all nodes of the cluster; None where others are elsewhere."""
+    survivors = []
+    for root in roots:
+        # The backup may be one of a node that had heard nothing yet.
+        with contextlib.suppress(CannotRescue):
+            survivors.append(read_survivor(RealDisk(), root))
+    if not survivors:
+        return None
+    source = choose_source(survivors)
+    if source.image.brokers.keys() - {each.node_id for each in survivors}:
+        return None
+    when = datetime.fromtimestamp(ended_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    plan = plan_rescue(survivors, source, f"restored from the backup of {when}", wish=Wish(is_restored=True))
+    return order_of(plan, ended_ms, names_voters=source.names_voters)
+
+
+def _put_back(source: Path, path: Path, stored: Stored) -> None:
+    try:
+        with source.open("rb") as file:
+            write_checked(path, pieces_of(file.fileno(), stored.size), stored)
+    except FileNotFoundError as error:
+        raise BackupFault(
+            f"{stored.path} in the backup is damaged or missing ({error.strerror or error}): take another backup, or "
+            "see `millpond restore --verify`"
+        ) from error
+
+
+def _has(path: Path, stored: Stored) -> bool:
+    """Whether an interrupted restore has put it there: its name comes last."""
+    try:
+        return path.stat().st_size == stored.size
+    except FileNotFoundError:
+        return False
+
+
+def _read_note(path: Path) -> Mapping[str, object]:
+    try:
+        note = json.loads(path.read_bytes())
+    except ValueError:
+        return {}
+    return note if isinstance(note, dict) else {}
