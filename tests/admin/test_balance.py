@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from millpond.admin.balance import BYTES_APART_MIN, plan_balance, plan_leaders, stuck_on_drained
+from millpond.admin.balance import BYTES_APART_MIN, plan_balance, plan_drain, plan_leaders, stuck_on_drained
 from millpond.admin.placement import Held, Load, Planned, seconds_at
 from millpond.base.ids import TopicPartition
 
@@ -194,6 +194,15 @@ def test_what_is_under_way_counts_as_there_and_is_waited_for() -> None:
 def test_replicas_of_a_node_that_is_away_stay_there() -> None:
     load = Load({1: "", 2: ""}, {TopicPartition("a", at): Held((3, 1), (1,), 1, MB) for at in range(4)})
     assert plan_balance(load) == []
+
+
+def test_nodes_that_died_together_are_emptied_together_and_not_one_by_one() -> None:
+    left = Held((1, 2, 3), (3,), 3, MB)
+    partition = TopicPartition("a", 0)
+    load = Load(dict.fromkeys((3, 4, 5), ""), {partition: left}, frozenset({1}))
+    assert (plan_drain(load), stuck_on_drained(load, [])) == ([], [partition])
+    moves = plan_drain(replace(load, drained=frozenset({1, 2})))
+    assert [sorted(move.target) for move in moves] == [[3, 4, 5]]
 
 
 def test_the_busy_partitions_of_one_node_are_led_by_several() -> None:

@@ -50,7 +50,7 @@ class Stage:
             node_id=2,
             image=self.image,
             applied_offset=42,
-            cluster_name="",
+            cluster_name="pond",
             is_stranger=False,
             is_misled=False,
             is_active=False,

@@ -55,25 +55,25 @@ class OtherBroker:
         if (self.host, 9000 + node_id) not in desk.sim.network.listeners:
             desk.sim.network.listen(self.host, 9000 + node_id, lambda link: None if self.is_crowded else Ear(link))
 
-    def register(self, previous: int = -1, incarnation: int | None = None) -> ErrorCode:
+    def registration(self, previous: int = -1, incarnation: int | None = None) -> m.BrokerRegistrationRequest:
         self.lives += 1
-        response = self.caller.ask(
-            m.BrokerRegistrationRequest(
-                broker_id=self.node_id,
-                cluster_id=self.desk.broker.image.cluster_id,
-                incarnation_id=UUID(int=incarnation or 1000 * self.node_id + self.lives),
-                listeners=[
-                    m.BrokerRegistrationRequest.Listener(
-                        name="PLAINTEXT", host=self.host, port=9000 + self.node_id, security_protocol=0
-                    )
-                ],
-                features=[*TOLD],
-                rack=None,
-                log_dirs=[UUID(int=self.node_id)],
-                previous_broker_epoch=previous,
-            ),
-            4,
+        return m.BrokerRegistrationRequest(
+            broker_id=self.node_id,
+            cluster_id=self.desk.broker.image.cluster_id,
+            incarnation_id=UUID(int=incarnation or 1000 * self.node_id + self.lives),
+            listeners=[
+                m.BrokerRegistrationRequest.Listener(
+                    name="PLAINTEXT", host=self.host, port=9000 + self.node_id, security_protocol=0
+                )
+            ],
+            features=[*TOLD],
+            rack=None,
+            log_dirs=[UUID(int=self.node_id)],
+            previous_broker_epoch=previous,
         )
+
+    def register(self, previous: int = -1, incarnation: int | None = None) -> ErrorCode:
+        response = self.caller.ask(self.registration(previous, incarnation), 4)
         if response.error_code == ErrorCode.NONE:
             self.epoch = response.broker_epoch
         return ErrorCode(response.error_code)
@@ -254,6 +254,26 @@ def test_an_answer_that_was_lost_is_given_again(cluster: Cluster) -> None:
     epoch = four.epoch
     assert four.register(incarnation=44) is ErrorCode.NONE
     assert four.epoch == epoch
+
+
+def test_of_two_that_come_as_one_at_the_same_time_one_is_let_in(cluster: Cluster) -> None:
+    one, other = OtherBroker(cluster.desk, 4), OtherBroker(cluster.desk, 4)
+    for each, incarnation in ((one, 41), (other, 42)):
+        each.caller.send(each.registration(incarnation=incarnation), 4)
+    cluster.desk.run()
+    codes = [answer.error_code for each in (one, other) for answer in each.caller.replies()]
+    assert codes == [ErrorCode.NONE, ErrorCode.DUPLICATE_BROKER_REGISTRATION]
+
+
+def test_one_that_was_not_answered_comes_back_at_another_address(cluster: Cluster) -> None:
+    four = OtherBroker(cluster.desk, 4)
+    assert four.register(incarnation=44) is ErrorCode.NONE
+    epoch, moved = four.epoch, OtherBroker(cluster.desk, 4)
+    moved.host = "elsewhere"
+    assert moved.register(incarnation=44) is ErrorCode.NONE
+    assert moved.epoch == epoch
+    assert cluster.image.brokers[4].end_points[0].host == "elsewhere"
+    assert cluster.image.brokers[4].fenced
 
 
 def test_a_broker_of_another_cluster_is_turned_away(cluster: Cluster) -> None:

@@ -35,6 +35,10 @@ class Nodes:
         return f"{HOST}:{self._ports[name]}"
 
     def up(self, name: str, *options: str) -> None:
+        self.begin(name, *options)
+        self.await_ready(name)
+
+    def begin(self, name: str, *options: str) -> None:
         port = self._ports.setdefault(name, free_port())
         told = self._folder / f"{name}.txt"
         with told.open("w") as file:
@@ -44,6 +48,9 @@ class Nodes:
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
+
+    def await_ready(self, name: str) -> None:
+        told = self._folder / f"{name}.txt"
         until(lambda: "Millpond " in told.read_text(), told.read_text)
 
     def kill(self, name: str) -> None:
@@ -125,6 +132,16 @@ def test_one_becomes_three_and_the_first_one_dies_and_is_replaced(nodes: Nodes) 
     assert read(nodes.at("two")) == [str(number) for number in range(610)]
 
 
+def test_nodes_that_join_at_the_same_time_get_numbers_of_their_own(nodes: Nodes) -> None:
+    nodes.up("one")
+    late = ("two", "three")
+    for name in late:
+        nodes.begin(name, "--join", nodes.at("one"))
+    for name in late:
+        nodes.await_ready(name)
+    assert {each["node"]: each["there"] for each in listed(nodes.at("one"))} == {1: True, 2: True, 3: True}
+
+
 def test_bad_news_is_a_sentence(nodes: Nodes, tmp_path: Path) -> None:
     nodes.up("one")
     at = nodes.at("one")
@@ -139,8 +156,15 @@ def test_bad_news_is_a_sentence(nodes: Nodes, tmp_path: Path) -> None:
     nodes.stop("alone")
     said = run("up", "--join", at, "--data", str(tmp_path / "alone"), *other, code=1)
     assert "is that of another cluster" in said
+    nodes.up("alone")
+    nodes.up("second", "--join", nodes.at("alone"))
+    nodes.stop("second")
+    said = run("up", "--join", at, "--data", str(tmp_path / "second"), *other, code=1)
+    assert "is that of another cluster" in said, "also where it had joined one"
     assert "There is no node 7" in run("node", "describe", "7", "-b", at, code=1)
     assert "runs, at" in run("node", "remove", "1", "--yes", "-b", at, code=1)
+    assert json.loads(run("node", "drain", "1", "--yes", "--json", "-b", at))["moves"] == []
+    assert listed(at)[0]["drained"], "also where there was nothing to move"
     said = run("node", "drain", "1", "--yes", "-b", at)
     assert "Node 1 holds nothing." in said
     run("node", "drain", "1", "--undo", "-b", at)

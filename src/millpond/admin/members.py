@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from millpond.admin.errors import Refused
 from millpond.admin.moves import DRAINED
 from millpond.admin.nodes import NodeFacts, describe_nodes
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID
+from millpond.metadata.features import SUPPORTED, features_to_record
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import check
 from millpond.wire import messages as m
@@ -19,6 +21,7 @@ BROKER_RESOURCE: Final = 4
 
 EVERY_NODE: Final = ""
 SILENT_MS_MAX: Final = 3_000
+REGISTRATION_VERSION: Final = 4
 _SET: Final = 0
 
 
@@ -108,6 +111,61 @@ def _quorum(cluster: Cluster) -> tuple[_States, _States, int]:
     observers = {each.replica_id: each for each in partition.observers}
     leader = voters.get(partition.leader_id) or observers.get(partition.leader_id)
     return voters, observers, partition.high_watermark if leader is None else leader.log_end_offset
+
+
+def cluster_id_of(cluster: Cluster) -> str:
+    """As the node knows that answers; empty where it knows none yet. Asked once."""
+    response = cluster.any().ask(m.DescribeClusterRequest(endpoint_type=1), m.DescribeClusterResponse)
+    return response.cluster_id
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """A node that is about to join: the life and the data folder that it begins with, and where it will be found."""
+
+    incarnation_id: UUID
+    directory_id: UUID
+    host: str
+    port: int
+    rack: str | None = None
+
+
+def take_number(cluster: Cluster, number: int, newcomer: Newcomer) -> bool:
+    """Register a node before it starts, so that the number is its own; False where another has it by now.
+
+    Two that choose a number at the same time would else both run under it, and the quorum could not tell them apart.
+    """
+    kind = m.BrokerRegistrationRequest
+    request = kind(
+        broker_id=number,
+        incarnation_id=newcomer.incarnation_id,
+        listeners=[kind.Listener(name="PLAINTEXT", host=newcomer.host, port=newcomer.port, security_protocol=0)],
+        features=[
+            kind.Feature(
+                name=each.name,
+                min_supported_version=each.min_supported_version,
+                max_supported_version=each.max_supported_version,
+            )
+            for each in features_to_record(SUPPORTED)
+        ],
+        rack=newcomer.rack,
+        log_dirs=[newcomer.directory_id],
+        previous_broker_epoch=-1,
+    )
+
+    def attempt() -> bool:
+        response = cluster.any().ask_as_node(request, m.BrokerRegistrationResponse, REGISTRATION_VERSION)
+        if response.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            return False
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            raise Refused(
+                "This program does not support what the cluster has agreed on: install the version that its nodes "
+                "run (`millpond cluster features` shows what each supports)."
+            )
+        check(response.error_code, f"the cluster does not let node {number} in")
+        return True
+
+    return cluster.retrying("register the node", attempt)
 
 
 def set_drained(cluster: Cluster, node_id: int, is_drained: bool) -> None:

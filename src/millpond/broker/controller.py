@@ -231,13 +231,16 @@ class Controller:
     @property
     def is_stranger(self) -> bool:
         """Whether the nodes that it was told of are another cluster's."""
-        return self._host is not None and self._host.is_stranger
+        told, known = self._settings[CLUSTER_ID], self.image.cluster_id
+        return (bool(told and known) and told != known) or (self._host is not None and self._host.is_stranger)
 
     @property
     def cluster_name(self) -> str:
-        """How this node names the cluster to other nodes; empty while it knows none."""
+        """How this node names the cluster to other nodes; empty while it knows none.
+
+        The id that it was told is no such name: whoever told it knows nothing of rescues."""
         known = self._identity if self._identity is not None and self._identity.cluster_id else self.image
-        return cluster_name(self._settings[CLUSTER_ID] or known.cluster_id, known.rescues) or ""
+        return cluster_name(known.cluster_id, known.rescues) or ""
 
     @property
     def is_misled(self) -> bool:
@@ -484,11 +487,10 @@ class Controller:
             if self.image.brokers and self.node_id not in self.image.brokers:
                 owner = next(iter(self.image.brokers))
                 raise CannotStart(f"the data folder belongs to node {owner}, not to node {self.node_id}")
-            cluster_id = self.image.cluster_id or (self._settings[CLUSTER_ID] if self._contacts else None)
             self._identity = Identity(
                 self.node_id,
                 self._entropy.uuid(),
-                cluster_id,
+                self.image.cluster_id,
                 self.image.rescues,
                 self._world.disk.mark(self.log.folder),
                 self._contacts,
@@ -585,16 +587,24 @@ class Controller:
             return failed(Refused(ErrorCode.NOT_CONTROLLER, "this node is not the active controller"))
         if self.host.goes_by_log:
             return done(OK)
-        if (why := not_supported_by_all(self.image, KRAFT_VERSION, 1)) is not None:
+        # Whoever is on its way in counts, too.
+        if (why := not_supported_by_all(self._ahead, KRAFT_VERSION, 1)) is not None:
             return done(Verdict(ErrorCode.INVALID_UPDATE_VERSION, why))
-        voters = []
-        for voter in self.host.voters:
-            registered = voter_of(self.image, voter.node_id)
-            if registered is None:
-                text = f"node {voter.node_id}, which votes, has not registered yet"
-                return done(Verdict(ErrorCode.INVALID_REQUEST, text))
-            voters.append(registered)
-        return self.change_voters(voters)
+        try:
+            return self.change_voters(self.voters())
+        except Refused as refused:
+            return done(Verdict.of(refused))
+
+    def voters(self) -> tuple[Voter, ...]:
+        """As the log names them, or would. Refused where one of the list has never registered."""
+        if self.host.log.voters is not None:
+            return self.host.log.voters
+        found = [(each.node_id, voter_of(self.image, each.node_id)) for each in self.host.voters]
+        voters = tuple(voter for _, voter in found if voter is not None)
+        if len(voters) < len(found):
+            node_id = next(node_id for node_id, voter in found if voter is None)
+            raise Refused(ErrorCode.INVALID_REQUEST, f"node {node_id}, which votes, has not registered yet")
+        return voters
 
     def name_voters_for(self, node_id: int, own_host: str) -> Later[None]:
         """A node wants to register. Where it is the first beside this one, the log names the voters before that: a

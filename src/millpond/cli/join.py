@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from millpond.cli.access import PROBE_SECONDS, Access
+from millpond.cli.addresses import shown_address
 from millpond.cli.cluster.nodes_file import resolved
-from millpond.cli.errors import Failed
+from millpond.cli.cluster.ports import free_ports
+from millpond.cli.errors import Failed, cause
+from millpond.cli.folders import in_use
 from millpond.config.node import (
     ADVERTISED_LISTENER,
+    BROKER_RACK,
     CLUSTER_CONTACTS,
     CLUSTER_ID,
     DATA_FOLDER,
@@ -26,6 +32,8 @@ if TYPE_CHECKING:
     from millpond.broker.lives.identity import Identity
 
 EVERYWHERE: Final = ("0.0.0.0", "::")
+TRIES_MAX: Final = 100
+"""How many numbers are tried that others have just taken."""
 
 
 def identity_of(folder: str) -> Identity | None:
@@ -59,24 +67,120 @@ def texts_to_join(join: str, node_id: int | None, texts: Mapping[str, str]) -> d
         )
     if known is not None and known.contacts:
         # It is one of them already; the others know it, and where it is now they hear from itself.
+        _check_cluster(join, folder, known.cluster_id, _cluster_id_at(join))
         return {NODE_ID.name: str(known.node_id)}
     cluster_id, contacts, taken = _ask(join)
     if known is not None:
-        if known.cluster_id == cluster_id:
-            return {NODE_ID.name: str(known.node_id)}
-        raise Failed(
-            f"The data folder {folder} is that of another cluster ({known.cluster_id or 'without a name'}); "
-            f"{join} is of {cluster_id}: give an empty folder with --data DIR."
-        )
-    number = max(taken, default=0) + 1 if node_id is None else node_id
-    if number in contacts:
-        raise Failed(f"Node {number} runs already, at {contacts[number]}: leave --node away to get a free number.")
-    return {
-        NODE_ID.name: str(number),
+        _check_cluster(join, folder, known.cluster_id or "without a name", cluster_id)
+        return {NODE_ID.name: str(known.node_id)}
+    if node_id in contacts:
+        raise Failed(f"Node {node_id} runs already, at {contacts[node_id]}: leave --node away to get a free number.")
+    told = {
         CLUSTER_ID.name: cluster_id,
         CLUSTER_CONTACTS.name: ",".join(f"{each}@{resolved(at)}" for each, at in contacts.items()),
         **_own_address(join, texts),
     }
+    if node_id is not None:
+        return {NODE_ID.name: str(node_id), **told}
+    told = _with_port(texts, told)
+    return {NODE_ID.name: str(_take_number(join, folder, max(taken, default=0) + 1, {**texts, **told})), **told}
+
+
+def _check_cluster(join: str, folder: str, own: str | None, theirs: str | None) -> None:
+    if own and theirs and own != theirs:
+        raise Failed(
+            f"The data folder {folder} is that of another cluster ({own}); {join} is of {theirs}: give an empty "
+            "folder with --data DIR."
+        )
+
+
+def _cluster_id_at(join: str) -> str | None:
+    """Of a folder that knows its cluster: None where nobody answers, for that is no reason not to start."""
+    from millpond.admin.members import cluster_id_of
+
+    try:
+        with Access(join, option="--join").open() as cluster:
+            return cluster_id_of(cluster)
+    except Failed:
+        return None
+
+
+def _with_port(texts: Mapping[str, str], told: dict[str, str]) -> dict[str, str]:
+    """With a port where any would do: the others are told of it before the node listens."""
+    host, port = host_and_port(told.get(LISTEN.name) or texts.get(LISTEN.name, LISTEN.default))
+    if port:
+        return told
+    (port,) = free_ports(host, 0, 1, "a node")
+    chosen = {LISTEN.name: shown_address(host, port)}
+    if ADVERTISED_LISTENER.name in told:
+        chosen[ADVERTISED_LISTENER.name] = shown_address(host_and_port(told[ADVERTISED_LISTENER.name])[0], port)
+    return {**told, **chosen}
+
+
+def _take_number(join: str, folder: str, first: int, texts: Mapping[str, str]) -> int:
+    """A number that is this folder's from now on, from `first` on.
+
+    The cluster gives it before anything is written down, so a command that is ended in between leaves a node that
+    never comes (`millpond node remove`), and never two nodes with one number.
+    """
+    from uuid import uuid4
+
+    from millpond.admin.errors import Refused
+    from millpond.admin.members import Newcomer, take_number
+    from millpond.broker.lives.identity import Identity, write_identity
+    from millpond.broker.lives.last_life import LOST, LastLife, write_last_life
+    from millpond.node.disk import RealDisk
+    from millpond.node.entropy import boot_id
+
+    host, port = host_and_port(texts.get(ADVERTISED_LISTENER.name) or texts.get(LISTEN.name) or LISTEN.default)
+    newcomer = Newcomer(uuid4(), uuid4(), host, port, texts.get(BROKER_RACK.name))
+    disk = RealDisk()
+    with _held(folder):
+        meanwhile = identity_of(folder)
+        if meanwhile is not None:
+            raise Failed(
+                f"Another command has just made {folder} the folder of node {meanwhile.node_id}: start again."
+            )
+        with Access(join, option="--join").open() as cluster:
+            try:
+                number = next(
+                    each for each in range(first, first + TRIES_MAX) if take_number(cluster, each, newcomer)
+                )
+            except StopIteration:
+                raise Failed("Many nodes join at this moment: try again in a few seconds.") from None
+            except Refused as fault:
+                raise Failed(str(fault)) from None
+        try:
+            write_last_life(disk, folder, LastLife(LOST, boot_id(), newcomer.incarnation_id))
+            contacts = tuple(texts[CLUSTER_CONTACTS.name].split(","))
+            write_identity(disk, folder, Identity(number, newcomer.directory_id, contacts=contacts))
+        except OSError as error:
+            raise Failed(
+                f"The data folder {folder} cannot be used ({cause(error)}): mend that and start again; then let the "
+                f"cluster forget the number that was meant for this node with `millpond node remove {number}`."
+            ) from None
+    return number
+
+
+@contextmanager
+def _held(folder: str) -> Iterator[None]:
+    """Nobody else begins anything in the folder meanwhile."""
+    from millpond.log.names import LOCK_FILE
+    from millpond.node.disk import RealDisk
+
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        lock = RealDisk().lock(str(Path(folder) / LOCK_FILE))
+    except BlockingIOError:
+        raise in_use(folder) from None
+    except OSError as error:
+        raise Failed(
+            f"The data folder {folder} cannot be used ({cause(error)}): choose another with --data DIR."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _ask(join: str) -> tuple[str, dict[int, str], set[int]]:
@@ -86,6 +190,9 @@ def _ask(join: str) -> tuple[str, dict[int, str], set[int]]:
     with Access(join, option="--join").open() as cluster:
         members = describe_members(cluster)
     contacts = {each.node_id: each.facts.address for each in members.nodes if each.is_there and each.facts.address}
+    if not members.cluster_id or not contacts:
+        # Whoever knows nobody would begin a cluster of its own.
+        raise Failed(f"No node of the cluster at {join} is ready: wait until one is (`millpond cluster status`).")
     return members.cluster_id, contacts, {each.node_id for each in members.nodes}
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -19,7 +20,12 @@ from millpond.cli.units import show_bytes
 
 if TYPE_CHECKING:
     from millpond.admin.members import Member, Members
+    from millpond.admin.placement import Held
     from millpond.base.ids import TopicPartition
+    from millpond.remote.cluster import Cluster
+
+LOOKS: Final = 5
+LOOK_SECONDS: Final = 0.2
 
 NODE = click.argument("node_id", metavar="NODE", type=click.IntRange(0))
 
@@ -164,12 +170,12 @@ def describe_command(node_id: int, as_json: bool, access: Access) -> None:
 
 
 @command.command("drain")
-@NODE
+@click.argument("node_ids", metavar="NODE...", type=click.IntRange(0), nargs=-1, required=True)
 @click.option("--undo", is_flag=True, help="Let the node be one like the others again; what has moved stays.")
 @move_options
 @cluster_options
 def drain_command(
-    node_id: int,
+    node_ids: tuple[int, ...],
     undo: bool,
     rate: int | None,
     dry_run: bool,
@@ -180,30 +186,43 @@ def drain_command(
     """Move everything away from a node, so that it can be removed. Also for one that is dead.
 
     The plan is shown first. From then on the node gets nothing new, and others vote in its place. Ctrl-C calls off
-    what has not ended; the same command goes on later.
+    what has not ended; the same command goes on later. Several nodes that are dead are drained together: none of
+    them waits for another one.
 
     \b
     Examples:
       millpond node drain 3
       millpond node drain 3 --rate 50MB/s --yes
+      millpond node drain 2 3
       millpond node drain 3 --undo
     """
     from millpond.admin.balance import plan_drain, stuck_on_drained
     from millpond.admin.members import describe_members, set_drained
     from millpond.admin.moves import look
 
+    if undo and dry_run:
+        raise click.UsageError("--undo moves nothing: leave --dry-run away.")
+    node_ids = tuple(dict.fromkeys(node_ids))
     with access.open() as cluster:
-        member = _find(describe_members(cluster), node_id)
+        members = describe_members(cluster)
+        chosen = [_find(members, node_id) for node_id in node_ids]
+
+        def mark() -> None:
+            for node_id in node_ids:
+                set_drained(cluster, node_id, not undo)
+
         if undo:
-            set_drained(cluster, node_id, False)
-            click.echo(f"Node {node_id} is one like the others again.")
+            mark()
+            for node_id in node_ids:
+                click.echo(f"Node {node_id} is one like the others again.")
             return
         load = look(cluster)
-        load = replace(load, drained=load.drained | {node_id})
+        load = replace(load, drained=load.drained | {*node_ids})
         moves = plan_drain(load)
-        mine = [each for each in stuck_on_drained(load, moves) if node_id in load.partitions[each].target]
-        if mine:
-            raise _stuck(mine, node_id)
+        stuck = stuck_on_drained(load, moves)
+        for node_id in node_ids:
+            if mine := [each for each in stuck if node_id in load.partitions[each].target]:
+                raise _stuck(mine, node_id)
         run_plan(
             cluster,
             moves,
@@ -211,16 +230,39 @@ def drain_command(
             rate=rate,
             dry_run=dry_run,
             as_json=as_json,
-            otherwise=f"Node {node_id} holds nothing.",
-            on_yes=lambda: set_drained(cluster, node_id, True),
+            otherwise=f"Node {', '.join(map(str, node_ids))} holds nothing.",
+            on_yes=mark,
         )
-        if not dry_run and not as_json:
-            if not moves:
-                set_drained(cluster, node_id, True)
-            first = "stop it, and then" if member.is_there else "now"
-            click.echo(
-                f"Node {node_id} is drained: {first} let the cluster forget it with `millpond node remove {node_id}`."
-            )
+        if dry_run:
+            return
+        if not moves:
+            mark()
+        # A topic that was made while the plan was shown, or somebody else's moves.
+        held = _still_held(cluster, node_ids)
+        for member in chosen:
+            if left := sorted(each for each, found in held.items() if member.node_id in found.target):
+                raise Failed(
+                    f"Node {member.node_id} holds {counted(len(left), 'partition')} that came meanwhile "
+                    f"({named(left)}): run the same command again."
+                )
+            if not as_json:
+                first = "stop it, and then" if member.is_there else "now"
+                click.echo(
+                    f"Node {member.node_id} is drained: {first} let the cluster forget it with "
+                    f"`millpond node remove {member.node_id}`."
+                )
+
+
+def _still_held(cluster: Cluster, node_ids: tuple[int, ...]) -> dict[TopicPartition, Held]:
+    """What some of these nodes hold, or are to get; the node that is asked may be a moment behind the controller."""
+    from millpond.admin.moves import look
+
+    for _ in range(LOOKS):
+        held = {each: found for each, found in look(cluster).partitions.items() if {*node_ids} & {*found.target}}
+        if not held:
+            break
+        time.sleep(LOOK_SECONDS)
+    return held
 
 
 def _stuck(partitions: list[TopicPartition], node_id: int) -> Failed:
@@ -228,7 +270,8 @@ def _stuck(partitions: list[TopicPartition], node_id: int) -> Failed:
     return Failed(
         f"Node {node_id} cannot be emptied: {counted(len(partitions), 'partition')} ({named(partitions)}) cannot go "
         "anywhere else now. Where there are too few nodes, let another one join (`millpond up --join HOST:PORT`), or "
-        f"have fewer replicas (`millpond topic replicas {topic} --factor N`); where a replica is behind, wait for it."
+        f"have fewer replicas (`millpond topic replicas {topic} --factor N`); where a replica is behind, wait for "
+        f"it, or drain its node, too, if that is dead (`millpond node drain {node_id} M`)."
     )
 
 

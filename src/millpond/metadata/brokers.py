@@ -99,10 +99,12 @@ def decide_register(
         )
         return Decision((), Registered(verdict))
     if known is not None and known.incarnation_id == wanted.incarnation_id:
-        if wanted.features in ((), known.features):
-            return Decision((), Registered(OK, known.epoch))
-        # An older controller has registered it, which took no note of what it supports.
-        return Decision((broker_record(replace(known, features=wanted.features)),), Registered(OK, known.epoch))
+        # An older controller has registered it, which took no note of what it supports; or it was killed before it
+        # heard of its epoch, and has come back under the same name at another address.
+        told = replace(
+            known, end_points=wanted.end_points, rack=wanted.rack, features=wanted.features or known.features
+        )
+        return Decision(() if told == known else (broker_record(told),), Registered(OK, known.epoch))
     if known is not None and lives and not known.in_shutdown:
         verdict = Verdict(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,

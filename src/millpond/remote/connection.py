@@ -90,6 +90,14 @@ class BrokerConnection(Closable):
         self.send(request, answer, newest=newest)
         return self.receive(answer)
 
+    def ask_as_node(self, request: m.Message, answer: type[R], version: int) -> R:
+        """The same of what nodes ask each other, and clients are not told of."""
+        assert not self._waiting, "answers are outstanding"
+        key = request.API_KEY
+        assert key is not None
+        self._send(key, version, request, answer)
+        return self.receive(answer)
+
     def send(self, request: m.Message, answer: type[m.Message], *, newest: int | None = None) -> None:
         """Send the question; its answer is to be received later."""
         key = request.API_KEY

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.sim.cluster.test_lives import Lives
 
 from millpond.base.errors import ErrorCode
 from millpond.metadata.image import NO_DIRECTORY
@@ -215,6 +216,61 @@ def test_votes_are_given_and_taken_by_hand(asked: int) -> None:
     assert remove(1) == 0
     grown.wait(grown.vote(2, 3))
     assert remove(1) == ErrorCode.VOTER_NOT_FOUND
+
+
+def test_a_voter_tells_its_address_by_hand() -> None:
+    grown = Grown(3)
+    grown.wait(grown.vote(1, 2, 3))
+    controller = grown.nodes[1].broker.controller
+    assert controller.is_active
+    kind = m.UpdateRaftVoterRequest
+    directory_id = grown.nodes[3].broker.controller.directory_id
+
+    def update(**other: Any) -> int:
+        asked: dict[str, Any] = {
+            "current_leader_epoch": controller.leader_epoch,
+            "voter_id": 3,
+            "voter_directory_id": directory_id,
+            "listeners": [kind.Listener(name="PLAINTEXT", host="node3", port=PORT)],
+            "k_raft_version_feature": kind.KRaftVersionFeature(min_supported_version=0, max_supported_version=1),
+        }
+        reply = grown.ask(1, kind(**asked | other), 0)
+        assert reply.current_leader.leader_id == 1
+        return int(reply.error_code)
+
+    before = controller.host.log.end_offset
+    assert update(cluster_id="another") == ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert update(current_leader_epoch=controller.leader_epoch - 1) == ErrorCode.FENCED_LEADER_EPOCH
+    assert update(current_leader_epoch=controller.leader_epoch + 1) == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert update(voter_id=9) == ErrorCode.VOTER_NOT_FOUND
+    assert update(voter_directory_id=UUID(int=9)) == ErrorCode.VOTER_NOT_FOUND
+    assert update(listeners=[]) == ErrorCode.INVALID_REQUEST
+    old = kind.KRaftVersionFeature(min_supported_version=0, max_supported_version=0)
+    assert update(k_raft_version_feature=old) == ErrorCode.INVALID_REQUEST
+    stranger = kind.Listener(name="PLAINTEXT", host="somewhere", port=PORT)
+    assert update(listeners=[stranger]) == ErrorCode.INVALID_REQUEST, "nobody can send the others elsewhere"
+    assert controller.host.log.end_offset == before
+    assert update() == 0
+    assert controller.host.log.voters is not None
+    assert [each.host for each in controller.host.log.voters] == ["node1", "node2", "node3"]
+    # One that has been forgotten, and votes still, can be found elsewhere.
+    grown.nodes[3].kill()
+    grown.wait(lambda: grown.nodes[1].broker.image.brokers[3].fenced)
+    assert grown.ask(1, m.UnregisterBrokerRequest(broker_id=3), 0).error_code == 0
+    assert update(listeners=[stranger]) == 0
+    assert [each.host for each in controller.host.log.voters] == ["node1", "node2", "somewhere"]
+
+
+def test_what_is_refused_does_not_have_the_log_name_the_voters() -> None:
+    """That is for good."""
+    lives = Lives()
+    controller = lives.nodes[lives.controller_id].broker.controller
+    request = m.RemoveRaftVoterRequest(voter_id=9)
+    assert lives.ask(1, request, 0).error_code == ErrorCode.VOTER_NOT_FOUND
+    assert lives.ask(1, m.AddRaftVoterRequest(voter_id=9, timeout_ms=5000), 0).error_code == ErrorCode.INVALID_REQUEST
+    assert controller.kraft_version == 0
+    assert lives.ask(1, m.RemoveRaftVoterRequest(voter_id=lives.other(lives.controller_id)), 0).error_code == 0
+    assert controller.kraft_version == 1
 
 
 def test_snapshots_tell_who_votes() -> None:

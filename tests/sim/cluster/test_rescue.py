@@ -8,11 +8,11 @@ import pytest
 from tests.sim.cluster.test_lives import Lives
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.lives.lifecycle import OUTLIVED
+from millpond.broker.lives.lifecycle import OUTLIVED, STRANGER
 from millpond.broker.rescue.order import ORDER_FILE, begin, carry_out, decode_order, order_of
 from millpond.broker.rescue.plan import Fate, Plan, Wish, choose_source, plan_rescue
 from millpond.broker.rescue.survivor import CannotRescue, Survivor, read_survivor
-from millpond.sim.node import DATA_FOLDER, PORT
+from millpond.sim.node import DATA_FOLDER, PORT, SimNode
 from millpond.sim.world.clock import WALL_START_MS
 from millpond.sim.world.disk import PowerCut
 from millpond.wire import messages as m
@@ -164,6 +164,27 @@ def test_with_the_list_of_before_it_grows_again_by_nodes_with_empty_folders(thre
     leader = three.partition().leader
     three.wait(lambda: three.leads(leader, "pond"))
     assert three.write(leader, "pond", b"d") == 3
+
+
+def test_others_join_what_was_rescued(three: Rescue) -> None:
+    """They know its id from whom they asked, and not that it was rescued."""
+    three.end(2, 3)
+    three.rescue(1)
+    three.tell(1)
+    three.start(1)
+    cluster_id = three.nodes[1].broker.image.cluster_id or ""
+    texts = {"node.id": "4", "cluster.contacts": f"1@node1:{PORT}", "cluster.id": cluster_id}
+    late = three.nodes[4] = SimNode(three.sim, "node4", texts)
+    three.start(4)
+    assert late.broker.image.brokers.keys() == {1, 4}
+    assert late.broker.controller.cluster_name == f"{cluster_id}~1"
+    late.kill()
+    three.start(4)
+    stranger = three.nodes[5] = SimNode(three.sim, "node5", texts | {"node.id": "5", "cluster.id": "another"})
+    assert stranger.start()
+    said = three.end_when_shut_out(5)
+    three.wait(lambda: not stranger.is_up)
+    assert said == [STRANGER]
 
 
 def test_a_partition_forgets_lost_replicas_only_if_asked_to_and_is_written_at_once_then(three: Rescue) -> None:

@@ -2,8 +2,8 @@
 
 AddRaftVoter (80), let a node vote that has caught up: 1 may be answered before it is committed, which it never is.
 RemoveRaftVoter (81), take a node's vote away.
-UpdateRaftVoter (82), a voter has another address; for the nodes alone. The controller sees it by itself, from how the
-node registers.
+UpdateRaftVoter (82), a voter has another address; not told to clients. Ours never send it: the controller sees it by
+itself, from how the node registers, and goes by that where the two differ.
 
 Where the voters are still those of a list that every node was told, the log names them first.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done
 from millpond.broker.links.change_relay import relay_change
-from millpond.broker.quorum.voters import voter_of
+from millpond.broker.quorum.voters import KRAFT_VERSION, voter_of
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
 from millpond.broker.serving.replies import Outcome
@@ -63,17 +63,33 @@ def remove(broker: Services, call: Call, request: m.RemoveRaftVoterRequest) -> O
 
 
 def update(broker: Services, call: Call, request: m.UpdateRaftVoterRequest) -> Outcome:
+    epoch, told = broker.controller.leader_epoch, request.current_leader_epoch
+
     def change(voters: tuple[Voter, ...]) -> tuple[Voter, ...]:
-        if all(each.node_id != request.voter_id for each in voters):
-            raise Refused(ErrorCode.VOTER_NOT_FOUND, f"node {request.voter_id} has no vote")
-        if not request.listeners:
+        if told != epoch:
+            text = f"the epoch of the quorum is {epoch}, not {told}"
+            raise Refused(ErrorCode.FENCED_LEADER_EPOCH if told < epoch else ErrorCode.UNKNOWN_LEADER_EPOCH, text)
+        known = next((each for each in voters if each.node_id == request.voter_id), None)
+        if known is None or known.directory_id != request.voter_directory_id:
+            raise Refused(ErrorCode.VOTER_NOT_FOUND, f"node {request.voter_id} has no vote with that data folder")
+        if not request.listeners or not request.listeners[0].host or not request.listeners[0].port:
             raise Refused(ErrorCode.INVALID_REQUEST, "a voter has an address")
-        listener = request.listeners[0]
-        told = Voter(request.voter_id, request.voter_directory_id, listener.host, listener.port)
-        return tuple(told if each.node_id == told.node_id else each for each in voters)
+        levels = request.k_raft_version_feature
+        if not levels.min_supported_version <= KRAFT_VERSION <= levels.max_supported_version:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"a voter supports kraft.version {KRAFT_VERSION}")
+        moved = known._replace(host=request.listeners[0].host, port=request.listeners[0].port)
+        registered = voter_of(broker.image, request.voter_id)
+        if registered is not None and registered != moved:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"node {request.voter_id} has registered at another address")
+        return tuple(moved if each is known else each for each in voters)
 
     return _changed(broker, request.cluster_id, change).map(
-        lambda verdict: m.UpdateRaftVoterResponse(error_code=verdict.code)
+        lambda verdict: m.UpdateRaftVoterResponse(
+            error_code=verdict.code,
+            current_leader=m.UpdateRaftVoterResponse.CurrentLeader(
+                leader_id=broker.controller.leader_id, leader_epoch=broker.controller.leader_epoch
+            ),
+        )
     )
 
 
@@ -89,9 +105,17 @@ def _changed(broker: Services, cluster_id: str | None, change: Change) -> Later[
     controller = broker.controller
 
     def named(verdict: Verdict) -> Later[Verdict]:
-        voters = controller.host.log.voters
-        return controller.change_voters(change(voters)) if verdict.ok and voters is not None else done(verdict)
+        return controller.change_voters(change(controller.voters())) if verdict.ok else done(verdict)
 
+    if not controller.is_active:
+        return done(Verdict(ErrorCode.NOT_CONTROLLER, "this node is not the active controller"))
+    try:
+        # First of all: what is refused must not have had the log name the voters, which is for good.
+        objection = controller.host.objection(change(controller.voters()))
+    except Refused as refused:
+        return done(Verdict.of(refused))
+    if objection is not None:
+        return done(Verdict(ErrorCode.INVALID_REQUEST, objection))
     first = done(OK) if controller.kraft_version else controller.raise_kraft_version()
     return first.chain(named).recover(Refused, Verdict.of)
 

@@ -39,6 +39,9 @@ REGISTRATION_VERSION: Final = 4
 HEARTBEAT_VERSION: Final = 1
 
 REGISTER_AGAIN_MS: Final = 100
+NAME_AGAIN_MS: Final = 20
+"""How often one that does not know its cluster's name looks whether the metadata have come."""
+
 FENCED_HEARTBEAT_MS: Final = 50
 """How often one that waits to be let in, to be heard or to be let go, asks."""
 
@@ -112,6 +115,7 @@ class Lifecycle:
         self._appearance: Appearance | None = None
         self._timer: Timer | None = None
         self._refused_since_ms: int | None = None
+        self._nameless_since_ms: int | None = None
         self._heard_ms = 0
         self._asked_ms = 0
         self._lease_ms = 0
@@ -205,6 +209,12 @@ class Lifecycle:
     def _register(self) -> None:
         appearance = self._appearance
         assert appearance is not None
+        if self._controller.is_stranger:
+            self._give_up(STRANGER)
+            return
+        if not self._controller.cluster_name:
+            self._await_name()
+            return
         incarnation_id = self._incarnation_id
         request = m.BrokerRegistrationRequest(
             broker_id=self._controller.node_id,
@@ -228,6 +238,19 @@ class Lifecycle:
             previous_broker_epoch=self._last.epoch,
         )
         self._ask(request, REGISTRATION_VERSION, self._on_registered, self._register, REGISTER_AGAIN_MS)
+
+    def _await_name(self) -> None:
+        """Whoever joins must name the cluster as its nodes do: the metadata tell it, in a moment."""
+        now_ms = self._clock.monotonic_ms()
+        if self._nameless_since_ms is None:
+            self._nameless_since_ms = now_ms
+        if (
+            self._controller.is_misled
+            and now_ms - self._nameless_since_ms >= self._settings[BROKER_SESSION_TIMEOUT_MS]
+        ):
+            self._give_up(MISLED)
+        else:
+            self._later(NAME_AGAIN_MS, self._register)
 
     def _on_registered(self, response: m.BrokerRegistrationResponse) -> None:
         match response.error_code:

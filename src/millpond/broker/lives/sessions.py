@@ -135,7 +135,7 @@ class Sessions:
         lives = self.lives(wanted.broker_id) and not self._has_ended(wanted)
 
         def decide(image: Image) -> Decision[Registered]:
-            return decide_register(
+            decision = decide_register(
                 image,
                 self._layers(),
                 wanted,
@@ -143,6 +143,10 @@ class Sessions:
                 lives=lives,
                 kraft_version=self._controller.kraft_version,
             )
+            if decision.reply.verdict.ok:
+                # Not only once it is committed: another process that comes meanwhile would be let in as the same.
+                self._hear(wanted.broker_id)
+            return decision
 
         def go_on(reply: Registered) -> Later[Registered]:
             if not reply.is_done:
