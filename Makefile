@@ -4,6 +4,7 @@
 #   make check   format, lint, types, layers, tidy
 #   make coverage  which functions of each room its tests call; minutes, not part of make test
 #   make bench   measure; prints a table
+#   make dist    what others can install, in dist/: an sdist and two wheels
 #   make demo    a stream of orders through Spark: lake, revenue per minute, current state; ends with a chart
 
 PYTHON ?= python3
@@ -11,10 +12,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEVELOP := $(VENV)/.develop
+DIST := $(VENV)/.dist
 SPARK := $(VENV)/.spark
 ARGS ?=
 
-.PHONY: up test check format bench chaos coverage demo docs clean
+.PHONY: up test check format bench chaos coverage demo dist docs clean
 
 up: $(RUNTIME)
 	@$(BIN)/millpond up $(ARGS)
@@ -49,6 +51,9 @@ demo: $(SPARK)
 	@sh tools/java.sh --must
 	@$(BIN)/python -m examples.demo $(ARGS)
 
+dist: $(DIST)
+	@$(BIN)/python tools/dist.py $(ARGS)
+
 docs: $(DEVELOP)
 	@$(BIN)/python tools/config_docs.py
 	@$(BIN)/python tools/wire_stub.py
@@ -70,6 +75,10 @@ $(RUNTIME): $(VENV)/bin/python pyproject.toml setup.py $(wildcard src/millpond/w
 $(SPARK): $(RUNTIME)
 	@echo "Installing Spark into $(VENV) …"
 	@$(BIN)/python -m pip install -q -e '.[spark,demo]'
+	@touch $@
+
+$(DIST): $(VENV)/bin/python
+	@$(BIN)/python -m pip install -q 'build>=1.2'
 	@touch $@
 
 $(DEVELOP): $(RUNTIME)

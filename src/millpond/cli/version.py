@@ -23,5 +23,5 @@ def command() -> None:
 
     click.echo(f"Millpond {__version__}")
     click.echo(f"  Python      {platform.python_version()} on {platform.system()} {platform.machine()}")
-    click.echo(f"  kernel      {'compiled' if COMPILED else 'plain Python (no compiler was there at install)'}")
+    click.echo(f"  kernel      {'compiled' if COMPILED else 'plain Python (nothing compiled is installed)'}")
     click.echo(f"  librdkafka  {libversion()[0]}")

@@ -7,7 +7,7 @@ the bytes that are there before it is followed. What is written was measured fir
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from libc.string cimport memcpy
 
@@ -160,7 +160,7 @@ def key_partitions(key, Py_ssize_t count, int32_t partitions):
         raise ValueError(f"{partitions} partitions")
     table.open_binary(&table.key, key, count)
     answer = PyBytes_FromStringAndSize(NULL, count * sizeof(int32_t))
-    found = <uint8_t*>PyBytes_AS_STRING(answer)
+    found = <uint8_t*>PyBytes_AsString(answer)
     for row in range(count):
         _read(&table.key, row, &field)
         partition = NO_PARTITION
@@ -196,11 +196,11 @@ def encode_rows(rows, selection, Py_ssize_t at, int64_t bytes_max, int64_t times
         taken += 1
         max_timestamp = max(max_timestamp, base_timestamp + record.timestamp_delta)
     payload = PyBytes_FromStringAndSize(NULL, size)
-    out = <uint8_t*>PyBytes_AS_STRING(payload)
+    out = <uint8_t*>PyBytes_AsString(payload)
     for index in range(taken):
         _measure(table, _row(table, chosen, index), base_timestamp, index, &record)
         out = _write(out, table, &record)
-    assert out == <uint8_t*>PyBytes_AS_STRING(payload) + size
+    assert out == <uint8_t*>PyBytes_AsString(payload) + size
     return EncodedRows(payload, taken, base_timestamp, max_timestamp)
 
 
