@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from millpond.coordinators.transactions.records import read_value, record_of
 from millpond.coordinators.transactions.states import State
@@ -234,6 +234,50 @@ def test_broken_connections_lead_to_no_doubles(make_node):
     assert proxy.cuts > 5
     with Raw(node.port) as raw:
         assert [int(each.value) for each in raw.read_all(TOPIC)] == list(range(count))
+
+
+def is_committed(writer, values):
+    """Whether a transaction with these records was; else it is aborted."""
+    writer.begin()
+    for value in values:
+        writer.producer.produce(TOPIC, value, partition=0)
+    try:
+        writer.producer.commit_transaction(30.0)
+    except KafkaException:
+        writer.abort()
+        return False
+    return True
+
+
+def test_an_abort_while_a_batch_is_to_be_sent_again_costs_the_next_transaction_nothing(make_node):
+    """librdkafka then gives the sequences of that batch, which was written, to what comes next."""
+    node, port = make_node(NODE_SETTINGS, start=False), free_port()
+    node.settings["advertised.listener"] = f"{HOST}:{port}"
+    node.start()
+    proxy = Proxy(port, node.port)
+    with Raw(node.port) as raw:
+        raw.create_topic(TOPIC)
+        # Not sent again before it is aborted.
+        patience = {"linger_ms": 20, "retry_backoff_ms": 1000, "retry_backoff_max_ms": 1000}
+        writer = ConfluentWriter(f"{HOST}:{port}", TOPIC, **patience)
+        producer = writer.producer
+        writer.begin()
+        writer.send(TOPIC, 0, b"before")
+        proxy.mute = True
+        for _ in range(5):
+            producer.produce(TOPIC, b"given up", partition=0)
+        eventually(lambda: end_offset(raw, TOPIC, READ_UNCOMMITTED) == 6)
+        proxy.cut()
+        proxy.mute = False
+        # Then it knows that the answer is lost.
+        eventually(lambda: proxy.connections)
+        writer.abort()
+        values = [b"%d" % number for number in range(5)]
+        # The first try is refused, and leads to a new epoch.
+        if not is_committed(writer, values):
+            assert is_committed(writer, values)
+        assert committed_values(raw, TOPIC) == values
+    proxy.close()
 
 
 @pytest.mark.parametrize("transactional", [False, True], ids=["idempotent", "transactional"])

@@ -144,6 +144,32 @@ def test_a_transaction_opens_with_its_first_batch_and_ends_with_its_marker():
     assert log.states.first_open_transaction() is None
 
 
+@pytest.mark.parametrize("committed", [True, False])
+def test_sequences_of_a_transaction_that_has_ended_are_used_up(committed):
+    log = Log()
+    log.send(0, 2, transactional=True)
+    log.send(2, 5, transactional=True)
+    assert log.send(2, 5, transactional=True) == 2, "again"
+    end(log, committed=committed)
+    for sequence, count in [(2, 5), (2, 4), (2, 6), (4, 5), (6, 1), (1, 2), (0, 9)]:
+        assert log.refusal(sequence, count, transactional=True) == ErrorCode.UNKNOWN_PRODUCER_ID
+    log.send(7, 5, transactional=True)
+    assert log.send(7, 5, transactional=True) == 8, "again"
+    assert log.refusal(2, 5, transactional=True) == ErrorCode.UNKNOWN_PRODUCER_ID, "also when the next one is open"
+    end(log, committed=committed)
+    assert log.send(0, 5, epoch=1, transactional=True) == 14, "the same records under another epoch"
+
+
+def test_sequences_that_are_used_up_are_known_where_they_begin_again():
+    log = Log()
+    log.send(LAST - 1, 5, transactional=True)
+    end(log)
+    assert log.refusal(LAST, 5, transactional=True) == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert log.refusal(LAST - 3, 3, transactional=True) == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert log.refusal(2, transactional=True) == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert log.send(3, 5, transactional=True) == 6
+
+
 def test_the_first_batch_must_be_verified_and_a_marker_in_between_makes_that_void():
     states = ProducerStates()
     batch = header(0, transactional=True)

@@ -21,6 +21,12 @@ class Proxy:
         self._listener = socket.create_server((HOST, port))
         threading.Thread(target=self._accept, daemon=True).start()
 
+    @property
+    def connections(self) -> int:
+        """Made since the last cut."""
+        with self._lock:
+            return len(self._pairs)
+
     def _accept(self) -> None:
         while True:
             try:

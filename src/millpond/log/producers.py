@@ -127,6 +127,8 @@ class ProducerStates:
             entry = self.entries.get(header.producer_id)
             seen = ahead.get(header.producer_id)
             if seen is None and entry is not None:
+                if header.attributes & TRANSACTIONAL:
+                    _check_unused(entry, header)
                 duplicate = _written_before(entry, header)
                 if duplicate is not None:
                     return duplicate
@@ -408,6 +410,34 @@ def _written_before(entry: ProducerEntry, header: BatchHeader) -> Span | None:
         if span.base_sequence == header.base_sequence and span.last_sequence == header.last_sequence:
             return span
     return None
+
+
+def _check_unused(entry: ProducerEntry, header: BatchHeader) -> None:
+    """Refuse sequences of a transaction that has ended: they are not sent again, for nobody waits for them any more.
+
+    librdkafka gives them to the next transaction's records when it aborts while it waits to send a batch again, as if
+    none of that had arrived. Acknowledged as the retry that it looks like, the new batch would be missing in what is
+    committed. This code makes clients abort, and begin anew with another epoch.
+    """
+    if header.producer_epoch != entry.epoch:
+        return
+    for span in entry.spans:
+        is_over = entry.transaction_start is None or span.first_offset < entry.transaction_start
+        if is_over and _overlap(span, header):
+            raise Refused(
+                ErrorCode.UNKNOWN_PRODUCER_ID,
+                f"producer {header.producer_id} sent sequence {header.base_sequence}, which stands in a transaction "
+                f"that has ended, at offset {span.first_offset}",
+            )
+
+
+def _overlap(span: Span, header: BatchHeader) -> bool:
+    """Whether some sequence is in both; sequences begin at 0 again after the last."""
+    behind = (header.base_sequence - span.base_sequence) % SEQUENCE_COUNT
+    before = (span.base_sequence - header.base_sequence) % SEQUENCE_COUNT
+    return behind <= (span.last_sequence - span.base_sequence) % SEQUENCE_COUNT or (
+        before <= header.last_offset_delta
+    )
 
 
 def _put_before(entry: ProducerEntry, spans: list[Span]) -> None:

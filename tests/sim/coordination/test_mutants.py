@@ -22,6 +22,7 @@ from millpond.coordinators.transactions import outcome, renewal
 from millpond.coordinators.transactions.shard import TransactionShard
 from millpond.coordinators.transactions.states import State
 from millpond.coordinators.transactions.transaction import Verdict
+from millpond.log import producers
 from millpond.log.partition_log import PartitionLog
 from millpond.log.producers import ProducerStates
 from millpond.sim.coordination.plan import Churn, ChurnPlan, CoordinationPlan, Sharing, Work, make_coordination_plan
@@ -132,6 +133,12 @@ def renew_without_a_higher_epoch(patch: Patch) -> None:
     patch.setattr(renewal, "renew", renew)
 
 
+def take_new_records_for_old_ones(patch: Patch) -> None:
+    """Whoever begins to count anew in the same epoch has its records taken for those that it wrote before."""
+    renew_without_a_higher_epoch(patch)
+    patch.setattr(producers, "_check_unused", lambda *_: None)
+
+
 def fence_without_a_higher_epoch(patch: Patch) -> None:
     """The older worker can go on with its epoch, as if nobody had come since."""
     renew_without_a_higher_epoch(patch)
@@ -230,7 +237,7 @@ MUTANTS: dict[Callable[[Patch], None], Hunt] = {
     lose_offsets_on_restart: Hunt(FELL_BACK, KILLS, Work.READ),
     forget_members_on_restart: Hunt(TWO_OWNERS, ("kill",), Work.READ),
     send_no_markers_after_a_restart: Hunt(STUCK, ("kill", "slow disk"), Work.COPY),
-    renew_without_a_higher_epoch: Hunt("was never copied", CALM, Work.COPY, Sharing.FIXED, 0, (False,)),
+    take_new_records_for_old_ones: Hunt("was never copied", CALM, Work.COPY, Sharing.FIXED, 0, (False,)),
     fence_without_a_higher_epoch: Hunt(TWICE, CALM, Work.COPY, Sharing.FIXED, 29),
     skip_the_verification: Hunt(f"{TWICE}|{STUCK}", CALM, Work.COPY, None, 30, (False,), strays=True),
     let_a_late_end_decide_the_next_transaction: Hunt(
