@@ -1,5 +1,5 @@
-"""All campaigns, one after the other: real kills under load and under transactions, faults on a cluster, churned
-groups, then many simulated runs.
+"""All campaigns, one after the other: real kills under load and under transactions, faults and operations on a
+cluster, churned groups, then many simulated runs.
 
 python tests/campaigns/chaos.py --loops 200 --records 100000 --faults 200 --minutes 6 --seeds 1000
 """
@@ -32,6 +32,7 @@ def main() -> int:
         ["spark_exactly_once.py"],
         ["spark_kills.py"],
         ["cluster.py", "--faults", wanted.faults],
+        ["operations.py"],
         ["churn.py", "--minutes", wanted.minutes, "--node-kills"],
         ["simulate.py", "--seeds", wanted.seeds],
         ["simulate_coordination.py", "--seeds", wanted.seeds, "--jobs", "2"],

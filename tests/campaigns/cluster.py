@@ -26,8 +26,8 @@ import pytest
 
 from millpond.testing import ponds
 from millpond.testing.process_node import NodeEnded
-from support.cluster_campaign import SETTINGS, Load, Outcome, run
-from support.cluster_check import CLASSES
+from support.cluster_campaign import run
+from support.cluster_clients import SETTINGS, Load, Outcome, summary
 from support.cluster_disks import Disks
 from support.cluster_faults import FAULTS, plan, possible
 from support.java_programs import compiled
@@ -130,17 +130,9 @@ def show(outcomes: list[Outcome]) -> None:
         seconds = [each for outcome in outcomes for each in outcome.silences.get(name, ())]
         if seconds:
             print(f"{name:26}{len(seconds):7}{statistics.median(seconds):9.2f}{max(seconds):9.2f}")
-    print(f"\n{'acknowledged writes':34}{sum(each.acked for each in outcomes):12,}")
-    print(f"{'of these without an offset':34}{sum(each.untold for each in outcomes):12,}")
-    print(f"{'of unknown outcome':34}{sum(each.unknown for each in outcomes):12,}")
-    print(f"{'records read by groups':34}{sum(each.read for each in outcomes):12,}")
-    print(f"{'copied in transactions':34}{sum(each.copied for each in outcomes):12,}")
-    for kind in CLASSES:
-        print(f"{kind:34}{sum(each.findings.counts[kind] for each in outcomes):12,}")
-    print(f"{'seconds':34}{sum(each.seconds for each in outcomes):12,.0f}")
-    for outcome in outcomes:
-        for reason, count in outcome.unknown_reasons.items():
-            print(f"unknown outcome, {count} times: {reason}")
+    print()
+    for line in summary(outcomes):
+        print(line)
 
 
 if __name__ == "__main__":

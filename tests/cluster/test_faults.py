@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millpond.testing import ponds
-from support.cluster_campaign import SETTINGS, Load, run
+from support.cluster_campaign import run
+from support.cluster_clients import SETTINGS, Load
 from support.patience import with_time
 from support.seeds import fresh_seed
 
