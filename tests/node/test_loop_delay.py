@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millpond.node.loop_delay import INTERVAL_MS, QUIET_MS, STALL_MS, LoopDelay
+from millpond.node.loop_delay import INTERVAL_MS, QUIET_MS, STALL_MS, CoreWait, LoopDelay
 
 
 class HandClock:
@@ -33,7 +33,8 @@ class Play:
     def __init__(self) -> None:
         self.clock = HandClock()
         self.lines: list[str] = []
-        self.delay = LoopDelay(self.clock, self._journal)  # type: ignore[arg-type]
+        self.waited_ms: int | None = None
+        self.delay = LoopDelay(self.clock, self._journal, lambda: self.waited_ms)  # type: ignore[arg-type]
         self.delay.start()
 
     def _journal(self, event: str, **facts: object) -> None:
@@ -70,3 +71,25 @@ def test_many_stands_are_one_line() -> None:
     assert len(play.lines) == 2
     assert "'times': 4" in play.lines[1]
     assert play.delay.stalls_total == 5
+
+
+def test_a_stand_for_want_of_a_core_is_told_as_one() -> None:
+    play = Play()
+    play.waited_ms = 10
+    play.clock.pass_by(INTERVAL_MS)
+    play.waited_ms += 2 * STALL_MS
+    play.stand_still(3 * STALL_MS)
+    assert play.lines == [
+        f"the node stood still {{'longest_ms': {3 * STALL_MS - INTERVAL_MS}, 'times': 1, "
+        f"'without_a_core_ms': {2 * STALL_MS}}}"
+    ]
+
+
+def test_the_system_says_how_long_a_thread_has_waited_for_a_core() -> None:
+    wait = CoreWait()
+    first, second = wait(), wait()
+    wait.close()
+    if first is not None:
+        assert second is not None
+        assert 0 <= first <= second
+    assert wait() is None

@@ -25,7 +25,7 @@ from millpond.node.disk import RealDisk
 from millpond.node.entropy import SystemEntropy, boot_id
 from millpond.node.journal import LineJournal
 from millpond.node.link import SocketLink
-from millpond.node.loop_delay import LoopDelay
+from millpond.node.loop_delay import CoreWait, LoopDelay
 from millpond.node.network import SocketNetwork
 from millpond.node.reachability import Reachability
 from millpond.node.signals import stop_signals
@@ -73,6 +73,7 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
     watch_for_bugs(loop, journal, lambda _: leave(journal))
     before = {number: signal.getsignal(number) for number in signals}
     is_clean = False
+    core_wait = CoreWait()
     try:
         broker.start()
         for tell in notes:
@@ -108,7 +109,7 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
         broker.lifecycle.shut_out.then(give_up)
         broker.controller.outdated.then(give_up)
         broker.controller.offline.then(lambda error: _end_offline(broker, journal, error))
-        LoopDelay(world.clock, journal).start()
+        LoopDelay(world.clock, journal, core_wait).start()
         loop.call_soon(take_signals)
         loop.run_forever()
         waiting.stop()
@@ -116,6 +117,7 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
             raise refused[0]
         is_clean = True
     finally:
+        core_wait.close()
         collector.stop()
         workers.close()
         sync_workers.close()
