@@ -245,6 +245,27 @@ def test_whoever_joins_does_not_wait_for_the_fetch_that_waits(desk: Desk) -> Non
     assert late.log.end_offset == 1
 
 
+def test_what_begins_a_session_is_answered_at_once_so_that_others_can_join(desk: Desk) -> None:
+    desk.partition(0)
+    assert desk.next().max_wait_ms == 0
+    desk.partition(1)
+    desk.silence()
+    desk.answer()
+    joining = desk.next()
+    assert wishes(joining) == {1: (3, 0, -1)}
+    desk.answer()
+    assert desk.next().max_wait_ms == replica_fetchers.WAIT_MS
+
+
+def test_a_leader_without_room_for_sessions_is_not_asked_all_the_time(desk: Desk) -> None:
+    desk.partition(0)
+    assert desk.next().max_wait_ms == 0
+    for _ in range(3):
+        desk.answer(session=0)
+        again = desk.next()
+        assert (again.session_epoch, again.max_wait_ms) == (0, replica_fetchers.WAIT_MS)
+
+
 def test_an_answer_to_an_older_question_changes_nothing(desk: Desk) -> None:
     desk.partition(0)
     one = desk.partition(1)

@@ -163,6 +163,8 @@ class _Fetcher:
         self._apart: dict[_Key, None] = {}
         self._session_id = 0
         self._session_epoch = 0
+        self._may_have_session = True
+        """Whether the leader had room for one when it was asked last."""
         self._requests = 0
         self._in_flight = 0
         self._answers = 0
@@ -285,8 +287,9 @@ class _Fetcher:
             replica_state=m.FetchRequest.ReplicaState(
                 replica_id=services.node_id, replica_epoch=services.broker_epoch()
             ),
-            # Whoever has more to say does not wait.
-            max_wait_ms=0 if self._news else WAIT_MS,
+            # Whoever has more to say does not wait. Nor does what begins a session: until it is answered nobody can
+            # join, and a partition whose leader has just moved there would wait with it.
+            max_wait_ms=0 if self._news or (is_whole and self._may_have_session) else WAIT_MS,
             min_bytes=1,
             max_bytes=ANSWER_BYTES,
             isolation_level=0,
@@ -373,6 +376,7 @@ class _Fetcher:
             return
         if is_whole:
             self._session_id, self._session_epoch = response.session_id, 1 if response.session_id else 0
+            self._may_have_session = response.session_id != 0
         self._answers += 1
         self._take_in(_Answer(number, response))
 
