@@ -20,7 +20,8 @@ This page is written by `tools/spark_docs.py` from the declarations in `src/mill
 
 Names and defaults are those of Spark's own Kafka source and sink. An option that is not known is refused, with the
 name that was probably meant. Upper and lower case are the same. `kafka.*` is passed on to the connection without its
-prefix: `kafka.bootstrap.servers` (else `MILLPOND_BOOTSTRAP`, else `127.0.0.1:9092`), `kafka.security.protocol`,
+prefix; a setting that no client of Kafka has is refused, and one that has no effect here is warned of. These have
+one: `kafka.bootstrap.servers` (else `MILLPOND_BOOTSTRAP`, else `127.0.0.1:9092`), `kafka.security.protocol`,
 `kafka.sasl.*`, `kafka.ssl.*`, `kafka.client.id`, `kafka.isolation.level`, `kafka.max.partition.fetch.bytes`,
 `kafka.request.timeout.ms`, `kafka.default.api.timeout.ms`, and for the sink the producer's.
 """

@@ -104,8 +104,18 @@ def test_settings_that_contradict_the_source_are_refused(setting: str, where: Wh
 def test_a_setting_of_kafkas_clients_that_nobody_looks_at_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            read_options({"subscribe": "t", "kafka.nope": "1"}, "read")
-    assert [each.getMessage().partition(";")[0] for each in caplog.records] == ["kafka.nope has no effect here"]
+            read_options({"subscribe": "t", "kafka.fetch.min.bytes": "1", "kafka.sasl.oauthbearer.new": "1"}, "read")
+    assert [each.getMessage().partition(";")[0] for each in caplog.records] == [
+        "kafka.fetch.min.bytes has no effect here",
+        "kafka.sasl.oauthbearer.new has no effect here",
+    ]
+
+
+def test_a_setting_that_no_client_of_kafka_has_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"no setting kafka\.nope: no client of Kafka has one of that name"):
+        read_options({"subscribe": "t", "kafka.nope": "1"}, "read")
+    with pytest.raises(OptionError, match=r"did you mean kafka\.fetch\.min\.bytes"):
+        read_options({"kafka.fetch.min.byte": "1"}, "readStream")
     with pytest.raises(OptionError, match=r"did you mean kafka\.bootstrap\.servers"):
         read_options({"kafka.bootstrap.server": "h:1"}, "read")
 

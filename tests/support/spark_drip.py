@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from millpond.spark.pipelines.kind import Context, Kind, Query
+from millpond.spark.pipelines.kind import Context, Kind, Plan
 from millpond.spark.pipelines.tables import Job
 from millpond.spark.pipelines.values import NAME, TEXT, value, whole
 
@@ -32,7 +32,7 @@ class Drip(Job):
     column: str = value("A column to read.", NAME, "value")
 
 
-def start(context: Context, job: Drip) -> Query:
+def plan(context: Context, job: Drip) -> Plan:
     def write(batch: DataFrame, number: int) -> None:
         if number >= job.fail_at:
             raise ValueError(job.words)
@@ -42,7 +42,7 @@ def start(context: Context, job: Drip) -> Query:
 
     frame = context.spark.readStream.format("rate").option("rowsPerSecond", job.rows_per_second).load()
     frame = frame.select(job.column).observe("counts", *_counts())
-    return context.start(frame.writeStream.foreachBatch(write))
+    return context.plan(frame.writeStream.foreachBatch(write))
 
 
 def _counts() -> list[object]:
@@ -55,7 +55,7 @@ KIND = Kind(
     name="drip",
     doc="Rows that come by themselves.",
     job=Drip,
-    start=start,
+    plan=plan,
     example="[drip]\nrows_per_second = 5\n",
 )
 

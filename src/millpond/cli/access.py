@@ -69,7 +69,7 @@ class Access:
         if self.extras.keys() - SETTINGS:
             # The same settings may serve `consume` and `produce`; a name that not even the library knows is a slip.
             self.producer({})
-        self._probe()
+        self.probe()
         try:
             with cluster:
                 yield cluster
@@ -91,13 +91,13 @@ class Access:
     def _made(self, kind: Callable[[Any], T], settings: Mapping[str, object]) -> T:
         from confluent_kafka import KafkaException
 
-        self._probe()
+        self.probe()
         try:
             return kind({**COMMON, "bootstrap.servers": self.bootstrap, **settings, **self.extras})
         except KafkaException as refusal:
             raise click.UsageError(f"The client library refused a setting: {refusal.args[0].str()}") from None
 
-    def _probe(self) -> None:
+    def probe(self) -> None:
         """A client would try for as long as it is given: a plain connect knows at once that nobody is there."""
         fault: Failed | None = None
         for host, port in self._addresses():

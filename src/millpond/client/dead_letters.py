@@ -13,6 +13,9 @@ from typing import Final
 from millpond.client.errors import DecodeFailed
 from millpond.client.message import Header, Headers, Message, Send
 
+ENDING: Final = ".dlq"
+"""Behind a topic's name: where its dead letters go. Whoever names a topic so says that it holds such."""
+
 PREFIX: Final = "dlq."
 TOPIC: Final = "dlq.topic"
 PARTITION: Final = "dlq.partition"

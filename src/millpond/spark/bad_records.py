@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.client.dead_letters import dead_letter, origin_of
+from millpond.client.dead_letters import ENDING, dead_letter, origin_of
 from millpond.client.errors import ClientError
 from millpond.client.message import Delivery, Message
 from millpond.remote.security import librdkafka
@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("millpond.spark")
 
-SUFFIX: Final = ".dlq"
 DELIVERY_SECONDS: Final = 120.0
-"""Behind a topic's name: where its dead letters go if nothing else is said."""
 GROUP_DEFAULT: Final = "spark"
 HEADERS: Final = "headers"
 UNACKNOWLEDGED_MAX: Final = 10_000
@@ -109,7 +107,7 @@ class Sieve:
         )
 
     def _dead_letter_topic(self, topic: str) -> str:
-        return self._options[DEAD_LETTER_TOPIC] or topic + SUFFIX
+        return self._options[DEAD_LETTER_TOPIC] or topic + ENDING
 
     def _bury(self, batch: pa.RecordBatch, topic: str, partition: int, faults: list[tuple[int, str]]) -> None:
         target = self._dead_letter_topic(topic)

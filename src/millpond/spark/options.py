@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from millpond.remote.bootstrap import bootstrap_servers
 from millpond.remote.cluster import SETTINGS
+from millpond.spark import kafka_settings
 from millpond.spark.option import BATCH, READS, STREAM, WRITE, WRITES, at_least, boolean, duration_ms, one_of, text
 from millpond.spark.option import Option as Option
 from millpond.spark.option import OptionError as OptionError
@@ -223,9 +224,6 @@ KAFKA_USED: Final = SETTINGS | {
 }
 """Settings of Kafka's clients that mean something here. Others pass, as with Kafka's own clients, with a word."""
 
-MISSPELLED: Final = 0.85
-"""A name so near to one of them is a slip, and not a setting that Kafka's clients have and we do not."""
-
 _warned: set[str] = set()
 _ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 
@@ -302,9 +300,10 @@ def _checked_setting(setting: str, value: str, where: Where) -> str:
     if refused is not None and where in refused[0]:
         raise OptionError(f"option kafka.{setting} cannot be set: {refused[1]}")
     if setting not in KAFKA_USED:
-        near = difflib.get_close_matches(setting, KAFKA_USED, n=1, cutoff=MISSPELLED)
-        if near and setting not in KAFKA_REFUSED:
-            raise OptionError(f"there is no setting kafka.{setting}; did you mean kafka.{near[0]}?")
+        if not kafka_settings.is_known(setting):
+            near = difflib.get_close_matches(setting, KAFKA_USED | kafka_settings.NAMES, n=1)
+            meant = f"; did you mean kafka.{near[0]}?" if near else ": no client of Kafka has one of that name"
+            raise OptionError(f"there is no setting kafka.{setting}{meant}")
         if setting not in _warned:
             _warned.add(setting)
             LOG.warning("kafka.%s has no effect here; docs/spark.md says which settings have one", setting)

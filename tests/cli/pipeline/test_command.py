@@ -215,3 +215,52 @@ def test_status_of_what_is_not_there(lonely: Command, home: Path, file: Path, tm
 def test_the_overview_knows_it_and_loads_nothing_of_it(lonely: Command) -> None:
     assert "pipeline  " in lonely("--help").out
     assert "Examples:" in lonely("pipeline", "run", "--help").out
+
+
+def test_check_tells_all_faults_at_once(lonely: Command, file: Path) -> None:
+    wrong = ORDERS.replace("total double", "total doubel").replace('key = "id"', 'key = "id"\ndelete_when = "id >"')
+    file.write_text(wrong.replace("select *", "selct *"))
+    done = lonely("pipeline", "check", str(file))
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[0] == f"millpond: {file} has 3 faults:"
+    for told in (
+        "  [parse] schema: 'doubel' at character 30 of the schema should be a type, such as double",
+        "  [[transform]] 1 sql: character 1: 'selct' stands where SELECT or WITH",
+        "  [latest] delete_when = 'id >': it ends where a value should be.",
+    ):
+        assert told in done.err
+    told = json.loads(lonely("pipeline", "check", str(file), "--json").out)
+    assert (len(told["faults"]), told["missing"]) == (3, [])
+
+
+def test_init_looks_at_the_records_of_a_topic(millpond: Command, tmp_path: Path) -> None:
+    topic = "shop.sales"
+    assert millpond("topic", "create", topic).code == 0
+    lines = [json.dumps({"id": each, "price": each / 2, "sold_at": "2026-01-31T08:30:00Z"}) for each in range(20)]
+    assert millpond("produce", topic, given="\n".join(lines)).code == 0
+    done = millpond("pipeline", "init", "sales.toml", "--topic", topic, "--kind", "aggregate", cwd=tmp_path)
+    assert done.out.splitlines()[0] == f"Looked at 20 records of {topic}."
+    text = (tmp_path / "sales.toml").read_text()
+    assert 'schema = """\n  id long,\n  price double,\n  sold_at timestamp"""' in text
+    assert 'time = "sold_at"' in text
+    assert "sum(price)" in text
+    checked = millpond("pipeline", "check", "sales.toml", cwd=tmp_path)
+    assert checked.code == 2, "there is no column to group by, and that is told"
+    assert "[aggregate] group_by: there is no column 'region'" in checked.err
+    missing = millpond("pipeline", "init", "no.toml", "--topic", "shop.sale", cwd=tmp_path)
+    assert (missing.code, (tmp_path / "no.toml").exists()) == (1, False)
+    assert "did you mean shop.sales?" in missing.err
+
+
+def test_how_a_run_ends_is_said_with_its_bad_records() -> None:
+    from millpond.cli.pipeline.run import last_words
+
+    ended = replace(RUN, state="finished", dead_letters={"orders.dlq": 3, "orders.other": 0})
+    assert last_words(ended).splitlines() == [
+        "orders is done after 1m 30s: 240,000 rows read.",
+        "3 bad records are in orders.dlq: see `millpond dlq show orders.dlq`.",
+    ]
+    assert last_words(replace(ended, dead_letters={})).splitlines()[1:] == [
+        "archive left out 12 bad records.",
+        "latest left out 12 bad records.",
+    ]

@@ -27,7 +27,7 @@ class Reads(Drip):
     reads_source = True
 
 
-READS = Kind(name="reads", doc="Reads topics.", job=Reads, start=DRIP.start)
+READS = Kind(name="reads", doc="Reads topics.", job=Reads, plan=DRIP.plan)
 
 
 @pytest.fixture(autouse=True)

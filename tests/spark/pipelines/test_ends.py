@@ -43,6 +43,10 @@ def test_lag_and_dead_letters_as_they_grow(node: Node, topic: str, monkeypatch: 
         send(topic, 1, 7)
         send(letters, 0, 3)
         wait_for(lambda: watch.ends.get(topic) == {0: 0, 1: 7} and watch.dead_letters() == {letters: 3})
+        monkeypatch.setattr(e, "EVERY_SECONDS", 60.0)
+        time.sleep(0.2)
+        send(letters, 0, 2)
+    assert watch.dead_letters() == {letters: 5}, "what came last is seen at the end"
 
 
 def test_a_cluster_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,12 +71,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(runner, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(runner, "TELL_SECONDS", 0.01)
 
-    def go(starts: dict[str, Start], **how: Any) -> Outcome:
+    def starts_later(context: Context, job: Act, start: Start) -> Any:
+        return lambda: start(context, job)
+
+    def go(starts: dict[str, Start], plans: dict[str, Any] | None = None, **how: Any) -> Outcome:
         kind = Kind(
             name="act",
             doc="As scripted.",
             job=Act,
-            start=lambda context, job: starts[job.name](context, job),
+            plan=lambda context, job: (plans or {}).get(job.name, starts_later)(context, job, starts[job.name]),
             outputs=lambda job: {"table": f"lake/{job.name}"},
         )
         monkeypatch.setattr(kinds, "KINDS", {"act": kind})
@@ -124,6 +127,19 @@ def test_a_job_that_does_not_start(run: Run) -> None:
         run({"good": lambda *_: healthy, "bad": refuse, "never": lambda *_: Play(1)})
     assert healthy.stops == 1
     assert [job.state for job in caught.value.snapshot.jobs] == ["stopped", "starting", "starting"]
+
+
+def test_no_job_starts_before_all_have_planned(run: Run) -> None:
+    healthy, began = Play(1_000_000), []
+
+    def refuse(*_: Any) -> Any:
+        raise ValueError("there is no column `valeu`")
+
+    with pytest.raises(PipelineFailed, match="no job was started: there is no column `valeu`") as caught:
+        run({"good": lambda *_: began.append(1) or healthy, "bad": lambda *_: Play(1)}, plans={"bad": refuse})
+    assert (began, healthy.stops) == ([], 0)
+    assert "bad cannot be planned" in str(caught.value)
+    assert [job.state for job in caught.value.snapshot.jobs] == ["starting", "starting"]
 
 
 def test_spark_that_is_gone(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -184,7 +200,7 @@ def test_work_in_the_background_is_a_job_too(run: Run) -> None:
 
     def start(context: Context, job: Act) -> Any:
         context.tell("speed", "slow")
-        return context.in_background(work)
+        return context.in_background(work)()
 
     (job,) = run({"replay": start}).snapshot.jobs
     assert (job.rows_out, job.state, job.figures) == (33, "finished", {"speed": "slow"})

@@ -11,16 +11,13 @@ from millpond.admin.errors import NotDeadLetters, Refused
 from millpond.admin.offsets import Bounds, bounds_of
 from millpond.admin.topics import find_topic, led_partitions
 from millpond.base.ids import TopicPartition
-from millpond.client.dead_letters import TOPIC, DeadLetter, read_dead_letter
+from millpond.client.dead_letters import ENDING, TOPIC, DeadLetter, read_dead_letter
 from millpond.client.errors import DecodeFailed
 from millpond.client.message import Message
 from millpond.remote import offsets
 from millpond.remote.cluster import Cluster, TopicInfo
 from millpond.remote.reader import first_records, read_records
 from millpond.wire.records import Record
-
-ENDING: Final = ".dlq"
-"""Who names a topic so says that it holds dead letters, whoever writes them."""
 
 REDRIVEN_ENDING: Final = ".redriven"
 """Beside a dead-letter topic, the topic that says which of its letters were redriven."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from millpond.cli.errors import Failed
 from millpond.cli.pipeline.file import Wrong, sentence
 from millpond.cli.terminal import Row, panel, print_json
-from millpond.spark.pipelines.context import dead_letter_topics, parse_options, source_options
-from millpond.spark.pipelines.declaration import DeclarationError, Pipeline
+from millpond.spark.pipelines.context import dead_letter_topics
+from millpond.spark.pipelines.declaration import Pipeline
 from millpond.spark.pipelines.kinds import kind_of
 from millpond.spark.pipelines.session import SessionError, check_python, find_java
 from millpond.spark.pipelines.tables import Job
@@ -24,37 +26,44 @@ SECRET: Final = re.compile(r"password|secret|jaas|token|private|keystore\.key|cr
 HIDDEN: Final = "(hidden)"
 
 
-def print_declaration(pipeline: Pipeline, *, as_json: bool) -> None:
-    check_options(pipeline)
-    if as_json:
-        print_json(plain(pipeline))
-        return
-    click.echo(panel(pipeline.name, list(rows(pipeline))))
+def check_pipeline(file: Path, pipeline: Pipeline, *, as_json: bool) -> None:
+    """Say what is wrong, all of it at once, or what it declares. A wrong declaration ends with 2, a missing topic
+    with 1."""
     try:
         check_python()
+    except SessionError as fault:
+        # The types of columns are Spark's own: without pyspark there is nothing to hold the declaration against.
+        raise Failed(f"{file} can be read, but not checked: {sentence(str(fault))}") from None
+    from millpond.spark.pipelines.review import review, review_topics
+
+    found = review(pipeline)
+    review_topics(pipeline, found)
+    if as_json:
+        print_json(plain(pipeline) | {"faults": found.faults, "missing": found.missing, "notes": found.notes})
+    if found.faults:
+        raise Wrong(_listed(file, [*found.faults, *found.missing]))
+    if not as_json:
+        click.echo(panel(pipeline.name, list(rows(pipeline))))
+        for note in found.notes:
+            click.echo(f"Note: {sentence(note)}")
+    if found.missing:
+        raise Failed(_listed(file, found.missing))
+    if not as_json:
+        click.echo(_verdict())
+
+
+def _listed(file: Path, faults: Sequence[str]) -> str:
+    if len(faults) == 1:
+        return f"{file}, {sentence(faults[0])}"
+    return "\n".join([f"{file} has {len(faults)} faults:", *(f"  {sentence(each)}" for each in faults)])
+
+
+def _verdict() -> str:
+    try:
         java = find_java()
     except SessionError as fault:
-        click.echo(f"The declaration is in order, but Spark cannot run here: {sentence(str(fault))}")
-        return
-    click.echo(
-        f"The declaration is in order. Spark {installed_version('pyspark')} is here, with Java {java.version}."
-    )
-
-
-def check_options(pipeline: Pipeline) -> None:
-    """The source's options, as the source itself will read them."""
-    from millpond.spark.options import OptionError, read_options
-
-    if pipeline.source is None:
-        return
-    try:
-        for job in pipeline.jobs:
-            if job.reads_source:
-                read_options(source_options(pipeline, job) | parse_options(pipeline, job), "readStream")
-    except DeclarationError as fault:
-        raise Wrong(sentence(str(fault))) from None
-    except OptionError as fault:
-        raise Wrong(sentence(f"[source] options: {fault}")) from None
+        return f"The declaration is in order, but Spark cannot run here: {sentence(str(fault))}"
+    return f"The declaration is in order. Spark {installed_version('pyspark')} is here, with Java {java.version}."
 
 
 def rows(pipeline: Pipeline) -> Iterator[Row]:

@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from millpond.cli.access import Access, cluster_options
 from millpond.cli.errors import Failed
 from millpond.cli.options import AS_JSON, pair
 from millpond.cli.pipeline.file import load
@@ -34,10 +35,15 @@ def command() -> None:
 @command.command("init")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default="pipeline.toml")
 @click.option("-k", "--kind", "wanted", metavar="KIND", multiple=True, help="A job of this kind; repeatable.")
-@click.option("-t", "--topic", default="orders", show_default=True, help="The topic that it reads.")
+@click.option("-t", "--topic", help="The topic that it reads; its records are looked at for the schema.")
 @click.option("--force", is_flag=True, help="Over a file that is there.")
-def init_command(file: Path, wanted: tuple[str, ...], topic: str, force: bool) -> None:
-    """Write an example to begin with: a commented declaration in FILE (pipeline.toml).
+@cluster_options
+def init_command(file: Path, wanted: tuple[str, ...], topic: str | None, force: bool, access: Access) -> None:
+    """Write a declaration to begin with, in FILE (pipeline.toml).
+
+    With --topic, up to a thousand of the topic's records say what the columns are: numbers, times, what is nested and
+    what may be missing. What is not always of one kind becomes a string, with a comment. Without it, or where no
+    cluster answers, the columns are an example.
 
     \b
     Examples:
@@ -45,10 +51,13 @@ def init_command(file: Path, wanted: tuple[str, ...], topic: str, force: bool) -
       millpond pipeline init orders.toml --topic orders --kind archive --kind latest
     """
     from millpond.cli.pipeline.example import example
+    from millpond.cli.pipeline.sight import look_at_topic
 
-    text = example(file.stem, topic, wanted)
     if file.exists() and not force:
         raise Failed(f"{file} is there already: name another file, or add --force.")
+    example(file.stem, topic or "orders", wanted)
+    seen = look_at_topic(access, topic) if topic is not None else None
+    text = example(file.stem, topic or "orders", wanted, access.bootstrap, seen)
     try:
         file.write_text(text)
     except OSError as fault:
@@ -60,18 +69,20 @@ def init_command(file: Path, wanted: tuple[str, ...], topic: str, force: bool) -
 @click.argument("file", type=click.Path(path_type=Path))
 @AS_JSON
 def check_command(file: Path, as_json: bool) -> None:
-    """Say what FILE declares, and whether Spark can run here. Nothing is started.
+    """Say what FILE declares, and what is wrong with it. Nothing is started.
 
-    Passwords are not shown.
+    Found without Spark: types and SQL that do not parse, columns that do not exist, and, where the cluster answers,
+    topics that are not there. It ends with 2 when the declaration is wrong, with 1 when a topic is missing. Passwords
+    are not shown.
 
     \b
     Examples:
       millpond pipeline check orders.toml
       millpond pipeline check orders.toml --json | jq .jobs
     """
-    from millpond.cli.pipeline.check import print_declaration
+    from millpond.cli.pipeline.check import check_pipeline
 
-    print_declaration(load(file), as_json=as_json)
+    check_pipeline(file, load(file), as_json=as_json)
 
 
 @command.command("run")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from millpond.base.names import nearest
 from millpond.cli.pipeline.file import Wrong
 from millpond.spark.pipelines.kinds import KINDS
+
+if TYPE_CHECKING:
+    from millpond.spark.parsing.inference import Inferred
 
 HEAD: Final = """\
 # A pipeline: topics in, tables and topics out. Run it with
@@ -20,18 +23,13 @@ name = "{name}"
 trigger = "continuous"                         # or "10 seconds", or "available_now" to take what is there and end
 
 [source]
-bootstrap = "${{MILLPOND_BOOTSTRAP:-127.0.0.1:9092}}"
+bootstrap = "${{MILLPOND_BOOTSTRAP:-{bootstrap}}}"
 topic = "{topic}"                               # or ["a", "b"], or pattern = "orders-.*"
 start = "earliest"                             # of the first run: "earliest", "latest", "2026-01-31T08:30:00Z"
 # group = "{name}"                             # show its lag as a group's: millpond group describe {name}
 # options = {{ maxOffsetsPerTrigger = 100000 }}  # any option of the source
 
-[parse]
-format = "json"                                # or "avro", or "raw" for the bytes as they are
-schema = "id long, customer string, region string, at timestamp, total double"
-bad_records = "dead_letters"                   # or "fail", or "null": the row stays, with the reason in _fault
-# dead_letters = "{topic}.dlq"
-
+{parse}
 # Spark SQL between source and jobs. `input` is the step before. Beside the parsed columns there are
 # _key, _value, _topic, _partition, _offset, _timestamp and _headers.
 # [[transform]]
@@ -43,15 +41,36 @@ bad_records = "dead_letters"                   # or "fail", or "null": the row s
 """
 
 
-def example(name: str, topic: str, wanted: Sequence[str]) -> str:
-    """A declaration with a job of each kind that is wanted."""
+PARSE: Final = """\
+[parse]
+format = "json"                                # or "avro", or "raw" for the bytes as they are
+{schema}
+bad_records = "dead_letters"                   # or "fail", or "null": the row stays, with the reason in _fault
+# dead_letters = "{topic}.dlq"
+"""
+
+RAW: Final = """\
+[parse]
+format = "raw"                                 # or "json" or "avro", with a schema
+# {why}
+"""
+
+SCHEMA: Final = 'schema = "id long, customer string, region string, at timestamp, total double"'
+COLUMNS: Final = {"at": ("timestamp",), "total": ("double", "long"), "region": ("string",), "customer": ("string",)}
+"""What the kinds' examples are about, and which types may take their places."""
+
+
+def example(
+    name: str, topic: str, wanted: Sequence[str], bootstrap: str = "127.0.0.1:9092", seen: Inferred | None = None
+) -> str:
+    """A declaration with a job of each kind that is wanted, for the values that were seen."""
     word = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip(".-_") or "pipeline"
     for each in wanted:
         if each not in KINDS:
             raise Wrong(f"There is no kind {each}{nearest(each, KINDS)} The kinds are {', '.join(KINDS)}.")
     first = list(wanted) or [next(iter(KINDS))]
-    parts = [HEAD.format(name=word, topic=topic)]
-    parts += [f"# {KINDS[each].doc}\n{KINDS[each].example.strip()}\n" for each in first]
+    parts = [HEAD.format(name=word, topic=topic, bootstrap=bootstrap, parse=_parse(topic, seen))]
+    parts += [f"# {KINDS[each].doc}\n{_fitting(KINDS[each].example.strip(), topic, seen)}\n" for each in first]
     others = [kind for kind in KINDS.values() if kind.name not in first]
     if others:
         width = max(len(kind.name) for kind in others) + 2
@@ -60,3 +79,50 @@ def example(name: str, topic: str, wanted: Sequence[str]) -> str:
             "# Further kinds of jobs, each with `millpond pipeline init --kind KIND`:\n" + "\n".join(lines) + "\n"
         )
     return "\n".join(parts)
+
+
+def is_raw(seen: Inferred) -> bool:
+    """Most values are no JSON objects."""
+    return seen.strangers * 2 > seen.records or not seen.columns
+
+
+def _parse(topic: str, seen: Inferred | None) -> str:
+    if seen is None or not seen.records:
+        return PARSE.format(schema=SCHEMA, topic=topic)
+    if is_raw(seen):
+        why = f"{seen.strangers:,} of {seen.records:,} values are no JSON objects."
+        if seen.prefixed:
+            why += (
+                f" {seen.prefixed:,} begin as those of a schema registry do: then\n"
+                '# format = "avro", schema_file = "orders.avsc", and [source] options = { avroPrefix = "confluent" }'
+            )
+        return RAW.format(why=why)
+    listed = ",\n".join(f"  {each}" for each in seen.columns)
+    lines = [f"# From {seen.records:,} records of {topic}; others may differ."]
+    if any(each.is_required for each in seen.columns):
+        lines.append(
+            "# `not null` was in every one of them, and a record without it is bad: take it away where needed."
+        )
+    # In a text of TOML, and without a meaning for what is filled in from the environment.
+    text = listed.replace("\\", "\\\\").replace('"', '\\"').replace("${", "$${")
+    lines.append(f'schema = """\n{text}"""')
+    return PARSE.format(schema="\n".join(lines), topic=topic)
+
+
+def _fitting(table: str, topic: str, seen: Inferred | None) -> str:
+    """The example of a kind with columns that are there, where one of the type is."""
+    fitted = re.sub(r"(lake/|\")orders\b", rf"\1{topic}", table)
+    if seen is None or not seen.columns or is_raw(seen):
+        return fitted
+    names = {each.name for each in seen.columns}
+    taken: set[str] = set()
+    for word, types in COLUMNS.items():
+        if word in names:
+            continue
+        fits = [each for kind in types for each in seen.columns if each.type == kind and not each.comment]
+        free = [each.name for each in fits if each.name not in taken]
+        instead = free[0] if free else "_timestamp" if word == "at" else None
+        if instead is not None:
+            taken.add(instead)
+            fitted = re.sub(rf"(?<![\w.]){word}(?![\w.])", instead, fitted)
+    return fitted

@@ -56,9 +56,22 @@ def last_words(snapshot: Snapshot) -> str:
     lasted = show_span(snapshot.at_ms - snapshot.started_ms)
     rows = sum(job.rows_in for job in snapshot.jobs)
     read = f"{counted(rows, 'row')} read"
+    bad = "".join(f"\n{each}" for each in bad_words(snapshot))
     if snapshot.state == "finished":
-        return f"{snapshot.name} is done after {lasted}: {read}."
-    return f"{snapshot.name} stopped after {lasted}: {read}. The next run goes on from here."
+        return f"{snapshot.name} is done after {lasted}: {read}.{bad}"
+    return f"{snapshot.name} stopped after {lasted}: {read}. The next run goes on from here.{bad}"
+
+
+def bad_words(snapshot: Snapshot) -> Iterator[str]:
+    """How many bad records there were, and where they are now."""
+    for topic, number in snapshot.dead_letters.items():
+        if number:
+            are = "is" if number == 1 else "are"
+            yield f"{counted(number, 'bad record')} {are} in {topic}: see `millpond dlq show {topic}`."
+    if not any(snapshot.dead_letters.values()):
+        for job in snapshot.jobs:
+            if job.bad:
+                yield f"{job.name} left out {counted(job.bad, 'bad record')}."
 
 
 def print_findings(pipeline: Pipeline) -> None:

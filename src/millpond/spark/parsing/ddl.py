@@ -5,6 +5,7 @@ PySpark leaves this to the JVM, which Python workers do not have.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -42,6 +43,7 @@ SIMPLE: Final[dict[str, Callable[[], types.DataType]]] = {
 }
 _DECIMALS: Final = ("decimal", "dec", "numeric")
 _TEXTS: Final = ("char", "character", "varchar")
+_NESTED: Final = ("array", "map", "struct")
 
 _TOKEN: Final = re.compile(
     r"""\s*(?: (?P<name>[^\W\d]\w*|\d+\w*) | `(?P<quoted>(?:[^`]|``)+)` | (?P<sign>[<>(),:])
@@ -111,8 +113,9 @@ class _Reader:
         if word == "struct":
             return types.StructType(self._inside(lambda: self.fields(">", depth + 1)))
         self._at = at
+        near = difflib.get_close_matches(word, [*SIMPLE, *_DECIMALS, *_TEXTS, *_NESTED], n=1)
         known = [*SIMPLE, "decimal(p,s)", "array<…>", "map<…,…>", "struct<…>"]
-        raise self._unexpected(f"a type ({', '.join(known)})")
+        raise self._unexpected(f"a type, such as {near[0]}" if near else f"a type ({', '.join(known)})")
 
     def end(self) -> None:
         if self._at < len(self._tokens):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from millpond.client.dead_letters import ENDING
 from millpond.spark.pipelines.background import Background
-from millpond.spark.pipelines.kind import Query, Report
+from millpond.spark.pipelines.kind import Plan, Query, Report
 from millpond.spark.pipelines.progress import JobWatch
 from millpond.spark.pipelines.reasons import reason_of
 from millpond.spark.pipelines.tables import Declaration, Job, Source, Transform
@@ -77,22 +78,24 @@ class JobContext:
         # By a name that stays, because Connect looks names up only when the stream starts.
         return self.spark.table(view)
 
-    def start(self, writer: DataStreamWriter, part: str = "") -> Query:
+    def plan(self, writer: DataStreamWriter, part: str = "") -> Plan:
         location = f"{self.checkpoint}/{part}" if part else self.checkpoint
         name = f"{self.pipeline.name}.{self.job.name}" + (f".{part}" if part else "")
-        return (
-            writer.queryName(name)
-            .option("checkpointLocation", location)
-            .trigger(**trigger_arguments(self.trigger))
-            .start()
+        ready = (
+            writer.queryName(name).option("checkpointLocation", location).trigger(**trigger_arguments(self.trigger))
         )
+
+        def start() -> Query:
+            return ready.start()
+
+        return start
 
     @property
     def trigger(self) -> str:
         return AVAILABLE_NOW if self.is_once else self.job.trigger or self.pipeline.trigger
 
-    def in_background(self, work: Callable[[Report], None]) -> Query:
-        return Background(self.job.name, work)
+    def in_background(self, work: Callable[[Report], None]) -> Plan:
+        return lambda: Background(self.job.name, work)
 
     def tell(self, name: str, figure: int | float | str) -> None:
         self.watch.figures[name] = figure
@@ -167,12 +170,17 @@ def is_first(pipeline: Declaration, job: Job) -> bool:
     return job.name == next((each.name for each in pipeline.jobs if each.reads_source), None)
 
 
-def dead_letter_topics(pipeline: Declaration, topics: Iterator[str] | tuple[str, ...]) -> tuple[str, ...]:
+def dead_letter_topics(pipeline: Declaration, topics: Iterable[str]) -> tuple[str, ...]:
     """Where the parsing sends bad records."""
     parse = pipeline.parse
     if parse.format == "raw" or parse.bad_records != "dead_letters":
         return ()
-    return (parse.dead_letters,) if parse.dead_letters else tuple(f"{topic}.dlq" for topic in topics)
+    return letters_of(parse.dead_letters, topics)
+
+
+def letters_of(chosen: str, topics: Iterable[str]) -> tuple[str, ...]:
+    """The topics for what is bad in these topics: the one that was chosen for all of them, or one beside each."""
+    return (chosen,) if chosen else tuple(topic + ENDING for topic in topics)
 
 
 def sql_word(name: str) -> str:

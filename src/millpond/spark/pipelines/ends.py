@@ -58,6 +58,7 @@ class EndsWatch:
         from millpond.remote.cluster import Cluster
 
         cluster: Cluster | None = None
+        is_last = False
         while True:
             try:
                 cluster = cluster or Cluster(self._settings)
@@ -66,8 +67,10 @@ class EndsWatch:
                 if cluster is not None:
                     cluster.close()
                 cluster = None
-            if self._stop.wait(EVERY_SECONDS):
+            if is_last:
                 break
+            # Asked once more after the end: what came last counts too.
+            is_last = self._stop.wait(EVERY_SECONDS)
         if cluster is not None:
             cluster.close()
 

@@ -6,11 +6,12 @@ and ends in one value, `KIND = Kind(...)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from millpond.spark.pipelines.tables import Declaration, Job
+from millpond.spark.sql.columns import Columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Query(Protocol):
-    """What the runner watches. Spark's StreamingQuery is one; so is what `Context.in_background` gives."""
+    """What the runner watches. Spark's StreamingQuery is one; so is work in the background."""
 
     @property
     def isActive(self) -> bool: ...  # noqa: N802
@@ -29,6 +30,10 @@ class Query(Protocol):
     def exception(self) -> Any: ...
 
     def stop(self) -> None: ...
+
+
+Plan: TypeAlias = Callable[[], Query]
+"""A job whose columns and SQL Spark has accepted: calling it starts the job. None starts before all have planned."""
 
 
 class Report(Protocol):
@@ -43,7 +48,7 @@ class Report(Protocol):
 
 
 class Context(Protocol):
-    """What a job is given to start with. Made by the runner; a test may make its own."""
+    """What a job is given to plan with. Made by the runner; a test may make its own."""
 
     @property
     def spark(self) -> SparkSession: ...
@@ -73,12 +78,12 @@ class Context(Protocol):
     def cluster(self) -> dict[str, str]:
         """The `kafka.*` options of the source's cluster: for a sink, or another source, on the same one."""
 
-    def start(self, writer: DataStreamWriter, part: str = "") -> Query:
-        """Start a streaming query with the job's name, checkpoint and trigger. A job of several queries gives each a
-        part's name, and hands back a Query that stands for all."""
+    def plan(self, writer: DataStreamWriter, part: str = "") -> Plan:
+        """A streaming query with the job's name, checkpoint and trigger. A job of several queries gives each a part's
+        name, and hands back a Query that stands for all."""
 
-    def in_background(self, work: Callable[[Report], None]) -> Query:
-        """Run work that is no streaming query in a thread of its own; the runner watches it like one."""
+    def in_background(self, work: Callable[[Report], None]) -> Plan:
+        """Work that is no streaming query, in a thread of its own; the runner watches it like one."""
 
     def tell(self, name: str, figure: int | float | str) -> None:
         """A figure of this job for the live table, the status and the metrics (numbers only). From any thread."""
@@ -92,6 +97,16 @@ class Findings(Protocol):
 
     def tables(self) -> Sequence[tuple[str, Sequence[str], Sequence[Sequence[str | int]], int]]:
         """Of each the title, the columns, the rows, and how many columns hold words."""
+
+
+class Asked(NamedTuple):
+    """What a job asks of its rows: an expression in SQL, or the plain name of a column."""
+
+    key: str
+    sql: str
+    columns: Columns
+    """Those that it may use."""
+    is_name: bool = False
 
 
 J = TypeVar("J", bound=Job)
@@ -110,10 +125,12 @@ class Kind(Generic[J]):
     doc: str
     """One line for the overview."""
     job: type[J]
-    start: Callable[[Context, J], Query]
-    """Start the job and return at once."""
-    dead_letters: Callable[[J], str | None] | None = None
-    """The topic that the job sends bad records to, so that its growth can be watched."""
+    plan: Callable[[Context, J], Plan]
+    """Have Spark look at all of the job, without starting it."""
+    asks: Callable[[J, Columns], Iterable[Asked]] | None = None
+    """The SQL in the job's table, given the columns of its input: for a look without Spark."""
+    dead_letters: Callable[[J], str] | None = None
+    """The topic that the job sends bad records to, or "" for `<topic>.dlq`, so that its growth can be watched."""
     example: str = ""
     """The lines of a small table in TOML, for `millpond pipeline init` and the docs."""
     outputs: Callable[[J], Mapping[str, str]] | None = None

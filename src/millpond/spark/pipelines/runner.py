@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from millpond.spark.pipelines.context import JobContext, dead_letter_topics, is_first, kafka_options
+from millpond.spark.pipelines.context import JobContext, dead_letter_topics, is_first, kafka_options, letters_of
 from millpond.spark.pipelines.ends import EndsWatch
-from millpond.spark.pipelines.kind import Query
+from millpond.spark.pipelines.kind import Plan, Query
 from millpond.spark.pipelines.kinds import kind_of
 from millpond.spark.pipelines.lock import locked
 from millpond.spark.pipelines.metrics import Metrics
@@ -225,23 +225,30 @@ class Run:
                 failed = self._watch()
             state: State = "failed" if failed else "stopped" if self._stopping.is_asked else "finished"
             self._stop()
-            last = self._look(state, failed)
-            self._teller.tell(last)
-            return last
+        last = self._look(state, failed)
+        self._teller.tell(last)
+        return last
 
     def _start(self) -> str | None:
-        """Start the jobs one after another; the reason if one does not."""
+        """Plan all jobs, then start them one after another; the reason if one does not."""
+        plans: list[tuple[JobContext, Plan]] = []
         for job in self._pipeline.jobs:
             if self._stopping.is_asked:
-                break
-            watch = JobWatch(job.name, job.kind)
-            context = JobContext(self._spark, self._pipeline, job, watch, self._is_once)
+                return None
+            context = JobContext(self._spark, self._pipeline, job, JobWatch(job.name, job.kind), self._is_once)
             try:
-                query = kind_of(job).start(context, job)
+                plans.append((context, kind_of(job).plan(context, job)))
             except Exception as fault:
                 # Whatever a kind, a transform or Spark says of it, the user is told which job it was.
-                return f"{job.name} did not start: {reason_of(fault)}"
-            self._jobs.append(_Running(job, context, watch, query, first_figures(job)))
+                return f"{job.name} cannot be planned, and no job was started: {reason_of(fault)}"
+        for context, plan in plans:
+            if self._stopping.is_asked:
+                break
+            try:
+                query = plan()
+            except Exception as fault:
+                return f"{context.job.name} did not start: {reason_of(fault)}"
+            self._jobs.append(_Running(context.job, context, context.watch, query, first_figures(context.job)))
             self._teller.tell(self._look("running"))
             self._let_begin(query)
         return None
@@ -263,7 +270,7 @@ class Run:
         LOG.warning("%s: its Python process did not come up in time; starting it again", failed.job.name)
         failed.query.stop()
         failed.tries += 1
-        failed.query = kind_of(failed.job).start(failed.context, failed.job)
+        failed.query = kind_of(failed.job).plan(failed.context, failed.job)()
         self._let_begin(failed.query)
         return True
 
@@ -333,18 +340,16 @@ class Run:
         return topics
 
     def _letter_topics(self) -> set[str]:
-        own = (self._letter_topic(job) for job in self._pipeline.jobs)
-        return {*self._letters, *(topic for topic in own if topic)}
+        return {*self._letters, *(topic for job in self._pipeline.jobs for topic in self._own_letters(job))}
 
-    def _letter_topic(self, job: Job) -> str | None:
-        ask = kind_of(job).dead_letters
-        return ask(job) if ask is not None else None
+    def _own_letters(self, job: Job) -> tuple[str, ...]:
+        ask, source = kind_of(job).dead_letters, self._pipeline.source
+        return letters_of(ask(job), source.topic if source is not None else ()) if ask is not None else ()
 
     def _bad_of(self, job: Job, letters: Mapping[str, int]) -> int | None:
         """Bad records of a job that does not count them: what came to its dead letters."""
         topics = set(self._letters) if is_first(self._pipeline, job) else set()
-        own = self._letter_topic(job)
-        topics |= {own} if own else set()
+        topics |= set(self._own_letters(job))
         known = [letters[topic] for topic in topics if topic in letters]
         return sum(known) if known else 0 if topics else None
 

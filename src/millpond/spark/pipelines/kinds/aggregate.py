@@ -7,13 +7,13 @@ place, a topic gets a newer record under the same key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from millpond.spark.pipelines.kind import Kind
+from millpond.spark.pipelines.kind import Asked, Kind
 from millpond.spark.pipelines.kinds.columns import COLUMNS, EVENT_TIME, as_json, moment, named, need_columns, quoted
-from millpond.spark.pipelines.kinds.flows import Flow, Sink, To, as_records, start
+from millpond.spark.pipelines.kinds.flows import Flow, Sink, To, as_records, asked, asked_names, plan
 from millpond.spark.pipelines.values import (
     DURATION,
     NAMES,
@@ -25,6 +25,7 @@ from millpond.spark.pipelines.values import (
     table_of,
     value,
 )
+from millpond.spark.sql.columns import Columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -122,11 +123,20 @@ def output(rows: DataFrame, job: Aggregate) -> DataFrame:
     return rows.withColumn(ROW, as_json(named_by).cast("string"))
 
 
+def asks(job: Aggregate, columns: Columns) -> Iterator[Asked]:
+    yield Asked("time", job.time, columns)
+    yield from asked("group_by", job.group_by, columns)
+    yield from asked("measures", job.measures, columns)
+    yield from asked_names("distinct_by", job.distinct_by, columns)
+    yield from job.to.asks((START, END, *job.group_by, *job.measures))
+
+
 KIND = Kind(
     name="aggregate",
     doc="Windows of event time into a table or a topic.",
     job=Aggregate,
-    start=start,
+    plan=plan,
+    asks=asks,
     outputs=lambda job: job.to.outputs(),
     example="""\
 [aggregate]

@@ -7,17 +7,19 @@ for byte.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from millpond.spark.pipelines.kind import Context, Kind
+from millpond.spark.pipelines.kind import Asked, Context, Kind
 from millpond.spark.pipelines.kinds.columns import (
     COLUMNS,
     HEADERS,
     KEY,
     OFFSET,
     PARTITION,
+    RAW_VALUE,
+    RECORD,
     TIMESTAMP,
     TOPIC,
     VALUE,
@@ -25,8 +27,9 @@ from millpond.spark.pipelines.kinds.columns import (
     named,
     need_columns,
 )
-from millpond.spark.pipelines.kinds.flows import TABLES, Flow, Sink, Table, start
+from millpond.spark.pipelines.kinds.flows import TABLES, Flow, Sink, Table, asked, asked_names, plan
 from millpond.spark.pipelines.values import FLAG, NAMES, PATH, TEXT, value
+from millpond.spark.sql.columns import Columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -95,11 +98,20 @@ def calendar_column(time: str, name: str) -> Column:
     return f.to_date(when) if name == "date" else f.date_format(when, CALENDAR[name])
 
 
+def asks(job: Archive, columns: Columns) -> Iterator[Asked]:
+    known = (RAW_VALUE, *RECORD) if job.raw else columns
+    yield Asked("time", job.time, known)
+    yield from asked("columns", job.columns, known)
+    partitions = None if known is None else (*known, *job.columns, *CALENDAR)
+    yield from asked_names("partition_by", job.partition_by, partitions)
+
+
 KIND = Kind(
     name="archive",
     doc="A topic into a partitioned Delta table, each record once.",
     job=Archive,
-    start=start,
+    plan=plan,
+    asks=asks,
     outputs=lambda job: {"table": job.table},
     example="""\
 [archive]

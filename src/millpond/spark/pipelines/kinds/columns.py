@@ -21,6 +21,8 @@ OFFSET: Final = "_offset"
 TIMESTAMP: Final = "_timestamp"
 HEADERS: Final = "_headers"
 FAULT: Final = "_fault"
+RECORD: Final = (KEY, TOPIC, PARTITION, OFFSET, TIMESTAMP, HEADERS)
+"""What belongs to the record itself, in every stream of records."""
 
 EVENT_TIME: Final = "_event_time"
 """When it happened, in the kinds that go by that time."""

@@ -7,12 +7,12 @@ a streaming query, `declarative` hands the same two to Spark Declarative Pipelin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from millpond.spark.pipelines.kind import Context, Query
-from millpond.spark.pipelines.kinds.columns import key_bytes, value_bytes
+from millpond.spark.pipelines.kind import Asked, Context, Plan
+from millpond.spark.pipelines.kinds.columns import key_bytes, quoted, value_bytes
 from millpond.spark.pipelines.tables import Job
 from millpond.spark.pipelines.values import (
     DURATION,
@@ -29,6 +29,7 @@ from millpond.spark.pipelines.values import (
     value,
     whole,
 )
+from millpond.spark.sql.columns import Columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -102,6 +103,27 @@ class To(Table):
     def outputs(self) -> dict[str, str]:
         return {"table": self.table} if self.table else {"topic": self.topic}
 
+    def asks(self, columns: Columns) -> Iterator[Asked]:
+        """What it asks of the rows of its job, which have these columns."""
+        if self.key:
+            yield Asked("to.key", self.key, columns)
+        yield from asked_names("to.partition_by", self.partition_by, columns)
+
+
+def asked(key: str, expressions: Mapping[str, str], columns: Columns) -> Iterator[Asked]:
+    """Expressions by name."""
+    for name, sql in expressions.items():
+        if sql == quoted(name):
+            yield Asked(key, name, columns, is_name=True)
+        else:
+            yield Asked(f"{key}.{name}", sql, columns)
+
+
+def asked_names(key: str, names: Iterable[str], columns: Columns) -> Iterator[Asked]:
+    """Plain names of columns."""
+    for name in names:
+        yield Asked(key, name, columns, is_name=True)
+
 
 def topic_options(cluster: Mapping[str, str], topic: str, delivery: str) -> dict[str, str]:
     return {**cluster, "delivery": delivery} | ({"topic": topic} if topic else {})
@@ -123,12 +145,14 @@ class Flow(Job, ABC):
         return context.frame()
 
 
-def start(context: Context, job: Flow) -> Query:
-    """Start a flow as one streaming query."""
-    return context.start(writer(job.shape(job.source(context)), job.sink(context.cluster())))
+def plan(context: Context, job: Flow) -> Plan:
+    """A flow as one streaming query."""
+    return context.plan(writer(job.shape(job.source(context)), job.sink(context.cluster())))
 
 
 def writer(frame: DataFrame, sink: Sink) -> DataStreamWriter:
+    # Over Connect nothing is looked at before somebody asks.
+    assert frame.columns is not None
     if sink.mode == "append":
         return frame.writeStream.format(sink.format).options(**sink.options).outputMode("append")
     return frame.writeStream.outputMode(sink.mode).foreachBatch(

@@ -6,12 +6,12 @@ deletes the row of its key. Records without a key, and those that did not parse,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from millpond.spark.pipelines.kind import Kind
+from millpond.spark.pipelines.kind import Asked, Kind
 from millpond.spark.pipelines.kinds.columns import (
     COLUMNS,
     FAULT,
@@ -26,8 +26,9 @@ from millpond.spark.pipelines.kinds.columns import (
     need_columns,
     quoted,
 )
-from millpond.spark.pipelines.kinds.flows import TABLES, Flow, Sink, Table, start
+from millpond.spark.pipelines.kinds.flows import TABLES, Flow, Sink, Table, asked, asked_names, plan
 from millpond.spark.pipelines.values import NAMES, PATH, TEXT, value
+from millpond.spark.sql.columns import Columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -100,11 +101,19 @@ def is_tombstone(frame: DataFrame) -> Column:
     return reduce(lambda one, other: one & other, empty, f.lit(True))
 
 
+def asks(job: Latest, columns: Columns) -> Iterator[Asked]:
+    yield from asked("key", job.key, columns)
+    if job.delete_when:
+        yield Asked("delete_when", job.delete_when, columns)
+    yield from asked_names("order_by", job.order_by, columns)
+
+
 KIND = Kind(
     name="latest",
     doc="A compacted topic as a table of the last value of each key.",
     job=Latest,
-    start=start,
+    plan=plan,
+    asks=asks,
     outputs=lambda job: {"table": job.table},
     example="""\
 [latest]

@@ -8,11 +8,12 @@ the rule `parses`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from millpond.spark.pipelines.kind import Context, Kind, Query
+from millpond.client.dead_letters import ENDING
+from millpond.spark.pipelines.kind import Asked, Context, Kind, Plan
 from millpond.spark.pipelines.kinds.columns import (
     FAULT,
     HEADER_TYPE,
@@ -23,9 +24,20 @@ from millpond.spark.pipelines.kinds.columns import (
     need_columns,
     value_bytes,
 )
-from millpond.spark.pipelines.kinds.flows import TOPICS, Flow, Sink, To, topic_options, write_batch, writer
+from millpond.spark.pipelines.kinds.flows import (
+    TOPICS,
+    Flow,
+    Sink,
+    To,
+    asked,
+    asked_names,
+    topic_options,
+    write_batch,
+    writer,
+)
 from millpond.spark.pipelines.kinds.letters import NEEDED, letter_headers
 from millpond.spark.pipelines.values import NAME, TEXTS, DeclarationError, one_of, table_of, value
+from millpond.spark.sql.columns import Columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -123,7 +135,7 @@ def routed(rows: DataFrame, job: Quality) -> DataFrame:
     is_bad = f.size(BROKEN) > 0
     to = job.to.topic if job.to is not None else ""
     kept = rows if to else rows.where(is_bad)
-    dead = f.lit(job.dead_letters) if job.dead_letters else f.concat(f.col(TOPIC), f.lit(".dlq"))
+    dead = f.lit(job.dead_letters) if job.dead_letters else f.concat(f.col(TOPIC), f.lit(ENDING))
     own_headers = f.col(HEADERS) if HEADERS in rows.columns else f.lit(None)
     letter = letter_headers(rows, ERROR_TYPE, _reason(rows), job.name)
     return kept.select(
@@ -150,11 +162,13 @@ def _reason(rows: DataFrame) -> Column:
     return f.coalesce(f.col(FAULT), reason) if FAULT in rows.columns else reason
 
 
-def start(context: Context, job: Quality) -> Query:
+def plan(context: Context, job: Quality) -> Plan:
     rows = job.shape(job.source(context))
     good = job.sink(context.cluster())
     if not job.splits:
-        return context.start(writer(rows, good))
+        return context.plan(writer(rows, good))
+    # What a batch would refuse first is refused now.
+    assert bad_records(rows, job).columns is not None
     bad = Sink(TOPICS, topic_options(context.cluster(), "", job.delivery))
 
     def write(batch: DataFrame, number: int) -> None:
@@ -166,20 +180,27 @@ def start(context: Context, job: Quality) -> Query:
         finally:
             held.unpersist()
 
-    return context.start(rows.writeStream.foreachBatch(write))
+    return context.plan(rows.writeStream.foreachBatch(write))
+
+
+def asks(job: Quality, columns: Columns) -> Iterator[Asked]:
+    yield from asked("rules", job.rules, columns)
+    yield from asked_names("dead_letters (keep it in the transforms, as by select *)", NEEDED, columns)
+    if job.to is not None:
+        yield from job.to.asks(columns)
 
 
 KIND = Kind(
     name="quality",
     doc="Rows that keep the rules go on, others are counted and go to the dead letters.",
     job=Quality,
-    start=start,
-    dead_letters=lambda job: job.dead_letters or None,
+    plan=plan,
+    asks=asks,
+    dead_letters=lambda job: job.dead_letters,
     outputs=lambda job: job.to.outputs() if job.to is not None else {},
     example="""\
 [quality]
 rules = { positive = "total > 0", known_region = "region in ('eu', 'us')" }
-dead_letters = "orders.rejected"
 to = { topic = "orders.checked" }
 """,
 )

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from millpond.spark.pipelines.kind import Context, Kind, Query, Report
-from millpond.spark.pipelines.kinds.columns import OFFSET, PARTITION, TOPIC, moment
+from millpond.spark.pipelines.kind import Asked, Context, Kind, Plan, Report
+from millpond.spark.pipelines.kinds.columns import OFFSET, PARTITION, RAW_VALUE, RECORD, TOPIC, moment
 from millpond.spark.pipelines.kinds.flows import TABLES, TOPICS
 from millpond.spark.pipelines.kinds.ranges import range_options, read_batch
 from millpond.spark.pipelines.kinds.replay import Replay, chosen, order_columns, restored
 from millpond.spark.pipelines.status import write_whole
 from millpond.spark.pipelines.tables import job_folder
 from millpond.spark.pipelines.values import DeclarationError
+from millpond.spark.sql.columns import Columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -279,18 +280,27 @@ def _spans(frame: DataFrame) -> list[Any]:
     return spans.collect()
 
 
-def start(context: Context, job: Replay) -> Query:
+def plan(context: Context, job: Replay) -> Plan:
     if not job.table and context.pipeline.source is None:
         raise DeclarationError("[replay] table is missing: name the table, or topics in [source]")
     work = ReplayWork(context, job, job.cluster(context))
     return context.in_background(work.run)
 
 
+def asks(job: Replay, columns: Columns) -> Iterator[Asked]:
+    """What a table has is not looked up here."""
+    known = None if job.table else (RAW_VALUE, *RECORD)
+    for key, sql in (("time", job.time), ("where", job.where), ("key", job.key)):
+        if sql:
+            yield Asked(key, sql, known)
+
+
 KIND = Kind(
     name="replay",
     doc="A table or a time range of a topic, sent to a topic again at a given rate.",
     job=Replay,
-    start=start,
+    plan=plan,
+    asks=asks,
     outputs=lambda job: {"topic": job.topic},
     example="""\
 [replay]

@@ -7,14 +7,14 @@ and last. Either way a session is written once, when the watermark has passed it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from millpond.spark.pipelines.kind import Kind
+from millpond.spark.pipelines.kind import Asked, Kind
 from millpond.spark.pipelines.kinds.aggregate import with_time
 from millpond.spark.pipelines.kinds.columns import COLUMNS, EVENT_TIME, named, quoted
-from millpond.spark.pipelines.kinds.flows import Flow, Sink, To, as_records, start
+from millpond.spark.pipelines.kinds.flows import Flow, Sink, To, as_records, asked, plan
 from millpond.spark.pipelines.kinds.session_folds import END, EVENTS, START, read_folds
 from millpond.spark.pipelines.values import (
     DURATION,
@@ -25,6 +25,7 @@ from millpond.spark.pipelines.values import (
     table_of,
     value,
 )
+from millpond.spark.sql.columns import Columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -99,19 +100,29 @@ def kept_sessions(frame: DataFrame, job: Sessions) -> DataFrame:
     )
 
 
+def asks(job: Sessions, columns: Columns) -> Iterator[Asked]:
+    yield from asked("key", job.key, columns)
+    yield Asked("time", job.time, columns)
+    yield from asked("measures", job.measures, columns)
+    if job.ends_when:
+        yield Asked("ends_when", job.ends_when, columns)
+    yield from job.to.asks((*job.key, START, END, EVENTS, *job.measures))
+
+
 KIND = Kind(
     name="sessions",
     doc="Events of a key that follow each other within a gap, as one row.",
     job=Sessions,
-    start=start,
+    plan=plan,
+    asks=asks,
     outputs=lambda job: job.to.outputs(),
     example="""\
 [sessions]
-key = ["user"]
+key = ["customer"]
 time = "at"
 gap = "30 minutes"
 watermark = "5 minutes"
-measures = { pages = "count(*)", spent = "sum(price)" }
+measures = { orders = "count(*)", spent = "sum(total)" }
 to = { table = "lake/sessions" }
 """,
 )

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from millpond.spark.pipelines.kind import Context, Kind, Query
+from millpond.spark.pipelines.kind import Context, Kind, Plan
 from millpond.spark.pipelines.kind import Report as Telling
-from millpond.spark.pipelines.kinds.columns import KEY, PARTITION, TOPIC
+from millpond.spark.pipelines.kinds.columns import KEY, PARTITION, RAW_VALUE, RECORD, TOPIC
+from millpond.spark.pipelines.kinds.flows import asked
 from millpond.spark.pipelines.kinds.ranges import range_options, read_batch
 from millpond.spark.pipelines.kinds.skew_report import AS_IT_IS, HotKey, PartitionLoad, Prediction, Report, judged
 from millpond.spark.pipelines.status import write_whole
@@ -198,7 +199,7 @@ def _other_keys(rows: DataFrame, job: Skew, counts: Sequence[int]) -> Iterator[P
 # As a job
 
 
-def start(context: Context, job: Skew) -> Query:
+def plan(context: Context, job: Skew) -> Plan:
     return context.in_background(lambda telling: _look_on(context, job, telling))
 
 
@@ -258,7 +259,8 @@ KIND = Kind(
     name="skew",
     doc="Hot keys and the balance of partitions, with a better key or partition count.",
     job=Skew,
-    start=start,
+    plan=plan,
+    asks=lambda job, _: asked("keys", job.keys, (RAW_VALUE, *RECORD)),
     findings=last_reports,
     example="""\
 [skew]

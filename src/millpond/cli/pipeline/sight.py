@@ -1,0 +1,46 @@
+"""What `millpond pipeline init` sees of a topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from millpond.cli.access import Access
+from millpond.cli.errors import Failed, sentence
+from millpond.cli.text import counted
+
+if TYPE_CHECKING:
+    from millpond.spark.parsing.inference import Inferred
+
+
+def look_at_topic(access: Access, topic: str) -> Inferred | None:
+    """What its values are; None, with a word to the user, where that cannot be seen. It must be there, though."""
+    from millpond.spark.pipelines.session import SessionError, check_python
+
+    try:
+        check_python()
+    except SessionError as fault:
+        _say(f"The records of {topic} were not looked at: {sentence(str(fault))}")
+        return None
+    try:
+        access.probe()
+    except Failed as fault:
+        _say(f"The records of {topic} were not looked at. {fault.message}")
+        return None
+    from millpond.admin.topics import find_topic
+    from millpond.spark.parsing.inference import infer
+    from millpond.spark.pipelines.sample import sample_values
+
+    with access.open() as cluster:
+        find_topic(cluster, topic)
+        seen = infer(sample_values(cluster, topic))
+    if not seen.records:
+        _say(f"{topic} has no records yet.")
+        return None
+    click.echo(f"Looked at {counted(seen.records, 'record')} of {topic}.")
+    return seen
+
+
+def _say(text: str) -> None:
+    click.echo(f"{text} The columns are an example: change them.", err=True)

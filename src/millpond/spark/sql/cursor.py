@@ -1,0 +1,98 @@
+"""Where a parser is in its tokens, and what it says when the next one is wrong."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from typing import Final
+
+from millpond.spark.sql.tokens import SqlError, Token, tokens, where
+from millpond.spark.sql.words import CLAUSES, INNER
+
+DEPTH_MAX: Final = 40
+"""More than people nest, and less than Python's own stack holds."""
+
+
+class Cursor:
+    """One token after the other."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._tokens = tokens(text)
+        self._at = 0
+        self._depth = 0
+
+    @property
+    def next(self) -> Token:
+        return self._tokens[self._at]
+
+    def ahead(self, count: int) -> Token:
+        return self._tokens[min(self._at + count, len(self._tokens) - 1)]
+
+    def take(self) -> Token:
+        token = self._tokens[self._at]
+        if token.kind != "end":
+            self._at += 1
+        return token
+
+    def is_word(self, *words: str) -> bool:
+        return self.next.upper in words
+
+    def is_sign(self, *signs: str) -> bool:
+        return self.next.kind == "sign" and self.next.text in signs
+
+    def took_word(self, *words: str) -> bool:
+        taken = self.is_word(*words)
+        if taken:
+            self.take()
+        return taken
+
+    def took_sign(self, *signs: str) -> bool:
+        taken = self.is_sign(*signs)
+        if taken:
+            self.take()
+        return taken
+
+    def need_word(self, word: str) -> None:
+        if not self.took_word(word):
+            raise self.unexpected(word, [word])
+
+    def need_sign(self, sign: str) -> None:
+        if not self.took_sign(sign):
+            raise self.unexpected(repr(sign))
+
+    def name(self, what: str, but: Collection[str] = ()) -> str:
+        """An identifier; nearly every keyword may be one."""
+        if self.next.kind == "quoted" or (self.next.kind == "word" and self.next.upper not in but):
+            return self.take().text
+        raise self.unexpected(what)
+
+    def deeper(self) -> None:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise SqlError(f"it is nested more than {DEPTH_MAX} deep")
+
+    def higher(self) -> None:
+        self._depth -= 1
+
+    def unexpected(self, wanted: str, words: Collection[str] = CLAUSES) -> SqlError:
+        token = self.next
+        if token.kind == "end":
+            return SqlError(f"it ends where {wanted} should be")
+        place = where(self.text, token.at)
+        before = self._tokens[self._at - 1] if self._at else None
+        meant = _meant(token, words) or (_meant(before, words) if before is not None else "")
+        return SqlError(f"{place}: {_shown(token)} stands where {wanted} should be{meant}")
+
+
+def _meant(token: Token, words: Collection[str]) -> str:
+    """The keyword of which this is probably a slip."""
+    if token.kind != "word" or token.upper in CLAUSES | INNER:
+        return ""
+    near = difflib.get_close_matches(token.upper, words, n=1, cutoff=0.75)
+    return f"; did you mean {near[0]} for {token.text!r}?" if near else ""
+
+
+def _shown(token: Token) -> str:
+    text = token.text if len(token.text) <= 40 else token.text[:39] + "…"
+    return {"text": "the text ", "quoted": "the name "}.get(token.kind, "") + repr(text)

@@ -1,0 +1,144 @@
+"""What a review of a declaration finds, without Spark and with a node or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond.spark.pipelines.declaration import read
+from millpond.spark.pipelines.kinds import KINDS
+from millpond.spark.pipelines.review import Review, review, review_topics
+from millpond.testing.ports import free_port
+
+SCHEMA = "id long, customer string, region string, total double, at timestamp"
+
+
+def declared(**tables: Any) -> Any:
+    given = {
+        "name": "orders",
+        "source": {"topic": "orders"},
+        "parse": {"format": "json", "schema": SCHEMA},
+        "archive": {"table": "lake/orders"},
+    }
+    kept = {name: each for name, each in (given | tables).items() if each is not None}
+    return read(kept, "orders.toml", Path("/tmp"), {})
+
+
+def aggregate(**changed: Any) -> dict[str, Any]:
+    return {
+        "time": "at",
+        "window": "1 minute",
+        "measures": {"orders": "count(*)"},
+        "to": {"topic": "revenue"},
+    } | changed
+
+
+@pytest.mark.parametrize(
+    ("tables", "told"),
+    [
+        ({"parse": {"format": "json", "schema": "id long, total doubel"}},
+         "[parse] schema: 'doubel' at character 16 of the schema should be a type, such as double"),
+        ({"parse": {"format": "avro", "schema": "id long"}},
+         "[parse] schema: Avro values are read by an Avro schema"),
+        ({"source": {"topic": "orders", "options": {"maxOffsetPerTrigger": 5}}},
+         "[source] options: there is no option maxOffsetPerTrigger; did you mean maxOffsetsPerTrigger?"),
+        ({"source": {"topic": "orders", "options": {"kafka.nope": "1"}}},
+         "[source] options: there is no setting kafka.nope"),
+        ({"transform": [{"sql": "select * form input"}]}, "[[transform]] 1 sql: character 10: 'form' stands where"),
+        ({"transform": [{"sql": "select totl from input", "name": "less"}]},
+         "[[transform]] less sql: character 8: there is no column 'totl'; did you mean total?"),
+        ({"transform": [{"sql": "select id from inptu"}]}, "there is no table 'inptu'; did you mean input?"),
+        ({"archive": {"table": "t", "partition_by": ["regoin"]}},
+         "[archive] partition_by: there is no column 'regoin'; did you mean region?"),
+        ({"archive": {"table": "t", "raw": True, "time": "at"}},
+         "[archive] time = 'at': character 1: there is no column 'at'"),
+        ({"aggregate": aggregate(group_by=["regoin"])},
+         "[aggregate] group_by: there is no column 'regoin'; did you mean region?"),
+        ({"aggregate": aggregate(measures={"revenue": "sum(totl)"}, name="minutes")},
+         "[aggregate] minutes: measures.revenue = 'sum(totl)': character 5: there is no column 'totl'"),
+        ({"aggregate": aggregate(to={"topic": "revenue", "key": "region"})},
+         "[aggregate] to.key = 'region': character 1: there is no column 'region'; there are window_start"),
+        ({"quality": {"rules": {"positive": "total >"}}},
+         "[quality] rules.positive = 'total >': it ends where a value should be"),
+        ({"quality": {"rules": {"positive": "total > 0"}}, "transform": [{"sql": "select total from input"}],
+          "archive": None}, "[quality] dead_letters (keep it in the transforms, as by select *): there is no column"),
+        ({"latest": {"table": "t", "delete_when": "kind = 'gone'"}},
+         "[latest] delete_when = \"kind = 'gone'\": character 1: there is no column 'kind'"),
+        ({"sessions": {"key": ["user"], "time": "at", "gap": "1 minute", "to": {"table": "t"}}},
+         "[sessions] key: there is no column 'user'"),
+        ({"skew": {"keys": {"by": "get_json_object(valu, '$.x')"}}},
+         "[skew] keys.by = \"get_json_object(valu, '$.x')\": character 17: there is no column 'valu'; did you mean"),
+        ({"replay": {"topic": "again", "table": "lake/orders", "where": "total >> > 1"}}, "[replay] where = "),
+    ],
+)  # fmt: skip
+def test_what_is_wrong(tables: dict[str, Any], told: str) -> None:
+    faults = review(declared(**tables)).faults
+    assert told in faults[0], faults
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {},
+        {"parse": {"format": "raw"}, "archive": {"table": "t", "columns": {"text": "cast(value as string)"}}},
+        {"parse": {"format": "json", "schema": SCHEMA, "bad_records": "null"},
+         "transform": [{"sql": "select *, _fault is null as fine, _headers from input"}]},
+        {"transform": [{"sql": "select *, total * 2 as twice from input", "name": "one"},
+                       {"sql": "select o.*, i.twice t from input i join one o using (id)"}],
+         "aggregate": aggregate(
+             group_by={"r": "lower(region)"}, measures={"n": "sum(t)"}, to={"topic": "x", "key": "r"})},
+        {"archive": {"table": "t", "partition_by": ["date", "region", "shop"], "columns": {"shop": "customer"}}},
+        {"aggregate": aggregate(input="input"), "transform": [{"sql": "select 1 as one, _timestamp from input"}]},
+    ],
+)  # fmt: skip
+def test_what_is_in_order(tables: dict[str, Any]) -> None:
+    found = review(declared(**tables))
+    assert (found.faults, found.notes) == ([], [])
+
+
+def test_the_examples_of_all_kinds_are_in_order() -> None:
+    import tomllib
+
+    for kind in KINDS.values():
+        found = review(declared(**{"archive": None} | tomllib.loads(kind.example)))
+        assert (found.faults, found.notes) == ([], []), kind.name
+
+
+def test_what_only_spark_can_say_is_a_note() -> None:
+    steps = [{"sql": "values (1)"}, {"sql": "select *, warm.y from input, db.warm"}]
+    found = review(declared(transform=steps))
+    assert found.faults == []
+    assert found.notes == [
+        "[[transform]] 1 sql has a query that begins with VALUES, which only Spark reads; its columns were not "
+        "looked at",
+        "[[transform]] 2 sql reads db.warm, which is no step of this pipeline: Spark must know it",
+    ]
+
+
+def test_topics_that_are_not_there(millpond: Any) -> None:
+    millpond.create_topic("orders")
+    at = {"bootstrap": millpond.bootstrap}
+
+    def missing(**source: Any) -> list[str]:
+        found = Review()
+        review_topics(declared(source=at | source), found)
+        assert found.notes == []
+        return found.missing
+
+    assert missing(topic="orders") == []
+    assert missing(pattern="ord.*") == []
+    where = millpond.bootstrap
+    assert missing(topic=["orders", "odrers", "zzz"]) == [
+        f"[source] topic: {where} has no topic odrers; did you mean orders?",
+        f"[source] topic: {where} has no topic zzz; create it with `millpond topic create zzz`",
+    ]
+    assert missing(pattern="x.*") == [f"[source] pattern: no topic at {where} is like x.*"]
+
+
+def test_a_cluster_that_does_not_answer_is_a_note() -> None:
+    found = Review()
+    review_topics(declared(source={"topic": "orders", "bootstrap": f"127.0.0.1:{free_port()}"}), found)
+    assert found.missing == []
+    assert "does not answer, so nobody could say whether the topics are there" in found.notes[0]

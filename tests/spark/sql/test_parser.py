@@ -1,0 +1,96 @@
+"""Texts in SQL: what parses, what does not and why, and that Spark says the same."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from millpond.spark.sql.columns import look_at_expression, look_at_query
+from millpond.spark.sql.tokens import Beyond, SqlError
+from support.spark_parser import spark_parser
+from support.sql_texts import EXPRESSIONS, QUERIES, WRONG_EXPRESSIONS, WRONG_QUERIES, lines
+
+READ_AS_NAMES = {
+    "select * from", "select from where", "select *, from input", "select id from input limit",
+    "with a (select id from input) select * from", "total > 0 and",
+}  # fmt: skip
+"""Spark's grammar takes nearly every keyword for a name, and finds one more way to read these. Nobody means it."""
+
+NO_QUERIES = re.compile("insert|drop|create")
+"""Statements that Spark would carry out; a step must be a query."""
+
+
+def fault_of(text: str, *, is_query: bool) -> str | None:
+    try:
+        looked = look_at_query(text, {"input": None}) if is_query else look_at_expression(text, None)
+    except SqlError as fault:
+        return str(fault)
+    except Beyond:
+        return None
+    assert not looked.faults
+    return None
+
+
+@pytest.mark.parametrize("text", lines(QUERIES))
+def test_a_query_parses(text: str) -> None:
+    assert fault_of(text, is_query=True) is None
+
+
+@pytest.mark.parametrize("text", lines(EXPRESSIONS))
+def test_an_expression_parses(text: str) -> None:
+    assert fault_of(text, is_query=False) is None
+
+
+@pytest.mark.parametrize("text", lines(WRONG_QUERIES))
+def test_a_wrong_query_does_not(text: str) -> None:
+    assert fault_of(text, is_query=True) is not None
+
+
+@pytest.mark.parametrize("text", lines(WRONG_EXPRESSIONS))
+def test_a_wrong_expression_does_not(text: str) -> None:
+    assert fault_of(text, is_query=False) is not None
+
+
+def test_few_texts_are_left_to_spark() -> None:
+    left = []
+    for text in lines(QUERIES):
+        try:
+            look_at_query(text, {"input": None})
+        except Beyond:
+            left.append(text)
+    assert len(left) <= 16, left
+
+
+@pytest.mark.slow
+def test_spark_says_the_same() -> None:
+    differ = []
+    with spark_parser() as spark:
+        for text in lines(QUERIES + WRONG_QUERIES):
+            theirs = spark.fault_of_query(text)
+            if (theirs is None) != (fault_of(text, is_query=True) is None):
+                differ.append(text)
+        for text in lines(EXPRESSIONS + WRONG_EXPRESSIONS):
+            theirs = spark.fault_of_expression(text)
+            if (theirs is None) != (fault_of(text, is_query=False) is None):
+                differ.append(text)
+    assert {text for text in differ if not NO_QUERIES.match(text)} == READ_AS_NAMES
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("select * form input", "character 10: 'form' stands where a comma, FROM or the end of the query should be; "
+         "did you mean FROM for 'form'?"),
+        ("selct * from input", "did you mean SELECT for 'selct'?"),
+        ("select id\nfrom input\nwehre id > 1", "line 3, character 7: 'id' stands where the end of the query should "
+         "be; did you mean WHERE for 'wehre'?"),
+        ("select cast(id as strng) from input", "character 19: there is no type 'strng'; did you mean string?"),
+        ("select 'abc from input", "character 8: a text in '…' has no end"),
+        ("select sum(total from input", "it ends where ')' should be"),
+        ("drop table input", "'drop' stands where SELECT or WITH, since a step is a query, should be"),
+        ("select " + "(" * 200 + "1" + ")" * 200, "it is nested more than 40 deep"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_it(text: str, told: str) -> None:
+    assert told in (fault_of(text, is_query=True) or "")
