@@ -37,7 +37,7 @@ def main() -> int:
         ["simulate.py", "--seeds", wanted.seeds],
         ["simulate_coordination.py", "--seeds", wanted.seeds, "--jobs", "2"],
         ["simulate_machines.py", "--seeds", wanted.seeds, "--jobs", "2"],
-        ["simulate_cluster.py", "--seeds", wanted.seeds, "--jobs", "2"],
+        ["simulate_cluster.py", "--scenario", "all", "--seeds", wanted.seeds, "--jobs", "2"],
         ["simulate_crews.py", "--seeds", wanted.seeds, "--jobs", "2"],
     ):
         print(f"\n{' '.join(words)}", flush=True)

@@ -1,10 +1,13 @@
 """Run many seeds of whole simulated clusters and print what came of them.
 
     python tests/campaigns/simulate_cluster.py --seeds 1000 --start 0 --jobs 2
-    python tests/campaigns/simulate_cluster.py --replay 17
+    python tests/campaigns/simulate_cluster.py --scenario members --seeds 200
+    python tests/campaigns/simulate_cluster.py --scenario moves --replay 17
     python tests/campaigns/simulate_cluster.py --shrink 17
 
-A seed that fails is printed with its findings and with the commands that tell its story, whole or shrunk.
+In all scenarios faults come. In that of their name nodes join, are drained and vote by turns (members), partitions
+move (moves), nodes go to a newer version and back (upgrade), readers read in their own rack (racks). A seed that
+fails is printed with its findings and with the commands that tell its story, whole or shrunk.
 """
 
 from __future__ import annotations
@@ -15,25 +18,55 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import Pool
 
+from millpond.sim.cluster.members_scenario import MembersScenario, make_members_plan
+from millpond.sim.cluster.moves_scenario import MovesScenario, make_moves_plan
 from millpond.sim.cluster.plan import FAULTS, Plan, make_plan
 from millpond.sim.cluster.scenario import Outcome, Scenario
-from millpond.sim.cluster.shrinker import play, shrink
+from millpond.sim.cluster.shrinker import kind_of, play, shrink
+from millpond.sim.cluster.upgrade_scenario import UpgradeScenario, make_upgrade_plan
 from millpond.sim.world.disk import PowerCut
 
 FINDINGS_SHOWN = 3
 PROGRESS_S = 10
 
 
-def plan_of(seed: int, kinds: tuple[str, ...], nodes: int | None) -> Plan:
-    return make_plan(seed, kinds, nodes)
+@dataclass(frozen=True)
+class Wanted:
+    """What is run for each seed."""
+
+    scenario: str
+    faults: tuple[str, ...]
+    nodes: int | None = None
+
+    @property
+    def kind(self) -> type[Scenario]:
+        return SCENARIOS[self.scenario][0]
+
+    def plan(self, seed: int) -> Plan:
+        return SCENARIOS[self.scenario][1](self, seed)
 
 
-def play_one(seed: int, kinds: tuple[str, ...], nodes: int | None) -> Outcome:
-    return play(seed, plan_of(seed, kinds, nodes))[1]
+SCENARIOS: dict[str, tuple[type[Scenario], Callable[[Wanted, int], Plan]]] = {
+    "faults": (Scenario, lambda wanted, seed: make_plan(seed, wanted.faults, wanted.nodes)),
+    "racks": (
+        Scenario,
+        lambda wanted, seed: replace(make_plan(seed, wanted.faults, wanted.nodes), has_racks=True),
+    ),
+    "members": (MembersScenario, lambda wanted, seed: make_members_plan(seed, wanted.faults)),
+    "moves": (MovesScenario, lambda wanted, seed: make_moves_plan(seed, wanted.faults)),
+    "upgrade": (UpgradeScenario, lambda wanted, seed: make_upgrade_plan(seed, wanted.faults)),
+}
+OWN_NODES = ("members", "moves", "upgrade")
+"""Those that say by themselves how many nodes there are."""
+
+
+def play_one(seed: int, wanted: Wanted) -> Outcome:
+    return play(seed, wanted.plan(seed), wanted.kind)[1]
 
 
 def collect_rarely() -> None:
@@ -42,8 +75,8 @@ def collect_rarely() -> None:
     gc.set_threshold(200_000, 2, 2)
 
 
-def outcomes(seeds: range, jobs: int, kinds: tuple[str, ...], nodes: int | None) -> Iterator[Outcome]:
-    one = partial(play_one, kinds=kinds, nodes=nodes)
+def outcomes(seeds: range, jobs: int, wanted: Wanted) -> Iterator[Outcome]:
+    one = partial(play_one, wanted=wanted)
     if jobs == 1:
         yield from map(one, seeds)
         return
@@ -51,9 +84,16 @@ def outcomes(seeds: range, jobs: int, kinds: tuple[str, ...], nodes: int | None)
         yield from pool.imap_unordered(one, seeds, chunksize=2)
 
 
-def replay(seed: int, plan: Plan) -> int:
+def shrunk(seed: int, wanted: Wanted) -> Plan:
+    """What is left of its plan when everything has gone that it fails without."""
+    plan = wanted.plan(seed)
+    failure = kind_of(play(seed, plan, wanted.kind)[1])
+    return shrink(seed, plan, lambda tried: kind_of(play(seed, tried, wanted.kind)[1]) == failure)
+
+
+def replay(seed: int, plan: Plan, kind: type[Scenario]) -> int:
     """Play one seed and tell its whole story."""
-    scenario = Scenario(seed, plan)
+    scenario = kind(seed, plan)
     print(plan)
     failed = True
     try:
@@ -65,13 +105,13 @@ def replay(seed: int, plan: Plan) -> int:
     return int(failed)
 
 
-def campaign(seeds: range, jobs: int, kinds: tuple[str, ...], nodes: int | None) -> int:
+def campaign(seeds: range, jobs: int, wanted: Wanted) -> int:
     began = told = time.monotonic()
     faults: Counter[str] = Counter()
     records: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     failed: list[int] = []
-    for done, outcome in enumerate(outcomes(seeds, jobs, kinds, nodes), 1):
+    for done, outcome in enumerate(outcomes(seeds, jobs, wanted), 1):
         faults.update(outcome.faults)
         records.update(outcome.records)
         totals.update(
@@ -86,17 +126,17 @@ def campaign(seeds: range, jobs: int, kinds: tuple[str, ...], nodes: int | None)
         )
         if outcome.violations:
             failed.append(outcome.seed)
-            print(f"\nseed {outcome.seed} failed:")
+            print(f"\n{wanted.scenario} seed {outcome.seed} failed:")
             for finding in outcome.violations[:FINDINGS_SHOWN]:
                 print(f"  {finding}")
-            print(f"  its story: python tests/campaigns/simulate_cluster.py --shrink {outcome.seed}", flush=True)
+            words = f"--scenario {wanted.scenario} --shrink {outcome.seed}"
+            print(f"  its story: python tests/campaigns/simulate_cluster.py {words}", flush=True)
         if time.monotonic() - told > PROGRESS_S:
             told = time.monotonic()
             print(f"{done} of {len(seeds)} seeds, {len(failed)} failed", file=sys.stderr, flush=True)
     seconds = time.monotonic() - began
-    print(
-        f"\n{len(seeds)} seeds in {seconds:.1f} s ({len(seeds) / seconds * 3600:,.0f} an hour), {len(failed)} failed"
-    )
+    pace = f"{seconds:.1f} s ({len(seeds) / seconds * 3600:,.0f} an hour)"
+    print(f"\n{wanted.scenario}: {len(seeds)} seeds in {pace}, {len(failed)} failed")
     for title, counts in (("faults", faults), ("records sent", records), ("in all", totals)):
         print(f"\n{title}")
         for name, count in sorted(counts.items()):
@@ -109,17 +149,27 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=2, help="how many processes to use")
+    parser.add_argument(
+        "--scenario", choices=[*SCENARIOS, "all"], default="faults", help="what happens beside faults"
+    )
     parser.add_argument("--nodes", type=int, help="so many nodes, whatever the seed says")
     parser.add_argument("--faults", default=",".join(FAULTS), help="kinds of faults, with commas between")
     parser.add_argument("--replay", type=int, metavar="SEED", help="play this one seed and tell everything")
     parser.add_argument("--shrink", type=int, metavar="SEED", help="leave out what it fails without, then tell")
     given = parser.parse_args()
-    kinds = tuple(given.faults.split(","))
-    if given.replay is not None:
-        return replay(given.replay, plan_of(given.replay, kinds, given.nodes))
-    if given.shrink is not None:
-        return replay(given.shrink, shrink(given.shrink, plan_of(given.shrink, kinds, given.nodes)))
-    return campaign(range(given.start, given.start + given.seeds), given.jobs, kinds, given.nodes)
+    names = list(SCENARIOS) if given.scenario == "all" else [given.scenario]
+    if given.nodes is not None and set(names) & set(OWN_NODES):
+        parser.error(f"--nodes is not for these: {', '.join(OWN_NODES)}")
+    failed = 0
+    for name in names:
+        wanted = Wanted(name, tuple(given.faults.split(",")), given.nodes)
+        if given.replay is not None:
+            failed |= replay(given.replay, wanted.plan(given.replay), wanted.kind)
+        elif given.shrink is not None:
+            failed |= replay(given.shrink, shrunk(given.shrink, wanted), wanted.kind)
+        else:
+            failed |= campaign(range(given.start, given.start + given.seeds), given.jobs, wanted)
+    return failed
 
 
 if __name__ == "__main__":

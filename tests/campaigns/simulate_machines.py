@@ -2,6 +2,7 @@
 
     python tests/campaigns/simulate_machines.py --seeds 10000 --jobs 2
     python tests/campaigns/simulate_machines.py --machine quorum --replay 17
+    python tests/campaigns/simulate_machines.py --machine voters --seeds 2000
 
 A seed that fails is printed with the promise that it broke and the command that tells its story.
 """
@@ -17,10 +18,11 @@ from functools import partial
 from multiprocessing import Pool
 
 from millpond.sim.machines.quorum import scenario as quorum
+from millpond.sim.machines.quorum.voters_scenario import run_voters_seed
 from millpond.sim.machines.replication import scenario as replication
 from millpond.sim.machines.run import Outcome
 
-MACHINES = {"quorum": quorum.run_seed, "replication": replication.run_seed}
+MACHINES = {"quorum": quorum.run_seed, "replication": replication.run_seed, "voters": run_voters_seed}
 PROGRESS_S = 10
 
 

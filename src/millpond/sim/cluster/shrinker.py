@@ -13,9 +13,9 @@ from millpond.sim.world.disk import PowerCut
 RUNS_MAX = 120
 
 
-def play(seed: int, plan: Plan | None = None) -> tuple[Scenario, Outcome]:
+def play(seed: int, plan: Plan | None = None, kind: type[Scenario] = Scenario) -> tuple[Scenario, Outcome]:
     """One run; an error of a node is a finding like any other."""
-    scenario = Scenario(seed, plan)
+    scenario = kind(seed, plan)
     try:
         return scenario, scenario.run()
     except (Exception, PowerCut) as error:
