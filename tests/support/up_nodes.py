@@ -20,6 +20,9 @@ MILLPOND: Final = (sys.executable, "-c", "import sys; from millpond.cli import m
 READY_WORD: Final = "Millpond "
 """The first word of the panel that a node shows when it serves."""
 
+NO_CONSOLE: Final = {"MILLPOND_CONSOLE": "off"}
+"""Its port is the same for all of them."""
+
 READY_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 60.0
 COMMAND_SECONDS_MAX: Final = 150.0
@@ -71,7 +74,7 @@ class UpNode:
                 stdin=subprocess.PIPE,
                 stdout=told,
                 stderr=subprocess.STDOUT,
-                env=None if self.source is None else {**os.environ, "PYTHONPATH": str(self.source)},
+                env={**os.environ, **NO_CONSOLE, **({"PYTHONPATH": str(self.source)} if self.source else {})},
             )
 
     def wait_until_ready(self) -> None:

@@ -1,0 +1,88 @@
+"""Pages of the documentation as scripts: their commands as a user would type them.
+
+The ```sh blocks of a section are one script. A line that ends with `# in a terminal of its own` goes on in the
+background; the next one begins when its panel (`Millpond …`) is there. What must be true stands in comments that
+nobody sees: `<!-- check: COMMAND -->`, tried for half a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+PAGES = Path(__file__).resolve().parents[2] / "docs"
+OWN_TERMINAL = "# in a terminal of its own"
+SECONDS_MAX = 240
+PART = re.compile(r"^```sh\n(.*?)^```$|^<!-- check: (.*?) -->$", re.DOTALL | re.MULTILINE)
+
+BEGIN = """set -eu
+begin() {  # a command in a terminal of its own, until it is ready
+    number=$((${number:-9} + 1))
+    sh -c "exec $1" > terminal-$number.txt 2>&1 &
+    for _ in $(seq 300); do
+        if grep -q "Millpond [0-9]" terminal-$number.txt; then return; fi
+        sleep 0.1
+    done
+    cat terminal-$number.txt; echo "it did not begin: $1"; exit 1
+}
+check() {
+    for _ in $(seq 60); do
+        if sh -c "$1" > check.txt 2>&1; then return; fi
+        sleep 0.5
+    done
+    cat check.txt; echo "it is not so: $1"; exit 1
+}
+end() { for job in $(jobs -p); do kill $job; done; wait; }
+trap end EXIT
+"""
+
+
+def sections(page: str) -> Iterator[tuple[str, str]]:
+    """The name of each section that has something to run, with its script."""
+    for section in re.split(r"^## ", (PAGES / page).read_text(), flags=re.MULTILINE)[1:]:
+        name, _, text = section.partition("\n")
+        script = "".join(_lines(text))
+        if script:
+            yield name, script
+
+
+def _lines(text: str) -> Iterator[str]:
+    for block, check in PART.findall(text):
+        if check:
+            yield f"check {shlex.quote(check)}\n"
+        for line in block.splitlines():
+            command, is_own, _ = line.partition(OWN_TERMINAL)
+            yield f"begin {shlex.quote(command.strip())}\n" if is_own else f"{line}\n"
+
+
+def block_kinds(page: str) -> set[str]:
+    return set(re.findall(r"^```(\w+)$", (PAGES / page).read_text(), re.MULTILINE))
+
+
+def run_script(script: str, folder: Path, around: Sequence[str] = ()) -> str:
+    """What it says; an AssertionError with that where it fails. `around` is the command that runs the shell."""
+    programs = Path(sys.executable).parent
+    process = subprocess.Popen(
+        [*around, "bash", "-c", BEGIN + script],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "COLUMNS": "80"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        told, _ = process.communicate(timeout=SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        told, _ = process.communicate()
+    print(told)
+    assert process.returncode == 0, told
+    return told
