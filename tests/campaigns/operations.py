@@ -68,9 +68,19 @@ def main(arguments: list[str] | None = None) -> int:
             fault = error
             traceback.print_exc()
             print(f"FAILED with seed {wanted.seed}", file=sys.stderr)
-        if wanted.diaries is not None and (fault is not None or findings):
-            shutil.copytree(folder, wanted.diaries, dirs_exist_ok=True)
+        if wanted.diaries is not None:
+            keep(folder, wanted.diaries, with_data=fault is not None or bool(findings))
     return 1 if fault is not None or findings else 0
+
+
+def keep(folder: Path, diaries: Path, *, with_data: bool) -> None:
+    """What nodes told; and where something is wrong all that they have."""
+    if with_data:
+        shutil.copytree(folder, diaries, dirs_exist_ok=True)
+        return
+    diaries.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("*.txt"):
+        shutil.copy(path, diaries)
 
 
 def old_source(folder: Path, phases: Sequence[str]) -> Path | None:
