@@ -39,6 +39,16 @@ def test_a_disk_without_room_is_told(millpond: Any) -> None:
     assert any("! The disk of node 1 is nearly full: " in line for line in told.lines), told.out
 
 
+def test_alive_asks_only_whether_somebody_answers(start_node: Callable[..., Any], lonely: Any) -> None:
+    """Clients are told an address that leads nowhere from here, as from inside a container."""
+    node = start_node("--set", "advertised.listener=127.0.0.1:1")
+    told = lonely("status", "--alive", "--free", "1000PB", "-b", node.address)
+    assert (told.code, told.out) == (0, "It answers; 1 node.\n"), told.err
+    assert json.loads(lonely("status", "--alive", "--json", "-b", node.address).out) == {"is_alive": True, "nodes": 1}
+    node.stop()
+    assert lonely("status", "--alive", "-b", node.address).code == 1
+
+
 def test_a_node_that_is_gone_is_a_failure(start_node: Callable[..., Any], lonely: Any) -> None:
     node = start_node()
     node.stop()

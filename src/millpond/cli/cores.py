@@ -42,6 +42,7 @@ from millpond.config.node import (
 from millpond.log.names import CORES_FOLDER, LOCK_FILE
 from millpond.node.disk import RealDisk
 from millpond.node.journal import LineJournal
+from millpond.node.service import tell_manager
 from millpond.node.signals import stop_signals
 
 WAIT_SECONDS: Final = 20.0
@@ -172,6 +173,7 @@ class _Run:
         except CannotRun as fault:
             raise Failed(str(fault)) from None
         finally:
+            tell_manager("STOPPING=1")
             first, *others = self._crew.children.values()
             # Nobody can take over what only one of them has. The first keeps the metadata of all, and goes last.
             in_time = self._crew.end([others, [first]])
@@ -189,6 +191,7 @@ class _Run:
             if self._crew.is_ready:
                 is_announced = True
                 self._announce()
+                tell_manager("READY=1")
             elif time.monotonic() - began > WAIT_SECONDS:
                 began = time.monotonic()
                 waited = [str(each.node_id) for each in self._crew.children.values() if each.state != "ready"]

@@ -25,9 +25,10 @@ NAMES_MAX: Final = 5
 @click.command("status")
 @option("--behind", default="5m", meta="SPAN", help="A group is late when its oldest unread record is older.")
 @option("--free", default="1GiB", meta="SIZE", help="A disk with less room than this is nearly full.")
+@click.option("--alive", is_flag=True, help="Only whether somebody answers: for what restarts a node that does not.")
 @AS_JSON
 @cluster_options
-def command(behind: str, free: str, as_json: bool, access: Access) -> int:
+def command(behind: str, free: str, alive: bool, as_json: bool, access: Access) -> int:
     """Nodes, disks, coordinators and groups that fall behind, at a glance.
 
     The exit code is 0 when all is well and 1 when something is not, or when nobody answers.
@@ -36,11 +37,20 @@ def command(behind: str, free: str, as_json: bool, access: Access) -> int:
     Examples:
       millpond status
       millpond status --behind 30s --free 20GB || echo look at it
+      millpond status --alive
     """
     from millpond.admin.health import look_at_health
 
     behind_ms, free_bytes = _span_ms(behind), _size(free)
     with access.open() as cluster:
+        if alive:
+            # By the address that was given and no other: clients may be told one that does not lead here from here.
+            known = len(cluster.addresses())
+            if as_json:
+                print_json({"is_alive": True, "nodes": known})
+            else:
+                click.echo(f"It answers; {counted(known, 'node')}.")
+            return 0
         health = look_at_health(cluster)
     problems = list(_problems(health, behind_ms, free_bytes))
     if as_json:

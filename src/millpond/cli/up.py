@@ -113,6 +113,7 @@ def command(
         return
     _stop_early_on_signals()
     if with_parent:
+        os.environ.pop("NOTIFY_SOCKET", None)  # a service manager hears from the parent
         threading.Thread(target=_end_with_parent, daemon=True).start()
     # Before the loop runs a signal comes as an exception; the logs are closed all the same.
     with contextlib.suppress(KeyboardInterrupt):
@@ -126,6 +127,7 @@ def _serve(settings: Settings) -> None:
     from millpond.log.store import FolderInUse
     from millpond.node.journal import LineJournal
     from millpond.node.serve import serve
+    from millpond.node.service import tell_manager
 
     folder = settings[DATA_FOLDER]
     made = missing_folders(folder)
@@ -135,6 +137,7 @@ def _serve(settings: Settings) -> None:
         nonlocal is_ready
         is_ready = True
         _announce(broker)
+        tell_manager("READY=1")
 
     try:
         serve(settings, LineJournal(), on_ready)

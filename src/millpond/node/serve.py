@@ -28,6 +28,7 @@ from millpond.node.link import SocketLink
 from millpond.node.loop_delay import CoreWait, LoopDelay
 from millpond.node.network import SocketNetwork
 from millpond.node.reachability import Reachability
+from millpond.node.service import tell_manager
 from millpond.node.signals import stop_signals
 from millpond.node.workers import SYNC_THREADS, ThreadWorkers
 from millpond.wire import messages
@@ -81,11 +82,15 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
         collector.calm()
         asked: list[int] = []
 
+        def end() -> None:
+            tell_manager("STOPPING=1")
+            broker.drain(loop.stop)
+
         def take_signals() -> None:
             for number in signals:
-                loop.add_signal_handler(number, lambda: broker.drain(loop.stop))
+                loop.add_signal_handler(number, end)
             if asked:
-                broker.drain(loop.stop)
+                end()
 
         for number in signals:
             # Noted until the loop runs: it would forget one, or be torn by one that raises in its first step. And
