@@ -10,6 +10,7 @@ from millpond.admin.errors import Refused, unknown, unknown_topic
 from millpond.admin.offsets import bounds_of
 from millpond.base.errors import MalformedMessage
 from millpond.base.ids import TopicPartition
+from millpond.base.words import counted
 from millpond.remote.cluster import Cluster, TopicInfo
 from millpond.remote.errors import Answered, ClusterError, check
 from millpond.wire import messages as m
@@ -173,7 +174,9 @@ def grow_topic(cluster: Cluster, name: str, partitions: int) -> None:
     """Give the topic this many partitions; it cannot be given fewer than it has."""
     count = len(find_topic(cluster, name).partitions)
     if partitions < count:
-        raise Refused(f"Topic {name} has {count} partitions, and a topic cannot be given fewer than it has.")
+        raise Refused(
+            f"Topic {name} has {counted(count, 'partition')}, and a topic cannot be given fewer than it has."
+        )
     if partitions == count:
         return
     kind = m.CreatePartitionsRequest

@@ -9,6 +9,7 @@ import click
 from millpond.cli.errors import Failed, cause, sentence
 from millpond.cli.options import AS_JSON, option
 from millpond.cli.terminal import print_json
+from millpond.cli.text import counted
 from millpond.cli.times import now_ms
 from millpond.cli.units import show_bytes
 from millpond.config.node import DATA_FOLDER
@@ -59,7 +60,7 @@ def command(target: Path, data: str, as_json: bool) -> None:
         )
     else:
         click.echo(
-            f"Node {manifest.node_id} of cluster {manifest.cluster_id}: {manifest.partitions} partitions, "
+            f"Node {manifest.node_id} of cluster {manifest.cluster_id}: {counted(manifest.partitions, 'partition')}, "
             f"{show_bytes(manifest.size)}; {show_bytes(result.copied_bytes)} of it copied now."
         )
     if manifest.damaged:

@@ -9,6 +9,7 @@ import click
 from millpond.cli.errors import Failed, cause, sentence
 from millpond.cli.options import option
 from millpond.cli.terminal import progress_bar
+from millpond.cli.text import counted
 from millpond.cli.times import show_time
 from millpond.cli.units import show_bytes
 from millpond.config.node import DATA_FOLDER
@@ -52,7 +53,7 @@ def command(backup: Path, data: str, only_verify: bool) -> None:
         ) from None
     what = (
         f"node {manifest.node_id} of cluster {manifest.cluster_id} at {show_time(manifest.ended_ms)}: "
-        f"{manifest.partitions} partitions, {show_bytes(manifest.size)}"
+        f"{counted(manifest.partitions, 'partition')}, {show_bytes(manifest.size)}"
     )
     if faults:
         for fault_text in faults:

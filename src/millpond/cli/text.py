@@ -6,16 +6,13 @@ import re
 import sys
 from typing import Final, TextIO
 
+from millpond.base.words import counted as counted
+
 NOTHING: Final = "–"
 """What is not known, or does not apply."""
 
 _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _UNSAFE_IN_LINE: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
-
-
-def counted(number: int, thing: str) -> str:
-    """`1 record`, `1,200 records`."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def safe(text: str, *, in_line: bool = False) -> str:

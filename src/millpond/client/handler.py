@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, get_type_hints
 
+from millpond.base.words import with_article
 from millpond.client.errors import ConfigError
 from millpond.client.message import Message, Send, as_bytes, header_list
 from millpond.client.payloads import Decoder, Serializer, decoder_for, encode
@@ -68,13 +69,15 @@ def _sends(returned: Any, name: str) -> Iterable[Send]:
     if isinstance(returned, Send):
         return (returned,)
     if isinstance(returned, str | bytes | dict) or not isinstance(returned, Iterable):
-        raise TypeError(f"{name} returned a {type(returned).__name__}: return None, a Send, or several of them")
+        raise TypeError(
+            f"{name} returned {with_article(type(returned).__name__)}: return None, a Send, or several of them"
+        )
     return (_send(each, name) for each in returned)
 
 
 def _send(given: Any, name: str) -> Send:
     if not isinstance(given, Send):
-        raise TypeError(f"{name} gave a {type(given).__name__} to be sent: give Send(topic, value)")
+        raise TypeError(f"{name} gave {with_article(type(given).__name__)} to be sent: give Send(topic, value)")
     return given
 
 

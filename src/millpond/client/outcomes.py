@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from math import ceil
 
+from millpond.base.words import counted
 from millpond.client.connection import LOG
 from millpond.client.dead_letters import dead_letter
 from millpond.client.errors import DecodeFailed, HandlerFailed, Reject
@@ -35,12 +36,13 @@ def to_retry_topic(options: Options, job: Job) -> Send:
 
 def to_dead_letters(options: Options, job: Job, error: BaseException) -> Send:
     """HandlerFailed when there is no topic for them."""
+    tries = counted(job.attempts, "try")
     if options.dead_letters is None:
         raise HandlerFailed(
-            f"{job.origin} failed after {job.attempts} tries ({error!r}) and there is no dead-letter topic: fix the "
-            "handler, or give the worker dead_letters=…"
+            f"{job.origin} failed after {tries} ({error!r}) and there is no dead-letter topic: fix the handler, or "
+            "give the worker dead_letters=…"
         ) from error
-    LOG.warning("%s goes to %s after %d tries: %r", job.origin, options.dead_letters, job.attempts, error)
+    LOG.warning("%s goes to %s after %s: %r", job.origin, options.dead_letters, tries, error)
     return dead_letter(
         job.message,
         error,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from millpond.base.words import with_article
 from millpond.client.errors import needs
 
 
@@ -57,7 +58,7 @@ def msgspec_module() -> Any:
 def _checked(value: bytes | None, kind: type) -> Any:
     read = json_of(value)
     if not isinstance(read, kind):
-        raise ValueError(f"expected a {kind.__name__}, not a {type(read).__name__}")
+        raise ValueError(f"expected {with_article(kind.__name__)}, not {with_article(type(read).__name__)}")
     return read
 
 
@@ -70,6 +71,6 @@ def _guarded(kind: Any, decode: Callable[[bytes], Any]) -> Callable[[bytes | Non
         try:
             return decode(value)
         except ValueError as fault:  # msgspec's and pydantic's errors both are
-            raise ValueError(f"not a {name}: {fault}") from fault
+            raise ValueError(f"not {with_article(name)}: {fault}") from fault
 
     return read

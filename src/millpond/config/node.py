@@ -239,7 +239,7 @@ LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS = Setting(
 )
 
 AUTO_CREATE_TOPICS_ENABLE = Setting(
-    "auto.create.topics.enable", True, "Whether a topic comes into being when a client first asks for it."
+    "auto.create.topics.enable", True, "Whether a topic is created when a client first asks for it."
 )
 DELETE_TOPIC_ENABLE = Setting("delete.topic.enable", True, "Whether topics can be deleted.")
 NUM_PARTITIONS = Setting(

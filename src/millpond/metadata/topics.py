@@ -15,6 +15,7 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID, topic_name_fault
 from millpond.base.ports import Entropy
 from millpond.base.settings import Settings
+from millpond.base.words import counted
 from millpond.config.effective import NodeLayers
 from millpond.config.node import (
     DELETE_TOPIC_ENABLE,
@@ -269,7 +270,7 @@ def _replicas_of_more_partitions(
     if added <= 0:
         raise Refused(
             ErrorCode.INVALID_PARTITIONS,
-            f"topic {topic.name!r} has {now} partitions: {wanted.count} would not be more",
+            f"topic {topic.name!r} has {counted(now, 'partition')}: {wanted.count} would not be more",
         )
     _check_count(static, wanted.count, added, partitions_total)
     factor = len(target_of(topic.partitions[0]))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millpond.base.words import counted
 from millpond.client.dead_letters import ENDING, dead_letter, origin_of
 from millpond.client.errors import ClientError
 from millpond.client.message import Delivery, Message
@@ -88,7 +89,7 @@ class Sieve:
         while self._on_their_way:
             self._on_their_way.popleft().result(ANSWER_SECONDS)
         if self.bad_count and self._mode == "dead_letters":
-            LOG.warning("%d records did not parse and are dead letters now", self.bad_count)
+            LOG.warning("%s did not parse: see the dead letters", counted(self.bad_count, "record"))
             self.bad_count = 0
 
     def _wanted_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -72,7 +72,7 @@ ENDING_OFFSETS = Option[str](
 )  # fmt: skip
 FAIL_ON_DATA_LOSS = Option[bool](
     "failOnDataLoss", True,
-    "Fail when records that were to be read are gone (retention, a topic deleted or made anew). `false` warns and "
+    "Fail when records that were to be read are gone (retention, a topic deleted or recreated). `false` warns and "
     "goes on at the earliest offset there is.",
     boolean, READS, harmless=True,
 )  # fmt: skip

@@ -211,7 +211,7 @@ def test_a_reset_to_a_time(millpond: Any, quick: Any, topic: str) -> None:
     for age in (3000, 2000, 1000):
         quick.send(topic, "x", timestamp=now_ms() - age * 1000)
     done = millpond("group", "reset", "timely", "--topic", topic, "--to-time", "25m ago", "--yes")
-    assert done.lines[0] == "There is no group timely yet: it comes into being with these offsets."
+    assert done.lines[0] == "There is no group timely yet: it is created with these offsets."
     assert committed(quick, "timely") == {0: 2}
     assert millpond("group", "reset", "timely", "--topic", topic, "--to-time", "1m", "--yes").code == 0
     assert committed(quick, "timely") == {0: 3}

@@ -173,7 +173,7 @@ def test_a_topic_that_was_made_anew_is_not_read_with_the_offsets_of_the_old_one(
     delete_topic(node.bootstrap, partition.topic)
     create_topic(node.bootstrap, partition.topic)
     send(node, partition.topic, [f"other {number}" for number in range(10)])
-    with pytest.raises(DataLost, match=r"\[0\] was made anew, offsets 2 to 5 of the old one were to be read"):
+    with pytest.raises(DataLost, match=r"\[0\] was recreated, offsets 2 to 5 of the old one were to be read"):
         values(node, work)
     assert values(node, work, failOnDataLoss="false") == []
 

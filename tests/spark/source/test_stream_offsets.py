@@ -116,12 +116,12 @@ def test_a_topic_made_anew_is_read_from_its_first_record(
     delete_topic(node.bootstrap, filled)
     create_topic(node.bootstrap, filled)
     send(node, filled, map(str, range(records)))
-    with pytest.raises(DataLost, match=rf"topic {filled} was made anew; the old one was read up to 0: 4"):
+    with pytest.raises(DataLost, match=rf"topic {filled} was recreated; the old one was read up to 0: 4"):
         careful.available(cluster, begun)
     for _ in range(2):
         with caplog.at_level(logging.WARNING):
             assert easy.available(cluster, begun) == Span({partition: 0}, {partition: records})
-    assert caplog.text.count("was made anew") == 1
+    assert caplog.text.count("was recreated") == 1
     assert easy.begins_again(partition)
     assert easy.ranges(cluster, begun, {partition: records}) == [Range(partition, 0, records)]
     # The batch is done: from here on the offset is the new topic's.
@@ -174,7 +174,7 @@ def test_a_topic_that_is_made_anew_while_a_batch_is_planned(node: Node, cluster:
     delete_topic(node.bootstrap, filled)
     create_topic(node.bootstrap, filled, 2)
     send(node, filled, [f"other {number}" for number in range(20)])
-    with pytest.raises(DataLost, match=r"\[0\] was made anew, offsets 4 to 10 of the old one were to be read"):
+    with pytest.raises(DataLost, match=r"\[0\] was recreated, offsets 4 to 10 of the old one were to be read"):
         careful.ranges(cluster, begun, ends)
     assert easy.ranges(cluster, begun, ends) == []
     # The next batch has what is in the new one.

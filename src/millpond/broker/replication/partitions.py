@@ -11,6 +11,7 @@ from millpond.base.ids import LeaderEpoch, TopicPartition
 from millpond.base.later import Later, done, failed
 from millpond.base.ports import Buffer
 from millpond.base.settings import Settings
+from millpond.base.words import counted
 from millpond.broker.replication.leader_role import CUT_OFF, LeaderRole
 from millpond.broker.replication.partition_context import PartitionContext
 from millpond.broker.replication.refusals import PASSING, Refusals
@@ -384,7 +385,8 @@ class Partition:
             assert self.view is not None
             raise Refused(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.view.isr)} replicas of {self.name} are in sync: min.insync.replicas is {self._min_isr}",
+                f"{counted(len(self.view.isr), 'replica')} of {self.name} in sync, "
+                f"and min.insync.replicas is {self._min_isr}",
             )
 
     def append_marker(

@@ -88,7 +88,7 @@ def status_command(as_json: bool, access: Access) -> None:
     "--from", "source", metavar="N", type=int, help="Whose metadata to go on with.  [default: who has most]"
 )
 @click.option("--unclean", metavar="TOPIC", multiple=True, help="Lead it although its replicas lack records.")
-@click.option("--start-empty", metavar="TOPIC", multiple=True, help="Begin partitions anew of which nothing is left.")
+@click.option("--start-empty", metavar="TOPIC", multiple=True, help="Recreate partitions of which nothing is left.")
 @click.option("--drop-lost-replicas", is_flag=True, help="Do not wait for others in the place of the lost nodes.")
 @click.option("--restored", is_flag=True, help="The folders come from backups: who has most leads.")
 @click.option("--order", metavar="FILE", help="Carry out what was decided on another survivor's machine.")

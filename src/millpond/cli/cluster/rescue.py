@@ -214,7 +214,7 @@ def _show(plan: Plan, survivors: Sequence[Survivor], answering: Sequence[tuple[i
     if plan.count(Fate.BEHIND):
         click.echo("\n  --unclean TOPIC (or all) leads what is offline with what is there; the rest of it is lost")
     if plan.count(Fate.LOST):
-        click.echo("\n  --start-empty TOPIC (or all) begins lost partitions anew, without a record")
+        click.echo("\n  --start-empty TOPIC (or all) recreates lost partitions, without a record")
 
 
 def _show_partitions(fates: Sequence[PartitionFate]) -> None:

@@ -57,7 +57,7 @@ def list_command(states: tuple[str, ...], types: tuple[str, ...], as_json: bool,
         words=3,
         otherwise="No group is like that: see all with `millpond group list`."
         if states or types
-        else "There are no groups yet: one comes into being with its first consumer.",
+        else "There are no groups yet: one is created with its first consumer.",
     )
 
 

@@ -45,7 +45,7 @@ def read_topics(texts: Sequence[str]) -> list[tuple[str, list[int] | None]]:
 
 def print_plan(plan: ResetPlan) -> None:
     if plan.group.state == DEAD:
-        click.echo(f"There is no group {plan.group.id} yet: it comes into being with these offsets.")
+        click.echo(f"There is no group {plan.group.id} yet: it is created with these offsets.")
     rows: list[list[Cell]] = []
     for step in plan.steps:
         before = step.before

@@ -90,7 +90,7 @@ def command(
         print_json(facts | {"clock_ms": traced.clock_ms} | asdict(budget) | {"notes": notes}, indent=None)
         return
     where = f"{name} [{partition}]" if topic else "a topic of its own"
-    head = f"{count} records of {size} bytes to {where}, {counted(replicas, 'replica')}, acks={acks}"
+    head = f"{counted(count, 'record')} of {size} bytes to {where}, {counted(replicas, 'replica')}, acks={acks}"
     _print(head, budget, notes)
 
 
@@ -118,7 +118,10 @@ def _leader(cluster: Cluster, topic: str, partition: int) -> tuple[Leader, int]:
 
     partitions = find_topic(cluster, topic).partitions
     if partition not in partitions:
-        raise Failed(f"Topic {topic} has {len(partitions)} partitions, from 0 on: there is no partition {partition}.")
+        raise Failed(
+            f"Topic {topic} has {counted(len(partitions), 'partition')}, from 0 on: "
+            f"there is no partition {partition}."
+        )
     info = partitions[partition]
     address = cluster.addresses().get(info.leader)
     if address is None:

@@ -35,7 +35,7 @@ FIGURES: Final = ("processed", "retried", "dead", "skipped")
 @option(
     "--processes", type=click.IntRange(1, 1000), default=1, help="So many at a time, each with all of the workers."
 )
-@click.option("--reload", is_flag=True, help="Start anew when a file of the program changes.")
+@click.option("--reload", is_flag=True, help="Start again when a file of the program changes.")
 @option("--every", type=click.FloatRange(0.1), default=5.0, meta="SECONDS", help="Between two lines of figures.")
 @click.option("--child", is_flag=True, hidden=True)
 @cluster_options
@@ -96,7 +96,7 @@ class _Run:
                 while not stop.is_asked:
                     self._crew.turn()
                     if files is not None and (changed := files.changed()):
-                        self._line(f"{changed} has changed: starting anew")
+                        self._line(f"{changed} has changed: starting again")
                         self._restart()
                     now = time.monotonic()
                     if now - told_at >= self._every:

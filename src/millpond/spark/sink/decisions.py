@@ -104,7 +104,7 @@ class _Known:
 
 
 _known: dict[tuple[UUID, int], _Known] = {}
-"""Python workers are used again and again, so each reads only what is new. A topic made anew has another id."""
+"""Python workers are used again and again, so each reads only what is new. A topic recreated has another id."""
 
 
 class DecisionLog:

@@ -20,7 +20,7 @@ LOSS_PAUSE_SECONDS: Final = 0.25
 T = TypeVar("T")
 
 _ADVICE = (
-    "To go on with what there is, set failOnDataLoss=false; to read all of it anew, start with a new checkpoint. "
+    "To go on with what there is, set failOnDataLoss=false; to read all of it again, start with a new checkpoint. "
     "A longer retention.ms keeps records until a slow query comes for them."
 )
 

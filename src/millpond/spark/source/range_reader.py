@@ -141,7 +141,7 @@ def _why_gone(cluster: Cluster, work: Range) -> str | None:
     if info is None or index not in info.partitions:
         return f"{work.partition} is gone, its offsets {work.start} to {work.end} were to be read"
     if was_made_anew(work.topic_id, info.topic_id):
-        return f"{work.partition} was made anew, offsets {work.start} to {work.end} of the old one were to be read"
+        return f"{work.partition} was recreated, offsets {work.start} to {work.end} of the old one were to be read"
     return None
 
 

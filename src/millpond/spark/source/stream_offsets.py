@@ -28,7 +28,7 @@ class Span:
 
 
 class StreamOffsets:
-    """Remembers which topics it saw, so that one that was made anew is told from the one before it."""
+    """Remembers which topics it saw, so that one that was recreated is told from the one before it."""
 
     def __init__(self, subscription: Subscription, isolation: Isolation, *, fails: bool) -> None:
         self._subscription = subscription
@@ -80,7 +80,7 @@ class StreamOffsets:
             if was_made_anew(self._ids.get(partition.topic, NO_TOPIC_ID), topic_id):
                 if start is None or start < end:
                     self._lost(
-                        f"{partition} was made anew, offsets {start or 0} to {end} of the old one were to be read"
+                        f"{partition} was recreated, offsets {start or 0} to {end} of the old one were to be read"
                     )
                 continue
             first = self._first(partition, start, end, earliest[partition])
@@ -96,7 +96,7 @@ class StreamOffsets:
         if self._left.get(partition) == start:
             return earliest
         if start > end:
-            self._lost(f"{partition} was read up to offset {start}, and now ends at {end}: it was made anew")
+            self._lost(f"{partition} was read up to offset {start}, and now ends at {end}: it was recreated")
             return earliest
         if start < earliest and start < end:
             self._lost(
@@ -141,7 +141,7 @@ class StreamOffsets:
             }
             if left:
                 read = ", ".join(f"{partition.partition}: {offset}" for partition, offset in sorted(left.items()))
-                self._lost(f"topic {topic} was made anew; the old one was read up to {read} (partition: offset)")
+                self._lost(f"topic {topic} was recreated; the old one was read up to {read} (partition: offset)")
                 self._left |= left
 
     def _note_removed(self, cluster: Cluster, ends: Offsets, begun: Offsets) -> None:
@@ -166,7 +166,7 @@ class StreamOffsets:
         for partition, end in ends.items():
             start = begun.get(partition, 0)
             if start > end and partition not in self._left:
-                self._lost(f"{partition} was read up to offset {start}, and now ends at {end}: it was made anew")
+                self._lost(f"{partition} was read up to offset {start}, and now ends at {end}: it was recreated")
                 self._left[partition] = start
 
     def _lost(self, what: str) -> None:

@@ -196,7 +196,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _distinct(self, begun: Offsets, ends: Offsets) -> Offsets:
-        """An end that Spark tells from the start: a topic made anew may end just where the old one had been read."""
+        """An end that Spark tells from the start: a topic recreated may end just where the old one had been read."""
         return {
             partition: end - 1 if self._offsets.begins_again(partition) and end == begun[partition] else end
             for partition, end in ends.items()

@@ -50,7 +50,7 @@ def subscription_of(options: Options) -> Subscription:
     given = [way.name for way in ways if options.is_given(way)]
     if len(given) != 1:
         names = ", ".join(way.name for way in ways)
-        raise OptionError(f"what to read is said by exactly one of {names}; given: {', '.join(given) or 'none'}")
+        raise OptionError(f"give exactly one of {names}; given: {', '.join(given) or 'none'}")
     if (topics := options[SUBSCRIBE]) is not None:
         return _named(topics)
     if (pattern := options[SUBSCRIBE_PATTERN]) is not None:
