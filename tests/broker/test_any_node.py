@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -156,3 +157,21 @@ def test_a_node_says_nothing_of_its_cluster_before_it_has_found_it() -> None:
     # It knows the cluster a moment before it is let in itself.
     assert len(heard[0].brokers) >= 2
     assert heard[0].cluster_id
+
+
+def test_between_two_leaders_a_replica_is_named_as_the_coordinator_one_that_lives_first() -> None:
+    """librdkafka hangs for good when it hears three times that there is none."""
+    play = Play()
+    asked = m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+    found = play.ask(asked, 4).coordinators[0]
+    assert found.error_code == ErrorCode.NONE
+    index = play.cluster.nodes[play.node_id].broker.groups.partition_of("g")
+    partitions = play.image.topics["__consumer_offsets"].partitions
+    other = next(each for each in play.cluster.nodes if each != found.node_id)
+    partitions[index] = replace(partitions[index], leader=-1, isr=(other,))
+    assert play.ask(asked, 4).coordinators[0].node_id == other
+    play.image.brokers[other] = replace(play.image.brokers[other], fenced=True)
+    assert play.ask(asked, 4).coordinators[0].node_id not in (other, -1)
+    for node_id, broker in play.image.brokers.items():
+        play.image.brokers[node_id] = replace(broker, fenced=True)
+    assert play.ask(asked, 4).coordinators[0].node_id == other

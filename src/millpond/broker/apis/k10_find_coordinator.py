@@ -1,7 +1,8 @@
 """FindCoordinator (10), versions 0-6: who coordinates a group or a transaction.
 
 1 key type · 3 flexible · 4 several keys at once · 5 transactions v2 · 6 share groups. The internal topic of the
-coordinator comes into being when it is first asked for. It is where its partition is led, as the image says.
+coordinator comes into being when it is first asked for. It is where its partition is led, as the image says. Between
+two leaders one of the replicas is named, which sends away with NOT_COORDINATOR whoever comes before it leads.
 Gap: share groups are answered with COORDINATOR_NOT_AVAILABLE.
 """
 
@@ -55,18 +56,26 @@ _NO_LEADER = _Coordinator(
 def _find(broker: Services, call: Call, coordination: Coordination[Any], keys: list[str]) -> list[_Coordinator]:
     if not coordination.is_open:
         return [_NO_TOPIC for _ in keys]
-    nodes = {node_id: (host, port) for node_id, host, port, _ in broker.addresses_for(call.connection)}
+    addresses = broker.addresses_for(call.connection, with_fenced=True)
+    nodes = {node_id: (host, port) for node_id, host, port, _ in addresses}
+    alive = {node_id for node_id in nodes if not broker.image.brokers[node_id].fenced}
     # Kafka says NONE to those who ask for one key, and nothing to those who ask for several.
     message = "NONE" if call.version < MANY_KEYS_FROM else ""
     coordinators = []
     for key in keys:
         index = coordination.partition_of(key)
         partition = broker.image.partition(coordination.topic, index)
-        leader = None if partition is None else likely_leader(broker, coordination.topic, index, partition)
-        if leader is None or leader not in nodes:
+        if partition is None:
             coordinators.append(_NO_LEADER)
-        else:
-            coordinators.append(_Coordinator(ErrorCode.NONE, message, leader, *nodes[leader]))
+            continue
+        leader = likely_leader(broker, coordination.topic, index, partition)
+        # librdkafka asks where to commit the offsets of a transaction. When it hears three times that there is
+        # nobody, it waits without an end for a connection to come or go. Who is sent to the wrong node asks again.
+        likely = [each for each in (leader, *partition.isr, *partition.elr, *partition.replicas) if each in nodes]
+        found = next((each for each in likely if each in alive), likely[0] if likely else None)
+        coordinators.append(
+            _NO_LEADER if found is None else _Coordinator(ErrorCode.NONE, message, found, *nodes[found])
+        )
     return coordinators
 
 
