@@ -178,7 +178,7 @@ class Reader(threading.Thread):
         if instance is not None:
             settings |= {"group.instance.id": instance}
         if diary is not None:
-            settings |= {"debug": "cgrp,broker,metadata,topic", "log_level": 7, "logger": _diary(diary)}
+            settings |= {"debug": "cgrp,topic", "log_level": 7, "logger": _diary(diary)}
         self._consumer = Consumer(settings)
         self._consumer.subscribe([topic], on_assign=self._on_assign)
 
@@ -270,9 +270,11 @@ def _diary(path: Path) -> logging.Logger:
     logger = logging.getLogger(path.name)
     logger.propagate = False
     logger.setLevel(logging.DEBUG)
-    handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logger.addHandler(handler)
+    if not logger.handlers:
+        # One for all rounds: a reader that says each line once more in every round has no time to read.
+        handler = logging.FileHandler(path)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        logger.addHandler(handler)
     return logger
 
 
