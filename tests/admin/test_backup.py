@@ -223,9 +223,9 @@ def test_a_log_that_loses_its_beginning_meanwhile_is_not_read_anew(
     read: list[str] = []
     real = backups.sound_end
 
-    def sound_end(disk: Any, path: str) -> Any:
+    def sound_end(disk: Any, path: str, limit: int | None) -> Any:
         read.append(path)
-        return real(disk, path)
+        return real(disk, path, limit)
 
     monkeypatch.setattr(backups, "sound_end", sound_end)
     first, *others = sorted((data / "orders-0").glob("*.log"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.admin.errors import Refused
-from millpond.admin.placement import Held, Load, plan_factor, plan_move
+from millpond.admin.placement import Held, Load, plan_factor, plan_move, waited_for
 from millpond.base.ids import TopicPartition
 
 
@@ -33,6 +33,13 @@ def test_more_replicas_go_where_there_are_fewest_and_to_other_racks() -> None:
     assert plan_factor(load((1,), racks=racks), ["a"], 2)[0].target == (1, 3)
     with pytest.raises(Refused):
         plan_factor(load((1,)), ["a"], 5)
+
+
+def test_it_is_told_which_nodes_would_have_to_come_back() -> None:
+    there = load((1, 9), (1, 2))
+    moves = plan_factor(there, ["a"], 3)
+    assert [9 in move.target for move in moves] == [True, False]
+    assert waited_for(there, moves) == [9]
 
 
 def test_fewer_replicas_keep_the_leader_and_who_is_in_sync() -> None:

@@ -5,9 +5,7 @@ Indexes and the state of producers come back when the node starts, from the batc
 content, and the manifest, which says what stands for what, is replaced last: a backup that is interrupted leaves the
 one before as it was, and the next one goes on with what is there.
 
-Groups and transactions are copied before all other topics: committed offsets then point to records that are there.
-Which topics there are is looked at after the metadata was copied, so that it names none without its records. A folder
-of several cores is one backup.
+It shows one moment (`moment`), however long it takes. A folder of several cores is one backup.
 """
 
 from __future__ import annotations
@@ -18,12 +16,13 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from millpond.admin.moment import Moment, Seen, find_moment, look_at
 from millpond.broker.lives.identity import IDENTITY_FILE, CannotStart, Identity, read_identity
 from millpond.broker.lives.restored import RESTORE_FILE
 from millpond.broker.quorum.state import STATE_FILE
@@ -32,14 +31,11 @@ from millpond.broker.replication.high_watermarks import FILE as HIGH_WATERMARKS_
 from millpond.log.names import (
     CORES_FOLDER,
     LOCK_FILE,
-    LOG,
     METADATA_FILE,
     START_FILE,
-    read_offset_name,
     read_partition_folder,
 )
 from millpond.log.scan import sound_end
-from millpond.metadata.image import COORDINATOR_TOPICS
 from millpond.node.disk import RealDisk
 
 MANIFEST: Final = "manifest.json"
@@ -51,7 +47,6 @@ VERSION: Final = 1
 TOP_FILES: Final = (START_FILE, HIGH_WATERMARKS_FILE, IDENTITY_FILE)
 CHUNK: Final = 1 << 20
 WRITING_SECONDS: Final = 0.05
-METADATA_RANK: Final = 1
 TRIES: Final = 10
 """So often a partition is listed anew when its files have changed under our hands."""
 
@@ -118,6 +113,10 @@ class Result:
     copied_bytes: int = 0
     kept_bytes: int = 0
     """What an earlier backup had already."""
+    is_one_moment: bool = True
+    """Whether it shows all partitions as they were at one moment, with every transaction whole."""
+    gone: tuple[str, ...] = ()
+    """Partitions that were deleted meanwhile: they are in the metadata of the backup, and nothing else is."""
 
 
 # Backing up.
@@ -155,7 +154,9 @@ class _Backup:
     disk: RealDisk = field(default_factory=RealDisk)
     known: dict[str, Stored] = field(default_factory=dict)
     taken: dict[str, Stored] = field(default_factory=dict)
-    done: set[str] = field(default_factory=set)
+    moment: Moment = field(default_factory=lambda: Moment({}, is_one=True))
+    is_one_moment: bool = True
+    gone: list[str] = field(default_factory=list)
     copied_files: int = 0
     copied_bytes: int = 0
     kept_bytes: int = 0
@@ -187,12 +188,10 @@ class _Backup:
             for name in TOP_FILES:
                 with contextlib.suppress(FileNotFoundError):
                     self._take_small(f"{root}{name}")
-        for folder in self._folders(roots, rank_max=METADATA_RANK):
+        self.moment = find_moment(self.source, roots)
+        self.is_one_moment = self.moment.is_one
+        for folder in self.moment.logs:
             self._take_folder(folder)
-        # Looked at again: a topic that the metadata names by now may have been made meanwhile.
-        for folder in self._folders(roots):
-            if folder not in self.done:
-                self._take_folder(folder)
         manifest = Manifest(
             identity.cluster_id,
             identity.node_id,
@@ -202,7 +201,9 @@ class _Backup:
             tuple(self.taken[path] for path in sorted(self.taken)),
         )
         self._end(manifest)
-        return Result(manifest, self.copied_files, self.copied_bytes, self.kept_bytes)
+        return Result(
+            manifest, self.copied_files, self.copied_bytes, self.kept_bytes, self.is_one_moment, tuple(self.gone)
+        )
 
     def _know(self, identity: Identity) -> None:
         """What is stored already."""
@@ -217,73 +218,70 @@ class _Backup:
         for stored in _partial(self.target):
             self.known[stored.path] = stored
 
-    def _folders(self, roots: Iterable[str], rank_max: int | None = None) -> list[str]:
-        """Coordinators, then the metadata, then all others; those of all cores together."""
-        ranked = []
-        for root in roots:
-            for name in os.listdir(self.source / root):
-                partition = read_partition_folder(name)
-                if partition is None:
-                    continue
-                is_other = METADATA_RANK if partition == METADATA_PARTITION else METADATA_RANK + 1
-                rank = 0 if partition.topic in COORDINATOR_TOPICS else is_other
-                if rank_max is None or rank <= rank_max:
-                    ranked.append((rank, partition.topic, f"{root}{name}"))
-        return [folder for _, _, folder in sorted(ranked)]
-
     def _take_folder(self, folder: str) -> None:
-        self.done.add(folder)
+        seen = self.moment.logs[folder]
         for _ in range(TRIES):
+            now = look_at(self.source / folder)
             if not (self.source / folder).exists():
                 # Its topic was deleted meanwhile.
-                self.taken = {path: each for path, each in self.taken.items() if not path.startswith(f"{folder}/")}
+                self.gone.append(folder)
                 return
-            try:
-                names = sorted(os.listdir(self.source / folder))
-                self._take_files(folder, names)
-                if _logs(os.listdir(self.source / folder))[:1] == _logs(names)[:1]:
-                    return
-            except FileNotFoundError:
-                # Segments go by retention, come by compaction: see what there is now.
-                pass
+            if not now.files:
+                # It has just been made, or begins anew; or it is no partition's at all.
+                time.sleep(WRITING_SECONDS)
+                continue
+            logs = seen.still(now)
+            if logs is None:
+                # Compacted meanwhile, or cut back: what was there then is there no more.
+                seen = now
+            else:
+                try:
+                    self._take_files(folder, seen, logs)
+                    if seen.still(look_at(self.source / folder)) is not None:
+                        self.is_one_moment &= seen is self.moment.logs[folder]
+                        return
+                except FileNotFoundError:
+                    # Segments go by retention, come by compaction: see what there is now.
+                    pass
             self.taken = {path: each for path, each in self.taken.items() if not path.startswith(f"{folder}/")}
-        raise BackupFault(f"{self.source / folder} changes faster than it can be copied: try again")
+        if look_at(self.source / folder).files:
+            raise BackupFault(f"{self.source / folder} changes faster than it can be copied: try again")
 
-    def _take_files(self, folder: str, names: Iterable[str]) -> None:
-        logs = _logs(names)
-        if METADATA_FILE in names:
+    def _take_files(self, folder: str, seen: Seen, logs: Sequence[str]) -> None:
+        with contextlib.suppress(FileNotFoundError):
             self._take_small(f"{folder}/{METADATA_FILE}")
         if PurePosixPath(folder).name == METADATA_PARTITION.folder:
             # The snapshots first: the log goes on from the oldest of them.
-            for name in names:
-                if name.endswith(".checkpoint") and name[0].isdigit():
-                    self._take_small(f"{folder}/{name}")
-            if STATE_FILE in names:
+            for name in seen.snapshots:
+                self._take_small(f"{folder}/{name}")
+            with contextlib.suppress(FileNotFoundError):
                 self._take_small(f"{folder}/{STATE_FILE}")
         for name in logs:
-            self._take_log(f"{folder}/{name}", is_last=name == logs[-1])
+            is_last = name == logs[-1]
+            self._take_log(f"{folder}/{name}", is_last=is_last, limit=seen.size if is_last else None)
 
     def _take_small(self, path: str) -> None:
         data = (self.source / path).read_bytes()
         stored = Stored(path, len(data), zlib.crc32(data))
         self._store(stored, iter((data,)))
 
-    def _take_log(self, path: str, *, is_last: bool) -> None:
+    def _take_log(self, path: str, *, is_last: bool, limit: int | None = None) -> None:
         file = self.source / path
         before = file.stat()
         known = self.known.get(path)
         is_same = known is not None and (known.inode, known.changed_ns) == (before.st_ino, before.st_mtime_ns)
-        if known is not None and is_same and known.size == before.st_size and self._is_stored(known):
+        is_all = limit is None or before.st_size <= limit
+        if known is not None and is_same and is_all and known.size == before.st_size and self._is_stored(known):
             self.kept_bytes += known.size
             self._note(known)
             return
-        end, damage = sound_end(self.disk, str(file))
+        end, damage = sound_end(self.disk, str(file), limit)
         tries = TRIES
         while damage is not None and is_last and tries:
             # The node may be just writing.
             time.sleep(WRITING_SECONDS)
             before, tries = file.stat(), tries - 1
-            end, damage = sound_end(self.disk, str(file))
+            end, damage = sound_end(self.disk, str(file), limit)
         size = end if is_last else before.st_size
         with file.open("rb") as opened:
             crc = 0
@@ -354,10 +352,6 @@ def _instead(folder: Path) -> str:
     """What the folder has, where somebody has named the one above."""
     inside = sorted(path.parent.name for path in folder.glob(f"*/{IDENTITY_FILE}"))
     return f", but holds some ({', '.join(inside[:10])}): name one of them" if inside else ""
-
-
-def _logs(names: Iterable[str]) -> list[str]:
-    return sorted(name for name in names if (entry := read_offset_name(name)) is not None and entry[1] == LOG)
 
 
 def pieces_of(descriptor: int, size: int) -> Iterator[bytes]:

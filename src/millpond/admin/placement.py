@@ -81,6 +81,11 @@ def seconds_at(moves: Iterable[Planned], rate: int) -> float:
     return max((*given.values(), *taken.values()), default=0) / rate
 
 
+def waited_for(load: Load, moves: Iterable[Planned]) -> list[int]:
+    """The nodes that are away and that these moves would have to wait for."""
+    return sorted({node for move in moves for node in move.target if node not in load.racks})
+
+
 def plan_move(load: Load, topic: str, indexes: Collection[int], target: Sequence[int]) -> list[Planned]:
     """These partitions of a topic, or all of them, to these nodes."""
     held = load.of_topic(topic)

@@ -55,6 +55,8 @@ def command(target: Path, data: str, as_json: bool) -> None:
                 "bytes": manifest.size,
                 "copied_files": result.copied_files,
                 "copied_bytes": result.copied_bytes,
+                "one_moment": result.is_one_moment,
+                "deleted_meanwhile": list(result.gone),
                 "damaged": {each.path: each.damage for each in manifest.damaged},
             }
         )
@@ -63,6 +65,14 @@ def command(target: Path, data: str, as_json: bool) -> None:
             f"Node {manifest.node_id} of cluster {manifest.cluster_id}: {counted(manifest.partitions, 'partition')}, "
             f"{show_bytes(manifest.size)}; {show_bytes(result.copied_bytes)} of it copied now."
         )
+        for folder in result.gone:
+            click.echo(f"{folder} was deleted meanwhile: a restored node has it without records.", err=True)
+        if not result.is_one_moment:
+            click.echo(
+                "It is not of one moment, because transactions ended all the time, or logs were compacted meanwhile: "
+                "of transactions that were under way a restored node may have a part. Take another one to be sure.",
+                err=True,
+            )
     if manifest.damaged:
         for each in manifest.damaged:
             click.echo(f"{each.path}: {each.damage}", err=True)

@@ -56,12 +56,17 @@ def checked(file: File, position: int, end: int, chunk: int = SCAN_BYTES) -> Ite
         yield header_position, header
 
 
-def sound_end(disk: Disk, path: str) -> tuple[int, Damaged | None]:
-    """Up to where every batch of a file is as it was written, and what is wrong there."""
+def sound_end(disk: Disk, path: str, limit: int | None = None) -> tuple[int, Damaged | None]:
+    """Up to where every batch of a file is as it was written, and what is wrong there.
+
+    With a `limit` only whole batches within so many bytes count, and nothing is wrong there.
+    """
     file = disk.open(path)
     end = 0
     try:
         for position, header in checked(file, 0, file.size()):
+            if limit is not None and position + header.size > limit:
+                break
             end = position + header.size
     except Damaged as damage:
         return end, damage

@@ -231,7 +231,7 @@ def replicas_command(
     """
     from millpond.admin.members import require_in_sync
     from millpond.admin.moves import look
-    from millpond.admin.placement import plan_factor
+    from millpond.admin.placement import plan_factor, waited_for
     from millpond.admin.topics import find_topic
 
     if of_all == (name is not None):
@@ -242,6 +242,12 @@ def replicas_command(
         load = look(cluster)
         topics = sorted({each.topic for each in load.partitions}) if name is None else [name]
         moves = plan_factor(load, topics, factor)
+        for node in waited_for(load, moves):
+            click.echo(
+                f"Node {node} is away, and partitions that it holds have their replicas only when it is back. Is it "
+                f"gone for good? `millpond node drain {node}` first.",
+                err=True,
+            )
         run_plan(cluster, moves, yes=yes, rate=rate, dry_run=dry_run, as_json=as_json)
         if of_all and not dry_run:
             require_in_sync(cluster, 2 if factor > 2 else 1)
