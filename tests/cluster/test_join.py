@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,55 +12,45 @@ from click.testing import CliRunner
 
 from millpond.cli import command
 from millpond.testing.ports import free_port
+from support.up_nodes import UpNode
 
 HOST = "127.0.0.1"
 READY_SECONDS = 30
 FEW = ("--set", "offsets.topic.num.partitions=2")
-MILLPOND = Path(sys.executable).with_name("millpond")
 
 
 class Nodes:
-    """Processes of `millpond up`, each with a folder and a port of its own."""
+    """Nodes by names, each with a folder and a port of its own."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ports: dict[str, int] = {}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._nodes: dict[str, UpNode] = {}
 
     def at(self, name: str) -> str:
-        return f"{HOST}:{self._ports[name]}"
+        return self._nodes[name].address
 
     def up(self, name: str, *options: str) -> None:
         self.begin(name, *options)
         self.await_ready(name)
 
     def begin(self, name: str, *options: str) -> None:
-        port = self._ports.setdefault(name, free_port())
-        told = self._folder / f"{name}.txt"
-        with told.open("w") as file:
-            self._processes[name] = subprocess.Popen(
-                [MILLPOND, "up", "--data", str(self._folder / name), "--listen", f"{HOST}:{port}", *FEW, *options],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            )
+        if name not in self._nodes:
+            self._nodes[name] = UpNode(name, self._folder / name, free_port(), ())
+        self._nodes[name].options = (*FEW, *options)
+        self._nodes[name].launch()
 
     def await_ready(self, name: str) -> None:
-        told = self._folder / f"{name}.txt"
-        until(lambda: "Millpond " in told.read_text(), told.read_text)
+        self._nodes[name].wait_until_ready()
 
     def kill(self, name: str) -> None:
-        os.kill(self._processes[name].pid, signal.SIGKILL)
-        self._processes.pop(name).wait()
+        self._nodes[name].kill()
 
     def stop(self, name: str) -> None:
-        self._processes[name].terminate()
-        assert self._processes.pop(name).wait(30) == 0
+        self._nodes[name].stop()
 
     def close(self) -> None:
-        for process in self._processes.values():
-            process.kill()
-            process.wait()
+        for node in self._nodes.values():
+            node.kill()
 
 
 def until(condition: Callable[[], bool], told: Callable[[], object] = lambda: "") -> None:

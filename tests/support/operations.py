@@ -99,7 +99,7 @@ class Operations:
     def join(self) -> None:
         """A machine is added, and gets its share."""
         node = self.nodes.join()
-        self._tell(f"node {node.node_id} has joined")
+        self._tell(f"node {node.name} has joined")
         self.nodes.command("cluster", "balance", "--yes", "--measure", "0s")
         with self._way() as way:
             replicas = {number: each.replicas for number, each in shares(look(way)).items()}
@@ -120,7 +120,7 @@ class Operations:
         self.nodes.wipe(number)
         self._tell(f"node {number} was killed, its folder deleted")
         node = self.nodes.join()
-        self._tell(f"node {node.node_id} has joined")
+        self._tell(f"node {node.name} has joined")
         self.nodes.command("node", "drain", str(number), "--yes")
         self._remove(number)
 

@@ -33,7 +33,7 @@ TAIL_LINES: Final = 15
 class UpNode:
     """One node: its folder and address stay, its process is one life after the other."""
 
-    node_id: int
+    name: str
     folder: Path
     port: int
     options: Sequence[str]
@@ -56,7 +56,7 @@ class UpNode:
         return self.folder.with_name(f"{self.folder.name}.{self.lives}.txt")
 
     def launch(self) -> None:
-        assert not self.is_running, f"node {self.node_id} runs already"
+        assert not self.is_running, f"node {self.name} runs already"
         self.lives += 1
         with self.journal.open("w") as told:
             self._process = subprocess.Popen(
@@ -80,10 +80,8 @@ class UpNode:
     def wait_until_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS_MAX
         while READY_WORD not in self.journal.read_text():
-            assert self.is_running, f"node {self.node_id} ended: {self.journal.read_text()[-2000:]}"
-            assert time.monotonic() < deadline, (
-                f"node {self.node_id} is not ready: {self.journal.read_text()[-2000:]}"
-            )
+            assert self.is_running, f"node {self.name} ended: {self.journal.read_text()[-2000:]}"
+            assert time.monotonic() < deadline, f"node {self.name} is not ready: {self.journal.read_text()[-2000:]}"
             time.sleep(0.02)
 
     def start(self) -> None:
@@ -93,7 +91,7 @@ class UpNode:
     def stop(self) -> None:
         """As an operator would: it hands over what it leads."""
         code = self._end(signal.SIGTERM)
-        assert code == 0, f"node {self.node_id} ended with code {code}: {self.journal.read_text()[-2000:]}"
+        assert code == 0, f"node {self.name} ended with code {code}: {self.journal.read_text()[-2000:]}"
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
@@ -135,7 +133,7 @@ class UpNodes(Clients):
         numbers = range(1, count + 1)
         for number in numbers:
             options = ["--node", str(number), "--cluster", str(file), *self._options]
-            self.nodes[number] = UpNode(number, self.folder / f"node-{number}", free_port(), options, source)
+            self.nodes[number] = UpNode(str(number), self.folder / f"node-{number}", free_port(), options, source)
         lines = [f'{number} = "{node.address}"' for number, node in self.nodes.items()]
         file.write_text("\n".join(["[nodes]", *lines, ""]))
         for node in self.nodes.values():
@@ -148,7 +146,7 @@ class UpNodes(Clients):
         number = max(self.nodes) + 1
         at = next(node.address for node in self.nodes.values() if node.is_running)
         options = ["--join", at, "--node", str(number), *self._options]
-        node = self.nodes[number] = UpNode(number, self.folder / f"node-{number}", free_port(), options)
+        node = self.nodes[number] = UpNode(str(number), self.folder / f"node-{number}", free_port(), options)
         node.start()
         return node
 
