@@ -28,7 +28,8 @@ MILLPOND = (sys.executable, "-c", "import sys; from millpond.cli import main; sy
 
 def clean_environment(**more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MILLPOND")}
-    return kept | {"TZ": "UTC"} | more
+    # Nobody's own profiles.
+    return kept | {"TZ": "UTC", "XDG_CONFIG_HOME": "/nonexistent", "PAGER": "cat"} | more
 
 
 @dataclass

@@ -135,3 +135,21 @@ def test_a_reader_that_goes_away_is_no_error(millpond: Any, quick: Any, topic: s
         process.kill()
         raise
     assert (process.returncode, err) == (0, b"")
+
+
+def test_values_are_parsed_on_request(millpond: Any, quick: Any, topic: str) -> None:
+    quick.send(topic, '{"cups":\n 2}', "tea", b"\x00\xff")
+    read = millpond("consume", topic, "--until-end", "--json-lines", "--parse", "json")
+    assert [each["value"] for each in read.objects] == [{"cups": 2}, "tea", {"$base64": "AP8="}]
+    assert ["unparsed" in each for each in read.objects] == [False, True, True]
+    assert read.code == 1
+    assert read.err.startswith("2 values could not be read as json: no JSON (")
+    plain = millpond("consume", topic, "--count", "2", "--parse", "json")
+    assert (plain.out, plain.code) == ('{"cups": 2}\ntea\n', 1)
+    # What is shown as digits comes back as what it was.
+    digits = millpond("consume", topic, "--until-end", "--json-lines", "--parse", "hex")
+    assert digits.code == 0
+    assert millpond("produce", topic, "--json-lines", given=digits.raw).code == 0
+    again = millpond("consume", topic, "--from", "3", "--until-end", "--json-lines", "--parse", "hex")
+    assert [each["value"] for each in again.objects] == [each["value"] for each in digits.objects]
+    assert millpond("consume", topic, "--until-end", "--parse", "hex").lines[2] == "00ff"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.cli.json_lines import NotARecord, Outgoing, dump, load
+from millpond.cli.json_lines import NotARecord, NotParsed, Outgoing, dump, load, parsed_json
 
 some_bytes = st.none() | st.binary(max_size=20) | st.text(max_size=20).map(str.encode)
 some_headers = st.lists(st.tuples(st.text(max_size=5), some_bytes), max_size=4)
@@ -58,3 +58,24 @@ def test_a_value_may_be_any_json() -> None:
 def test_a_line_that_is_no_record_is_told(line: bytes, said: str) -> None:
     with pytest.raises(NotARecord, match=said.replace("$", r"\$")):
         load(line)
+
+
+def test_json_stays_as_it_was_written_on_one_line() -> None:
+    written = '{\n  "n": 1.10,\r\n\t"n": 12345678901234567890,\n  "text": "a\\nb  c"\n}\n'
+    parsed = parsed_json(written.encode())
+    assert parsed == '{ "n": 1.10, "n": 12345678901234567890, "text": "a\\nb  c" }'
+    line = dump(0, 1, 2, None, written.encode(), [], parsed=parsed)
+    assert line.count(b"\n") == 1
+    assert json.loads(line)["value"] == json.loads(written)
+
+
+@pytest.mark.parametrize("data", [b"", b"tea", b"{", b"NaN", b"[Infinity]", b"\xff", b"[" * 100_000, b'"\x01"'])
+def test_what_is_no_json_is_said_to_be_none(data: bytes) -> None:
+    with pytest.raises(NotParsed, match="no JSON"):
+        parsed_json(data)
+
+
+def test_hexadecimal_digits_are_read() -> None:
+    assert load(b'{"value": {"$hex": "00ff"}}') == Outgoing(b"\x00\xff")
+    with pytest.raises(NotARecord, match="hexadecimal"):
+        load(b'{"value": {"$hex": "0g"}}')

@@ -12,7 +12,7 @@ from typing import Final
 
 from millpond.admin.moves import AT_ONCE, Move, moves_under_way
 from millpond.admin.placement import Planned
-from millpond.admin.topics import alter_topic
+from millpond.admin.settings import Subject, alter_settings
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster, TopicInfo
@@ -54,7 +54,7 @@ def set_throttle(cluster: Cluster, moves: Sequence[Planned], rate: int) -> Rates
             if ALL not in entries and not added <= entries
         }
         if changed:
-            alter_topic(cluster, topic, changed)
+            alter_settings(cluster, Subject("topic", topic), changed)
     before = _rates(cluster, nodes)
     for node in before:
         _alter_node(cluster, node, dict.fromkeys(RATES, str(rate)))
@@ -84,7 +84,8 @@ def clear_throttle(cluster: Cluster, free: Collection[TopicPartition] = (), befo
     for topic, changed in dropped.items():
         settings = {name: text for name, text in changed.items() if text}
         try:
-            alter_topic(cluster, topic, settings, [name for name, text in changed.items() if not text])
+            unset = [name for name, text in changed.items() if not text]
+            alter_settings(cluster, Subject("topic", topic), settings, unset)
         except Answered as refusal:
             if refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millpond.admin.errors import Refused, unknown, unknown_topic
+from millpond.admin.errors import Refused, unknown_topic
 from millpond.admin.offsets import bounds_of
+from millpond.admin.settings import DEFAULT_SOURCE, SOURCES, Subject, alter_settings, change_settings
 from millpond.base.errors import MalformedMessage
 from millpond.base.ids import TopicPartition
 from millpond.base.words import counted
@@ -15,19 +16,7 @@ from millpond.remote.cluster import Cluster, TopicInfo
 from millpond.remote.errors import Answered, ClusterError, check
 from millpond.wire import messages as m
 
-SOURCES: Final = {
-    1: "topic",
-    2: "broker, changed while running",
-    3: "all brokers, changed while running",
-    4: "broker, set at start",
-    5: "default",
-}
-"""Where a setting's value comes from, by the protocol's number."""
-
-_DEFAULT_SOURCE: Final = 5
 _TOPIC: Final = 2
-_SET: Final = 0
-_DELETE: Final = 1
 _LOG_DIRS_NEWEST: Final = 1
 _DELETE_NEWEST: Final = 5
 """The last version in which topics go by their names alone."""
@@ -131,24 +120,11 @@ def own_settings(cluster: Cluster, names: Sequence[str]) -> dict[str, tuple[Topi
                     entry.name, None if entry.is_sensitive else entry.value, SOURCES.get(entry.config_source, "?")
                 )
                 for entry in sorted(each.configs, key=lambda entry: (entry.config_source, entry.name))
-                if entry.config_source != _DEFAULT_SOURCE
+                if entry.config_source != DEFAULT_SOURCE
             )
         return settings
 
     return cluster.retrying("ask for the settings of topics", attempt)
-
-
-def setting_names(cluster: Cluster, name: str) -> list[str]:
-    """Every setting that the topic has, be it the default."""
-    kind = m.DescribeConfigsRequest
-    resource = kind.DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
-
-    def attempt() -> list[str]:
-        (result,) = cluster.any().ask(kind(resources=[resource]), m.DescribeConfigsResponse).results
-        check(result.error_code, f"The settings of {name} are not known", result.error_message)
-        return [entry.name for entry in result.configs]
-
-    return cluster.retrying("ask for the settings of a topic", attempt)
 
 
 def partition_sizes(cluster: Cluster) -> dict[tuple[int, TopicPartition], int]:
@@ -193,21 +169,12 @@ def grow_topic(cluster: Cluster, name: str, partitions: int) -> None:
 
 def alter_topic(cluster: Cluster, name: str, settings: Mapping[str, str], unset: Collection[str] = ()) -> None:
     """Change settings; a name that is to be unset and that no topic has is refused, and then nothing is changed."""
+    topic = Subject("topic", name)
     if unset:
-        known = setting_names(cluster, name)
-        for each in unset:
-            if each not in known:
-                raise unknown("setting of topics", each, known, "docs/config.md lists them")
-    kind = m.IncrementalAlterConfigsRequest
-    changes = [kind.AlterableConfig(name=key, config_operation=_SET, value=value) for key, value in settings.items()]
-    changes += [kind.AlterableConfig(name=key, config_operation=_DELETE, value=None) for key in unset]
-    resource = kind.AlterConfigsResource(resource_type=_TOPIC, resource_name=name, configs=changes)
-
-    def attempt() -> None:
-        (result,) = cluster.any().ask(kind(resources=[resource]), m.IncrementalAlterConfigsResponse).responses
-        check(result.error_code, f"Topic {name} keeps its settings", result.error_message)
-
-    cluster.retrying(f"change the settings of topic {name}", attempt)
+        change_settings(cluster, topic, settings, unset)
+    else:
+        # What is wrong with a name or a value the cluster says itself.
+        alter_settings(cluster, topic, settings)
 
 
 def delete_topics(cluster: Cluster, names: Collection[str]) -> None:

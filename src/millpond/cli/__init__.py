@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from millpond import __version__
+from millpond.cli.profile.name import ProfileName
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 EXAMPLES: Final = """\
 \b
@@ -23,6 +27,7 @@ Try it in two terminals:
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "up": ("millpond.cli.up", "Run a node in the foreground."),
     "cluster": ("millpond.cli.cluster.command", "Several nodes that act as one: run them here, look at any."),
+    "config": ("millpond.cli.config.command", "Settings of topics, nodes and groups, and what each means."),
     "status": ("millpond.cli.status", "How nodes, disks and groups are, at a glance; exit code for scripts."),
     "node": ("millpond.cli.node", "The nodes of a cluster: list, describe, drain and remove them."),
     "topic": ("millpond.cli.topic.command", "Create, list, describe, alter, move and delete topics."),
@@ -38,6 +43,9 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "backup": ("millpond.cli.backup", "Copy a node's data while it runs; only what is new since the last time."),
     "restore": ("millpond.cli.restore", "Make a data folder of a backup, or check one."),
     "log": ("millpond.cli.log.command", "Look into the files of a data folder (log dump FILE)."),
+    "profile": ("millpond.cli.profile.command", "Names for clusters: add one, then -p NAME."),
+    "completion": ("millpond.cli.completion.command", "Let bash, zsh or fish complete commands and names."),
+    "help": ("millpond.cli.help.command", "Pages about config, cluster, dlq and more; or a command's --help."),
     "version": ("millpond.cli.version", "Say which version this is, and what it runs on."),
 }
 """Each command's module and its line in the overview, which is shown without importing the module."""
@@ -55,6 +63,15 @@ class LazyGroup(click.Group):
         command: click.Command = import_module(COMMANDS[cmd_name][0]).command
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Without importing every command for its line."""
+        from click.shell_completion import CompletionItem
+
+        found = [
+            CompletionItem(name, help=line) for name, (_, line) in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
@@ -62,7 +79,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
             from millpond.base.names import nearest
 
             ctx.fail(f"There is no command {args[0]!r}{nearest(args[0], COMMANDS)}")
@@ -83,11 +100,12 @@ class LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, "-V", "--version", prog_name="Millpond", message="%(prog)s %(version)s")
-def command() -> None:
+@click.option("-p", "--profile", metavar="NAME", type=ProfileName(), help="The cluster of this `millpond profile`.")
+def command(profile: str | None) -> None:
     """A log-based message queue that speaks the Kafka protocol.
 
-    Commands that talk to a node take --bootstrap HOST:PORT (or MILLPOND_BOOTSTRAP) and work against any Kafka
-    cluster.
+    Commands that talk to a node take --bootstrap HOST:PORT (or MILLPOND_BOOTSTRAP), or a profile, and work against
+    any Kafka cluster.
     """
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from millpond.base.settings import SettingError
 from millpond.cli.errors import Failed, failed, sentence
 from millpond.cli.options import pairs
+from millpond.cli.profile.name import ProfileName
 from millpond.config.node import host_and_port
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from millpond.remote.cluster import Cluster
 
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_PORT: Final = 9092
 PROBE_SECONDS: Final = 3.0
 ANSWER_SECONDS: Final = 15.0
@@ -49,6 +53,8 @@ class Access:
     extras: Mapping[str, str] = field(default_factory=dict)
     option: str = "--bootstrap"
     """By which the address was given."""
+    profile: str | None = None
+    """The profile that names the cluster, if one does."""
 
     @contextmanager
     def open(self) -> Iterator[Cluster]:
@@ -78,6 +84,22 @@ class Access:
         except RemoteError as fault:
             raise Failed(f"A broker's answer makes no sense: {sentence(str(fault))}") from fault
 
+    def check(self) -> None:
+        """What is wrong with address and settings is said now, though nobody is asked."""
+        from millpond.remote.cluster import SETTINGS, Cluster
+        from millpond.remote.errors import ConfigError
+
+        self._addresses()
+        try:
+            Cluster({"bootstrap.servers": self.bootstrap, **self.extras}).close()
+        except ConfigError as fault:
+            raise click.UsageError(sentence(str(fault))) from None
+        if self.extras.keys() - SETTINGS:
+            from confluent_kafka import Producer
+
+            # Without an address it asks nobody.
+            replace(self, bootstrap="")._made(Producer, {}, must_answer=False)
+
     def producer(self, settings: Mapping[str, object]) -> Producer:
         from confluent_kafka import Producer
 
@@ -88,10 +110,11 @@ class Access:
 
         return self._made(Consumer, settings)
 
-    def _made(self, kind: Callable[[Any], T], settings: Mapping[str, object]) -> T:
+    def _made(self, kind: Callable[[Any], T], settings: Mapping[str, object], *, must_answer: bool = True) -> T:
         from confluent_kafka import KafkaException
 
-        self.probe()
+        if must_answer:
+            self.probe()
         try:
             return kind({**COMMON, "bootstrap.servers": self.bootstrap, **settings, **self.extras})
         except KafkaException as refusal:
@@ -100,19 +123,20 @@ class Access:
     def probe(self) -> None:
         """A client would try for as long as it is given: a plain connect knows at once that nobody is there."""
         fault: Failed | None = None
+        whose = "" if self.profile is None else f" (profile {self.profile})"
         for host, port in self._addresses():
             try:
                 socket.create_connection((host, port), PROBE_SECONDS).close()
                 return
             except socket.gaierror:
-                fault = Failed(f"The host name {host} is unknown: check {self.option} {host}:{port}.")
+                fault = Failed(f"The host name {host} is unknown{whose}: check {self.option} {host}:{port}.")
             except TimeoutError:
                 fault = Failed(
-                    f"{host}:{port} does not answer: check the address and that no firewall is in between."
+                    f"{host}:{port}{whose} does not answer: check the address and that no firewall is in between."
                 )
             except OSError:
                 fault = Failed(
-                    f"Nothing listens on {host}:{port}: start a node with `millpond up`, or name another with "
+                    f"Nothing listens on {host}:{port}{whose}: start a node with `millpond up`, or name another with "
                     f"{self.option}."
                 )
         assert fault is not None
@@ -148,15 +172,39 @@ def known_partitions(client: Producer | Consumer, topic: str) -> list[int]:
     return sorted(topics[topic].partitions)
 
 
+def access_of(context: click.Context, bootstrap: str, profile: str | None, extras: Mapping[str, str]) -> Access:
+    """The cluster that is meant, by the strongest word; `millpond help profiles` tells users the same.
+
+    A profile named on the command line gives address and settings, and --bootstrap may give another address. Else an
+    address that somebody gave stands alone: the secrets of a profile in use are not for just any cluster.
+    """
+    from millpond.cli.profile.file import VARIABLE, read_profiles
+
+    source = context.get_parameter_source("bootstrap")
+    is_here = source is ParameterSource.COMMANDLINE
+    named = profile or context.find_root().params.get("profile")
+    origin = "--profile"
+    if named is None and (is_here or source is ParameterSource.ENVIRONMENT):
+        return Access(bootstrap, extras)
+    if named is None and (named := os.environ.get(VARIABLE)):
+        origin = VARIABLE
+    profiles = read_profiles()
+    named = named or profiles.in_use
+    if named is None:
+        return Access(bootstrap, extras)
+    chosen = profiles.get(named, origin)
+    return Access(bootstrap if is_here else chosen.bootstrap, {**chosen.settings, **extras}, profile=named)
+
+
 def cluster_options(function: F) -> F:
-    """Adds --bootstrap and -X to a command, which receives them together as `access`."""
+    """Adds --bootstrap, --profile and -X to a command, which receives them together as `access`."""
 
     @click.option(
         "-b",
         "--bootstrap",
         metavar="HOST:PORT",
         envvar="MILLPOND_BOOTSTRAP",
-        default="127.0.0.1:9092",
+        default=DEFAULT_BOOTSTRAP,
         show_default=True,
         show_envvar=True,
         help="A node of the cluster; several with commas.",
@@ -164,8 +212,12 @@ def cluster_options(function: F) -> F:
     @click.option(
         "-X", "extras", metavar="NAME=VALUE", multiple=True, help="A setting for the client library, as for kcat."
     )
+    @click.option("--profile", metavar="NAME", type=ProfileName(), help="The cluster of this profile; see -p.")
     @wraps(function)
-    def with_access(*arguments: Any, bootstrap: str, extras: tuple[str, ...], **options: Any) -> Any:
-        return function(*arguments, access=Access(bootstrap, pairs(extras, "-X")), **options)
+    def with_access(
+        *arguments: Any, bootstrap: str, profile: str | None, extras: tuple[str, ...], **options: Any
+    ) -> Any:
+        access = access_of(click.get_current_context(), bootstrap, profile, pairs(extras, "-X"))
+        return function(*arguments, access=access, **options)
 
     return with_access  # type: ignore[return-value]

@@ -6,16 +6,17 @@ import re
 import signal
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import click
 
 from millpond.cli.access import Access, cluster_options, known_partitions
+from millpond.cli.completion.names import TopicName
 from millpond.cli.errors import Failed, failed
-from millpond.cli.json_lines import Headers, dump
+from millpond.cli.json_lines import HEX_MARK, Headers, NotParsed, dump, parsed_json
 from millpond.cli.options import option
 from millpond.cli.stop import Stop, noted
-from millpond.cli.text import safe
+from millpond.cli.text import counted, safe
 from millpond.cli.times import now_ms, read_time, show_time
 
 if TYPE_CHECKING:
@@ -29,16 +30,22 @@ ONLY_THIS: Final = "Only this one; repeatable."
 
 _OFFSET: Final = re.compile(r"-?[0-9]{1,19}")
 
+How = Literal["text", "json", "hex"]
+"""How values are read."""
+
 Formatter = Callable[["Message"], bytes]
 
 
 @click.command("consume")
-@click.argument("topic")
+@click.argument("topic", type=TopicName())
 @click.option("-p", "--partition", "wanted", metavar="N", type=click.IntRange(0), multiple=True, help=ONLY_THIS)
 @option("--from", "point", meta="POINT", default="beginning", help="Where to begin.")
 @click.option("-n", "--count", metavar="N", type=click.IntRange(1), help="Stop after this many records.")
 @click.option("--follow/--until-end", default=True, help="Wait for what comes (the default), or stop at the end.")
 @click.option("-j", "--json-lines", is_flag=True, help="Each record as a line of JSON, with everything it has.")
+@click.option(
+    "--parse", metavar="text|json|hex", type=click.Choice(get_args(How)), default="text", help="How values are read."
+)
 @click.option("-k", "--keys", is_flag=True, help="Show the key before the value.")
 @click.option("-H", "--headers", is_flag=True, help="Show the headers before the value.")
 @click.option("-t", "--timestamps", is_flag=True, help="Show partition, offset and time before the value.")
@@ -50,6 +57,7 @@ def command(
     count: int | None,
     follow: bool,
     json_lines: bool,
+    parse: How,
     keys: bool,
     headers: bool,
     timestamps: bool,
@@ -64,11 +72,15 @@ def command(
     Fields before the value are parted by tabs. Bytes that are no UTF-8 are shown as \\xNN; with --json-lines they
     are {"$base64": "…"}, and nothing is lost.
 
+    --parse json reads values as JSON: with --json-lines they stand in the line as what they are, else each is put on
+    one line. One that is no JSON is shown as text (with the reason as "unparsed" in a line of JSON), and the exit
+    code is 1. --parse hex shows hexadecimal digits. To copy a topic, leave --parse away.
+
     \b
     Examples:
       millpond consume orders
       millpond consume orders --from -10 --until-end --keys
-      millpond consume orders --from "5m ago" --json-lines | jq .value
+      millpond consume orders --from "5m ago" --json-lines --parse json | jq .value.total
       millpond consume orders --partition 2 --from 1200 --count 1 --headers
     """
     from confluent_kafka import TopicPartition as Assignment
@@ -88,7 +100,8 @@ def command(
                 raise unknown_partition(*each, len(there))
         bounds = bounds_of(cluster, partitions)
         starts = resolve(cluster, bounds, begin)
-    show = _json_line if json_lines else _plain_line(keys, headers, timestamps, sys.stdout.isatty())
+    values = Values(parse)
+    show = _json_line(values) if json_lines else _plain_line(values, keys, headers, timestamps, sys.stdout.isatty())
     try:
         if not follow:
             starts = {each: start for each, start in starts.items() if start < bounds[each].end}
@@ -98,7 +111,11 @@ def command(
             Reader(consumer, show, count, ends).run(stop)
     finally:
         consumer.close()
-    return 0
+    if values.failed:
+        click.echo(
+            f"{counted(values.failed, 'value')} could not be read as {parse}: {values.first_reason}.", err=True
+        )
+    return 1 if values.failed else 0
 
 
 def _consumer(access: Access, follow: bool) -> Consumer:
@@ -198,18 +215,56 @@ class Reader:
 # Showing.
 
 
-def _json_line(message: Message) -> bytes:
-    return dump(
-        message.partition() or 0,
-        message.offset() or 0,
-        message.timestamp()[1],
-        _bytes(message.key()),
-        _bytes(message.value()),
-        _headers(message),
-    )
+class Values:
+    """Reads values, and counts those that are not what they were said to be."""
+
+    def __init__(self, how: How) -> None:
+        self._how = how
+        self.failed = 0
+        self.first_reason = ""
+
+    def read(self, data: bytes | None) -> tuple[str | None, str | None]:
+        """JSON to stand for the value, and why there is none where that is somebody's fault."""
+        if data is None or self._how == "text":
+            return None, None
+        if self._how == "hex":
+            return f'{{"{HEX_MARK}":"{data.hex()}"}}', None
+        try:
+            return parsed_json(data), None
+        except NotParsed as fault:
+            self.failed += 1
+            self.first_reason = self.first_reason or str(fault)
+            return None, str(fault)
+
+    def text(self, data: bytes | None, is_terminal: bool) -> str:
+        if data is not None and self._how == "hex":
+            return data.hex()
+        parsed, _ = self.read(data)
+        return shown(data if parsed is None else parsed.encode(), is_terminal)
 
 
-def _plain_line(keys: bool, headers: bool, timestamps: bool, is_terminal: bool) -> Formatter:
+def _json_line(values: Values) -> Formatter:
+    def show(message: Message) -> bytes:
+        data = _bytes(message.value())
+        parsed, unparsed = values.read(data)
+        return dump(
+            message.partition() or 0,
+            message.offset() or 0,
+            message.timestamp()[1],
+            _bytes(message.key()),
+            data,
+            _headers(message),
+            parsed=parsed,
+            unparsed=unparsed,
+        )
+
+    return show
+
+
+def _plain_line(values: Values, keys: bool, headers: bool, timestamps: bool, is_terminal: bool) -> Formatter:
+    def text_of(message: Message) -> str:
+        return values.text(_bytes(message.value()), is_terminal)
+
     def show(message: Message) -> bytes:
         parts = []
         if timestamps:
@@ -219,11 +274,11 @@ def _plain_line(keys: bool, headers: bool, timestamps: bool, is_terminal: bool) 
         if headers:
             fields = (f"{name}={shown(value, is_terminal)}" for name, value in _headers(message))
             parts.append(",".join(fields) or "-")
-        parts.append(shown(_bytes(message.value()), is_terminal))
+        parts.append(text_of(message))
         return ("\t".join(parts) + "\n").encode()
 
     def value_only(message: Message) -> bytes:
-        return (shown(_bytes(message.value()), is_terminal) + "\n").encode()
+        return (text_of(message) + "\n").encode()
 
     return show if keys or headers or timestamps else value_only
 

@@ -1,7 +1,7 @@
 """Records as lines of JSON, the same shape out and in, so that what `consume` prints `produce` can send.
 
-Bytes that are no UTF-8 stand as `{"$base64": "…"}`. Headers are an object, or a list of pairs where a name comes
-twice.
+Bytes that are no UTF-8 stand as `{"$base64": "…"}`; `{"$hex": "…"}` is read, too. Headers are an object, or a list
+of pairs where a name comes twice.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from typing import Final, NamedTuple
 
 MARK: Final = "$base64"
+HEX_MARK: Final = "$hex"
+_BREAK: Final = re.compile(r"[ \t]*[\r\n][ \t\r\n]*")
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -30,19 +33,48 @@ class Outgoing(NamedTuple):
     timestamp_ms: int | None = None
 
 
+class NotParsed(ValueError):
+    """A value that is not what it was taken for; the message says why."""
+
+
 def dump(
-    partition: int, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Headers
+    partition: int,
+    offset: int,
+    timestamp_ms: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers,
+    *,
+    parsed: str | None = None,
+    unparsed: str | None = None,
 ) -> bytes:
-    """One record as one line."""
+    """One record as one line. `parsed` is JSON to stand for the value, `unparsed` why there is none."""
     line = {
         "partition": partition,
         "offset": offset,
         "timestamp": timestamp_ms,
         "key": shown_data(key),
-        "value": shown_data(value),
+        "value": None if parsed is not None else shown_data(value),
         "headers": shown_headers(headers),
     }
-    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    if unparsed is not None:
+        line["unparsed"] = unparsed
+    if parsed is None:
+        return as_json(line) + b"\n"
+    # Its own signs, not what Python makes of them: a number keeps its digits, an object both of two equal names.
+    parts = (
+        as_json(name) + b":" + (parsed.encode() if name == "value" else as_json(each)) for name, each in line.items()
+    )
+    return b"{" + b",".join(parts) + b"}\n"
+
+
+def as_json(value: object) -> bytes:
+    """On one line, without spaces. Half of a surrogate pair, which JSON can name, is named again: it is no text."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode()
 
 
 def load(line: bytes) -> Outgoing:
@@ -53,7 +85,7 @@ def load(line: bytes) -> Outgoing:
         raise NotARecord(f"no JSON ({fault})") from None
     if not isinstance(fields, dict):
         raise NotARecord('a record is an object, as {"value": "…"}')
-    unknown = fields.keys() - {"key", "value", "headers", "partition", "timestamp", "offset", "topic"}
+    unknown = fields.keys() - {"key", "value", "headers", "partition", "timestamp", "offset", "topic", "unparsed"}
     if unknown:
         raise NotARecord(f"unknown field {sorted(unknown)[0]}")
     return Outgoing(
@@ -74,6 +106,24 @@ def shown_data(data: bytes | None) -> object:
         return {MARK: base64.b64encode(data).decode()}
 
 
+def parsed_json(data: bytes) -> str:
+    """The JSON that the bytes are, on one line and otherwise as it was written. Raises NotParsed."""
+    try:
+        text = data.decode()
+        json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise NotParsed("no JSON (too deep)") from None
+    except ValueError as fault:
+        raise NotParsed(f"no JSON ({fault})") from None
+    # Within a text of JSON there is no line break, only \\n.
+    return _BREAK.sub(" ", text.strip())
+
+
+def _no_constant(name: str) -> object:
+    """Python would read NaN and Infinity, and no other tool can."""
+    raise ValueError(f"{name} is none")
+
+
 def shown_headers(headers: Headers) -> object:
     shown = [(name, shown_data(value)) for name, value in headers]
     unique = dict(shown)
@@ -89,13 +139,18 @@ def _read(field: object) -> bytes | None:
                 return field.encode()
             except UnicodeEncodeError:
                 raise NotARecord("half of a surrogate pair is no text") from None
+        case dict() if field.keys() == {HEX_MARK}:
+            try:
+                return bytes.fromhex(field[HEX_MARK])
+            except (TypeError, ValueError):
+                raise NotARecord(f"{HEX_MARK} does not hold hexadecimal digits") from None
         case dict() if field.keys() == {MARK}:
             try:
                 return base64.b64decode(field[MARK], validate=True)
             except (TypeError, ValueError, binascii.Error):
                 raise NotARecord(f"{MARK} does not hold base64") from None
         case _:
-            return json.dumps(field, ensure_ascii=False, separators=(",", ":")).encode()
+            return as_json(field)
 
 
 def _read_headers(field: object) -> Headers | None:

@@ -11,6 +11,7 @@ import click
 
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.cluster.view import named
+from millpond.cli.completion.names import NodeNumber
 from millpond.cli.errors import Failed
 from millpond.cli.moves import move_options, run_plan
 from millpond.cli.options import AS_JSON, YES
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 LOOKS: Final = 5
 LOOK_SECONDS: Final = 0.2
 
-NODE = click.argument("node_id", metavar="NODE", type=click.IntRange(0))
+NODE = click.argument("node_id", metavar="NODE", type=NodeNumber())
 
 
 @click.group("node")

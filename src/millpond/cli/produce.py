@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import click
 
 from millpond.cli.access import Access, cluster_options, known_partitions
+from millpond.cli.completion.names import TopicName
 from millpond.cli.errors import Failed, cause, reason
 from millpond.cli.json_lines import Headers, NotARecord, Outgoing, load
 from millpond.cli.options import pairs
@@ -30,7 +31,7 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @click.command("produce")
-@click.argument("topic")
+@click.argument("topic", type=TopicName())
 @click.option("-f", "--file", metavar="FILE", help="Read this file instead of standard input.")
 @click.option("-k", "--key-separator", metavar="SEP", help=r"What stands before SEP is the key; \t is a tab.")
 @click.option("-H", "--headers", metavar="NAME=VALUE", multiple=True, help="A header for every record; repeatable.")

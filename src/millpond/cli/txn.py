@@ -10,6 +10,7 @@ import click
 
 from millpond.base.spans import read_span
 from millpond.cli.access import Access, cluster_options
+from millpond.cli.completion.names import TopicName
 from millpond.cli.options import AS_JSON
 from millpond.cli.terminal import Cell, print_json, print_list, print_table
 from millpond.cli.text import NOTHING
@@ -113,7 +114,9 @@ def describe_command(name: str, as_json: bool, access: Access) -> None:
 
 
 @command.command("hanging")
-@click.option("-t", "--topic", "topics", metavar="TOPIC", multiple=True, help="Only here; repeatable.")
+@click.option(
+    "-t", "--topic", "topics", metavar="TOPIC", type=TopicName(), multiple=True, help="Only here; repeatable."
+)
 @AS_JSON
 @cluster_options
 def hanging_command(topics: tuple[str, ...], as_json: bool, access: Access) -> None:
@@ -141,7 +144,7 @@ def hanging_command(topics: tuple[str, ...], as_json: bool, access: Access) -> N
 
 @command.command("abort")
 @click.option("--id", "name", metavar="ID", help="The transactional id whose transaction to abort.")
-@click.option("-t", "--topic", metavar="TOPIC", help="The topic in which one hangs.")
+@click.option("-t", "--topic", metavar="TOPIC", type=TopicName(), help="The topic in which one hangs.")
 @click.option("-p", "--partition", metavar="N", type=click.IntRange(0), help="Its partition.")
 @click.option("--producer-id", metavar="N", type=click.IntRange(0), help="The producer that left it open.")
 @click.option("--force", is_flag=True, help="Even if a coordinator would still end it: it may then end half.")

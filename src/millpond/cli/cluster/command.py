@@ -7,6 +7,7 @@ from dataclasses import asdict
 import click
 
 from millpond.cli.access import Access, cluster_options
+from millpond.cli.completion.names import NodeNumber
 from millpond.cli.folders import CLUSTER_FOLDER
 from millpond.cli.moves import move_options
 from millpond.cli.options import AS_JSON, YES, option, span
@@ -236,7 +237,7 @@ def downgrade_command(levels: tuple[str, ...], unsafe: bool, dry_run: bool, yes:
     metavar="COMMAND",
     help="How a node is restarted on a machine of its own; {node}, {host} and {port} stand for the node's.",
 )
-@click.option("--node", "only", type=int, multiple=True, metavar="N", help="Only this one; may be repeated.")
+@click.option("--node", "only", type=NodeNumber(), multiple=True, metavar="N", help="Only this one; may be repeated.")
 @option("--timeout", type=click.IntRange(1), default=300, help="Seconds that one node may take.")
 @click.option("--dry-run", is_flag=True, help="Show the order, and do nothing.")
 @YES

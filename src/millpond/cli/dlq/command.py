@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from millpond.cli.access import Access, cluster_options
+from millpond.cli.completion.names import TopicName
 from millpond.cli.dlq.options import filter_options, read_letter_ids, read_rate
 from millpond.cli.options import AS_JSON, YES, option, read_moment
 from millpond.cli.stop import noted
@@ -78,7 +79,7 @@ def list_command(as_json: bool, access: Access) -> None:
 
 
 @command.command("show")
-@click.argument("topic")
+@click.argument("topic", type=TopicName())
 @click.option("-p", "--partition", metavar="P", type=click.IntRange(0), help="With --offset: this one record.")
 @click.option("-o", "--offset", metavar="O", type=click.IntRange(0), help="With --partition: this one record.")
 @click.option("-n", "--limit", metavar="N", type=click.IntRange(1, 10_000), default=10, show_default=True)
@@ -129,7 +130,7 @@ def show_command(
 
 
 @command.command("stats")
-@click.argument("topic")
+@click.argument("topic", type=TopicName())
 @filter_options
 @AS_JSON
 @cluster_options
@@ -165,13 +166,13 @@ def stats_command(topic: str, wanted: Filter, as_json: bool, access: Access) -> 
 
 
 @command.command("redrive")
-@click.argument("topic")
+@click.argument("topic", type=TopicName())
 @click.option("-a", "--all", "everything", is_flag=True, help="All letters that have not been redriven.")
 @click.option(
     "-o", "--offset", "offsets", metavar="P:O", multiple=True, help="This one, or P:FIRST-LAST; repeatable."
 )
 @filter_options
-@click.option("--to", metavar="TOPIC", help="Into this topic instead of the one they came from.")
+@click.option("--to", metavar="TOPIC", type=TopicName(), help="Into this topic instead of the one they came from.")
 @click.option("--every-group", is_flag=True, help="For every group that reads there, not only the one that failed.")
 @click.option("--dry-run", is_flag=True, help="Only say what it would do.")
 @click.option("--rate", metavar="N/s", help="At most N records a second.")
@@ -270,7 +271,7 @@ def _print_plan(order: RedriveOrder, plan: RedrivePlan) -> None:
 
 
 @command.command("purge")
-@click.argument("topic")
+@click.argument("topic", type=TopicName())
 @click.option("--before", metavar="TIME", help="Letters written before then: 2026-01-31T08:30 or 30d.")
 @click.option("--redriven", "only_redriven", is_flag=True, help="Up to the first letter that has not been redriven.")
 @click.option("-a", "--all", "everything", is_flag=True, help="All that are there now.")

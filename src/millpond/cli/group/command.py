@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from millpond.cli.access import Access, cluster_options
+from millpond.cli.completion.names import GroupName, TopicName
 from millpond.cli.options import AS_JSON, YES, option, read_moment
 from millpond.cli.terminal import confirm, print_json, print_list
 from millpond.cli.text import counted
@@ -62,7 +63,7 @@ def list_command(states: tuple[str, ...], types: tuple[str, ...], as_json: bool,
 
 
 @command.command("describe")
-@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True, type=GroupName())
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs; with --watch a line each time.")
 @click.option("--watch", metavar="SECONDS", type=click.FloatRange(0.5, 3600), help="Again and again, until Ctrl-C.")
 @option(
@@ -99,9 +100,16 @@ def describe_command(
 
 
 @command.command("reset")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", type=GroupName())
 @click.option(
-    "-t", "--topic", "topics", metavar="T[:P,P]", multiple=True, required=True, help="What to reset; repeatable."
+    "-t",
+    "--topic",
+    "topics",
+    metavar="T[:P,P]",
+    type=TopicName(),
+    multiple=True,
+    required=True,
+    help="What to reset; repeatable.",
 )
 @click.option("--to-earliest", is_flag=True, help="The first record that is still there.")
 @click.option("--to-latest", is_flag=True, help="Only what comes from now on.")
@@ -152,7 +160,7 @@ def reset_command(
 
 
 @command.command("delete")
-@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True, type=GroupName())
 @YES
 @cluster_options
 def delete_command(names: tuple[str, ...], yes: bool, access: Access) -> None:
@@ -177,7 +185,7 @@ def delete_command(names: tuple[str, ...], yes: bool, access: Access) -> None:
 
 
 @command.command("history")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", type=GroupName())
 @option("-n", "--limit", type=click.IntRange(1), default=10, help="The last N.")
 @click.option("--since", metavar="TIME", help='Only since then: 2026-01-31T08:30 or "1h ago".')
 @AS_JSON

@@ -7,6 +7,7 @@ from dataclasses import asdict
 import click
 
 from millpond.cli.access import Access, cluster_options
+from millpond.cli.completion.names import SettingName, TopicName
 from millpond.cli.moves import move_options, run_plan
 from millpond.cli.options import AS_JSON, YES, pairs
 from millpond.cli.terminal import confirm, print_json, print_list
@@ -36,7 +37,14 @@ def command() -> None:
 @click.argument("name")
 @click.option("-p", "--partitions", metavar="N", type=click.IntRange(1), help="[default: the cluster's]")
 @click.option("-r", "--replicas", metavar="N", type=click.IntRange(1), help="[default: the cluster's]")
-@click.option("--set", "sets", metavar="NAME=VALUE", multiple=True, help="A setting of the topic; may be repeated.")
+@click.option(
+    "--set",
+    "sets",
+    metavar="NAME=VALUE",
+    type=SettingName("topic", "="),
+    multiple=True,
+    help="A setting of the topic; may be repeated.",
+)
 @click.option("--if-not-exists", is_flag=True, help="A topic that is there already is fine.")
 @cluster_options
 def create_command(
@@ -97,7 +105,7 @@ def list_command(internal: bool, as_json: bool, access: Access) -> None:
 
 
 @command.command("describe")
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, type=TopicName())
 @AS_JSON
 @cluster_options
 def describe_command(names: tuple[str, ...], as_json: bool, access: Access) -> None:
@@ -123,10 +131,24 @@ def describe_command(names: tuple[str, ...], as_json: bool, access: Access) -> N
 
 
 @command.command("alter")
-@click.argument("name")
+@click.argument("name", type=TopicName())
 @click.option("-p", "--partitions", metavar="N", type=click.IntRange(1), help="Grow to this many partitions.")
-@click.option("--set", "sets", metavar="NAME=VALUE", multiple=True, help="Change a setting; may be repeated.")
-@click.option("--unset", "unsets", metavar="NAME", multiple=True, help="Back to the default; may be repeated.")
+@click.option(
+    "--set",
+    "sets",
+    metavar="NAME=VALUE",
+    type=SettingName("topic", "="),
+    multiple=True,
+    help="Change a setting; may be repeated.",
+)
+@click.option(
+    "--unset",
+    "unsets",
+    metavar="NAME",
+    type=SettingName("topic"),
+    multiple=True,
+    help="Back to the default; may be repeated.",
+)
 @cluster_options
 def alter_command(
     name: str, partitions: int | None, sets: tuple[str, ...], unsets: tuple[str, ...], access: Access
@@ -160,7 +182,7 @@ def _nodes(_context: click.Context, _option: click.Parameter, text: str) -> tupl
 
 
 @command.command("move")
-@click.argument("name")
+@click.argument("name", type=TopicName())
 @click.option(
     "-p", "--partition", "indexes", metavar="N", type=click.IntRange(0), multiple=True, help="[default: all]"
 )
@@ -200,7 +222,7 @@ def move_command(
 
 
 @command.command("replicas")
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=TopicName())
 @click.option("--all", "of_all", is_flag=True, help="Of every topic, with the cluster's own (offsets, transactions).")
 @click.option("--factor", metavar="N", type=click.IntRange(1), required=True, help="How many of each partition.")
 @move_options
@@ -254,7 +276,7 @@ def replicas_command(
 
 
 @command.command("delete")
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, type=TopicName())
 @YES
 @cluster_options
 def delete_command(names: tuple[str, ...], yes: bool, access: Access) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from millpond.cli.access import Access, cluster_options
+from millpond.cli.completion.names import TopicName
 from millpond.cli.errors import Failed
 from millpond.cli.options import option
 from millpond.cli.terminal import print_json
@@ -29,7 +30,12 @@ WIDTH_MAX: Final = 100
 
 
 @click.command("trace")
-@click.option("--topic", metavar="TOPIC", help="Write to this topic instead of one made for it and deleted again.")
+@click.option(
+    "--topic",
+    metavar="TOPIC",
+    type=TopicName(),
+    help="Write to this topic instead of one made for it and deleted again.",
+)
 @click.option("-p", "--partition", metavar="N", type=click.IntRange(0), default=0, show_default=True)
 @click.option("-n", "--count", metavar="N", type=click.IntRange(1, 100_000), default=50, show_default=True)
 @click.option("--size", metavar="BYTES", type=click.IntRange(0, 1_000_000), default=1000, show_default=True)

@@ -1,0 +1,127 @@
+"""Names that a shell completes: of topics, groups, nodes and settings.
+
+Whoever presses the key waits: what the cluster does not say within a moment is not completed. Nothing is ever said
+of why, because there is no place to say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from millpond.cli.access import DEFAULT_BOOTSTRAP, access_of
+from millpond.cli.completion.name import Name
+from millpond.cli.options import pairs
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from millpond.remote.cluster import Cluster
+
+PATIENCE_SECONDS: Final = 1.0
+INTERNAL: Final = "__"
+
+
+class TopicName(Name):
+    """A topic; those of the cluster itself once somebody has typed their beginning."""
+
+    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        names = ask(ctx, lambda cluster: list(cluster.topics()))
+        return [each for each in names if incomplete.startswith(INTERNAL) or not each.startswith(INTERNAL)]
+
+
+class GroupName(Name):
+    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        def groups(cluster: Cluster) -> list[str]:
+            from millpond.admin.groups import list_groups
+
+            return [each.group for each in list_groups(cluster)]
+
+        return ask(ctx, groups)
+
+
+class NodeNumber(click.IntRange):
+    """The number of a node."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[Any]]:
+        return _NodeName().shell_complete(ctx, param, incomplete)
+
+
+class _NodeName(Name):
+    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        return ask(ctx, lambda cluster: [str(each) for each in cluster.addresses()])
+
+
+class HolderName(Name):
+    """What has settings: of the kind that the argument before says."""
+
+    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        match ctx.params.get("what"):
+            case "topic":
+                return TopicName().known(ctx, incomplete)
+            case "group":
+                return GroupName().known(ctx, incomplete)
+            case "node":
+                return ["all", *_NodeName().known(ctx, incomplete)]
+            case _:
+                return []
+
+
+class SettingName(Name):
+    """A setting of the kind that an argument before says; `suffix` is what comes after it."""
+
+    def __init__(self, what: str | None = None, suffix: str = "") -> None:
+        self._what = what
+        self._suffix = suffix
+
+    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        from millpond.admin.settings import REGISTRIES
+
+        what = self._what or ctx.params.get("what")
+        registries = [registry for name, registry in REGISTRIES.items() if name == what]
+        return [f"{each.name}{self._suffix}" for each in chain(*registries) if not each.internal]
+
+
+def ask(ctx: click.Context, question: Callable[[Cluster], list[str]]) -> list[str]:
+    """What the cluster answers that the command line so far means; nothing where it does not, or not soon."""
+    from threading import Thread
+
+    answers: list[str] = []
+
+    def attempt() -> None:
+        # Whatever goes wrong: a key was pressed, and there is nobody to tell.
+        try:
+            answers.extend(_answer(ctx, question))
+        except Exception:
+            return
+
+    # A thread, as not all that may take long has a limit of its own: the look-up of a host name has none.
+    thread = Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_SECONDS)
+    return list(answers)
+
+
+def _answer(ctx: click.Context, question: Callable[[Cluster], list[str]]) -> list[str]:
+    from millpond.remote.cluster import Cluster
+
+    given = ctx.params
+    extras = pairs(given.get("extras") or (), "-X")
+    access = access_of(ctx, given.get("bootstrap") or DEFAULT_BOOTSTRAP, given.get("profile"), extras)
+    patience_ms = str(round(PATIENCE_SECONDS * 1000))
+    settings = {
+        "bootstrap.servers": access.bootstrap,
+        "request.timeout.ms": patience_ms,
+        "default.api.timeout.ms": patience_ms,
+        **access.extras,
+    }
+    with Cluster(settings) as cluster:
+        return question(cluster)

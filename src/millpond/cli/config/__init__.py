@@ -1,0 +1,1 @@
+"""`millpond config`: settings of topics, nodes and groups."""

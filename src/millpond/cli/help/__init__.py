@@ -1,0 +1,1 @@
+"""`millpond help`: the pages of docs/ in the terminal."""

@@ -1,0 +1,1 @@
+"""`millpond profile`: clusters by names of one's own."""

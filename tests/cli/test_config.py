@@ -1,0 +1,46 @@
+"""Settings from the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from millpond.config.topic import TOPIC
+
+
+def test_the_life_of_a_setting(millpond: Any, topic: str) -> None:
+    assert millpond("config", "set", "topic", topic, "retention.ms=5000").out == "retention.ms: 604800000 → 5000\n"
+    assert millpond("config", "get", "topic", topic, "retention.ms", "--value").out == "5000\n"
+    told = millpond("config", "get", "topic", topic, "retention.ms")
+    assert told.lines[:2] == ["retention.ms = 5000", "  from: topic; unset it would be 604800000"]
+    assert "Drop segments" in told.out
+    listed = millpond("config", "list", "topic", topic)
+    assert [line.split() for line in listed.lines] == [
+        ["Setting", "Value", "From"],
+        ["retention.ms", "5000", "topic"],
+    ]
+    assert millpond("config", "unset", "topic", topic, "retention.ms").code == 0
+    nothing = millpond("config", "list", "topic", topic)
+    assert (nothing.code, nothing.out) == (0, "")
+    assert nothing.err == f"Topic {topic} has nothing but defaults: --all shows them.\n"
+    assert len(millpond("config", "list", "topic", topic, "--all").lines) == 1 + len(list(TOPIC))
+
+
+def test_what_cannot_be_is_refused_and_nothing_changes(millpond: Any, topic: str) -> None:
+    wrong = millpond("config", "set", "topic", topic, "segment.bytes=20000", "retention.m=1")
+    assert (wrong.code, wrong.out) == (1, "")
+    assert wrong.err == "millpond: There is no setting of topics retention.m; did you mean retention.ms?\n"
+    assert json.loads(millpond("config", "list", "topic", topic, "--json").out) == []
+    assert millpond("config", "set", "topic", topic, "segment.bytes").code == 2
+    assert "A node is named by its number" in millpond("config", "list", "node", "first").err
+
+
+def test_what_there_is_to_set_is_known_without_a_cluster(lonely: Any) -> None:
+    told = lonely("config", "list", "topic", "--json")
+    assert [each["name"] for each in json.loads(told.out)] == [each.name for each in TOPIC]
+    assert all(each["meaning"] for each in json.loads(told.out))
+    assert (
+        lonely("config", "list", "group")
+        .lines[0]
+        .startswith("consumer.session.timeout.ms (whole number; default 45000")
+    )

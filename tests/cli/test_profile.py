@@ -1,0 +1,127 @@
+"""Profiles: which cluster is meant, and secrets that stay where they are."""
+
+from __future__ import annotations
+
+import json
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from millpond.cli import command
+from millpond.cli.access import Access
+from millpond.cli.profile.file import Profile, Profiles, profiles_path, read_profiles, write_profiles
+
+SECRET = "hunter2"
+PROD = Profile("prod", "prod.example:9093", {"sasl.username": "me", "sasl.password": SECRET})
+HERE = Profile("here", "127.0.0.1:7")
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in ("MILLPOND_BOOTSTRAP", "MILLPOND_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "millpond" / "profiles.toml"
+
+
+def run(*arguments: str, given: str | None = None) -> Any:
+    return CliRunner().invoke(command, arguments, input=given)
+
+
+def meant(
+    monkeypatch: pytest.MonkeyPatch, *arguments: str, **variables: str
+) -> tuple[str, dict[str, str], str | None]:
+    """Address, settings and profile of the cluster that `topic list` would ask."""
+    seen: list[Access] = []
+
+    def look(access: Access) -> None:
+        seen.append(access)
+        raise SystemExit(0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Access, "open", look)
+        for name, value in variables.items():
+            patched.setenv(name, value)
+        result = run(*arguments)
+    assert seen, result.output
+    return seen[0].bootstrap, dict(seen[0].extras), seen[0].profile
+
+
+def test_the_life_of_a_profile(file: Path) -> None:
+    made = run("profile", "add", "prod", "-b", PROD.bootstrap, "-X", "sasl.username=me", "--ask", "sasl.password",
+               given=f"{SECRET}\n")  # fmt: skip
+    assert made.output == f"Added profile prod in {file}.\n"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert read_profiles() == Profiles({"prod": PROD})
+    assert "is a profile prod already" in run("profile", "add", "prod", "-b", "x:1").output
+    assert run("profile", "add", "prod", "-b", PROD.bootstrap, "--replace", "--use").exit_code == 0
+    assert read_profiles().in_use == "prod"
+    assert run("profile", "use", "--none").exit_code == 0
+    assert "did you mean prod?" in run("profile", "use", "prd").output
+    assert run("profile", "use", "prod").output == "Profile prod is in use.\n"
+    assert run("profile", "remove", "prod").output == "Removed profile prod; none is in use now.\n"
+    assert read_profiles() == Profiles()
+
+
+def test_secrets_are_not_shown() -> None:
+    write_profiles(Profiles({"prod": PROD}, "prod"))
+    for arguments in (("list",), ("show",), ("show", "prod"), ("list", "--json"), ("show", "--json")):
+        shown = run("profile", *arguments)
+        assert shown.exit_code == 0
+        assert SECRET not in shown.output
+        assert "prod.example" in shown.output
+    assert json.loads(run("profile", "show", "--json").output)["settings"]["sasl.password"] == "(hidden)"
+
+
+def test_which_cluster_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_profiles(Profiles({"prod": PROD, "here": HERE}))
+    prod = (PROD.bootstrap, dict(PROD.settings), "prod")
+    ask = ("topic", "list")
+    assert meant(monkeypatch, *ask) == ("127.0.0.1:9092", {}, None)
+    assert meant(monkeypatch, "-p", "prod", *ask) == prod
+    assert meant(monkeypatch, *ask, "--profile", "prod") == prod
+    assert meant(monkeypatch, "-p", "here", *ask, "--profile", "prod") == prod
+    assert meant(monkeypatch, *ask, MILLPOND_PROFILE="prod") == prod
+    # Two variables: the one that names the address, and then no profile's secrets go there.
+    assert meant(monkeypatch, *ask, MILLPOND_PROFILE="prod", MILLPOND_BOOTSTRAP="b:2") == ("b:2", {}, None)
+    assert meant(monkeypatch, "-p", "prod", *ask, MILLPOND_BOOTSTRAP="b:2") == prod
+    # Named together on the command line they are meant together.
+    assert meant(monkeypatch, "-p", "prod", *ask, "-b", "c:3") == ("c:3", dict(PROD.settings), "prod")
+    assert meant(monkeypatch, "-p", "prod", *ask, "-X", "sasl.username=you")[1]["sasl.username"] == "you"
+    write_profiles(Profiles({"prod": PROD, "here": HERE}, "prod"))
+    assert meant(monkeypatch, *ask) == prod
+    assert meant(monkeypatch, *ask, "-b", "c:3") == ("c:3", {}, None)
+    assert meant(monkeypatch, *ask, MILLPOND_PROFILE="here") == (HERE.bootstrap, {}, "here")
+
+
+def test_what_cannot_be_is_refused(file: Path) -> None:
+    for arguments, said in (
+        (("add", "a b", "-b", "x:1"), "cannot be a profile's name"),
+        (("add", "a", "-b", "x:y:z"), "HOST:PORT"),
+        (("add", "a", "-b", "x:1", "-X", "no.such.setting=1"), "No such configuration property"),
+        (("show",), "There are no profiles yet"),
+        (("use",), "Name a profile"),
+    ):
+        assert said in run("profile", *arguments).output
+    assert not file.exists()
+    assert "--profile: there is no profile prod." in run("-p", "prod", "topic", "list").output
+
+
+def test_a_file_that_makes_no_sense_is_named(file: Path) -> None:
+    file.parent.mkdir()
+    for text in ("use = 'gone'", "[profiles.a]", "[profiles.a]\nbootstrap = 5", "=", "profiles = 3", "\x00"):
+        file.write_text(text)
+        told = run("profile", "list")
+        assert told.exit_code == 1
+        assert str(profiles_path()) in told.output
+
+
+def test_any_text_comes_back_from_the_file(file: Path) -> None:
+    strange = Profile("a.b-c", 'h"\\:1', {"sasl.password": 'q"\\\n\t\x7f\x01é☕', "x y": ""})
+    write_profiles(Profiles({"a.b-c": strange}, "a.b-c"))
+    assert read_profiles() == Profiles({"a.b-c": strange}, "a.b-c")
+    assert tomllib.loads(file.read_text())["use"] == "a.b-c"
