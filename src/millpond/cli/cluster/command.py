@@ -194,8 +194,9 @@ def features_command(as_json: bool, access: Access) -> None:
 @click.argument("levels", nargs=-1, metavar="[FEATURE=LEVEL]...")
 @click.option("--dry-run", is_flag=True, help="Show what would be raised, and change nothing.")
 @YES
+@AS_JSON
 @cluster_options
-def upgrade_command(levels: tuple[str, ...], dry_run: bool, yes: bool, access: Access) -> None:
+def upgrade_command(levels: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool, access: Access) -> None:
     """Raise the levels of features: after every node runs the new version.
 
     Without arguments every feature goes to the newest level that all nodes support. From then on older versions
@@ -209,7 +210,7 @@ def upgrade_command(levels: tuple[str, ...], dry_run: bool, yes: bool, access: A
     """
     from millpond.cli.cluster.features import raise_levels
 
-    raise_levels(access, levels, dry_run=dry_run, yes=yes)
+    raise_levels(access, levels, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @command.command("downgrade")
@@ -217,8 +218,11 @@ def upgrade_command(levels: tuple[str, ...], dry_run: bool, yes: bool, access: A
 @click.option("--unsafe", is_flag=True, help="Also where something is given up by it.")
 @click.option("--dry-run", is_flag=True, help="Show what would be lowered, and change nothing.")
 @YES
+@AS_JSON
 @cluster_options
-def downgrade_command(levels: tuple[str, ...], unsafe: bool, dry_run: bool, yes: bool, access: Access) -> None:
+def downgrade_command(
+    levels: tuple[str, ...], unsafe: bool, dry_run: bool, yes: bool, as_json: bool, access: Access
+) -> None:
     """Lower the levels of features: before nodes go back to an older version.
 
     \b
@@ -227,7 +231,7 @@ def downgrade_command(levels: tuple[str, ...], unsafe: bool, dry_run: bool, yes:
     """
     from millpond.cli.cluster.features import lower_levels
 
-    lower_levels(access, levels, unsafe=unsafe, dry_run=dry_run, yes=yes)
+    lower_levels(access, levels, unsafe=unsafe, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @command.command("restart")
@@ -241,9 +245,17 @@ def downgrade_command(levels: tuple[str, ...], unsafe: bool, dry_run: bool, yes:
 @option("--timeout", type=click.IntRange(1), default=300, help="Seconds that one node may take.")
 @click.option("--dry-run", is_flag=True, help="Show the order, and do nothing.")
 @YES
+@AS_JSON
 @cluster_options
 def restart_command(
-    data: str, run: str | None, only: tuple[int, ...], timeout: int, dry_run: bool, yes: bool, access: Access
+    data: str,
+    run: str | None,
+    only: tuple[int, ...],
+    timeout: int,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    access: Access,
 ) -> None:
     """Restart all nodes, one after the other, while clients go on; the controller last.
 
@@ -258,4 +270,4 @@ def restart_command(
     """
     from millpond.cli.cluster.restart import restart_cluster
 
-    restart_cluster(access, data, run, only, seconds=timeout, dry_run=dry_run, yes=yes)
+    restart_cluster(access, data, run, only, seconds=timeout, dry_run=dry_run, yes=yes, as_json=as_json)

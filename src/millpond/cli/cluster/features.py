@@ -73,7 +73,7 @@ def _advice(features: Sequence[FeatureFacts]) -> list[str]:
     return lines
 
 
-def raise_levels(access: Access, to: Sequence[str], *, dry_run: bool, yes: bool) -> None:
+def raise_levels(access: Access, to: Sequence[str], *, dry_run: bool, yes: bool, as_json: bool) -> None:
     from millpond.admin.features import describe_features
     from millpond.metadata.features import UpgradeType
 
@@ -82,19 +82,23 @@ def raise_levels(access: Access, to: Sequence[str], *, dry_run: bool, yes: bool)
         features = {each.name: each for each in describe_features(cluster)}
     wanted = wanted or {name: each.newest for name, each in features.items() if each.can_be_raised}
     if not wanted:
-        click.echo("Every feature is at the newest level that all nodes support.")
+        if as_json:
+            print_json({"is_done": True, "features": []})
+        else:
+            click.echo("Every feature is at the newest level that all nodes support.")
         return
-    _change(access, features, wanted, UpgradeType.UPGRADE, "Raise them?", dry_run=dry_run, yes=yes)
+    how = (UpgradeType.UPGRADE, "Raise them?")
+    _change(access, features, wanted, *how, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-def lower_levels(access: Access, to: Sequence[str], *, unsafe: bool, dry_run: bool, yes: bool) -> None:
+def lower_levels(access: Access, to: Sequence[str], *, unsafe: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
     from millpond.admin.features import describe_features
     from millpond.metadata.features import UpgradeType
 
     with access.open() as cluster:
         features = {each.name: each for each in describe_features(cluster)}
     kind = UpgradeType.UNSAFE_DOWNGRADE if unsafe else UpgradeType.SAFE_DOWNGRADE
-    _change(access, features, _levels(to), kind, "Lower them?", dry_run=dry_run, yes=yes)
+    _change(access, features, _levels(to), kind, "Lower them?", dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def _levels(texts: Sequence[str]) -> dict[str, int]:
@@ -115,22 +119,28 @@ def _change(
     *,
     dry_run: bool,
     yes: bool,
+    as_json: bool,
 ) -> None:
     """Ask the cluster whether it may be, show what will be, ask the user, do it."""
     from millpond.admin.features import update_features
 
+    rows = [(name, features[name].final if name in features else 0, level) for name, level in wanted.items()]
     with access.open() as cluster:
         update_features(cluster, wanted, kind, is_dry=True)
-        print_table(
-            ("Feature", "From", "To"),
-            [(name, features[name].final if name in features else 0, level) for name, level in wanted.items()],
-        )
-        for name, level in wanted.items():
-            for text in features[name].brings if name in features and level > features[name].final else ():
-                click.echo(f"{name} {level} brings: {text}.")
-        if dry_run:
-            click.echo("Nothing was changed.")
-            return
-        confirm(question, yes=yes, to_do="change the levels without a question")
-        update_features(cluster, wanted, kind)
-    click.echo("Done.")
+        if not as_json:
+            _show_change(features, rows)
+        if not dry_run:
+            confirm(question, yes=yes, to_do="change the levels without a question")
+            update_features(cluster, wanted, kind)
+    if as_json:
+        listed = [{"name": name, "before": before, "after": after} for name, before, after in rows]
+        print_json({"is_done": not dry_run, "features": listed})
+    else:
+        click.echo("Nothing was changed." if dry_run else "Done.")
+
+
+def _show_change(features: Mapping[str, FeatureFacts], rows: Sequence[tuple[str, int, int]]) -> None:
+    print_table(("Feature", "From", "To"), rows)
+    for name, _, level in rows:
+        for text in features[name].brings if name in features and level > features[name].final else ():
+            click.echo(f"{name} {level} brings: {text}.")

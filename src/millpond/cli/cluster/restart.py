@@ -7,7 +7,9 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +18,7 @@ import click
 from millpond.cli.access import Access
 from millpond.cli.errors import Failed, cause
 from millpond.cli.folders import node_folder
-from millpond.cli.terminal import confirm, print_table
+from millpond.cli.terminal import confirm, print_json, print_table
 from millpond.cli.text import NOTHING
 from millpond.log.names import LOCK_FILE
 
@@ -27,8 +29,17 @@ WORDS: Final = ("node", "host", "port")
 
 
 def restart_cluster(
-    access: Access, data: str, run: str | None, only: Sequence[int], *, seconds: int, dry_run: bool, yes: bool
+    access: Access,
+    data: str,
+    run: str | None,
+    only: Sequence[int],
+    *,
+    seconds: int,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
+    """With `as_json` how far it is goes to standard error, and the whole at the end to standard output."""
     from millpond.admin.errors import Refused
     from millpond.admin.nodes import describe_nodes
     from millpond.admin.restart import ailment, restart_nodes, restart_order
@@ -41,34 +52,51 @@ def restart_cluster(
         if len(known) < 2:
             raise Failed("The cluster has one node: nobody can serve while it is restarted. Stop it and start it.")
         order = restart_order(facts, only)
-        how = [_by_command(run, node) if run else _by_signal(data, node) for node in order]
-        print_table(
-            ("Node", "Address", "", "By"),
-            [
-                (node.node_id, node.address or NOTHING, "controller" if node.is_controller else "", text)
+        how = [_by_command(run, node, err=as_json) if run else _by_signal(data, node) for node in order]
+        if not as_json:
+            print_table(
+                ("Node", "Address", "", "By"),
+                [
+                    (node.node_id, node.address or NOTHING, "controller" if node.is_controller else "", text)
+                    for node, (text, _) in zip(order, how, strict=True)
+                ],
+                words=4,
+            )
+        why = ailment(facts, known)
+        outcome = {
+            "is_done": not dry_run,
+            "waits_for": why or None,
+            "nodes": [
+                {"node": node.node_id, "address": node.address, "controller": node.is_controller, "by": text}
                 for node, (text, _) in zip(order, how, strict=True)
             ],
-            words=4,
-        )
-        why = ailment(facts, known)
+        }
         if dry_run:
-            click.echo(f"They would wait: {why}." if why else "Nothing was done; each would be waited for.")
+            if as_json:
+                print_json(outcome)
+            else:
+                click.echo(f"They would wait: {why}." if why else "Nothing was done; each would be waited for.")
             return
+        say = partial(click.echo, err=as_json)
         confirm("Restart them, one after the other?", yes=yes, to_do="restart them without a question")
         restarts = {node.node_id: restart for node, (_, restart) in zip(order, how, strict=True)}
 
         def restart(node: NodeFacts) -> None:
-            click.echo(f"node {node.node_id}  restarts")
+            say(f"node {node.node_id}  restarts")
             restarts[node.node_id]()
 
         try:
-            restart_nodes(cluster, order, known, restart, click.echo, float(seconds))
+            restart_nodes(cluster, order, known, restart, say, float(seconds))
         except Refused as fault:
             raise Failed(str(fault)) from None
-    click.echo("Every node was restarted." if not only else "Done.")
+    if as_json:
+        print_json(outcome)
+    else:
+        click.echo("Every node was restarted." if not only else "Done.")
 
 
-def _by_command(run: str, node: NodeFacts) -> tuple[str, Callable[[], None]]:
+def _by_command(run: str, node: NodeFacts, *, err: bool = False) -> tuple[str, Callable[[], None]]:
+    """`err`: what the command prints goes to standard error."""
     host, _, port = (node.address or "").rpartition(":")
     words = [
         word.replace("{node}", str(node.node_id)).replace("{host}", host).replace("{port}", port)
@@ -78,7 +106,7 @@ def _by_command(run: str, node: NodeFacts) -> tuple[str, Callable[[], None]]:
 
     def restart() -> None:
         try:
-            subprocess.run(words, check=True)
+            subprocess.run(words, check=True, stdout=sys.stderr if err else None)
         except OSError as error:
             raise Failed(f"{text} cannot be run: {cause(error)}.") from None
         except subprocess.CalledProcessError as error:

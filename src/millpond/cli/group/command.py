@@ -118,6 +118,7 @@ def describe_command(
 @click.option("--shift", metavar="±N", type=int, help="So many records on (+) or back (-).")
 @click.option("--dry-run", is_flag=True, help="Only show what it would do.")
 @YES
+@AS_JSON
 @cluster_options
 def reset_command(
     name: str,
@@ -129,6 +130,7 @@ def reset_command(
     shift: int | None,
     dry_run: bool,
     yes: bool,
+    as_json: bool,
     access: Access,
 ) -> None:
     """Move what GROUP has committed to other offsets. It shows the change and asks first.
@@ -142,21 +144,25 @@ def reset_command(
       millpond group reset billing --topic orders --topic refunds --shift -100 --yes
     """
     from millpond.admin.offset_reset import apply_reset, plan_reset
-    from millpond.cli.group.reset import print_plan, read_target, read_topics
+    from millpond.cli.group.reset import plan_object, print_plan, read_target, read_topics
 
     target = read_target(to_earliest, to_latest, to_offset, to_time, shift, now_ms())
     with access.open() as cluster:
         plan = plan_reset(cluster, name, read_topics(topics), target)
-        print_plan(plan)
-        if dry_run:
-            click.echo("Nothing was changed: this was a dry run.")
-            return
-        if not plan.changes:
-            click.echo("Nothing to change: the group is there already.")
-            return
-        confirm(f"Reset group {name}?", yes=yes, to_do="reset without a question")
-        apply_reset(cluster, plan)
-    click.echo(f"Reset {counted(len(plan.changes), 'partition')} of group {name}.")
+        if not as_json:
+            print_plan(plan)
+        is_done = not dry_run and bool(plan.changes)
+        if is_done:
+            confirm(f"Reset group {name}?", yes=yes, to_do="reset without a question")
+            apply_reset(cluster, plan)
+    if as_json:
+        print_json(plan_object(plan, is_done=is_done))
+    elif dry_run:
+        click.echo("Nothing was changed: this was a dry run.")
+    elif not is_done:
+        click.echo("Nothing to change: the group is there already.")
+    else:
+        click.echo(f"Reset {counted(len(plan.changes), 'partition')} of group {name}.")
 
 
 @command.command("delete")

@@ -55,3 +55,21 @@ def print_plan(plan: ResetPlan) -> None:
     for step in plan.steps:
         if step.note:
             click.echo(f"{step.partition.folder}: {step.note}")
+
+
+def plan_object(plan: ResetPlan, *, is_done: bool) -> dict[str, object]:
+    """The same for programs."""
+    return {
+        "group": plan.group.id,
+        "is_done": is_done,
+        "steps": [
+            {
+                "topic": step.partition.topic,
+                "partition": step.partition.partition,
+                "before": step.before,
+                "after": step.after,
+                "note": step.note,
+            }
+            for step in plan.steps
+        ],
+    }

@@ -11,6 +11,7 @@ from typing import Final
 import click
 
 from millpond.base.errors import MalformedMessage, Refused, RemoteError
+from millpond.cli.json_lines import as_json, shown_data, shown_headers
 from millpond.cli.text import counted
 from millpond.cli.times import show_time
 from millpond.metadata.codec import decode_records
@@ -79,8 +80,10 @@ def _no_batch(header: BatchHeader) -> str:
     return f"no batch (magic {header.magic}, size {header.size:,})"
 
 
-def dump_batches(path: str, *, records: bool, deep: bool) -> int:
+def dump_batches(path: str, *, records: bool, deep: bool, for_programs: bool) -> int:
     """Print the table; the exit code: 0 for a whole file, 1 for one that is torn or damaged."""
+    if for_programs:
+        return _dump_json(path, records=records, deep=deep)
     is_metadata = os.path.basename(os.path.dirname(os.path.abspath(path))).startswith(f"{METADATA_TOPIC}-")
     tally = Tally()
     torn: Torn | None = None
@@ -96,23 +99,88 @@ def dump_batches(path: str, *, records: bool, deep: bool) -> int:
     return 1 if torn or tally.faults else 0
 
 
-def _print_batch(position: int, header: BatchHeader, data: bytes, tally: Tally) -> None:
-    notes = list(_notes(header))
-    crc = "ok"
+def _dump_json(path: str, *, records: bool, deep: bool) -> int:
+    """The same for programs, a batch a line. What is wrong with the file as a whole stands beside it."""
+    tally = Tally()
+    torn: Torn | None = None
+    try:
+        for position, header, data in batches_of(path):
+            line, faults = _batch_object(position, header), _check(header, data, tally)
+            if records or deep:
+                try:
+                    decoded = decode_batch(data, limit_bytes=BATCH_BYTES_MAX)
+                    line |= {"records": [_record_object(each) for each in decoded]} if records else {}
+                except (MalformedMessage, Refused) as fault:
+                    faults.append(f"the records cannot be read: {fault}")
+                    tally.faults += 1
+            click.echo(as_json(line | {"faults": faults}))
+    except Torn as fault:
+        torn = fault
+    _print_faults(path, tally, torn)
+    return 1 if torn or tally.faults else 0
+
+
+def _batch_object(position: int, header: BatchHeader) -> dict[str, object]:
+    return {
+        "position": position,
+        "size": header.size,
+        "offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "record_count": header.record_count,
+        "codec": _codec(header),
+        "timestamp": header.base_timestamp,
+        "max_timestamp": header.max_timestamp,
+        "leader_epoch": header.leader_epoch,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "sequence": header.base_sequence,
+        "is_control": header.is_control,
+        "is_transactional": header.is_transactional,
+    }
+
+
+def _record_object(record: Record) -> dict[str, object]:
+    return {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": shown_data(record.key),
+        "value": shown_data(record.value),
+        "headers": shown_headers(list(record.headers)),
+    }
+
+
+def _check(header: BatchHeader, data: bytes, tally: Tally) -> list[str]:
+    """Count the batch; what is wrong with it."""
+    faults = []
+    if tally.batches and header.base_offset < tally.next_offset:
+        faults.append(f"offset {tally.next_offset:,} or more expected")
     try:
         check_batch(data, compacted=True)
     except (RemoteError, Refused) as fault:
-        crc = "BAD"
-        notes.insert(0, f"{fault}!")
-        tally.faults += 1
-    if tally.batches and header.base_offset < tally.next_offset:
-        notes.insert(0, f"offset {tally.next_offset:,} or more expected!")
-        tally.faults += 1
+        faults.append(str(fault))
+    tally.faults += len(faults)
+    tally.batches += 1
+    tally.records += max(header.record_count, 0)
+    tally.next_offset = header.next_offset
+    if tally.first_offset is None:
+        tally.first_offset = header.base_offset
+    return faults
+
+
+def _codec(header: BatchHeader) -> str:
+    return CODEC_NAMES[header.codec] if header.codec < len(CODEC_NAMES) else f"? {header.codec}"
+
+
+def _print_batch(position: int, header: BatchHeader, data: bytes, tally: Tally) -> None:
+    expected = tally.next_offset if tally.batches else 0
+    faults = _check(header, data, tally)
+    is_order_fault = header.base_offset < expected
+    crc = "BAD" if len(faults) > is_order_fault else "ok"
+    notes = [*(f"{fault}!" for fault in faults), *_notes(header)]
     day, _, clock = show_time(header.base_timestamp).partition("T")
     if clock and day != tally.day:
         tally.day = day
         click.echo(f"{'-' * 46} {day} {'-' * 21}")
-    codec = CODEC_NAMES[header.codec] if header.codec < len(CODEC_NAMES) else f"? {header.codec}"
     time = clock.removesuffix("Z") or "-"
     click.echo(
         _ROW.format(
@@ -120,18 +188,13 @@ def _print_batch(position: int, header: BatchHeader, data: bytes, tally: Tally) 
             header.base_offset,
             header.record_count,
             header.size,
-            codec,
+            _codec(header),
             time,
             header.leader_epoch,
             crc,
             " · ".join(notes),
         ).rstrip()
     )
-    tally.batches += 1
-    tally.records += max(header.record_count, 0)
-    tally.next_offset = header.next_offset
-    if tally.first_offset is None:
-        tally.first_offset = header.base_offset
 
 
 def _notes(header: BatchHeader) -> Iterator[str]:
@@ -196,8 +259,12 @@ def _print_sum(path: str, tally: Tally, torn: Torn | None) -> None:
     span = f", offsets {tally.first_offset} to {tally.next_offset - 1}" if tally.batches else ""
     batches = f"{tally.batches:,} batch{'' if tally.batches == 1 else 'es'}"
     click.echo(f"{batches}, {counted(tally.records, 'record')}{span}")
+    _print_faults(path, tally, torn)
+
+
+def _print_faults(path: str, tally: Tally, torn: Torn | None) -> None:
     if tally.faults:
-        click.echo(f"millpond: {path} has {tally.faults:,} faults, marked with ! above.", err=True)
+        click.echo(f"millpond: {path} has {tally.faults:,} faults, marked above.", err=True)
     if torn is not None:
         lost = os.path.getsize(path) - torn.position
         click.echo(

@@ -28,7 +28,8 @@ def command() -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.option("--records", is_flag=True, help="Show every record of every batch.")
 @click.option("--deep", is_flag=True, help="Decompress and decode all records to check them, without showing them.")
-def dump_command(file: str, records: bool, deep: bool) -> int:
+@click.option("-j", "--json-lines", is_flag=True, help="Each batch or entry as a line of JSON.")
+def dump_command(file: str, records: bool, deep: bool, json_lines: bool) -> int:
     """Show what a file of a data folder holds, and whether it is whole.
 
     Reads segments (.log), .index, .timeindex, .txnindex, .snapshot, leader-epoch-checkpoint, the other checkpoints
@@ -40,25 +41,26 @@ def dump_command(file: str, records: bool, deep: bool) -> int:
       millpond log dump millpond-data/orders-0/00000000000000000000.log
       millpond log dump millpond-data/orders-0/00000000000000000000.log --records
       millpond log dump millpond-data/orders-0/leader-epoch-checkpoint
+      millpond log dump millpond-data/orders-0/00000000000000000000.log --json-lines | jq .size
     """
     name = os.path.basename(file)
     for suffix in _KEPT_AS:
         name = name.removesuffix(suffix)
     try:
-        return _dump(file, name, records=records, deep=deep)
+        return _dump(file, name, records=records, deep=deep, as_json=json_lines)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
         raise Failed(f"{file} cannot be read: {cause(error)}.") from None
 
 
-def _dump(file: str, name: str, *, records: bool, deep: bool) -> int:
+def _dump(file: str, name: str, *, records: bool, deep: bool, as_json: bool) -> int:
     from millpond.cli.log.batches import dump_batches
     from millpond.cli.log.files import DUMPS
 
     offset, suffix = names.read_offset_name(name) or (0, os.path.splitext(name)[1])
     if suffix == names.LOG:
-        return dump_batches(file, records=records, deep=deep)
+        return dump_batches(file, records=records, deep=deep, for_programs=as_json)
     dump = DUMPS.get(suffix) or DUMPS.get(name) or (DUMPS["-checkpoint"] if name.endswith("-checkpoint") else None)
     if dump is None:
         raise Failed(
@@ -66,4 +68,4 @@ def _dump(file: str, name: str, *, records: bool, deep: bool) -> int:
             "a checkpoint or partition.metadata."
         )
     with open(file, "rb") as source:
-        return dump(source.read(), offset)
+        return dump(source.read(), offset, as_json)

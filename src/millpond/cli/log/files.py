@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,12 +11,14 @@ from typing import Final
 import click
 
 from millpond.cli.errors import Failed
-from millpond.cli.terminal import Cell, print_table
-from millpond.cli.times import show_time
+from millpond.cli.log.rows import Moment, Value, show_rows
 from millpond.log import checkpoints, names
 from millpond.log.snapshots import DamagedSnapshot, decode_snapshot
 
-_Row = Callable[[int, int, int], Sequence[Cell]]
+_Row = Callable[[int, int, int], Sequence[Value]]
+
+Dump = Callable[[bytes, int, bool], int]
+"""Shows the content of a file, whose first offset it is told, as a table or as lines of JSON; the exit code."""
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
@@ -29,9 +32,11 @@ CHECKPOINT_COLUMNS: Final = {
 """What the words of a checkpoint's lines are, by how many there are."""
 
 
-def _dump_index(entry: struct.Struct, columns: Sequence[str], row: _Row, data: bytes, base: int) -> int:
+def _dump_index(
+    entry: struct.Struct, columns: Sequence[str], row: _Row, data: bytes, base: int, as_json: bool
+) -> int:
     """Entries rise; from the first that does not, the index is not used, and a node would make it again."""
-    rows: list[Sequence[Cell]] = []
+    rows: list[Sequence[Value]] = []
     last_key = last_value = -1
     stray = len(data) % entry.size
     fault = f"{stray} bytes at the end are no whole entry" if stray else ""
@@ -43,41 +48,42 @@ def _dump_index(entry: struct.Struct, columns: Sequence[str], row: _Row, data: b
             break
         rows.append(row(base, key, value))
         last_key, last_value = key, value
-    print_table(columns, rows, words=1 if isinstance(rows and rows[0][0], str) else 0)
-    click.echo(f"{len(rows):,} entr{'y' if len(rows) == 1 else 'ies'}")
+    show_rows(columns, rows, as_json, words=0 if columns is _OFFSET_COLUMNS else 1)
+    if not as_json:
+        click.echo(f"{len(rows):,} entr{'y' if len(rows) == 1 else 'ies'}")
     if fault:
         click.echo(f"millpond: damaged index: {fault}; delete the file and a node makes it again.", err=True)
     return 1 if fault else 0
 
 
-def _dump_aborted_index(data: bytes, base: int) -> int:
+def _dump_aborted_index(data: bytes, base: int, as_json: bool) -> int:
     usable = len(data) - len(data) % _ABORTED_ENTRY.size
     rows = [row[1:] for row in _ABORTED_ENTRY.iter_unpack(data[:usable])]
-    print_table(("Producer", "First offset", "Last offset", "Last stable offset"), rows, words=0)
+    show_rows(("Producer", "First offset", "Last offset", "Last stable offset"), rows, as_json, words=0)
     return 0 if usable == len(data) else 1
 
 
-def _dump_snapshot(data: bytes, base: int) -> int:
+def _dump_snapshot(data: bytes, base: int, as_json: bool) -> int:
     try:
         states = decode_snapshot(data)
     except DamagedSnapshot as damage:
         raise Failed(f"The snapshot is damaged ({damage}): a node takes an older one and the log instead.") from None
-    rows: list[Sequence[Cell]] = [
+    rows: list[Sequence[Value]] = [
         (
-            str(producer),
+            producer,
             entry.epoch,
             entry.last_sequence,
             entry.last_offset,
-            show_time(entry.active_ms),
-            "-" if entry.transaction_start is None else entry.transaction_start,
+            Moment(entry.active_ms),
+            entry.transaction_start,
         )
         for producer, entry in sorted(states.entries.items())
     ]
-    print_table(("Producer", "Epoch", "Last seq", "Last offset", "Active", "Open since"), rows)
+    show_rows(("Producer", "Epoch", "Last seq", "Last offset", "Active", "Open since"), rows, as_json)
     return 0
 
 
-def _dump_checkpoint(data: bytes, base: int) -> int:
+def _dump_checkpoint(data: bytes, base: int, as_json: bool) -> int:
     """A version line, a count line, then words."""
     fault = ""
     for width, columns in CHECKPOINT_COLUMNS.items():
@@ -86,32 +92,33 @@ def _dump_checkpoint(data: bytes, base: int) -> int:
         except checkpoints.DamagedCheckpoint as damage:
             fault = str(damage)
             continue
-        print_table(columns, rows, words=1 if width > 2 else 0)
+        show_rows(columns, rows, as_json, words=1 if width > 2 else 0)
         return 0
     raise Failed(f"The checkpoint is damaged ({fault}): a node finds out in another way what it held.")
 
 
-def _dump_partition_metadata(data: bytes, base: int) -> int:
+def _dump_partition_metadata(data: bytes, base: int, as_json: bool) -> int:
     try:
-        click.echo(f"topic id  {checkpoints.decode_metadata(data)}")
+        topic_id = checkpoints.decode_metadata(data)
     except checkpoints.DamagedCheckpoint as damage:
         raise Failed(f"{damage}.") from None
+    click.echo(json.dumps({"topic_id": str(topic_id)}) if as_json else f"topic id  {topic_id}")
     return 0
 
 
 _OFFSET_COLUMNS: Final = ("Last offset", "Batch starts at byte")
 _TIME_COLUMNS: Final = ("Largest time so far", "Milliseconds", "Offset")
 
-DUMPS: Final[Mapping[str, Callable[[bytes, int], int]]] = {
+DUMPS: Final[Mapping[str, Dump]] = {
     names.OFFSET_INDEX: partial(
         _dump_index, _OFFSET_ENTRY, _OFFSET_COLUMNS, lambda base, key, value: (base + key, value)
     ),
     names.TIME_INDEX: partial(
-        _dump_index, _TIME_ENTRY, _TIME_COLUMNS, lambda base, key, value: (show_time(key), key, base + value)
+        _dump_index, _TIME_ENTRY, _TIME_COLUMNS, lambda base, key, value: (Moment(key), key, base + value)
     ),
     names.TXN_INDEX: _dump_aborted_index,
     names.SNAPSHOT: _dump_snapshot,
     names.METADATA_FILE: _dump_partition_metadata,
     "-checkpoint": _dump_checkpoint,
 }
-"""How the content of a file is shown, by what its name ends in; each is told the file's first offset."""
+"""How the content of a file is shown, by what its name ends in."""
