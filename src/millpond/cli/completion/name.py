@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.types import StringParamType
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -13,13 +14,8 @@ if TYPE_CHECKING:
 NAMES_MAX: Final = 1000
 
 
-class Name(click.ParamType):  # type: ignore[type-arg]  # It takes no type before click 8.2.
+class Name(StringParamType):
     """Any text; what differs is which are offered."""
-
-    name = "text"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return str(value)
 
     def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
         raise NotImplementedError
