@@ -3,6 +3,7 @@
 #   make test    install what the tests need and run them all
 #   make check   format, lint, types, layers, tidy
 #   make coverage  which functions of each room its tests call; minutes, not part of make test
+#   make docs-site  the docs as a site, in build/site
 #   make bench   measure; prints a table
 #   make dist    what others can install, in dist/: an sdist and two wheels
 #   make demo    a stream of orders through Spark: lake, revenue per minute, current state; ends with a chart
@@ -14,9 +15,10 @@ RUNTIME := $(VENV)/.runtime
 DEVELOP := $(VENV)/.develop
 DIST := $(VENV)/.dist
 SPARK := $(VENV)/.spark
+SITE := $(VENV)/.site
 ARGS ?=
 
-.PHONY: up test check format bench chaos coverage demo dist docs clean
+.PHONY: up test check format bench chaos coverage demo dist docs docs-site clean
 
 up: $(RUNTIME)
 	@$(BIN)/millpond up $(ARGS)
@@ -58,7 +60,13 @@ docs: $(DEVELOP)
 	@$(BIN)/python tools/config_docs.py
 	@$(BIN)/python tools/wire_stub.py
 	@$(BIN)/python tools/api_docs.py
+	@$(BIN)/python tools/client_docs.py
 	@$(BIN)/python tools/spark_docs.py
+
+docs-site: $(SITE) docs
+	@$(BIN)/python tools/site.py build/pages
+	@$(BIN)/python -m mkdocs build --strict -q
+	@echo "The docs are in build/site/index.html"
 
 clean:
 	rm -rf $(VENV) build
@@ -84,4 +92,9 @@ $(DIST): $(VENV)/bin/python
 $(DEVELOP): $(RUNTIME)
 	@echo "Installing what the tests need into $(VENV) …"
 	@$(BIN)/python -m pip install -q -e '.[dev,spark,demo]'
+	@touch $@
+
+$(SITE): $(DEVELOP)
+	@echo "Installing what the site needs into $(VENV) …"
+	@$(BIN)/python -m pip install -q -e '.[docs]'
 	@touch $@

@@ -24,10 +24,10 @@ PATIENCE_SECONDS = 100.0
 class Program:
     """A program that runs, and the lines it has printed so far."""
 
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str], folder: Path) -> None:
         self.lines: list[str] = []
         self._process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self._faults: list[str] = []
         self._readers = [
@@ -71,20 +71,23 @@ class Stage:
     """Runs the programs of one example."""
 
     def __init__(self, folder: Path, bootstrap: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self._environment = os.environ | {"MILLPOND_BOOTSTRAP": bootstrap}
         self._started: list[Program] = []
 
     def run(self, program: str, *arguments: str, code: int = 0) -> list[str]:
         """The lines of a program that ends by itself."""
-        return self._run([sys.executable, str(self._folder / program), *arguments], code)
+        return self._run([sys.executable, str(self.folder / program), *arguments], code)
 
     def millpond(self, *arguments: str) -> list[str]:
         return self._run([*MILLPOND, *arguments], 0)
 
     def start(self, program: str, *arguments: str) -> Program:
-        command = [sys.executable, str(self._folder / program), *arguments]
-        self._started.append(Program(command, self._environment))
+        return self.start_command(sys.executable, str(self.folder / program), *arguments)
+
+    def start_command(self, *command: str) -> Program:
+        """Any command, in the example's folder."""
+        self._started.append(Program(list(command), self._environment, self.folder))
         return self._started[-1]
 
     def close(self) -> None:

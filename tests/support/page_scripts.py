@@ -1,8 +1,8 @@
 """Pages of the documentation as scripts: their commands as a user would type them.
 
 The ```sh blocks of a section are one script. A line that ends with `# in a terminal of its own` goes on in the
-background; the next one begins when its panel (`Millpond …`) is there. What must be true stands in comments that
-nobody sees: `<!-- check: COMMAND -->`, tried for half a minute.
+background; the next one begins when its panel (`Millpond …`) is there. A block with a title is a file of that name.
+What must be true stands in comments that nobody sees: `<!-- check: COMMAND -->`, tried for half a minute.
 """
 
 from __future__ import annotations
@@ -10,16 +10,28 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pytest
+
 PAGES = Path(__file__).resolve().parents[2] / "docs"
 OWN_TERMINAL = "# in a terminal of its own"
 SECONDS_MAX = 240
-PART = re.compile(r"^```sh\n(.*?)^```$|^<!-- check: (.*?) -->$", re.DOTALL | re.MULTILINE)
+PART = re.compile(
+    r"^```sh\n(?P<sh>.*?)^```$"
+    r"|^```\w+ title=\"(?P<title>[^\"]+)\"\n(?P<file>.*?)^```$"
+    r"|^<!-- check: (?P<check>.*?) -->$",
+    re.DOTALL | re.MULTILINE,
+)
+OWN_NETWORK = ("unshare", "--user", "--map-root-user", "--net")
+ADDRESSES = """ip link set lo up
+for number in 1 2 3 4 5 6 7 8 9; do ip address add 10.0.0.$number/32 dev lo; done
+"""
 
 BEGIN = """set -eu
 begin() {  # a command in a terminal of its own, until it is ready
@@ -53,16 +65,25 @@ def sections(page: str) -> Iterator[tuple[str, str]]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    for block, check in PART.findall(text):
-        if check:
-            yield f"check {shlex.quote(check)}\n"
-        for line in block.splitlines():
+    for part in PART.finditer(text):
+        if part["check"]:
+            yield f"check {shlex.quote(part['check'])}\n"
+        if part["title"]:
+            yield f"cat > {shlex.quote(part['title'])} << 'END OF FILE'\n{part['file']}END OF FILE\n"
+        for line in (part["sh"] or "").splitlines():
             command, is_own, _ = line.partition(OWN_TERMINAL)
             yield f"begin {shlex.quote(command.strip())}\n" if is_own else f"{line}\n"
 
 
 def block_kinds(page: str) -> set[str]:
     return set(re.findall(r"^```(\w+)$", (PAGES / page).read_text(), re.MULTILINE))
+
+
+def run_in_own_network(script: str, folder: Path) -> str:
+    """In a network that nobody else is in, so that every port is free; skips where there can be none."""
+    if not shutil.which("ip") or not shutil.which("unshare") or subprocess.run([*OWN_NETWORK, "true"]).returncode:
+        pytest.skip("there can be no network of its own here (unshare, ip)")
+    return run_script(ADDRESSES + script, folder, OWN_NETWORK)
 
 
 def run_script(script: str, folder: Path, around: Sequence[str] = ()) -> str:

@@ -51,17 +51,29 @@ class ConsumerGiven(TypedDict, total=False):
     """What Consumer takes beside group and topics, for type checkers."""
 
     bootstrap: str | None
+    """The cluster, as `host:port,host:port`; else `MILLPOND_BOOTSTRAP`, else `127.0.0.1:9092`."""
     from_: From
+    """Where a group begins that has committed nothing; an int is milliseconds since 1970."""
     whole_topics: Container[str]
+    """Topics that such a group always reads from their first record."""
     protocol: Protocol
+    """The group protocol; `"consumer"` is the newer one (KIP-848), in which the broker assigns."""
     instance: str | None
+    """A name that stays through restarts: the group keeps its partitions for it meanwhile."""
     isolation: Literal["read_committed", "read_uncommitted"]
+    """Whether records of transactions are seen before these are committed."""
     session_timeout_s: float
+    """When the group misses a consumer that ended without leaving, and gives its partitions away."""
     on_assigned: OnRebalance | None
+    """Called inside `poll` with the partitions that have come."""
     on_revoked: OnRebalance | None
+    """Called inside `poll` and `close` with the partitions that go; it may commit."""
     on_lost: OnRebalance | None
+    """Called with partitions that others may have already; without it `on_revoked` is."""
     wait_for_topics: bool
+    """Wait for topics that do not exist yet, instead of raising `UnknownTopic`."""
     settings: Mapping[str, Any] | None
+    """Anything else that librdkafka can be told, by its own names."""
 
 
 class Consumer(Closable):

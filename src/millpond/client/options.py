@@ -42,35 +42,49 @@ class WorkerGiven(OptionsGiven, total=False):
     """What the decorator takes beside topics and group."""
 
     bootstrap: str | None
+    """The cluster, as `host:port,host:port`; else `MILLPOND_BOOTSTRAP`, else `127.0.0.1:9092`."""
     payload: Any
+    """What the handler is given, if its first parameter's annotation does not say: a type."""
     decoder: Decoder | None
+    """Makes the handler's first argument of a record: a function `(message) -> value`."""
     serializer: Serializer
+    """Makes bytes of what the handler sends: a function `(value, topic) -> bytes | None`."""
 
 
 @dataclass(slots=True, frozen=True)
 class Options:
     topics: Sequence[str]
+    """The topic, or a list of topics."""
     group: str
+    """The consumer group: by its name the cluster remembers where the worker was."""
     delivery: Delivery = "at_least_once"
+    """What a crash may do to the records in hand: lose, repeat, or neither."""
     retries: Retry = NO_RETRY
+    """How often and when a failed record is tried again; a number is so many further tries."""
     dead_letters: str | None = None
     """Where a record goes that failed for good. None: the worker stops instead, before that record."""
     concurrency: int = 1
     """Handlers at a time: threads, or tasks of an async handler."""
     processed: ProcessedIds | None = None
+    """A store that remembers which records are done: exactly once into a database."""
     record_id: Callable[[Message], str] | None = None
+    """What names a record in that store; its group, topic, partition and offset if not given."""
     in_flight_max: int = 1_000
     """Records taken and not finished: what a crash makes run twice, beside those finished since the last commit."""
     commit_every_s: float = 0.2
+    """How often finished positions are committed."""
     stop_timeout_s: float = 30.0
     """How long a running handler is waited for when the worker stops or loses a partition."""
     from_: From = "earliest"
+    """Where a group begins that has committed nothing; an int is milliseconds since 1970."""
     protocol: Protocol = "classic"
+    """The group protocol; `"consumer"` is the newer one (KIP-848), in which the broker assigns."""
     instance: str | None = None
     """A name that stays through restarts: the group keeps its partitions, and an open transaction ends at once."""
     session_timeout_s: float = 10.0
     """After so long the group misses a worker that ended without leaving; until then its partitions wait."""
     transaction_timeout_s: float = 10.0
+    """After so long the cluster ends the open transaction of a worker that is gone."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """librdkafka's own, for the consumer and the producer alike where both know it."""
 

@@ -40,24 +40,38 @@ class ProducerGiven(TypedDict, total=False):
     """What Producer takes beside bootstrap and what to do when it is full, for type checkers."""
 
     acks: Acks
+    """Who must have a record before it counts as sent: `"all"` (idempotent), `1` or `0`."""
     linger_ms: float
+    """How long a batch waits for more records before it goes out."""
     batch_bytes: int
+    """The most bytes in one batch."""
     compression: Compression
+    """How batches are compressed."""
     partitioner: PartitionerGiven
+    """Where a record goes: by its key as in Java, in turn, or a function `(key, partitions) -> int`."""
     serializer: Serializer
+    """Makes bytes of a value: a function `(value, topic) -> bytes | None`."""
     buffer_records: int
+    """The most records that wait to be sent or acknowledged."""
     buffer_bytes: int
+    """The most bytes of them."""
     delivery_timeout_s: float
+    """How long a record is tried; after that its future is `SendFailed`."""
     settings: Mapping[str, Any] | None
+    """Anything else that librdkafka can be told, by its own names."""
 
 
 class SendGiven(TypedDict, total=False):
     """What `send` takes beside topic, value and key."""
 
     headers: HeadersGiven
+    """Names with values, as a mapping or pairs; texts are written as UTF-8."""
     acks: Acks | None
+    """As the producer's, for this record alone."""
     partition: int | None
+    """The partition, whatever the key."""
     timestamp_ms: int
+    """The record's time in milliseconds since 1970."""
 
 
 SEND_NAMES: Final = ("topic", "value", "key", *SendGiven.__annotations__)

@@ -44,13 +44,21 @@ class Retry:
     """
 
     tries: int = 5
+    """Runs of the handler for one record, the first included."""
     backoff: Backoff = "exponential"
+    """How the delays grow."""
     first_s: float = 0.5
+    """The delay before the second try."""
     factor: float = 2.0
+    """An exponential delay is so many times the one before."""
     longest_s: float = 60.0
+    """No delay is longer."""
     jitter: float = 0.2
+    """Up to this part of a delay is added at random."""
     order: Order = "key"
+    """Whether records with the same key wait for a failed one."""
     topics_from_s: float = 5.0
+    """With `order="none"`, delays from this on are spent in retry topics."""
     give_up_on: tuple[type[BaseException], ...] = ()
     """Errors that no further try can help."""
 

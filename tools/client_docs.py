@@ -1,0 +1,184 @@
+"""Write docs/client_reference.md from the client's own signatures; with --check, only say if it is up to date.
+
+A parameter's type and default come from the signature, its meaning from the text below the field that declares it.
+One without a meaning is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from millpond.client import options
+from millpond.client.consumer import Consumer, ConsumerGiven
+from millpond.client.options import Options, OptionsGiven, WorkerGiven
+from millpond.client.producer import Producer, ProducerGiven, SendGiven
+from millpond.client.retry import Retry
+from millpond.client.worker import Worker
+
+PAGE = Path(__file__).parent.parent / "docs" / "client_reference.md"
+
+INTRODUCTION = """\
+# Parameters of the Python client
+
+This page is written by `tools/client_docs.py` from the signatures in `src/millpond/client/`. [client.md](client.md)
+explains them, with a cookbook. An argument that is not known is refused, with the name that was probably meant.
+"""
+
+BESIDE = {
+    "bootstrap": "The cluster, as `host:port,host:port`; else `MILLPOND_BOOTSTRAP`, else `127.0.0.1:9092`.",
+    "when_full": '`"block"`: `send` waits for room in the buffer. `"raise"`: it raises `BufferFull` at once.',
+    "full_timeout_s": "How long it waits before it raises `BufferFull`.",
+    "topics": "The topics to read, at least one.",
+    "group": "The consumer group: by its name the cluster remembers how far it has read. None reads all partitions.",
+    "topic": "Where the record goes.",
+    "value": "Bytes, text, None (a tombstone), or what the serializer takes: what JSON knows, typed values.",
+    "key": "Text or bytes: records of one key are in one partition, in their order.",
+    "handler": "The function that is called with each record.",
+}
+"""What no field declares."""
+
+SIGNATURES: tuple[tuple[str, str, Callable[..., Any], tuple[type, ...]], ...] = (
+    ("Producer", "`AsyncProducer` takes the same.", Producer.__init__, (ProducerGiven,)),
+    ("Producer.send", "`AsyncProducer.send` and `queue` take the same.", Producer.send, (SendGiven,)),
+    ("Consumer", "`AsyncConsumer` takes the same.", Consumer.__init__, (ConsumerGiven,)),
+    (
+        "worker",
+        'A decorator: `@worker("orders", group="billing")`; or `Worker(function, "orders", group="billing")`.',
+        Worker.__init__,
+        (Options, WorkerGiven),
+    ),
+    ("Retry", "What `retries=` takes, beside a plain number.", Retry, (Retry,)),
+)
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield INTRODUCTION
+    for name, about, function, declared in SIGNATURES:
+        yield f"## {name}"
+        yield f"{about}\n"
+        yield "| Parameter | Type | Default | What it does |"
+        yield "|---|---|---|---|"
+        meanings = {key: text for kind in declared for key, text in meanings_of(kind).items()}
+        for parameter, kind_text, default in _parameters(function, declared):
+            if name == "worker" and parameter == "handler":
+                continue
+            meaning = meanings.get(parameter) or BESIDE.get(parameter)
+            if meaning is None:
+                raise SystemExit(f"{name}: {parameter} has no text below it that says what it does")
+            yield f"| `{parameter}` | {_code(kind_text)} | {default} | {meaning.replace('|', _BAR)} |"
+        yield ""
+
+
+def meanings_of(kind: type) -> dict[str, str]:
+    """The text below each field of a class."""
+    tree = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, below in zip(tree.body, tree.body[1:], strict=False):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = " ".join(text.split())
+    return found
+
+
+def _parameters(function: Callable[..., Any], declared: tuple[type, ...]) -> Iterator[tuple[str, str, str]]:
+    """Name, type and default of each, those of `**options` spelled out."""
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            yield from _spelled_out(declared)
+        else:
+            yield parameter.name, str(parameter.annotation), _default(parameter.default)
+
+
+def _spelled_out(declared: tuple[type, ...]) -> Iterator[tuple[str, str, str]]:
+    if SendGiven in declared:
+        for name, text in _annotations(SendGiven).items():
+            yield name, text, "now" if name == "timestamp_ms" else "none" if name == "headers" else "`None`"
+        return
+    fields = inspect.signature(Options).parameters
+    for name, text in _annotations(OptionsGiven).items():
+        default = fields[name].default
+        is_made = name == "settings"
+        yield name, text, "none" if is_made else "no retries" if name == "retries" else _default(default)
+
+
+def _annotations(kind: type) -> Mapping[str, str]:
+    tree = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        each.target.id: ast.unparse(each.annotation)
+        for each in tree.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+
+
+def _default(given: object) -> str:
+    if given is inspect.Parameter.empty:
+        return "needed"
+    if callable(given):
+        return "JSON and typed values" if getattr(given, "__name__", "") == "encode" else f"`{given!r}`"
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 10_000:
+        return f"`{given:_}`"
+    if isinstance(given, str):
+        return f'`"{given}"`'
+    return f"`{given!r}`"
+
+
+_BAR = "\\|"
+"""As it is written in a table."""
+
+ALIASES = {
+    "Acks": '"all" | 1 | 0',
+    "Compression": '"none" | "gzip" | "snappy" | "lz4" | "zstd"',
+    "PartitionerGiven": '"murmur2" | "round_robin" | function',
+    "WhenFull": '"block" | "raise"',
+    "Serializer": "function",
+    "Decoder": "function",
+    "HeadersGiven": "mapping | pairs",
+    "From": '"earliest" | "latest" | datetime | int',
+    "Protocol": '"classic" | "consumer"',
+    "OnRebalance": "function",
+    "Delivery": " | ".join(f'"{each}"' for each in options.DELIVERIES),
+    "Backoff": '"exponential" | "linear" | "fixed"',
+    "Order": '"key" | "none"',
+    "Callable[[Message], str]": "function",
+    "ProcessedIds": "SqliteIds | RedisIds | own",
+}
+"""Types as a reader wants them, without a look into the code."""
+
+
+def _code(text: str) -> str:
+    for name, plain in ALIASES.items():
+        text = re.sub(rf"(?<![\w\"]){re.escape(name)}(?![\w\"])", plain, text)
+    text = re.sub(r"Literal\[(.*?)\]", lambda found: found[1].replace("'", '"').replace(", ", " | "), text)
+    return "`" + text.replace("|", "\\|") + "`"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail if the page is out of date; write nothing")
+    if not parser.parse_args().check:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
+        return 0
+    print("docs/client_reference.md is out of date: run make docs", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
