@@ -59,7 +59,10 @@ TO_TYPED = {'"orders"': '"typed"', 'group="billing"': 'group="typed"'}
 RUN = {
     "README.md: from confluent_kafka import Producer": Run(),
     "README.md: from millpond import Message, Retry, worker": Run(change=IDLE),
-    "docs/admin.md: from millpond.admin.lag import LagWatch": Run(),
+    "docs/admin.md: from millpond.admin.lag import LagWatch": Run(
+        "from millpond import Consumer\n"
+        'with Consumer(group="billing", topics=["orders"]) as consumer:\n    consumer.next(20)\n    consumer.commit()\n'
+    ),
     "docs/client.md: from millpond import Producer": Run(behind="assert place.topic == 'orders'"),
     "docs/client.md: from millpond import Consumer": Run(
         change={"while True": "for _ in range(2)", ", message.json()": ""}
@@ -151,7 +154,7 @@ def test_python_runs(block: Block, millpond_shared: Any, tmp_path: Path, monkeyp
     for topic in ("orders", "orders.dlq", "typed", "payments", "accounts"):
         if topic not in pond.admin.list_topics(timeout=20).topics:
             pond.create_topic(topic)
-            if topic == "accounts":
+            if topic in ("accounts", "orders"):
                 pond.produce(topic, ("ann", b'{"balance": 1}'))
     text = block.text.replace("127.0.0.1:9092", pond.bootstrap)
     for old, new in how.change.items():

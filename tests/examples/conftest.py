@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 100.0
 class Program:
     """A program that runs, and the lines it has printed so far."""
 
-    def __init__(self, command: list[str], environment: dict[str, str], folder: Path) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str], folder: Path | None) -> None:
         self.lines: list[str] = []
         self._process = subprocess.Popen(
             command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -83,11 +83,14 @@ class Stage:
         return self._run([*MILLPOND, *arguments], 0)
 
     def start(self, program: str, *arguments: str) -> Program:
-        return self.start_command(sys.executable, str(self.folder / program), *arguments)
+        return self._start([sys.executable, str(self.folder / program), *arguments], None)
 
-    def start_command(self, *command: str) -> Program:
-        """Any command, in the example's folder."""
-        self._started.append(Program(list(command), self._environment, self.folder))
+    def start_module(self, module: str, *arguments: str) -> Program:
+        """`python -m`, in the example's folder."""
+        return self._start([sys.executable, "-m", module, *arguments], self.folder)
+
+    def _start(self, command: list[str], folder: Path | None) -> Program:
+        self._started.append(Program(command, self._environment, folder))
         return self._started[-1]
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ def test_tasks_are_done(stage: Any) -> None:
     pytest.importorskip("celery", reason="pip install celery")
     pytest.importorskip("kombu.transport.confluentkafka", reason="kombu has no transport for Kafka here")
     assert stage.run("celery_app.py", "3", "4")[-1] == "2 tasks are sent"
-    words = ("-m", "celery", "-A", "celery_app", "worker", "--pool", "solo")
     quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
-    worker = stage.start_command(sys.executable, *words, *quiet)
+    worker = stage.start_module("celery", "-A", "celery_app", "worker", "--pool", "solo", *quiet)
     worker.wait_for(lambda lines: any("the square of 4 is 16" in line for line in lines))
