@@ -61,7 +61,7 @@ RUN = {
     "README.md: from millpond import Message, Retry, worker": Run(change=IDLE),
     "docs/admin.md: from millpond.admin.lag import LagWatch": Run(
         "from millpond import Consumer\n"
-        'with Consumer(group="billing", topics=["orders"]) as consumer:\n    consumer.next(20)\n    consumer.commit()\n'
+        'with Consumer(group="billing", topics=["orders"]) as reader:\n    reader.next(5)\n    reader.commit()\n'
     ),
     "docs/client.md: from millpond import Producer": Run(behind="assert place.topic == 'orders'"),
     "docs/client.md: from millpond import Consumer": Run(
