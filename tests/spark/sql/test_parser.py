@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millpond.spark.sql.columns import look_at_expression, look_at_query
 from millpond.spark.sql.tokens import Beyond, SqlError
@@ -94,3 +97,18 @@ def test_spark_says_the_same() -> None:
 )  # fmt: skip
 def test_what_is_said_of_it(text: str, told: str) -> None:
     assert told in (fault_of(text, is_query=True) or "")
+
+
+PIECES = [re.findall(r"\w+|[^\w\s]+|\s+", text) for text in lines(QUERIES)]
+WORDS = sorted({piece for pieces in PIECES for piece in pieces if piece.strip()})
+
+
+@given(st.sampled_from(PIECES), st.lists(st.tuples(st.integers(0, 60), st.sampled_from(WORDS)), max_size=4))
+def test_any_text_is_read_or_refused(pieces: list[str], changes: list[tuple[int, str]]) -> None:
+    changed = list(pieces)
+    for at, word in changes:
+        changed[at : at + 1] = [f" {word} "]
+    text = "".join(changed)
+    for look in (lambda: look_at_query(text, {"input": ("id",)}), lambda: look_at_expression(text, ("id",))):
+        with contextlib.suppress(SqlError, Beyond):
+            look()
