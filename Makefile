@@ -17,6 +17,8 @@ DIST := $(VENV)/.dist
 SPARK := $(VENV)/.spark
 SITE := $(VENV)/.site
 ARGS ?=
+# Tests wait more than they compute: more of them than cores run at a time.
+WORKERS ?= 3
 
 .PHONY: up test check format bench chaos coverage demo dist docs docs-site clean
 
@@ -26,7 +28,7 @@ up: $(RUNTIME)
 test: $(DEVELOP)
 	@sh tools/system_packages.sh kcat redis-server
 	@sh tools/java.sh
-	@$(BIN)/pytest -n 3 --dist loadgroup $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations 20 --durations-min 8 $(ARGS)
 
 check: $(DEVELOP)
 	@$(BIN)/ruff format --check -q .

@@ -29,11 +29,12 @@ either_end = pytest.mark.parametrize("crash", [False, True], ids=["clean end", "
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_ten_kills_under_load_lose_double_and_disorder_nothing(make_node):
+def test_six_kills_under_load_lose_double_and_disorder_nothing(make_node):
+    """`make chaos` goes on for much longer."""
     seed = fresh_seed()
-    tally = kill_in_a_loop(make_node(), loops=10, seed=seed)
-    assert tally.killed >= 5
-    assert tally.acknowledged > 1000
+    tally = kill_in_a_loop(make_node(), loops=6, seed=seed)
+    assert tally.killed >= 3
+    assert tally.acknowledged > 600
     assert tally.read_back == tally.consumed == tally.acknowledged
 
 

@@ -72,6 +72,7 @@ def test_a_standalone_cluster_runs_a_job_exactly_once(
     assert cluster.executors() == 1
 
 
+@with_time
 def test_a_pipeline_runs_there_by_the_command_line(
     cluster: SparkCluster, node: Node, topic: str, tmp_path: Path
 ) -> None:

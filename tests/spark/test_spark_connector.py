@@ -192,7 +192,9 @@ COPIES: list[Callable[[int], str]] = [
 ]
 
 
-@pytest.mark.parametrize("kind_of_run", COPIES, ids=["kafka", "changing"])
+@pytest.mark.parametrize(
+    "kind_of_run", [pytest.param(COPIES[0], id="kafka", marks=with_time), pytest.param(COPIES[1], id="changing")]
+)
 def test_a_stream_goes_on_where_it_was(
     child: SparkChild, node: Node, topic: str, tmp_path: Path, kind_of_run: Callable[[int], str]
 ) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from support.patience import with_time
 from support.spark_lake import data_files, rows_of
 
 pytest.importorskip("pyspark.sql", reason="pip install 'millpond[spark]'")
@@ -219,6 +220,7 @@ writer.start(table).awaitTermination()
 """
 
 
+@with_time
 def test_a_driver_killed_in_the_middle(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
     path = tmp_path / "table"
     with open(tmp_path / "driver.log", "wb") as log:

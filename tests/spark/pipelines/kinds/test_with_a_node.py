@@ -13,6 +13,7 @@ from millpond.client.dead_letters import read_dead_letter
 from millpond.spark import Aggregate, Archive, Latest, Parse, Pipeline, Quality, Replay, Sessions, Skew, Source
 from millpond.spark.pipelines.kinds.skew import last_reports
 from support.node import Node
+from support.patience import with_time
 from support.spark_kinds import NOON, at, records_of, seconds_of
 from support.topics import create_topic
 
@@ -126,6 +127,7 @@ def test_windows_and_sessions_of_a_topic(spark: SparkSession, node: Node, tmp_pa
     assert {(row.user, row.events) for row in sessions} == {(f"u{u}-{m}", 15) for u in range(4) for m in (0, 1)}
 
 
+@with_time
 def test_the_last_of_every_key_is_what_holds(spark: SparkSession, node: Node, tmp_path: Path) -> None:
     create_topic(node.bootstrap, "customers", 2)
     jobs = [Latest(table=tmp_path / "customers", key={"id": "cast(cast(_key as string) as int)"})]
@@ -154,6 +156,7 @@ def test_the_last_of_every_key_is_what_holds(spark: SparkSession, node: Node, tm
     assert known() == {1: "back", 2: "last", 3: "3 v19", 4: "4 v19"}
 
 
+@with_time
 def test_what_is_archived_comes_back_as_it_was(spark: SparkSession, node: Node, orders: str, tmp_path: Path) -> None:
     source = Source(bootstrap=node.bootstrap, topic=orders)
     raw = [Archive(table=tmp_path / "raw", raw=True)]
