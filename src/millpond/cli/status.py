@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import click
 
+from millpond.admin import concerns
 from millpond.base.spans import read_span
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.options import AS_JSON, option
@@ -16,6 +16,7 @@ from millpond.cli.times import show_span
 from millpond.cli.units import read_bytes, show_bytes
 
 if TYPE_CHECKING:
+    from millpond.admin.concerns import Concern
     from millpond.admin.health import DiskFacts, Health
 
 COLUMNS: Final = ("Node", "Address", "State", "Leads", "In sync", "Disk free", "Data")
@@ -52,7 +53,7 @@ def command(behind: str, free: str, alive: bool, as_json: bool, access: Access) 
                 click.echo(f"It answers; {counted(known, 'node')}.")
             return 0
         health = look_at_health(cluster)
-    problems = list(_problems(health, behind_ms, free_bytes))
+    problems = [_problem(each) for each in concerns.find_concerns(health, behind_ms, free_bytes)]
     if as_json:
         print_json(_as_object(health, problems))
         return bool(problems)
@@ -112,32 +113,31 @@ def _room(disk: DiskFacts) -> str:
     return f"{show_bytes(disk.free_bytes)}{share}"
 
 
-def _problems(health: Health, behind_ms: int, free_bytes: int) -> Iterator[str]:
-    for node in health.nodes.nodes:
-        if node.address is None:
-            yield f"Node {node.node_id} is away."
-        elif node.behind:
-            yield f"Node {node.node_id} is behind with {counted(len(node.behind), 'replica')}."
-    if health.leaderless:
-        names = [f"{safe(topic, in_line=True)}-{index}" for topic, index in health.leaderless]
-        yield f"Nobody leads {_named(names)}: they can be neither written nor read."
-    for disk in health.disks:
-        if disk.is_failed:
-            yield f"The disk of node {disk.node_id} cannot be used ({disk.folder})."
-        elif disk.free_bytes is not None and disk.free_bytes < free_bytes:
-            room = show_bytes(disk.free_bytes)
-            yield f"The disk of node {disk.node_id} is nearly full: {room} left for {disk.folder}."
-    if health.coordinators_failure:
-        yield f"The coordinators of groups do not answer: {health.coordinators_failure}"
-    for group in health.late_groups(behind_ms):
-        yield (
-            f"Group {safe(group.group.id, in_line=True)} is {show_span(group.behind_ms or 0)} behind: "
-            f"{counted(group.lag, 'record')} unread, {counted(len(group.group.members), 'member')}."
-        )
-    for group in health.groups:
-        if group.lost:
-            lost = counted(group.lost, "record")
-            yield f"Group {safe(group.group.id, in_line=True)} has missed {lost} that were deleted unread."
+def _problem(concern: Concern) -> str:
+    match concern:
+        case concerns.NodeAway(node_id):
+            return f"Node {node_id} is away."
+        case concerns.NodeBehind(node_id, replicas):
+            return f"Node {node_id} is behind with {counted(replicas, 'replica')}."
+        case concerns.Leaderless(partitions):
+            names = [f"{safe(topic, in_line=True)}-{index}" for topic, index in partitions]
+            return f"Nobody leads {_named(names)}: they can be neither written nor read."
+        case concerns.DiskFailed(node_id, folder):
+            return f"The disk of node {node_id} cannot be used ({folder})."
+        case concerns.DiskNearlyFull(node_id, folder, free_bytes):
+            return f"The disk of node {node_id} is nearly full: {show_bytes(free_bytes)} left for {folder}."
+        case concerns.NoCoordinators(reason):
+            return f"The coordinators of groups do not answer: {reason}"
+        case concerns.GroupLate(group, behind_ms, lag, members):
+            return (
+                f"Group {safe(group, in_line=True)} is {show_span(behind_ms)} behind: "
+                f"{counted(lag, 'record')} unread, {counted(members, 'member')}."
+            )
+        case concerns.GroupLost(group, lost):
+            missed = counted(lost, "record")
+            return f"Group {safe(group, in_line=True)} has missed {missed} that were deleted unread."
+        case _:
+            assert_never(concern)
 
 
 def _named(names: list[str]) -> str:

@@ -1,0 +1,94 @@
+"""What needs somebody's attention in a cluster: each concern a value, with the numbers that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from millpond.admin.health import Health
+from millpond.base.ids import TopicPartition
+
+BEHIND_MS: Final = 5 * 60 * 1000
+"""A group is late when its oldest unread record is older, unless somebody says otherwise."""
+FREE_BYTES: Final = 1 << 30
+"""A disk with less room than this is nearly full, unless somebody says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAway:
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBehind:
+    """Replicas of a node are not in sync."""
+
+    node_id: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaderless:
+    """Partitions that can be neither written nor read."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFailed:
+    node_id: int
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiskNearlyFull:
+    node_id: int
+    folder: str
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoCoordinators:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLate:
+    group: str
+    behind_ms: int
+    lag: int
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLost:
+    """Records were deleted before the group read them."""
+
+    group: str
+    lost: int
+
+
+Concern = NodeAway | NodeBehind | Leaderless | DiskFailed | DiskNearlyFull | NoCoordinators | GroupLate | GroupLost
+
+
+def find_concerns(health: Health, behind_ms: int = BEHIND_MS, free_bytes: int = FREE_BYTES) -> Iterator[Concern]:
+    for node in health.nodes.nodes:
+        if node.address is None:
+            yield NodeAway(node.node_id)
+        elif node.behind:
+            yield NodeBehind(node.node_id, len(node.behind))
+    if health.leaderless:
+        yield Leaderless(health.leaderless)
+    for disk in health.disks:
+        if disk.is_failed:
+            yield DiskFailed(disk.node_id, disk.folder)
+        elif disk.free_bytes is not None and disk.free_bytes < free_bytes:
+            yield DiskNearlyFull(disk.node_id, disk.folder, disk.free_bytes)
+    if health.coordinators_failure:
+        yield NoCoordinators(health.coordinators_failure)
+    for late in health.late_groups(behind_ms):
+        yield GroupLate(late.group.id, late.behind_ms or 0, late.lag, len(late.group.members))
+    for group in health.groups:
+        if group.lost:
+            yield GroupLost(group.group.id, group.lost)
