@@ -28,6 +28,9 @@ if seeds.GIVEN:
 # Hundreds of processes are started: each would compile all of the house anew where the machine keeps no bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Many nodes start at once: none of them has a console unless its test asks for one.
+os.environ["MILLPOND_CONSOLE"] = "off"
+
 # Tests are short: compiling Java less well, and on one thread, halves what a session of Spark costs.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 

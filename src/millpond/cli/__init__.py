@@ -28,6 +28,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "up": ("millpond.cli.up", "Run a node in the foreground."),
     "cluster": ("millpond.cli.cluster.command", "Several nodes that act as one: run them here, look at any."),
     "config": ("millpond.cli.config.command", "Settings of topics, nodes and groups, and what each means."),
+    "console": ("millpond.cli.console", "Topics, records, groups and more in the browser."),
     "status": ("millpond.cli.status", "How nodes, disks and groups are, at a glance; exit code for scripts."),
     "node": ("millpond.cli.node", "The nodes of a cluster: list, describe, drain and remove them."),
     "topic": ("millpond.cli.topic.command", "Create, list, describe, alter, move and delete topics."),

@@ -25,6 +25,7 @@ from millpond.cli.addresses import shown_address
 from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, without_time
 from millpond.cli.cluster.nodes_file import resolved
 from millpond.cli.cluster.ports import free_ports
+from millpond.cli.console_process import ConsoleProcess
 from millpond.cli.errors import Failed, cause
 from millpond.cli.folders import in_use, missing_folders, remove_folders
 from millpond.cli.join import identity_of
@@ -69,7 +70,7 @@ def _cores_of(folder: str) -> int:
     return max((each for each in numbers if os.path.exists(_folder(folder, each, IDENTITY_FILE))), default=1)
 
 
-def run_cores(texts: Mapping[str, str], count: int) -> None:
+def run_cores(texts: Mapping[str, str], count: int, console: ConsoleProcess) -> None:
     """Run all of them until they are told to stop. `texts` are the settings of the first one."""
     folder = texts.get(DATA_FOLDER.name, DATA_FOLDER.default)
     known = identity_of(folder)
@@ -86,7 +87,7 @@ def run_cores(texts: Mapping[str, str], count: int) -> None:
             remove_folders(made)
             raise
         with noted(*stop_signals()) as stop:
-            in_time = _Run(core_texts, folder).until(stop)
+            in_time = _Run(core_texts, folder, console).until(stop)
     if not in_time:
         raise Failed("Some cores did not end in time and were killed: the next start looks through what they wrote.")
     if sys.stdout.isatty():
@@ -148,9 +149,10 @@ def _texts_of_cores(texts: Mapping[str, str], folder: str, count: int) -> dict[i
 class _Run:
     """The cores as processes, and what is said of them."""
 
-    def __init__(self, texts: Mapping[int, Mapping[str, str]], folder: str) -> None:
+    def __init__(self, texts: Mapping[int, Mapping[str, str]], folder: str, console: ConsoleProcess) -> None:
         self._texts = texts
         self._folder = folder
+        self._console = console
         self._journal = LineJournal()
         events: queue.Queue[Event] = queue.Queue()
         children = {
@@ -174,6 +176,7 @@ class _Run:
             raise Failed(str(fault)) from None
         finally:
             tell_manager("STOPPING=1")
+            self._console.close()
             first, *others = self._crew.children.values()
             # Nobody can take over what only one of them has. The first keeps the metadata of all, and goes last.
             in_time = self._crew.end([others, [first]])
@@ -213,6 +216,7 @@ class _Run:
         rows: list[Row] = [
             ("listens on", shown_address(host, first) + others),
             ("data", os.path.abspath(self._folder)),
+            *self._console.open(),
             ("", ""),
             ("topic", f"millpond topic create orders --partitions {len(ports)}{option}"),
             ("kcat", f"kcat -b {reach} -L"),
@@ -223,3 +227,4 @@ class _Run:
         with contextlib.suppress(BrokenPipeError):
             click.echo(panel(f"Millpond {__version__}, {len(ports)} cores", rows))
             sys.stdout.flush()
+        self._console.start(reach)

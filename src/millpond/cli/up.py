@@ -16,6 +16,7 @@ import click
 from millpond import __version__
 from millpond.base.settings import SettingError, Settings
 from millpond.cli.addresses import address_of, shown_address
+from millpond.cli.console_process import ConsoleProcess, console_address
 from millpond.cli.errors import Failed, cause, sentence
 from millpond.cli.folders import (
     CLUSTER_FOLDER,
@@ -61,6 +62,14 @@ from millpond.node.signals import stop_signals
     type=click.IntRange(1, 99),
     help="Run a process for each of N cores.  [default: as many as the data folder has]",
 )
+@click.option(
+    "--console",
+    "console_at",
+    metavar="HOST:PORT",
+    envvar="MILLPOND_CONSOLE",
+    help="Where the console is, for a browser on this machine.  [default: 127.0.0.1:8080]",
+)
+@click.option("--no-console", is_flag=True, help="Run no console.")
 @click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input does.")
 def command(
     data: str | None,
@@ -71,6 +80,8 @@ def command(
     join: str | None,
     node: int | None,
     cores: int | None,
+    console_at: str | None,
+    no_console: bool,
     with_parent: bool,
 ) -> None:
     """Run a node in the foreground, until Ctrl-C, SIGTERM or SIGHUP.
@@ -81,6 +92,9 @@ def command(
 
     With --cores the partitions are spread over several processes, which take as many ports from --listen on. A folder
     may be given more cores at any start.
+
+    The console (topics, records, groups and more in a browser) runs in a process of its own, which starts when the
+    node is ready and ends with it.
 
     \b
     Examples:
@@ -106,10 +120,11 @@ def command(
 
         texts |= texts_of_member(texts.get(DATA_FOLDER.name, DATA_FOLDER.default))
     settings = _settings(texts)
+    console = ConsoleProcess(console_address(console_at, is_off=no_console, is_child=with_parent))
     if (count := _cores(settings, cores)) > 1:
         from millpond.cli.cores import run_cores
 
-        run_cores(texts, count)
+        run_cores(texts, count, console)
         return
     _stop_early_on_signals()
     if with_parent:
@@ -117,12 +132,12 @@ def command(
         threading.Thread(target=_end_with_parent, daemon=True).start()
     # Before the loop runs a signal comes as an exception; the logs are closed all the same.
     with contextlib.suppress(KeyboardInterrupt):
-        _serve(settings)
+        _serve(settings, console)
     if sys.stdout.isatty():
         click.echo("\rStopped; everything is on disk.")
 
 
-def _serve(settings: Settings) -> None:
+def _serve(settings: Settings, console: ConsoleProcess) -> None:
     from millpond.broker.lives.identity import CannotJoin, CannotStart
     from millpond.log.store import FolderInUse
     from millpond.node.journal import LineJournal
@@ -136,7 +151,7 @@ def _serve(settings: Settings) -> None:
     def on_ready(broker: object) -> None:
         nonlocal is_ready
         is_ready = True
-        _announce(broker)
+        _announce(broker, console)
         tell_manager("READY=1")
 
     try:
@@ -154,9 +169,11 @@ def _serve(settings: Settings) -> None:
             # One of several nodes may have promised something already that stands in there.
             remove_folders(made)
         _explain(error, settings)
+    finally:
+        console.close()
 
 
-def _announce(broker: object) -> None:
+def _announce(broker: object, console: ConsoleProcess) -> None:
     from millpond.broker.broker import Broker
     from millpond.broker.controller import WILDCARDS
 
@@ -171,6 +188,7 @@ def _announce(broker: object) -> None:
         ("listens on", shown_address(host, port)),
         ("data", os.path.abspath(broker.store.folder)),
         ("cluster", f"{broker.image.cluster_id}, node {broker.node_id}{of_all}"),
+        *console.open(),
         ("", ""),
         ("topic", f"millpond topic create orders{option}"),
         ("kcat", f"kcat -b {at} -L"),
@@ -180,6 +198,7 @@ def _announce(broker: object) -> None:
     ]
     click.echo(panel(f"Millpond {__version__}", rows))
     sys.stdout.flush()
+    console.start(at)
 
 
 # What was given.

@@ -1,0 +1,92 @@
+"""The console's own process: `python -m millpond.console`. `millpond console` and `millpond up` start it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import threading
+
+import uvicorn
+
+from millpond.base.settings import SettingError
+from millpond.console.app import make_app
+from millpond.console.desk import Desk
+from millpond.console.room import Room
+from millpond.console.shapes import sentence
+from millpond.node.loopback import open_listener
+from millpond.remote.errors import ConfigError
+
+CONNECTIONS_MAX = 256
+END_SECONDS = 1
+POLITE = 5
+"""How much the console gives way to a node on the same machine."""
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    settings = dict(each.partition("=")[::2] for each in arguments.settings)
+    try:
+        desk = Desk({"bootstrap.servers": arguments.bootstrap, **settings})
+    except ConfigError as fault:
+        return _fail(sentence(fault))
+    try:
+        fd = arguments.fd
+        listener = open_listener(arguments.listen) if fd is None else socket.socket(fileno=fd)
+    except (OSError, SettingError) as fault:
+        why = fault.strerror if isinstance(fault, OSError) else str(fault)
+        return _fail(f"The console cannot listen on {arguments.listen}: {why}; choose another with --listen.")
+    except ValueError as fault:
+        return _fail(str(fault))
+    room = Room(arguments.bootstrap, desk, is_read_only=arguments.read_only)
+    config = uvicorn.Config(
+        make_app(room),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        ws="none",
+        limit_concurrency=CONNECTIONS_MAX,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=END_SECONDS,
+        h11_max_incomplete_event_size=32 << 10,
+    )
+    if arguments.with_parent:
+        os.nice(POLITE)
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    else:
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        print(f"Console of {arguments.bootstrap}: http://{shown}:{port}  (Ctrl-C ends it)", flush=True)
+    uvicorn.Server(config).run([listener])
+    # Threads that still wait for a broker must not hold the process.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m millpond.console", description=__doc__)
+    parser.add_argument("--bootstrap", default="127.0.0.1:9092")
+    parser.add_argument("--listen", default="127.0.0.1:8080")
+    parser.add_argument("--fd", type=int, help="A socket that listens already.")
+    parser.add_argument("--read-only", action="store_true")
+    parser.add_argument("--with-parent", action="store_true", help="End when standard input does.")
+    parser.add_argument("-X", dest="settings", metavar="NAME=VALUE", action="append", default=[])
+    return parser
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _fail(text: str) -> int:
+    print(f"millpond: {text}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

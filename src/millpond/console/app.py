@@ -1,0 +1,98 @@
+"""The console as one application: guard, routes, pages."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any, Final, NamedTuple
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from millpond.console import groups, letters, nodes, overview, records, topics
+from millpond.console.guard import Guard
+from millpond.console.responses import FAULTS
+from millpond.console.room import Room
+
+PAGES: Final = ("", "topics", "groups", "letters", "cluster")
+"""The first word of the address of each view."""
+
+SHELL: Final = "index.html"
+TYPES: Final = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
+
+
+class StaticFile(NamedTuple):
+    data: bytes
+    type: str
+    tag: str
+
+
+def make_app(room: Room) -> ASGIApp:
+    """The whole, for a server of ASGI."""
+    known = static_files()
+
+    async def static(request: Request) -> Response:
+        return _file(request, known.get(request.path_params["path"]))
+
+    async def page(request: Request) -> Response:
+        is_known = request.url.path.split("/")[1] in PAGES
+        return _file(request, known[SHELL], 200 if is_known else 404)
+
+    async def nothing(request: Request) -> Response:
+        return JSONResponse({"error": "There is nothing at this address."}, 404)
+
+    @asynccontextmanager
+    async def life(_: Starlette) -> AsyncIterator[None]:
+        yield
+        room.desk.close()
+
+    app = Starlette(
+        routes=[
+            *overview.routes(room),
+            *records.ROUTES,
+            *topics.ROUTES,
+            *groups.ROUTES,
+            *letters.ROUTES,
+            *nodes.ROUTES,
+            Route("/api/{path:path}", nothing),
+            Route("/static/{path:path}", static),
+            Route("/{path:path}", page),
+        ],
+        exception_handlers=FAULTS,
+        lifespan=life,
+    )
+    app.state.room = room
+    return Guard(app, room.refused, is_read_only=room.is_read_only)
+
+
+def static_files() -> dict[str, StaticFile]:
+    """All of them, in memory: they are few, and no path from outside ever touches the disk."""
+    known: dict[str, StaticFile] = {}
+
+    def walk(folder: Traversable, prefix: str) -> None:
+        for each in folder.iterdir():
+            if each.is_dir():
+                walk(each, f"{prefix}{each.name}/")
+            else:
+                data = each.read_bytes()
+                kind = TYPES.get(each.name.rpartition(".")[2]) or mimetypes.guess_type(each.name)[0] or "text/plain"
+                known[prefix + each.name] = StaticFile(data, kind, f'"{hashlib.sha256(data).hexdigest()[:20]}"')
+
+    walk(files("millpond.console") / "static", "")
+    return known
+
+
+def _file(request: Request, file: StaticFile | None, status: int = 200) -> Response:
+    if file is None:
+        return JSONResponse({"error": "There is no such file."}, 404)
+    headers: dict[str, Any] = {"etag": file.tag, "cache-control": "no-cache"}
+    if status == 200 and request.headers.get("if-none-match") == file.tag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.data, status, headers, file.type)

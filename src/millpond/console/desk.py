@@ -1,0 +1,133 @@
+"""Where questions to the cluster are answered: on a few threads, so that the server's loop never waits for a broker.
+
+Everything is bounded: the threads, how many questions wait for one, and how many results are kept for a moment so
+that many pages that look at the same thing cost the cluster one question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+from millpond.base.errors import RemoteError
+from millpond.remote.cluster import Cluster
+from millpond.remote.errors import ClientError, ClusterError
+
+THREADS: Final = 8
+QUESTIONS_MAX: Final = 64
+"""Under way and waiting together; one more is refused."""
+RECENT_MAX: Final = 256
+
+PATIENCE_MS: Final = 15_000
+
+T = TypeVar("T")
+Question = Callable[[Cluster], T]
+
+FAULTS: Final = (ClientError, RemoteError)
+"""What a cluster, or the way to it, can be at fault for; anything else is ours."""
+
+
+class Busy(Exception):
+    """Too much is asked at once."""
+
+
+@dataclass(slots=True)
+class _Recent:
+    task: asyncio.Task[Any]
+    done_at: float | None = None
+
+
+class Lease:
+    """A cluster client that is used for one question after the other."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._lock = threading.Lock()
+
+    def answer(self, question: Question[T]) -> T:
+        with self._lock:
+            return question(self._cluster)
+
+    def close(self) -> None:
+        with self._lock:
+            self._cluster.close()
+
+
+class Desk:
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        """`settings` are those of a Kafka client."""
+        timeouts = {"request.timeout.ms": str(PATIENCE_MS), "default.api.timeout.ms": str(PATIENCE_MS)}
+        self._settings = {"client.id": "millpond-console", **timeouts, **settings}
+        # A wrong setting is said at once, not to the first who asks.
+        self._free: list[Cluster] = [Cluster(self._settings)]
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="desk")
+        self._places = threading.BoundedSemaphore(QUESTIONS_MAX)
+        self._recent: dict[Hashable, _Recent] = {}
+
+    async def ask(self, question: Question[T]) -> T:
+        if not self._places.acquire(blocking=False):
+            raise Busy
+        # The place is free when the thread is, not when whoever asked has lost patience.
+        future: Future[T] = self._threads.submit(self._answer, question)
+        future.add_done_callback(lambda _: self._places.release())
+        return await asyncio.wrap_future(future)
+
+    async def change(self, question: Question[T]) -> T:
+        """Ask for something that changes the cluster: what was known before is not shown again."""
+        try:
+            return await self.ask(question)
+        finally:
+            self._recent.clear()
+
+    async def recent(self, key: Hashable, seconds: float, question: Question[T]) -> T:
+        """The result, which may be so many seconds old; all who ask meanwhile share one question."""
+        loop = asyncio.get_running_loop()
+        kept = self._recent.get(key)
+        if kept is None or (kept.done_at is not None and loop.time() - kept.done_at >= seconds):
+            while len(self._recent) >= RECENT_MAX:
+                self._recent.pop(next(iter(self._recent)))
+            kept = self._recent[key] = _Recent(loop.create_task(self.ask(question)))
+            kept.task.add_done_callback(lambda task: self._note(kept, task, loop.time()))
+        # Whoever goes away must not take the result from the others.
+        return cast(T, await asyncio.shield(kept.task))
+
+    def client(self) -> Cluster:
+        """A cluster client for work on a thread of its own."""
+        return Cluster(self._settings)
+
+    def lease(self) -> Lease:
+        """A cluster client for whoever keeps something between questions; give it back."""
+        return Lease(self.client())
+
+    async def on(self, lease: Lease, question: Question[T]) -> T:
+        return await self.ask(lambda _: lease.answer(question))
+
+    def give_back(self, lease: Lease) -> None:
+        # On a thread: a question that its asker has left may still be under way.
+        self._threads.submit(lease.close)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _note(self, kept: _Recent, task: asyncio.Task[Any], now: float) -> None:
+        # A failure is not kept: the next question may find the cluster well again.
+        failed = task.cancelled() or task.exception() is not None
+        kept.done_at = float("-inf") if failed else now
+
+    def _answer(self, question: Question[T]) -> T:
+        with self._lock:
+            cluster = self._free.pop() if self._free else Cluster(self._settings)
+        try:
+            return question(cluster)
+        except (ClusterError, RemoteError):
+            # What is left of a conversation that went wrong must not be taken for the next result.
+            cluster.close()
+            raise
+        finally:
+            with self._lock:
+                self._free.append(cluster)

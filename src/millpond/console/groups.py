@@ -1,0 +1,221 @@
+"""Groups over HTTP: the list, one with its members and lag, its rebalances; resetting offsets with a preview."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from millpond.admin.errors import Refused
+from millpond.admin.groups import delete_groups, find_groups, list_groups, refuse_if_active
+from millpond.admin.history import read_history
+from millpond.admin.lag import GroupLag, LagWatch
+from millpond.admin.offset_reset import ResetPlan, Shift, Target, apply_reset, plan_reset
+from millpond.admin.offsets import At, Beginning, End, Since
+from millpond.console.responses import reply
+from millpond.console.room import Room, room_of
+from millpond.console.shapes import BadRequest, Body, Page
+from millpond.console.streams import Event, EventStream, looks
+from millpond.remote.cluster import Cluster
+
+FRESH_SECONDS: Final = 2.0
+HISTORY_ROWS: Final = 50
+PARTITIONS_MAX: Final = 2_000
+"""So many partitions of one group are shown; the largest lags first."""
+OFFSET_MAX: Final = (1 << 63) - 1
+TOPICS_MAX: Final = 200
+
+
+def _row(lag: GroupLag) -> dict[str, Any]:
+    group = lag.group
+    return {
+        "group": group.id,
+        "state": group.state,
+        "type": group.type,
+        "members": len(group.members),
+        "topics": sorted({each.topic for each in lag.partitions}),
+        "lag": lag.lag,
+        "lost": lag.lost,
+        "behind_ms": lag.behind_ms,
+    }
+
+
+def _lags(cluster: Cluster, names: list[str]) -> list[dict[str, Any]]:
+    try:
+        return [_row(each) for each in LagWatch(cluster, names, sample_seconds=0).look()] if names else []
+    except Refused:
+        if len(names) == 1:
+            # It has gone since it was listed.
+            return []
+        return [row for name in names for row in _lags(cluster, [name])]
+
+
+async def all_groups(request: Request) -> Response:
+    desk = room_of(request).desk
+    listed = await desk.recent("groups", FRESH_SECONDS, list_groups)
+    page = Page(request, [each.group for each in listed])
+    rows = await desk.recent(("groups", tuple(page.names)), FRESH_SECONDS, lambda cluster: _lags(cluster, page.names))
+    return reply(page.shape(rows))
+
+
+async def live_group(request: Request) -> EventStream:
+    room = room_of(request)
+    return EventStream(room.streams, _watch(room, request.path_params["group"]))
+
+
+async def _watch(room: Room, name: str) -> AsyncIterator[Event]:
+    lease = room.desk.lease()
+    watch: LagWatch | None = None
+
+    def question(cluster: Cluster) -> dict[str, Any]:
+        nonlocal watch
+        watch = watch or LagWatch(cluster, [name], sample_seconds=0.5)
+        (lag,) = watch.look()
+        return _group_shape(lag)
+
+    try:
+        async for event in looks(lambda: room.desk.on(lease, question)):
+            yield event
+    finally:
+        room.desk.give_back(lease)
+
+
+def _group_shape(lag: GroupLag) -> dict[str, Any]:
+    group = lag.group
+    partitions = sorted(lag.partitions, key=lambda each: (-(each.lag or 0), each.topic, each.partition))
+    return _row(lag) | {
+        "assignor": group.assignor,
+        "coordinator": group.coordinator,
+        "read_per_second": lag.read_per_second,
+        "written_per_second": lag.written_per_second,
+        "catch_up_seconds": lag.catch_up_seconds,
+        "uncounted": lag.uncounted,
+        "people": [
+            {
+                "id": each.id,
+                "instance": each.instance,
+                "client": each.client,
+                "host": each.host,
+                "partitions": [[part.topic, part.partition] for part in each.partitions],
+            }
+            for each in group.members
+        ],
+        "partitions": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "member": each.member,
+                "start": each.start,
+                "end": each.end,
+                "committed": each.committed,
+                "lag": each.lag,
+                "lost": each.lost,
+                "behind_ms": each.behind_ms,
+                "read_per_second": each.read_per_second,
+                "written_per_second": each.written_per_second,
+                "catch_up_seconds": each.catch_up_seconds,
+            }
+            for each in partitions[:PARTITIONS_MAX]
+        ],
+        "partitions_total": len(partitions),
+    }
+
+
+async def history(request: Request) -> Response:
+    name = request.path_params["group"]
+    rebalances = await room_of(request).desk.recent(
+        ("history", name), FRESH_SECONDS, lambda cluster: read_history(cluster, name, limit=HISTORY_ROWS)
+    )
+    shown = None
+    if rebalances is not None:
+        shown = [
+            {
+                "started_ms": each.started_ms,
+                "generation": each.generation,
+                "protocol": each.protocol,
+                "members": each.members,
+                "paused_ms": each.paused_ms,
+                "causes": each.causes,
+                "moves": each.moves,
+                "moves_total": each.moves_total,
+            }
+            for each in reversed(rebalances)
+        ]
+    return reply({"rebalances": shown})
+
+
+async def reset(request: Request) -> Response:
+    """Without `steps` it is a preview. With the steps of one, it is done if it would still do just that."""
+    body, name = await Body.read(request), request.path_params["group"]
+    topics = [str(each) for each in body.list("topics")]
+    if not topics or len(topics) > TOPICS_MAX:
+        raise BadRequest("Say which topics the group shall read from somewhere else.")
+    target, agreed = _target(body), body.list("steps")
+
+    def work(cluster: Cluster) -> list[dict[str, Any]]:
+        find_groups(cluster, [name])
+        plan = plan_reset(cluster, name, [(each, None) for each in topics], target)
+        steps = _steps(plan)
+        if agreed:
+            if agreed != steps:
+                raise Refused("The offsets have changed since the preview: look at it again. Nothing was changed")
+            apply_reset(cluster, plan)
+        return steps
+
+    desk = room_of(request).desk
+    steps = await (desk.change(work) if agreed else desk.ask(work))
+    return reply({"steps": steps, "is_done": bool(agreed)})
+
+
+def _steps(plan: ResetPlan) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": each.partition.topic,
+            "partition": each.partition.partition,
+            "before": each.before,
+            "after": each.after,
+            "note": each.note,
+        }
+        for each in plan.steps
+    ]
+
+
+def _target(body: Body) -> Target:
+    match body.text("to"):
+        case "beginning":
+            return Beginning()
+        case "end":
+            return End()
+        case "offset":
+            return At(body.number("offset", 0, OFFSET_MAX))
+        case "time":
+            return Since(body.number("time_ms", 0, OFFSET_MAX))
+        case "shift":
+            return Shift(body.number("count", -OFFSET_MAX, OFFSET_MAX))
+    raise BadRequest("to must be beginning, end, offset, time or shift.")
+
+
+async def delete(request: Request) -> Response:
+    body, name = await Body.read(request), request.path_params["group"]
+    if body.text("confirm", "") != name:
+        raise BadRequest(f"To delete {name}, confirm it by its name.")
+
+    def work(cluster: Cluster) -> None:
+        (group,) = find_groups(cluster, [name])
+        refuse_if_active(group, "to delete it")
+        delete_groups(cluster, [name])
+
+    await room_of(request).desk.change(work)
+    return reply({"group": name})
+
+
+ROUTES: Final = [
+    Route("/api/groups", all_groups),
+    Route("/api/groups/{group:path}/history", history),
+    Route("/api/groups/{group:path}/reset", reset, methods=["POST"]),
+    Route("/api/groups/{group:path}", delete, methods=["DELETE"]),
+    Route("/api/live/groups/{group:path}", live_group),
+]

@@ -1,0 +1,66 @@
+"""What takes longer than a request: it runs on a thread of its own, tells how far it is, and can be stopped."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from millpond.admin.errors import Refused
+from millpond.console.desk import FAULTS
+from millpond.console.shapes import sentence
+
+RUNNING_MAX: Final = 2
+KEPT_MAX: Final = 20
+
+
+@dataclass(slots=True)
+class Job:
+    what: str
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(9))
+    began_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    total: int | None = None
+    done: int = 0
+    state: str = "running"
+    """running, done, stopped or failed."""
+    error: str = ""
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def shape(self) -> dict[str, Any]:
+        return {each: getattr(self, each) for each in ("id", "what", "began_ms", "total", "done", "state", "error")}
+
+
+class Jobs:
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+
+    def start(self, what: str, work: Callable[[Job], None]) -> Job:
+        """`work` notes how far it is in the job, and looks whether it shall stop."""
+        if sum(each.state == "running" for each in self._jobs.values()) >= RUNNING_MAX:
+            raise Refused(f"{RUNNING_MAX} long tasks run already: wait for one, or stop it")
+        ended = [each.id for each in self._jobs.values() if each.state != "running"]
+        for old in ended[: max(0, len(self._jobs) + 1 - KEPT_MAX)]:
+            del self._jobs[old]
+        job = Job(what)
+        self._jobs[job.id] = job
+        threading.Thread(target=self._run, args=(job, work), name=f"job {what}", daemon=True).start()
+        return job
+
+    def get(self, job_id: str) -> Job:
+        if job_id not in self._jobs:
+            raise Refused("There is no such task any more: it ended, or the console was started again")
+        return self._jobs[job_id]
+
+    def _run(self, job: Job, work: Callable[[Job], None]) -> None:
+        try:
+            work(job)
+        except FAULTS as fault:
+            job.error, job.state = sentence(fault), "failed"
+        except Exception as bug:
+            job.error, job.state = f"A fault of the console: {bug!r}.", "failed"
+            raise
+        else:
+            job.state = "stopped" if job.stop.is_set() and job.total is not None and job.done < job.total else "done"

@@ -1,0 +1,54 @@
+"""The cluster over HTTP: its nodes and disks, who leads, who is in sync, who votes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.routing import Route
+
+from millpond.admin.health import look_at_health
+from millpond.admin.members import describe_members
+from millpond.base.errors import RemoteError
+from millpond.console.overview import node_shape
+from millpond.console.room import room_of
+from millpond.console.streams import EventStream, looks
+from millpond.remote.cluster import Cluster
+from millpond.remote.errors import ClientError
+
+FRESH_SECONDS: Final = 1.5
+NAMES_MAX: Final = 100
+
+
+def _look(cluster: Cluster) -> dict[str, Any]:
+    health = look_at_health(cluster)
+    members: dict[int, dict[str, Any]] = {}
+    quorum_failure = ""
+    try:
+        members = {
+            each.node_id: {"is_voter": each.is_voter, "is_fenced": each.is_fenced, "metadata_lag": each.metadata_lag}
+            for each in describe_members(cluster).nodes
+        }
+    except (ClientError, RemoteError) as fault:
+        # Not every Kafka cluster says who votes.
+        quorum_failure = str(fault)
+    behind = [[each.node_id, partition] for each in health.nodes.nodes for partition in each.behind]
+    return {
+        "cluster_id": health.nodes.cluster_id,
+        "nodes": [
+            node_shape(health, each.node_id) | {"quorum": members.get(each.node_id)} for each in health.nodes.nodes
+        ],
+        "quorum_failure": quorum_failure,
+        "behind": behind[:NAMES_MAX],
+        "behind_total": len(behind),
+        "leaderless": health.leaderless[:NAMES_MAX],
+        "leaderless_total": len(health.leaderless),
+    }
+
+
+async def live_cluster(request: Request) -> EventStream:
+    room = room_of(request)
+    return EventStream(room.streams, looks(lambda: room.desk.recent("cluster", FRESH_SECONDS, _look)))
+
+
+ROUTES: Final = [Route("/api/live/cluster", live_cluster)]

@@ -1,0 +1,240 @@
+"""Records over HTTP: a page, one whole record, live tail, search with progress; and producing one."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from millpond.admin.errors import Refused
+from millpond.admin.offsets import At, Beginning, Last, Point, Since, bounds_of
+from millpond.admin.records import (
+    FoundRecord,
+    RecordPage,
+    RecordSearch,
+    partitions_of,
+    read_new,
+    read_page,
+    write_record,
+)
+from millpond.base.ids import TopicPartition
+from millpond.console.desk import FAULTS
+from millpond.console.responses import reply
+from millpond.console.room import Room, room_of
+from millpond.console.shapes import BadRequest, Body, flag, number, sentence, words
+from millpond.console.streams import Event, EventStream
+from millpond.remote.cluster import Cluster
+from millpond.remote.offsets import Isolation
+
+PREVIEW_BYTES: Final = 600
+"""So much of each key, value and header stands in a list."""
+WHOLE_BYTES: Final = 512 << 10
+"""So much of a single record is shown."""
+HEADERS_MAX: Final = 200
+ROWS: Final = 50
+ROWS_MAX: Final = 200
+OFFSET_MAX: Final = (1 << 63) - 1
+PARTITION_MAX: Final = (1 << 31) - 1
+
+TAIL_SECONDS: Final = 0.5
+TAIL_ROWS: Final = 100
+
+SEARCH_SECONDS_MAX: Final = 120.0
+SEARCH_STEP_SECONDS: Final = 0.4
+HITS_MAX: Final = 200
+
+
+def _shape(found: FoundRecord, limit: int) -> dict[str, Any]:
+    record = found.record
+    return {
+        "partition": found.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp,
+        "key": cut(record.key, limit),
+        "value": cut(record.value, limit),
+        "headers": [[name, cut(value, limit)] for name, value in record.headers[:HEADERS_MAX]],
+        "headers_total": len(record.headers),
+    }
+
+
+def cut(data: bytes | None, limit: int) -> dict[str, Any] | None:
+    """The beginning of some bytes, and how many there are."""
+    return None if data is None else {"bytes": len(data), "data": bytes(data[:limit])}
+
+
+def _point(request: Request) -> Point:
+    """Where to begin: `from` is beginning, end, an offset or -N; `since_ms` a moment."""
+    if request.query_params.get("since_ms"):
+        return Since(number(request, "since_ms", 0, 0, OFFSET_MAX))
+    match words(request, "from", "end"):
+        case "beginning":
+            return Beginning()
+        case "end" | "":
+            return Last(ROWS)
+        case _:
+            at = number(request, "from", 0, -ROWS_MAX, OFFSET_MAX)
+            return At(at) if at >= 0 else Last(-at)
+
+
+def _index(request: Request) -> int | None:
+    return None if not request.query_params.get("partition") else number(request, "partition", 0, 0, PARTITION_MAX)
+
+
+def _isolation(request: Request) -> Isolation:
+    return "read_committed" if flag(request, "committed") else "read_uncommitted"
+
+
+async def read(request: Request) -> Response:
+    topic, index, point = request.path_params["name"], _index(request), _point(request)
+    limit, isolation = number(request, "limit", ROWS, 1, ROWS_MAX), _isolation(request)
+
+    def look(cluster: Cluster) -> RecordPage:
+        return read_page(cluster, partitions_of(cluster, topic, index), point, limit, isolation=isolation)
+
+    page = await room_of(request).desk.ask(look)
+    return reply(
+        {
+            "records": [_shape(each, PREVIEW_BYTES) for each in page.records],
+            "partitions": [
+                {"partition": each.partition, "start": bound.start, "end": bound.end}
+                for each, bound in page.bounds.items()
+            ],
+            "is_whole": page.is_whole,
+        }
+    )
+
+
+async def read_one(request: Request) -> Response:
+    topic, index, offset = (request.path_params[each] for each in ("name", "index", "offset"))
+    if index > PARTITION_MAX or offset > OFFSET_MAX:
+        raise BadRequest("There are no such numbers.")
+
+    def look(cluster: Cluster) -> RecordPage:
+        return read_page(cluster, partitions_of(cluster, topic, index), At(offset), 1)
+
+    page = await room_of(request).desk.ask(look)
+    if not page.records or page.records[0].record.offset != offset:
+        raise Refused(f"There is no record at {topic}[{index}]@{offset}: it was deleted or compacted, or is a marker")
+    return reply(_shape(page.records[0], WHOLE_BYTES))
+
+
+async def live_tail(request: Request) -> EventStream:
+    room, topic, index = room_of(request), request.path_params["name"], _index(request)
+    return EventStream(room.streams, _tail(room, topic, index, _isolation(request)))
+
+
+async def _tail(room: Room, topic: str, index: int | None, isolation: Isolation) -> AsyncIterator[Event]:
+    at: dict[TopicPartition, int] | None = None
+
+    def begin(cluster: Cluster) -> dict[TopicPartition, int]:
+        bounds = bounds_of(cluster, partitions_of(cluster, topic, index), isolation)
+        return {each: bound.end for each, bound in bounds.items()}
+
+    while True:
+        try:
+            if at is None:
+                at = await room.desk.ask(begin)
+            # Whoever leaves in the middle of a question leaves its thread with this copy.
+            moved = dict(at)
+            new, skipped = await room.desk.ask(partial(read_new, at=moved, limit=TAIL_ROWS, isolation=isolation))
+            at = moved
+            shown = new[-TAIL_ROWS:]
+            skipped += len(new) - len(shown)
+            yield Event("records", {"records": [_shape(each, PREVIEW_BYTES) for each in shown], "skipped": skipped})
+        except FAULTS as fault:
+            yield Event("failure", {"error": sentence(fault)})
+        await asyncio.sleep(TAIL_SECONDS)
+
+
+async def live_search(request: Request) -> EventStream:
+    room, topic, index = room_of(request), request.path_params["name"], _index(request)
+    text, isolation = words(request, "text"), _isolation(request)
+    if not text:
+        raise BadRequest("Say what to search for.")
+    point: Point = Beginning() if words(request, "from", "") in ("", "end") else _point(request)
+    if request.query_params.get("since_ms"):
+        point = _point(request)
+    return EventStream(room.streams, _search(room, topic, index, point, text, isolation))
+
+
+async def _search(
+    room: Room, topic: str, index: int | None, point: Point, text: str, isolation: Isolation
+) -> AsyncIterator[Event]:
+    loop = asyncio.get_running_loop()
+    lease, began, hits = room.desk.lease(), loop.time(), 0
+
+    def begin(cluster: Cluster) -> RecordSearch:
+        return RecordSearch(cluster, partitions_of(cluster, topic, index), point, text, isolation)
+
+    try:
+        search = await room.desk.on(lease, begin)
+
+        def go_on(_: Cluster) -> list[FoundRecord]:
+            return search.go_on(SEARCH_STEP_SECONDS, HITS_MAX - hits)
+
+        while not search.is_done and hits < HITS_MAX and loop.time() - began < SEARCH_SECONDS_MAX:
+            found = await room.desk.on(lease, go_on)
+            hits += len(found)
+            yield Event(
+                "found",
+                {
+                    "records": [_shape(each, PREVIEW_BYTES) for each in found],
+                    "scanned": search.scanned,
+                    "total": search.total,
+                    "is_done": search.is_done,
+                },
+            )
+        if not search.is_done:
+            yield Event("limit", {"hits": hits, "seconds": round(loop.time() - began)})
+    except FAULTS as fault:
+        yield Event("failure", {"error": sentence(fault)})
+    finally:
+        room.desk.give_back(lease)
+
+
+async def produce(request: Request) -> Response:
+    body, topic = await Body.read(request), request.path_params["name"]
+    index = body.number_or_none("partition", 0, PARTITION_MAX)
+    encoding = body.text("encoding", "text")
+    key, value = (
+        _bytes(body.text_or_none(name), encoding if name == "value" else "text") for name in ("key", "value")
+    )
+    headers = tuple((name, text.encode()) for name, text in body.texts("headers").items())
+    if len(headers) > HEADERS_MAX:
+        raise BadRequest(f"A record may have {HEADERS_MAX} headers here.")
+    partition, offset = await room_of(request).desk.change(
+        lambda cluster: write_record(cluster, topic, index, key, value, headers)
+    )
+    return reply({"partition": partition, "offset": offset}, 201)
+
+
+def _bytes(text: str | None, encoding: str) -> bytes | None:
+    if text is None:
+        return None
+    try:
+        match encoding:
+            case "text":
+                return text.encode()
+            case "hex":
+                return bytes.fromhex(text)
+            case "base64":
+                return b64decode(text, validate=True)
+    except (ValueError, NotBase64):
+        raise BadRequest(f"The value is not {encoding}.") from None
+    raise BadRequest(f"encoding={encoding[:20]}: give text, hex or base64.")
+
+
+ROUTES: Final = [
+    Route("/api/topics/{name}/records", read),
+    Route("/api/topics/{name}/records", produce, methods=["POST"]),
+    Route("/api/topics/{name}/records/{index:int}/{offset:int}", read_one),
+    Route("/api/live/topics/{name}/tail", live_tail),
+    Route("/api/live/topics/{name}/search", live_search),
+]

@@ -1,0 +1,40 @@
+"""Responses: values as JSON, and every fault as a sentence with the status that fits."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from millpond.admin.errors import Refused
+from millpond.base.errors import RemoteError
+from millpond.console.desk import Busy
+from millpond.console.shapes import BadRequest, as_json, sentence
+from millpond.remote.errors import ClientError, Unreachable
+from millpond.remote.topics import TopicExists
+
+
+def reply(value: Any, status: int = 200) -> Response:
+    return JSONResponse(as_json(value), status)
+
+
+async def refuse(request: Request, fault: Exception) -> Response:
+    match fault:
+        case BadRequest():
+            status = 400
+        case Refused() | TopicExists():
+            status = 409
+        case Busy():
+            return JSONResponse({"error": "The console has too much to do: try again in a moment."}, 503)
+        case Unreachable():
+            status = 503
+        case RemoteError():
+            return JSONResponse({"error": f"A broker's answer makes no sense: {sentence(fault)}"}, 502)
+        case _:
+            status = 502
+    return JSONResponse({"error": sentence(fault)}, status)
+
+
+FAULTS: Final = dict.fromkeys((BadRequest, ClientError, RemoteError, Busy), refuse)
+"""What a handler may raise; anything else is a bug, and is shown as one."""

@@ -1,0 +1,148 @@
+"""What goes over HTTP: our frozen values as JSON, requests read with their limits, faults as sentences."""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+from starlette.requests import Request
+
+from millpond.base.ids import TopicPartition
+from millpond.console.guard import BODY_BYTES_MAX
+
+PAGE_ROWS: Final = 50
+PAGES_MAX: Final = 100_000
+FILTER_SIGNS_MAX: Final = 256
+
+
+class BadRequest(Exception):
+    """It cannot be read; the message says what would do."""
+
+
+def as_json(value: Any) -> Any:
+    """A value of `admin` in the types of JSON: fields by their names, bytes as Base64, and no number that is none."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else "never"
+        case bytes() | bytearray() | memoryview():
+            return b64encode(value).decode()
+        case TopicPartition():
+            return {"topic": value.topic, "partition": value.partition}
+        case Enum():
+            return value.name.lower()
+        case UUID():
+            return str(value)
+        case Mapping():
+            return {str(key): as_json(each) for key, each in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [as_json(each) for each in value]
+    assert is_dataclass(value), f"{type(value)} has no shape"
+    return {each.name: as_json(getattr(value, each.name)) for each in fields(value)}
+
+
+def sentence(fault: BaseException) -> str:
+    text = str(fault).strip() or type(fault).__name__
+    text = text[0].upper() + text[1:]
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def number(request: Request, name: str, default: int, lowest: int, highest: int) -> int:
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    if not (text.removeprefix("-").isdecimal() and len(text) <= 20 and lowest <= int(text) <= highest):
+        raise BadRequest(f"{name}={text[:40]}: give a whole number from {lowest:,} to {highest:,}.")
+    return int(text)
+
+
+def words(request: Request, name: str, default: str = "") -> str:
+    text = request.query_params.get(name, default)
+    if len(text) > FILTER_SIGNS_MAX:
+        raise BadRequest(f"{name} may have {FILTER_SIGNS_MAX} signs.")
+    return text
+
+
+def flag(request: Request, name: str) -> bool:
+    return request.query_params.get(name) == "1"
+
+
+class Page:
+    """One page of a list that may be long: the names that fit the filter, and which of them are shown."""
+
+    def __init__(self, request: Request, names: list[str]) -> None:
+        wanted = words(request, "filter").lower()
+        fitting = [name for name in names if wanted in name.lower()]
+        self.total = len(names)
+        self.fitting = len(fitting)
+        self.pages = max(1, -(-len(fitting) // PAGE_ROWS))
+        self.page = min(number(request, "page", 1, 1, PAGES_MAX), self.pages)
+        self.names = fitting[(self.page - 1) * PAGE_ROWS : self.page * PAGE_ROWS]
+
+    def shape(self, rows: list[Any]) -> dict[str, Any]:
+        return {"rows": rows, "total": self.total, "fitting": self.fitting, "page": self.page, "pages": self.pages}
+
+
+class Body:
+    """The JSON object that somebody sent; every field is asked for with its type."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = fields
+
+    @classmethod
+    async def read(cls, request: Request) -> Body:
+        data = bytearray()
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > BODY_BYTES_MAX:
+                raise BadRequest(f"A request may have {BODY_BYTES_MAX:,} bytes.")
+        try:
+            fields = json.loads(data)
+        except (ValueError, RecursionError):
+            raise BadRequest("The request is not JSON.") from None
+        if not isinstance(fields, dict):
+            raise BadRequest("The request must be a JSON object.")
+        return cls(fields)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._fields.get(name, default)
+        if not isinstance(value, str):
+            raise BadRequest(f"{name} must be a text.")
+        return value
+
+    def text_or_none(self, name: str) -> str | None:
+        return None if self._fields.get(name) is None else self.text(name)
+
+    def number(self, name: str, lowest: int, highest: int) -> int:
+        value = self._fields.get(name)
+        if type(value) is not int or not lowest <= value <= highest:
+            raise BadRequest(f"{name} must be a whole number from {lowest:,} to {highest:,}.")
+        return value
+
+    def number_or_none(self, name: str, lowest: int, highest: int) -> int | None:
+        return None if self._fields.get(name) is None else self.number(name, lowest, highest)
+
+    def flag(self, name: str) -> bool:
+        value = self._fields.get(name, False)
+        if type(value) is not bool:
+            raise BadRequest(f"{name} must be true or false.")
+        return value
+
+    def texts(self, name: str) -> dict[str, str]:
+        value = self._fields.get(name, {})
+        if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+            raise BadRequest(f"{name} must be an object of texts.")
+        return value
+
+    def list(self, name: str) -> list[Any]:
+        value = self._fields.get(name, [])
+        if not isinstance(value, list):
+            raise BadRequest(f"{name} must be a list.")
+        return value

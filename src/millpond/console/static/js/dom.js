@@ -1,0 +1,96 @@
+// Elements are made of names, properties and children; text is always a text node, whoever wrote it.
+
+export function h(name, props = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(props ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key === "class") element.className = value;
+    else if (key === "width%") element.style.width = `${value}%`;
+    else if (key === "left%") element.style.left = `${value}%`;
+    else if (key === "height%") element.style.height = `${value}%`;
+    else if (key in element && typeof value !== "string") element[key] = value;
+    else element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...clean(children));
+  return element;
+}
+
+export function svg(name, props = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(props)) element.setAttribute(key, value);
+  element.append(...clean(children));
+  return element;
+}
+
+function clean(children) {
+  return children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false)
+    .map((each) => (each instanceof Node ? each : String(each)));
+}
+
+export function fill(element, ...children) {
+  // What has the focus keeps it over a new drawing, if it is there again under its name.
+  const focus = element.contains(document.activeElement) ? document.activeElement.dataset?.focus : null;
+  element.replaceChildren(...clean(children));
+  if (focus) element.querySelector(`[data-focus="${CSS.escape(focus)}"]`)?.focus();
+  return element;
+}
+
+export function note(text) {
+  const shown = h("div", { class: "note" }, text);
+  document.getElementById("notes").append(shown);
+  setTimeout(() => shown.remove(), 5000);
+}
+
+export function fault(error) {
+  return h("p", { class: "fault", role: "alert" }, error.message ?? String(error));
+}
+
+export function empty(title, ...more) {
+  return h("div", { class: "empty" }, h("strong", {}, title), more);
+}
+
+export function head(title, { crumb, chips = [], actions = [] } = {}) {
+  return h("div", { class: "head" },
+    h("div", { class: "grow" }, crumb ? h("div", { class: "crumb" }, crumb) : null, h("h1", {}, title), chips.length ? h("div", { class: "tools" }, chips) : null),
+    actions);
+}
+
+export function card(title, ...children) {
+  return h("section", { class: "card" }, title ? (title instanceof Node ? title : h("h2", {}, title)) : null, children);
+}
+
+// A dialog with fields; `act` gets the form and may throw, which is shown inside.
+export function ask({ title, body, action, danger = false, act }) {
+  const said = h("div");
+  const go = h("button", { class: danger ? "main danger" : "main", type: "submit" }, action);
+  const form = h("form", { method: "dialog" }, h("h2", {}, title), body, said,
+    h("div", { class: "actions" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), go));
+  const dialog = h("dialog", { "aria-label": title }, form);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    go.disabled = true;
+    fill(said);
+    try {
+      await act(form, { say: (...parts) => fill(said, parts) });
+      dialog.close();
+    } catch (error) {
+      if (error) fill(said, fault(error));
+    } finally {
+      go.disabled = false;
+    }
+  });
+  const before = document.activeElement;
+  dialog.addEventListener("close", () => { dialog.remove(); before?.focus?.(); });
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+export function field(label, input, hint) {
+  return h("label", { class: "field" }, h("span", {}, label), input, hint ? h("span", { class: "hint" }, hint) : null);
+}
+
+export function choice(name, options, value, props = {}) {
+  return h("select", { name, ...props }, options.map(([key, text]) => h("option", { value: key, selected: key === value }, text)));
+}

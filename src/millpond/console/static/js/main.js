@@ -1,0 +1,83 @@
+// The shell: which page the address means, the navigation, the theme.
+
+import { get } from "./api.js";
+import { empty, fill, h, note } from "./dom.js";
+import { go, start, state } from "./router.js";
+
+const PAGES = [
+  { path: "", title: "Overview", load: () => import("./pages/overview.js") },
+  { path: "topics", title: "Topics", load: () => import("./pages/topics.js") },
+  { path: "groups", title: "Groups", load: () => import("./pages/groups.js") },
+  { path: "letters", title: "Dead letters", load: () => import("./pages/letters.js") },
+  { path: "cluster", title: "Cluster", load: () => import("./pages/cluster.js") },
+];
+
+let leave = new AbortController();
+
+async function show() {
+  leave.abort();
+  leave = new AbortController();
+  const signal = leave.signal;
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
+  const words = location.pathname.split("/").filter(Boolean).map(decodeURIComponent);
+  const page = PAGES.find((each) => each.path === (words[0] ?? ""));
+  for (const link of document.querySelectorAll("#nav a")) {
+    if (link.dataset.path === (words[0] ?? "")) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  const main = document.getElementById("main");
+  if (!page) {
+    document.title = "Not found · Millpond";
+    fill(main, empty("There is no such page.", h("a", { href: "/" }, "Go to the overview")));
+    return;
+  }
+  document.title = `${words.length > 1 ? `${words[1]} · ` : ""}${page.title} · Millpond`;
+  try {
+    const { draw } = await page.load();
+    if (!signal.aborted) await draw(main, words.slice(1), new URLSearchParams(location.search), signal);
+  } catch (error) {
+    if (signal.aborted) return;
+    fill(main, h("p", { class: "fault", role: "alert" }, error.message), h("button", { onclick: () => show() }, "Try again"));
+  }
+}
+
+function navigate(event) {
+  const link = event.target.closest?.("a[href]");
+  if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || link.target) return;
+  const address = new URL(link.href);
+  if (address.origin !== location.origin || address.pathname.startsWith("/static/")) return;
+  if (address.hash && address.pathname === location.pathname) return;
+  event.preventDefault();
+  go(address.pathname + address.search).then(() => {
+    scrollTo(0, 0);
+    document.getElementById("main").focus({ preventScroll: true });
+  });
+}
+
+const THEMES = ["system", "light", "dark"];
+
+function theme(name) {
+  if (name === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = name;
+  const button = document.getElementById("theme");
+  button.textContent = { system: "Auto", light: "Light", dark: "Dark" }[name];
+  button.setAttribute("aria-label", `Colours: ${name}. Change`);
+  button.onclick = () => {
+    const next = THEMES[(THEMES.indexOf(name) + 1) % THEMES.length];
+    localStorage.setItem("theme", next);
+    theme(next);
+  };
+}
+
+theme(THEMES.includes(localStorage.getItem("theme")) ? localStorage.getItem("theme") : "system");
+fill(document.getElementById("nav"), PAGES.map((each) => h("a", { href: `/${each.path}`, "data-path": each.path }, each.title)));
+document.addEventListener("click", navigate);
+start(show);
+try {
+  const about = await get("/api/about");
+  state.readOnly = about.is_read_only;
+  fill(document.getElementById("where"), about.is_read_only ? "read-only · " : "", about.bootstrap);
+} catch (error) {
+  note(error.message);
+}
+await show();

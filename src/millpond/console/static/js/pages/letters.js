@@ -1,0 +1,170 @@
+// Dead letters: what failed, why, and the way back.
+
+import { change, get, name, query } from "../api.js";
+import { headers, preview, whole } from "../data.js";
+import { ask, card, choice, empty, fault, field, fill, h, head, note } from "../dom.js";
+import { ago, count, counted, moment } from "../format.js";
+import { keep, state } from "../router.js";
+
+export async function draw(main, words, params, signal) {
+  if (words.length) return one(main, words[0], params, signal);
+  const body = h("div", {}, h("p", { class: "hint" }, "Looking for dead letters …"));
+  fill(main, head("Dead letters"), body);
+  const { topics, left_out } = await get("/api/letters", signal);
+  const filter = h("input", { type: "search", class: "grow", placeholder: "Filter topics by name", "aria-label": "Filter topics by name", value: params.get("filter") ?? "" });
+  const rows = h("tbody");
+  const paint = () => {
+    keep({ filter: filter.value });
+    fill(rows, topics.filter((each) => each.topic.toLowerCase().includes(filter.value.toLowerCase())).map((each) => h("tr", { class: "pick" },
+      h("td", { class: "name" }, h("a", { href: `/letters/${name(each.topic)}` }, each.topic)),
+      h("td", { class: "num" }, `${each.is_estimate ? "~" : ""}${count(each.records)}`),
+      h("td", { class: "num" }, `${each.is_estimate ? "~" : ""}${count(each.waiting)}`),
+      h("td", { class: "num optional soft" }, ago(each.oldest_ms)), h("td", { class: "num soft" }, ago(each.newest_ms)))));
+  };
+  filter.addEventListener("input", paint);
+  fill(body, topics.length ? card(h("div", { class: "cardhead tools" }, filter), h("div", { class: "scroll" }, h("table", {},
+    h("thead", {}, h("tr", {}, [["Topic"], ["Letters", "num"], ["Waiting", "num"], ["Oldest", "num optional"], ["Newest", "num"]].map(([title, kind]) => h("th", { scope: "col", class: kind }, title)))), rows)))
+    : card(null, empty("There are no dead letters.", h("span", {}, "A worker puts a record here when it gives up on it: into a topic named *.dlq, with the cause in its headers."))),
+  left_out ? h("p", { class: "hint" }, `${counted(left_out, "partition")} of topics with other names were not looked into.`) : null);
+  paint();
+}
+
+async function one(main, topic, params, signal) {
+  const picked = new Set();
+  const error = params.get("error") ?? "";
+  const key = h("input", { type: "search", placeholder: "Only this key", "aria-label": "Only letters with this key", value: params.get("key") ?? "" });
+  const limit = Number(params.get("limit")) || 50;
+  const body = h("div", { class: "stack" }, h("p", { class: "hint" }, "Reading the letters …"));
+  const again = (fields = {}) => { keep(fields); return one(main, topic, new URLSearchParams(location.search), signal); };
+  fill(main, head(topic, { crumb: h("a", { href: "/letters" }, "Dead letters"), actions: state.readOnly ? [] : [h("button", { class: "danger", onclick: () => purge(topic, again) }, "Purge …")] }), body);
+  let look;
+  try {
+    look = await get(`/api/letters/${name(topic)}${query({ error, key: key.value, limit })}`, signal);
+  } catch (refusal) {
+    if (!signal.aborted) fill(body, fault(refusal), h("a", { class: "button", href: "/letters" }, "See all dead letters"));
+    return;
+  }
+  const kind = choice("error", [["", "Every error"], ...look.errors.map(([each, number]) => [each, `${each || "(no headers)"} (${count(number)})`])], error, { "aria-label": "Only this error" });
+  kind.addEventListener("change", () => again({ error: kind.value, limit: "" }));
+  key.addEventListener("change", () => again({ key: key.value, limit: "" }));
+  const send = h("button", { class: "main", type: "button" });
+  const everything = h("input", { type: "checkbox", "aria-label": "Pick all that are shown" });
+  const boxes = [];
+  const adapt = () => { send.textContent = picked.size ? `Redrive ${count(picked.size)} …` : error || key.value ? "Redrive these …" : "Redrive all …"; everything.checked = picked.size > 0 && picked.size === boxes.length; };
+  send.onclick = () => redrive(topic, picked.size ? { ids: [...picked] } : error || key.value ? { error: error || null, key: key.value || null } : { all: true }, () => again());
+  everything.addEventListener("change", () => { for (const [id, box] of boxes) { box.checked = everything.checked; if (box.checked) picked.add(id); else picked.delete(id); } adapt(); });
+  const rows = look.letters.flatMap((letter) => {
+    const box = h("input", { type: "checkbox", "aria-label": `Pick letter ${letter.id}` });
+    boxes.push([letter.id, box]);
+    box.addEventListener("change", () => { if (box.checked) picked.add(letter.id); else picked.delete(letter.id); adapt(); });
+    const open = h("button", { class: "open", type: "button", "aria-expanded": "false", "aria-label": `Letter ${letter.id}` }, letter.id);
+    const line = h("tr", { class: "pick" }, state.readOnly ? null : h("td", {}, box), h("td", { class: "nowrap" }, open), h("td", { class: "nowrap soft optional" }, ago(letter.timestamp_ms)),
+      h("td", { class: "value" }, letter.cause ? [h("strong", {}, letter.cause.error_type), letter.cause.error_message ? `: ${letter.cause.error_message}` : ""] : h("span", { class: "soft" }, "no headers of a worker")),
+      h("td", { class: "key optional" }, preview(letter.key)), h("td", { class: "nowrap" }, h("span", { class: `state ${letter.is_redriven ? "good" : "warn"}` }, letter.is_redriven ? "redriven" : "waiting")));
+    let shown = null;
+    open.onclick = () => {
+      if (shown) { shown.remove(); shown = null; } else { shown = h("tr", { class: "detail" }, h("td", { colspan: "6" }, detail(letter))); line.after(shown); }
+      open.setAttribute("aria-expanded", String(Boolean(shown)));
+    };
+    return [line];
+  });
+  const most = Math.max(1, ...look.errors.map(([, number]) => number));
+  const tall = Math.max(1, ...look.over_time.map(([, number]) => number));
+  fill(body,
+    h("div", { class: "columns" },
+      card(h("div", { class: "cardhead" }, h("h2", {}, "By error"), h("span", { class: "soft" }, `${counted(look.records, "letter")}, ${count(look.waiting)} waiting`)), h("div", { class: "pad bars" }, look.errors.slice(0, 10).map(([each, number]) => [
+        h("span", { class: "name" }, h("a", { href: `/letters/${name(topic)}${query({ error: each })}` }, each || "(no headers)")), h("div", { class: "meter", role: "img", "aria-label": counted(number, "letter") }, h("div", { "width%": (number / most) * 100 })), h("span", { class: "num" }, count(number))]))),
+      card("Over time", h("div", { class: "pad" }, look.over_time.length ? [h("div", { class: "columns-chart", role: "img", "aria-label": `Letters over time, at most ${tall} in a span` }, look.over_time.map(([at, number]) => h("div", { "height%": (number / tall) * 100, title: `${moment(at)}: ${counted(number, "letter")}` }))),
+        h("div", { class: "ends" }, h("span", {}, moment(look.over_time[0][0]).slice(0, 16)), h("span", {}, moment(look.over_time.at(-1)[0]).slice(0, 16)))] : h("span", { class: "soft" }, "No times are known.")))),
+    h("section", { class: "card" }, h("div", { class: "cardhead tools" }, kind, key, h("span", { class: "grow" }), state.readOnly ? null : send),
+      look.letters.length ? h("div", { class: "scroll" }, h("table", { class: "records" }, h("thead", {}, h("tr", {}, state.readOnly ? null : h("th", {}, everything), [["Letter"], ["Written", "optional"], ["Cause"], ["Key", "optional"], ["State"]].map(([title, kind_]) => h("th", { scope: "col", class: kind_ }, title)))), h("tbody", {}, rows)))
+        : look.records ? empty("No letter is like that.", h("button", { onclick: () => again({ error: "", key: "", limit: "" }) }, "Show all")) : empty("This topic is empty."),
+      h("div", { class: "foot" }, `The last ${count(look.letters.length)}, the newest first`, look.letters.length >= limit && limit < 500 ? h("button", { onclick: () => again({ limit: Math.min(500, limit + 150) }) }, "Show more") : null)));
+  adapt();
+}
+
+function detail(letter) {
+  const { cause } = letter;
+  return h("div", { class: "stack" },
+    cause ? h("dl", { class: "facts" },
+      h("dt", {}, "Came from"), h("dd", {}, h("a", { href: `/topics/${name(cause.origin.topic)}/records?partition=${cause.origin.partition}&from=${cause.origin.offset}` }, `${cause.origin.topic}, partition ${cause.origin.partition}, offset ${count(cause.origin.offset)}`)),
+      h("dt", {}, "Failed in"), h("dd", {}, cause.group ? h("a", { href: `/groups/${name(cause.group)}` }, cause.group) : "unknown group"),
+      h("dt", {}, "Attempts"), h("dd", {}, `${count(cause.attempts)}${cause.redriven ? `, redriven ${counted(cause.redriven, "time")} before` : ""}`),
+      h("dt", {}, "Written"), h("dd", {}, moment(letter.timestamp_ms)),
+      h("dt", {}, "Error"), h("dd", {}, `${cause.error_type}: ${cause.error_message}`)) : h("p", { class: "soft" }, "It has no headers of a worker: nobody says where it came from."),
+    cause?.error_traceback ? [h("h2", {}, "Traceback"), h("pre", { class: "data", tabindex: "0", "aria-label": "traceback" }, cause.error_traceback)] : null,
+    letter.headers.length ? [h("h2", {}, "Headers"), headers(letter)] : null,
+    h("h2", {}, "Key"), whole(letter.key, "key"), h("h2", {}, "Value"), whole(letter.value, "value"));
+}
+
+function redrive(topic, which, done) {
+  let agreed = false;
+  const plan = h("div", { class: "stack" });
+  const dialog = ask({
+    title: `Redrive letters of ${topic}`, action: "Dry run",
+    body: [h("p", { class: "hint" }, "They go back to the topic and partition they came from, each of them once, for the group that failed. First a dry run says what would happen."),
+      field("Into another topic", h("input", { name: "to", placeholder: "where they came from", autocomplete: "off" })), plan],
+    act: async (form) => {
+      const order = { ...which, to: form.elements.to.value.trim() || null };
+      if (!agreed) {
+        const dry = await change("POST", `/api/letters/${name(topic)}/redrive`, { ...order, dry_run: true });
+        fill(plan, Object.entries(dry.targets).map(([target, number]) => h("p", {}, `${counted(number, "letter")} → ${target}`)),
+          dry.done ? h("p", { class: "soft" }, `${count(dry.done)} were redriven before and are not sent again.`) : null,
+          dry.held ? h("p", { class: "soft" }, `${count(dry.held)} stay: they came back too often.`) : null,
+          dry.homeless ? h("p", { class: "soft" }, `${count(dry.homeless)} stay: they do not say where they came from. Name a topic.`) : null,
+          dry.records ? null : h("p", { class: "caution" }, "Nothing would be sent."));
+        if (dry.records) { agreed = true; button(`Redrive ${counted(dry.records, "letter")}`); }
+        throw null;
+      }
+      let job = await change("POST", `/api/letters/${name(topic)}/redrive`, order);
+      const bar = h("div", { class: "progress" }, h("div", { "width%": 0 }));
+      const text = h("p", { role: "status" }, "Sending …");
+      fill(plan, bar, text, h("button", { type: "button", onclick: () => change("POST", `/api/jobs/${job.id}/stop`) }, "Stop: what is not sent yet stays"));
+      while (job.state === "running") {
+        await new Promise((resume) => setTimeout(resume, 300));
+        job = await get(`/api/jobs/${job.id}`);
+        bar.firstChild.style.width = `${job.total ? (job.done / job.total) * 100 : 0}%`;
+        text.textContent = `${count(job.done)} of ${count(job.total)} sent`;
+      }
+      if (job.state === "failed") throw new Error(job.error);
+      note(job.state === "stopped" ? `Stopped after ${counted(job.done, "letter")}.` : `Redrove ${counted(job.done, "letter")}.`);
+      done();
+    },
+  });
+  const button = (text) => { dialog.querySelector("button[type=submit]").textContent = text; };
+  dialog.querySelector("input[name=to]").addEventListener("input", () => { agreed = false; fill(plan); button("Dry run"); });
+}
+
+function purge(topic, done) {
+  let agreed = null;
+  const said = h("div");
+  const mode = choice("mode", [["redriven", "Up to the first that still waits"], ["before", "All written before a time"], ["all", "All that are there now"]], "redriven");
+  const time = field("Before", h("input", { name: "before", type: "datetime-local", step: "1" }));
+  time.hidden = true;
+  const dialog = ask({
+    title: `Purge ${topic}`, action: "Count them", danger: true,
+    body: [h("p", { class: "hint" }, "Letters are deleted for good, the oldest first. A log is cut from its beginning."), field("Which", mode), time, said],
+    act: async (form) => {
+      const wanted = { mode: mode.value };
+      if (mode.value === "before") {
+        if (!form.elements.before.value) throw new Error("Give a time.");
+        wanted.before_ms = new Date(form.elements.before.value).getTime();
+      }
+      if (agreed === null) {
+        const plan = await change("POST", `/api/letters/${name(topic)}/purge`, wanted);
+        if (!plan.records) throw new Error("Nothing to delete.");
+        agreed = plan.records;
+        fill(said, h("p", { class: "caution" }, `${counted(plan.records, "letter")} would go${plan.waiting ? `, of which ${count(plan.waiting)} have not been redriven` : ""}.`));
+        button(`Delete ${counted(plan.records, "letter")}`);
+        throw null;
+      }
+      await change("POST", `/api/letters/${name(topic)}/purge`, { ...wanted, agreed });
+      note(`Deleted ${counted(agreed, "letter")}.`);
+      done();
+    },
+  });
+  const button = (text) => { dialog.querySelector("button[type=submit]").textContent = text; };
+  const afresh = () => { agreed = null; fill(said); time.hidden = mode.value !== "before"; button("Count them"); };
+  mode.addEventListener("change", afresh);
+  time.addEventListener("input", afresh);
+}

@@ -1,0 +1,202 @@
+// The records of a topic: a page from anywhere, live tail, search, and producing one.
+
+import { change, get, live, name, query } from "../api.js";
+import { headers, preview, whole } from "../data.js";
+import { ask, choice, empty, fault, field, fill, h, note } from "../dom.js";
+import { count, counted, moment } from "../format.js";
+import { keep, state } from "../router.js";
+
+const TAIL_MAX = 300;
+
+export async function records(body, topic, params, signal) {
+  const at = `/api/topics/${name(topic)}/records`;
+  let leave = new AbortController();
+  signal.addEventListener("abort", () => leave.abort());
+  let page = null;
+  const partition = choice("partition", [["", "All partitions"]], "", { "aria-label": "Partition" });
+  const from = choice("from", [["end", "Latest"], ["beginning", "From the beginning"], ["offset", "From an offset"], ["time", "From a time"]], "end", { "aria-label": "Where to begin" });
+  const offset = h("input", { type: "number", min: "0", placeholder: "offset", "aria-label": "Offset", hidden: true });
+  const time = h("input", { type: "datetime-local", step: "1", "aria-label": "Time", hidden: true });
+  const search = h("input", { type: "search", class: "grow", placeholder: "Search keys, values and headers", "aria-label": "Search keys, values and headers", value: params.get("search") ?? "" });
+  const tailButton = h("button", { type: "button", "aria-pressed": "false" }, "Follow live");
+  const status = h("div", { class: "pad hint", role: "status" });
+  const bar = h("div", { class: "progress", hidden: true }, h("div", { "width%": 0 }));
+  const rows = h("tbody");
+  const table = h("div", { class: "scroll" }, h("table", { class: "records" },
+    h("thead", {}, h("tr", {}, ["Offset", "Time", "Key", "Value"].map((title, index) => h("th", { scope: "col", class: index === 1 ? "optional" : null }, title)))), rows));
+  const nothing = h("div");
+  const foot = h("div", { class: "foot" });
+
+  const read = () => ({ partition: partition.value, from: from.value === "offset" ? offset.value || "0" : from.value === "time" ? "" : from.value, since_ms: from.value === "time" && time.value ? new Date(time.value).getTime() : "" });
+  const remember = (more = {}) => keep({ partition: partition.value, from: from.value === "end" || from.value === "time" ? "" : read().from, since_ms: read().since_ms, search: "", live: "", ...more });
+
+  const row = (record) => {
+    const id = `${record.partition}:${record.offset}`;
+    const open = h("button", { class: "open", type: "button", "aria-expanded": "false", "data-focus": id, "aria-label": `Record ${record.offset} of partition ${record.partition}` }, id);
+    const line = h("tr", { class: "pick" }, h("td", { class: "nowrap" }, open), h("td", { class: "nowrap optional soft" }, moment(record.timestamp_ms)), h("td", { class: "key" }, preview(record.key)), h("td", { class: "value" }, preview(record.value)));
+    let detail = null;
+    open.onclick = async () => {
+      if (detail) { detail.remove(); detail = null; open.setAttribute("aria-expanded", "false"); return; }
+      const cell = h("td", { colspan: "4" }, "Loading …");
+      detail = h("tr", { class: "detail" }, cell);
+      line.after(detail);
+      open.setAttribute("aria-expanded", "true");
+      try {
+        const full = await get(`${at}/${record.partition}/${record.offset}`);
+        fill(cell, h("div", { class: "stack" },
+          h("dl", { class: "facts" }, h("dt", {}, "Partition"), h("dd", {}, full.partition), h("dt", {}, "Offset"), h("dd", {}, count(full.offset)), h("dt", {}, "Time"), h("dd", {}, moment(full.timestamp_ms))),
+          full.headers.length ? [h("h2", {}, "Headers"), headers(full)] : null,
+          h("h2", {}, "Key"), whole(full.key, "key"), h("h2", {}, "Value"), whole(full.value, "value")));
+      } catch (error) {
+        fill(cell, fault(error));
+      }
+    };
+    return line;
+  };
+
+  const calm = () => {
+    leave.abort();
+    leave = new AbortController();
+    bar.hidden = true;
+    tailButton.setAttribute("aria-pressed", "false");
+    tailButton.textContent = "Follow live";
+    fill(nothing);
+    fill(foot);
+  };
+
+  const load = async () => {
+    calm();
+    remember();
+    status.textContent = "Reading …";
+    try {
+      page = await get(at + query(read()), leave.signal);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      status.textContent = "";
+      fill(rows);
+      fill(nothing, h("div", { class: "pad" }, fault(error)));
+      return;
+    }
+    if (partition.options.length === 1 && page.partitions.length > 1) {
+      partition.append(...page.partitions.map((each) => h("option", { value: String(each.partition) }, `Partition ${each.partition}`)));
+    }
+    const newestFirst = from.value === "end";
+    const shown = newestFirst ? page.records.toReversed() : page.records;
+    fill(rows, shown.map(row));
+    status.textContent = shown.length ? `${counted(shown.length, "record")}${newestFirst ? ", the newest first" : ""}${page.is_whole ? "" : "; time was up before every partition was read"}` : "";
+    if (!shown.length) {
+      const total = page.partitions.reduce((sum, each) => sum + each.end - each.start, 0);
+      fill(nothing, total ? empty("Nothing is there from that point on.", h("button", { onclick: () => { from.value = "end"; adapt(); load(); } }, "Show the latest"))
+        : empty("There are no records yet.", h("span", {}, "Write one: ", h("code", {}, `echo hello | millpond produce ${topic}`))));
+    }
+    if (partition.value !== "" && page.partitions.length === 1 && page.records.length) {
+      const [bound] = page.partitions;
+      const first = page.records[0].offset;
+      const last = page.records.at(-1).offset;
+      const turn = (to) => { from.value = "offset"; offset.value = Math.max(bound.start, to); adapt(); load(); };
+      fill(foot, h("span", {}, `Offsets ${count(first)} to ${count(last)} of ${count(bound.start)} to ${count(bound.end)}`),
+        h("span", { class: "tools" }, h("button", { disabled: first <= bound.start, onclick: () => turn(first - 50), "data-focus": "older" }, "Older"), h("button", { disabled: last + 1 >= bound.end, onclick: () => turn(last + 1), "data-focus": "newer" }, "Newer")));
+    }
+  };
+
+  const tail = () => {
+    if (tailButton.getAttribute("aria-pressed") === "true") return load();
+    calm();
+    remember({ live: "1" });
+    tailButton.setAttribute("aria-pressed", "true");
+    tailButton.textContent = "Stop";
+    fill(rows);
+    status.textContent = "Waiting for what comes …";
+    let seen = 0;
+    let skipped = 0;
+    live(`/api/live/topics/${name(topic)}/tail${query({ partition: partition.value })}`, {
+      records: (event) => {
+        seen += event.records.length;
+        skipped += event.skipped;
+        rows.prepend(...event.records.toReversed().map(row));
+        while (rows.children.length > TAIL_MAX) rows.lastChild.remove();
+        if (seen) status.textContent = `${counted(seen, "record")} since you look${skipped ? `; ${count(skipped)} came too fast to be shown` : ""}`;
+      },
+      failure: ({ error }) => { status.textContent = error; },
+    }, leave.signal);
+  };
+
+  const find = () => {
+    const text = search.value.trim();
+    if (!text) return load();
+    calm();
+    remember({ search: text });
+    fill(rows);
+    bar.hidden = false;
+    let hits = 0;
+    let close = () => {};
+    const done = (words) => { bar.hidden = true; fill(foot); close(); status.textContent = words; };
+    fill(foot, h("span", {}, ""), h("button", { onclick: () => done(`Stopped; ${counted(hits, "record")} found so far.`), "data-focus": "cancel" }, "Cancel the search"));
+    status.textContent = "Searching …";
+    close = live(`/api/live/topics/${name(topic)}/search${query({ text, partition: partition.value, from: from.value === "end" ? "beginning" : read().from, since_ms: read().since_ms })}`, {
+      found: (event) => {
+        hits += event.records.length;
+        rows.append(...event.records.map(row));
+        bar.firstChild.style.width = `${event.total ? (event.scanned / event.total) * 100 : 100}%`;
+        status.textContent = `${counted(hits, "record")} found; ${count(event.scanned)} of ${count(event.total)} looked at`;
+        if (!event.is_done) return;
+        done(`${counted(hits, "record")} found among ${count(event.total)}.`);
+        if (!hits) fill(nothing, empty(`No record has “${text}”.`, h("span", {}, "Upper and lower case count as the same; only the letters of English do.")));
+      },
+      limit: (event) => done(`Stopped after ${counted(event.hits, "hit")} and ${event.seconds} s: search from a later point to go on.`),
+      failure: ({ error }) => { done(""); fill(nothing, h("div", { class: "pad" }, fault(new Error(error)))); },
+    }, leave.signal);
+  };
+
+  const adapt = () => { offset.hidden = from.value !== "offset"; time.hidden = from.value !== "time"; };
+  const wantedPartition = params.get("partition");
+  if (wantedPartition) partition.append(h("option", { value: wantedPartition }, `Partition ${wantedPartition}`));
+  partition.value = wantedPartition ?? "";
+  if (params.get("since_ms")) {
+    from.value = "time";
+    const local = new Date(Number(params.get("since_ms")) - new Date().getTimezoneOffset() * 60000);
+    time.value = local.toISOString().slice(0, 19);
+  } else if (params.get("from") === "beginning") from.value = "beginning";
+  else if (params.get("from")) { from.value = "offset"; offset.value = params.get("from"); }
+  adapt();
+  partition.addEventListener("change", () => load());
+  from.addEventListener("change", () => { adapt(); if (!["offset", "time"].includes(from.value)) load(); });
+  offset.addEventListener("change", () => load());
+  time.addEventListener("change", () => load());
+  tailButton.onclick = tail;
+  fill(body, h("section", { class: "card" },
+    h("form", { class: "cardhead tools", onsubmit: (event) => { event.preventDefault(); find(); } },
+      partition, from, offset, time, search, h("button", { type: "submit" }, "Search"), tailButton,
+      state.readOnly ? null : h("button", { type: "button", class: "main", onclick: () => produce(topic, partition, load) }, "Produce one")),
+    bar, status, table, nothing, foot));
+  if (params.get("live")) { await load(); tail(); } else if (search.value) { const text = search.value; await load(); search.value = text; find(); } else await load();
+}
+
+function produce(topic, partition, done) {
+  const options = Array.from(partition.options, (each) => [each.value, each.value === "" ? "By its key" : each.textContent]);
+  ask({
+    title: `Produce a record to ${topic}`, action: "Produce",
+    body: [
+      h("div", { class: "two" }, field("Key", h("input", { name: "key", autocomplete: "off", autofocus: true, placeholder: "none" })), field("Partition", choice("partition", options, ""))),
+      field("Value", h("textarea", { name: "value", rows: "5", spellcheck: "false" })),
+      h("div", { class: "two" }, field("The value is", choice("encoding", [["text", "Text or JSON"], ["hex", "Hex"], ["base64", "Base64"], ["null", "Null (a tombstone)"]], "text")),
+        field("Headers", h("input", { name: "headers", placeholder: "trace=abc, source=console", autocomplete: "off" }), "NAME=VALUE, with commas between.")),
+    ],
+    act: async (form) => {
+      const fields = form.elements;
+      const given = {};
+      for (const part of fields.headers.value.split(",").map((each) => each.trim()).filter(Boolean)) {
+        const cut = part.indexOf("=");
+        if (cut < 1) throw new Error(`Write headers as NAME=VALUE: ${part}`);
+        given[part.slice(0, cut).trim()] = part.slice(cut + 1).trim();
+      }
+      const isNull = fields.encoding.value === "null";
+      const made = await change("POST", `/api/topics/${name(topic)}/records`, {
+        key: fields.key.value === "" ? null : fields.key.value, value: isNull ? null : fields.value.value, headers: given,
+        encoding: isNull ? "text" : fields.encoding.value, partition: fields.partition.value === "" ? null : Number(fields.partition.value),
+      });
+      note(`Written to partition ${made.partition} at offset ${count(made.offset)}.`);
+      done();
+    },
+  });
+}

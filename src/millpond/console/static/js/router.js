@@ -1,0 +1,26 @@
+// Where we are: going to another address, and keeping what stands behind the question mark.
+
+export const state = { readOnly: false };
+
+let show = async () => {};
+
+export function start(draw) {
+  show = draw;
+  addEventListener("popstate", () => show());
+}
+
+export function go(address, { replace = false } = {}) {
+  history[replace ? "replaceState" : "pushState"](null, "", address);
+  return show();
+}
+
+// Changes what stands behind the question mark without drawing the page anew.
+export function keep(fields) {
+  const params = new URLSearchParams(location.search);
+  for (const [key, value] of Object.entries(fields)) {
+    if (value === "" || value === null || value === undefined || value === false) params.delete(key);
+    else params.set(key, value === true ? "1" : value);
+  }
+  const text = params.toString();
+  history.replaceState(null, "", location.pathname + (text ? `?${text}` : ""));
+}

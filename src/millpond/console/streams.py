@@ -1,0 +1,85 @@
+"""Server-sent events: a response that goes on until its reader leaves. There is a limit to how many are open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from millpond.console.desk import FAULTS, Busy
+from millpond.console.shapes import as_json, sentence
+
+STREAMS_MAX: Final = 64
+LOOK_SECONDS: Final = 2.0
+REST_FACTOR: Final = 4
+"""A look that took long is followed by a rest of so many times as long: watching a large cluster must not load it."""
+
+
+class Event(NamedTuple):
+    name: str
+    data: Any
+
+
+class Streams:
+    """How many are open."""
+
+    def __init__(self) -> None:
+        self.open_count = 0
+
+
+class EventStream:
+    """A response of events. When the reader has gone, whatever makes them is cancelled."""
+
+    def __init__(self, streams: Streams, events: AsyncIterator[Event]) -> None:
+        self._streams = streams
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._streams.open_count >= STREAMS_MAX:
+            refusal = JSONResponse({"error": f"{STREAMS_MAX} live views are open: close one first."}, 503)
+            await refusal(scope, receive, send)
+            return
+        self._streams.open_count += 1
+        tasks = {asyncio.create_task(self._write(send)), asyncio.create_task(_until_gone(receive))}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._streams.open_count -= 1
+        for task in done:
+            task.result()
+
+    async def _write(self, send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with contextlib.aclosing(self._events) as events:  # type: ignore[type-var]
+            async for event in events:
+                body = f"event: {event.name}\ndata: {json.dumps(as_json(event.data))}\n\n".encode()
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b"event: end\ndata: null\n\n", "more_body": False})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def looks(question: Callable[[], Awaitable[Any]], seconds: float = LOOK_SECONDS) -> AsyncIterator[Event]:
+    """The result again and again. A cluster that does not answer is an event too, and the next look may be better."""
+    loop = asyncio.get_running_loop()
+    while True:
+        began = loop.time()
+        try:
+            yield Event("look", await question())
+        except FAULTS as fault:
+            yield Event("failure", {"error": sentence(fault)})
+        except Busy:
+            yield Event("failure", {"error": "The console has too much to do: it tries again."})
+        await asyncio.sleep(max(seconds, REST_FACTOR * (loop.time() - began)))
