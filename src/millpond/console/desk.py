@@ -82,7 +82,11 @@ class Desk:
         try:
             return await self.ask(question)
         finally:
-            self._recent.clear()
+            self.forget()
+
+    def forget(self) -> None:
+        """Something has changed: whatever is asked from now on is asked anew."""
+        self._recent.clear()
 
     async def recent(self, key: Hashable, seconds: float, question: Question[T]) -> T:
         """The result, which may be so many seconds old; all who ask meanwhile share one question."""

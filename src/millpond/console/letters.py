@@ -97,7 +97,10 @@ async def redrive(request: Request) -> Response:
         with room.desk.client() as cluster:
             run = Redrive(cluster, order)
             job.total = run.plan.records
-            run.run(report, job.stop.is_set)
+            try:
+                run.run(report, job.stop.is_set)
+            finally:
+                room.desk.forget()
 
     return reply(room.jobs.start(f"Redrive of {topic}", work).shape(), 202)
 

@@ -101,8 +101,7 @@ function assigned(partitions) {
 }
 
 function rebalances(all) {
-  if (all === null) return card("Rebalances", empty("This cluster keeps no history of rebalances.", h("span", {}, "A Millpond cluster does.")));
-  if (!all.length) return card("Rebalances", empty("No rebalance was written down yet."));
+  if (!all?.length) return card("Rebalances", empty("No rebalance of this group is written down.", h("span", {}, "Only a Millpond cluster keeps that history, from a group’s first rebalance on.")));
   const longest = Math.max(1, ...all.map((each) => each.paused_ms ?? 0));
   return card("Rebalances", h("ol", { class: "timeline" }, all.map((each) => h("li", {},
     h("div", {}, h("div", {}, ago(each.started_ms)), h("div", { class: "hint" }, moment(each.started_ms).slice(0, 19))),

@@ -1,0 +1,138 @@
+"""Groups, dead letters and nodes over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from millpond.client import dead_letters
+from millpond.testing import Pond
+from support.console import Console, until
+
+
+@pytest.fixture
+def topic(pond: Pond) -> str:
+    name = pond.new_topic(2)
+    for partition in (0, 1):
+        pond.produce(name, *(str(number) for number in range(10)), partition=partition)
+    return name
+
+
+def test_a_group_shows_its_lag_and_who_is_in_it(console: Console, pond: Pond, topic: str) -> None:
+    group = f"readers/of {topic}"
+    reader = pond.consumer(group)
+    reader.subscribe([topic])
+    until(lambda: reader.consume(20, 0.5) and len(reader.assignment()) == 2)
+    reader.commit(offsets=[TopicPartition(topic, 0, 10), TopicPartition(topic, 1, 4)], asynchronous=False)
+    (row,) = console.get(f"/api/groups?filter={quote(topic)}").body["rows"]
+    assert (row["state"], row["members"], row["lag"], row["topics"]) == ("stable", 1, 6, [topic])
+    look = console.first_event(f"/api/live/groups/{quote(group, safe='')}")
+    assert [(each["partition"], each["lag"]) for each in look["partitions"]] == [(1, 6), (0, 0)]
+    assert look["partitions"][0]["behind_ms"] >= 0
+    assert look["people"][0]["partitions"] == [[topic, 0], [topic, 1]]
+    (rebalance,) = console.get(f"/api/groups/{quote(group, safe='')}/history").body["rebalances"]
+    assert rebalance["members"] == 1
+    assert rebalance["causes"]
+    # Somebody reads: nothing is moved under their feet.
+    busy = console.change("POST", f"/api/groups/{quote(group, safe='')}/reset", {"topics": [topic], "to": "end"})
+    assert busy.status == 409
+    assert "active member" in busy.body["error"]
+    assert console.change("DELETE", f"/api/groups/{quote(group, safe='')}", {"confirm": group}).status == 409
+    reader.close()
+
+
+def test_offsets_are_reset_as_the_preview_said_or_not_at_all(console: Console, pond: Pond, topic: str) -> None:
+    group = f"reset-{topic}"
+    reader = pond.consumer(group)
+    reader.commit(offsets=[TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 4)], asynchronous=False)
+    path = f"/api/groups/{group}/reset"
+
+    def committed() -> list[int]:
+        return [each.offset for each in reader.committed([TopicPartition(topic, 0), TopicPartition(topic, 1)])]
+
+    wanted: dict[str, Any] = {"topics": [topic], "to": "shift", "count": 2}
+    preview = console.change("POST", path, wanted).body
+    assert [(each["before"], each["after"]) for each in preview["steps"]] == [(3, 5), (4, 6)]
+    assert not preview["is_done"]
+    assert committed() == [3, 4]
+    reader.commit(offsets=[TopicPartition(topic, 0, 7)], asynchronous=False)
+    late = console.change("POST", path, wanted | {"steps": preview["steps"]})
+    assert late.status == 409
+    assert "changed since" in late.body["error"]
+    assert committed() == [7, 4]
+    again = console.change("POST", path, wanted).body
+    assert console.change("POST", path, wanted | {"steps": again["steps"]}).body["is_done"]
+    assert committed() == [9, 6]
+    assert console.change("POST", path, {"topics": [topic], "to": "nowhere"}).status == 400
+    assert console.change("POST", path, {"topics": [], "to": "end"}).status == 400
+    reader.close()
+    assert console.change("DELETE", f"/api/groups/{group}", {"confirm": "x"}).status == 400
+    assert console.change("DELETE", f"/api/groups/{group}", {"confirm": group}).status == 200
+    assert console.change("POST", path, {"topics": [topic], "to": "end"}).status == 409
+
+
+def letter(origin: str, error: bytes) -> dict[str, bytes]:
+    return {
+        dead_letters.TOPIC: origin.encode(),
+        dead_letters.PARTITION: b"1",
+        dead_letters.OFFSET: b"5",
+        dead_letters.TIMESTAMP: b"0",
+        dead_letters.ATTEMPTS: b"3",
+        dead_letters.ERROR_TYPE: error,
+        dead_letters.ERROR_MESSAGE: b"it broke",
+        dead_letters.GROUP: b"billing",
+        dead_letters.TIME: b"0",
+    }
+
+
+def test_letters_are_shown_redriven_once_and_purged(console: Console, pond: Pond, topic: str) -> None:
+    letters = pond.create_topic(f"{topic}.dlq")
+    pond.produce(letters, ("a", "1"), ("b", "2"), headers=letter(topic, b"ValueError"))
+    pond.produce(letters, ("c", "3"), headers=letter(topic, b"Timeout"))
+    path = f"/api/letters/{letters}"
+    assert letters in [each["topic"] for each in console.get("/api/letters").body["topics"]]
+    look = console.get(path).body
+    assert (look["records"], look["waiting"]) == (3, 3)
+    assert look["errors"] == [["ValueError", 2], ["Timeout", 1]]
+    assert look["letters"][0]["cause"]["origin"] == {"topic": topic, "partition": 1, "offset": 5, "timestamp_ms": 0}
+    assert len(console.get(f"{path}?error=Timeout").body["letters"]) == 1
+
+    plan = console.change("POST", f"{path}/redrive", {"error": "ValueError", "dry_run": True}).body
+    assert (plan["records"], plan["targets"]) == (2, {topic: 2})
+    assert console.get(path).body["waiting"] == 3
+
+    def redrive(body: dict[str, Any]) -> dict[str, Any]:
+        job = console.change("POST", f"{path}/redrive", body).body
+        return dict(until(lambda: (now := console.get(f"/api/jobs/{job['id']}").body)["state"] != "running" and now))
+
+    assert redrive({"ids": ["0:0"]}) | {"id": "", "began_ms": 0} == {
+        "id": "", "what": f"Redrive of {letters}", "began_ms": 0, "total": 1, "done": 1, "state": "done", "error": "",
+    }  # fmt: skip
+    assert redrive({"all": True})["done"] == 2
+    assert redrive({"all": True})["done"] == 0
+    until(lambda: console.get(path).body["waiting"] == 0)
+    end = console.first_event(f"/api/live/topics/{topic}")["partitions"][1]["end"]
+    # Three records and the markers of two transactions.
+    assert end >= 13
+
+    for wrong in ({}, {"all": True, "error": "x"}, {"ids": ["x"]}, {"ids": ["0:0"], "all": True}):
+        assert console.change("POST", f"{path}/redrive", wrong).status == 400
+    assert console.change("POST", f"/api/letters/{topic}/redrive", {"all": True, "dry_run": True}).status == 409
+
+    assert console.change("POST", f"{path}/purge", {"mode": "redriven"}).body == {
+        "records": 3, "waiting": 0, "is_done": False,
+    }  # fmt: skip
+    assert console.change("POST", f"{path}/purge", {"mode": "all", "agreed": 2}).status == 409
+    assert console.change("POST", f"{path}/purge", {"mode": "all", "agreed": 3}).body["is_done"]
+    assert console.get(path).body["records"] == 0
+
+
+def test_the_cluster_shows_its_nodes_and_votes(console: Console) -> None:
+    look = console.first_event("/api/live/cluster")
+    (node,) = look["nodes"]
+    assert node["is_controller"]
+    assert node["quorum"] == {"is_voter": True, "is_fenced": False, "metadata_lag": 0}
+    assert (look["behind_total"], look["leaderless_total"]) == (0, 0)
