@@ -14,10 +14,11 @@ from starlette.routing import Route
 
 from millpond import __version__
 from millpond.admin.concerns import Concern, find_concerns
-from millpond.admin.dead_letters.letters import ENDING, INTERNAL
+from millpond.admin.dead_letters.letters import INTERNAL
 from millpond.admin.health import Health, look_at_health
 from millpond.admin.offsets import bounds_of
 from millpond.admin.topics import led_partitions
+from millpond.client.dead_letters import ENDING
 from millpond.console.room import Room, room_of
 from millpond.console.streams import EventStream, looks
 from millpond.remote.cluster import Cluster
