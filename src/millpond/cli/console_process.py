@@ -107,9 +107,9 @@ class ConsoleProcess:
 
 
 def console_address(given: str | None, *, is_off: bool, is_child: bool) -> str | None:
-    """Where the console shall be; None for nowhere. A node that another command runs has none unless it is asked."""
-    if is_off or (given or "").lower() in OFF:
+    """Where the console shall be; None for nowhere. A node that another command runs leaves it to that command."""
+    if is_off or is_child or (given or "").lower() in OFF:
         return None
     if given is None:
-        return None if is_child else DEFAULT
+        return DEFAULT
     return f"127.0.0.1:{given}" if given.isdigit() else given

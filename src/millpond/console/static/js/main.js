@@ -22,8 +22,10 @@ async function show() {
   const words = location.pathname.split("/").filter(Boolean).map(decodeURIComponent);
   const page = PAGES.find((each) => each.path === (words[0] ?? ""));
   for (const link of document.querySelectorAll("#nav a")) {
-    if (link.dataset.path === (words[0] ?? "")) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.dataset.path === (words[0] ?? "")) {
+      link.setAttribute("aria-current", "page");
+      link.scrollIntoView({ block: "nearest", inline: "nearest" });
+    } else link.removeAttribute("aria-current");
   }
   const main = document.getElementById("main");
   if (!page) {

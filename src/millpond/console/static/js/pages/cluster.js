@@ -19,7 +19,7 @@ function paint(main, look) {
     head("Cluster", { chips: [h("span", { class: "hint" }, "Id ", h("code", {}, look.cluster_id || "none"))] }),
     h("div", { class: "tiles" },
       tile("Nodes", count(look.nodes.filter((each) => each.address).length), look.nodes.every((each) => each.address) ? "all there" : `${count(look.nodes.filter((each) => !each.address).length)} away`),
-      tile("Quorum", voters.length ? `${there} of ${voters.length}` : NOTHING, voters.length ? `voters there; ${needed} are needed` : "this cluster does not say who votes", voters.length && there < needed ? "bad-text" : ""),
+      tile("Quorum", voters.length ? `${there} of ${voters.length}` : NOTHING, voters.length ? `voters there; ${needed} ${needed === 1 ? "is" : "are"} needed` : "this cluster does not say who votes", voters.length && there < needed ? "bad-text" : ""),
       tile("Replicas behind", count(look.behind_total), look.behind_total ? "not in sync with their leaders" : "all are in sync", look.behind_total ? "warn-text" : ""),
       tile("Without a leader", count(look.leaderless_total), look.leaderless_total ? "can be neither written nor read" : "every partition is led", look.leaderless_total ? "bad-text" : "")),
     card("Nodes", h("div", { class: "scroll" }, h("table", {},

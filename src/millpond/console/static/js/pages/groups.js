@@ -87,7 +87,7 @@ function verdict(look) {
 }
 
 function members(look) {
-  return card(counted(look.members, "member"), look.people.length ? h("div", { class: "scroll" }, h("table", {},
+  return card("Members", look.people.length ? h("div", { class: "scroll" }, h("table", {},
     h("thead", {}, h("tr", {}, ["Member", "Host", "Partitions"].map((title) => h("th", { scope: "col" }, title)))),
     h("tbody", {}, look.people.map((each) => h("tr", {}, h("td", { class: "name" }, each.instance || each.client || each.id, h("div", { class: "hint mono" }, each.id)), h("td", { class: "soft" }, each.host),
       h("td", {}, each.partitions.length ? assigned(each.partitions) : h("span", { class: "warn-text" }, "none: more members than partitions")))))))

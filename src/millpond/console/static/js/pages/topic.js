@@ -90,6 +90,7 @@ function log(each, look, groups, highest) {
         each.start > 0 ? h("div", { class: "past", "width%": share(each.start) }) : null,
         h("div", { class: "there", "left%": share(each.start), "width%": share(each.end - each.start) }),
         each.last_stable !== null && each.last_stable < each.end ? h("div", { class: "held", "left%": share(each.last_stable), "width%": share(each.end - each.last_stable) }) : null,
+        h("div", { class: "edge", "left%": share(each.end) }),
         marks.map(([group, at, offset]) => h("div", { class: `mark g${at % COLOURS}`, "left%": share(Math.min(offset, highest)), title: `${group}: ${count(offset)}, ${count(Math.max(0, each.end - offset))} unread` }))] : null),
       isLed ? h("div", { class: "ends" }, h("span", {}, `start ${count(each.start)}`), each.last_stable < each.end ? h("span", { class: "warn-text" }, `last stable ${count(each.last_stable)}`) : null, h("span", {}, `high watermark ${count(each.end)}`)) : null),
     h("div", { class: "hint" }, isLed ? h("span", { class: `state ${behind ? "warn" : "good"}` }, `leader ${each.leader}`) : h("span", { class: "state bad" }, "no leader"),
