@@ -65,7 +65,7 @@ def test_a_topic_is_made_changed_and_deleted(console: Console) -> None:
 
     assert setting("retention.ms")["value"] == "1000"
     assert setting("retention.ms")["is_own"] is True
-    assert setting("retention.ms")["doc"]
+    assert setting("retention.ms")["meaning"]
     assert console.change("PATCH", "/api/topics/made", {"set": {"retention.ms": "2000"}}).status == 200
     assert setting("retention.ms")["value"] == "2000"
     wrong = console.change("PATCH", "/api/topics/made", {"set": {"retention.ms": "soon"}})

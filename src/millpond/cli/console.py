@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
 import click
 
 from millpond.cli.access import Access, cluster_options
-from millpond.cli.console_process import DEFAULT, PROGRAM, missing_packages
+from millpond.cli.console_process import CLIENT_SETTINGS, DEFAULT, PROGRAM, missing_packages
 from millpond.cli.errors import Failed
 from millpond.cli.options import option
 
@@ -32,6 +33,6 @@ def command(listen: str, read_only: bool, access: Access) -> None:
     if missing := missing_packages():
         raise Failed(f"The console needs {' and '.join(missing)}: install with `pip install {' '.join(missing)}`.")
     listen = f"127.0.0.1:{listen}" if listen.isdigit() else listen
-    settings = [each for pair in access.extras.items() for each in ("-X", "=".join(pair))]
-    words = [*PROGRAM, "--bootstrap", access.bootstrap, "--listen", listen, *settings]
-    os.execv(sys.executable, [*words, *(["--read-only"] if read_only else [])])
+    words = [*PROGRAM, "--bootstrap", access.bootstrap, "--listen", listen, *(["--read-only"] if read_only else [])]
+    # Passwords may be among them: other users see the words of a process, and not what is around it.
+    os.execve(sys.executable, words, {**os.environ, CLIENT_SETTINGS: json.dumps(dict(access.extras))})

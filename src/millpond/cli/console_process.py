@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 DEFAULT: Final = "127.0.0.1:8080"
 NEEDS: Final = ("starlette", "uvicorn")
 PROGRAM: Final = (sys.executable, "-m", "millpond.console")
+CLIENT_SETTINGS: Final = "MILLPOND_CONSOLE_CLIENT"
+"""The variable by which the console gets its settings of a Kafka client, as JSON."""
 OFF: Final = ("off", "no", "none", "0")
 """What --console, or MILLPOND_CONSOLE, says to have none."""
 

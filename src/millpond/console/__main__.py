@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import socket
@@ -27,7 +28,8 @@ POLITE = 5
 
 def main() -> int:
     arguments = _parser().parse_args()
-    settings = dict(each.partition("=")[::2] for each in arguments.settings)
+    # Not among the arguments: every user of the machine sees those.
+    settings = json.loads(os.environ.pop("MILLPOND_CONSOLE_CLIENT", "{}"))
     try:
         desk = Desk({"bootstrap.servers": arguments.bootstrap, **settings})
     except ConfigError as fault:
@@ -73,7 +75,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fd", type=int, help="A socket that listens already.")
     parser.add_argument("--read-only", action="store_true")
     parser.add_argument("--with-parent", action="store_true", help="End when standard input does.")
-    parser.add_argument("-X", dest="settings", metavar="NAME=VALUE", action="append", default=[])
     return parser
 
 

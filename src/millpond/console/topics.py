@@ -13,6 +13,7 @@ from millpond.admin.dead_letters.letters import INTERNAL
 from millpond.admin.errors import Refused
 from millpond.admin.groups import list_groups
 from millpond.admin.offsets import bounds_of
+from millpond.admin.settings import Subject, read_settings
 from millpond.admin.topics import (
     alter_topic,
     delete_topics,
@@ -21,7 +22,6 @@ from millpond.admin.topics import (
     grow_topic,
     led_partitions,
     partition_sizes,
-    topic_settings,
 )
 from millpond.base.ids import TopicPartition
 from millpond.console.responses import reply
@@ -116,11 +116,7 @@ async def live_topic(request: Request) -> EventStream:
 async def settings(request: Request) -> Response:
     name = request.path_params["name"]
 
-    def look(cluster: Cluster) -> object:
-        find_topic(cluster, name)
-        return topic_settings(cluster, name)
-
-    return reply(await room_of(request).desk.ask(look))
+    return reply(await room_of(request).desk.ask(lambda cluster: read_settings(cluster, Subject("topic", name))))
 
 
 async def create(request: Request) -> Response:

@@ -107,7 +107,7 @@ async function settings(body, topic, params, signal) {
   const paint = () => {
     keep({ filter: filter.value, own: own.checked });
     const text = filter.value.toLowerCase();
-    const fitting = all.filter((each) => (!own.checked || each.is_own) && `${each.name} ${each.doc}`.toLowerCase().includes(text));
+    const fitting = all.filter((each) => (!own.checked || each.is_own) && `${each.name} ${each.meaning}`.toLowerCase().includes(text));
     fill(rows, fitting.length ? fitting.map((each) => setting(topic, each, (changed) => { Object.assign(each, changed); paint(); }))
       : empty(own.checked && !text ? "This topic sets nothing of its own." : "No setting is like that.", h("button", { onclick: () => { filter.value = ""; own.checked = false; paint(); } }, "Show all")));
   };
@@ -121,7 +121,7 @@ function setting(topic, each, changed) {
   const said = h("div");
   const isFixed = each.is_fixed || state.readOnly || each.value === null;
   const label = `Value of ${each.name}`;
-  const input = each.kind === "boolean" ? choice("value", [["true", "true"], ["false", "false"]], each.value, { "aria-label": label, disabled: isFixed })
+  const input = each.kind === "true or false" ? choice("value", [["true", "true"], ["false", "false"]], each.value, { "aria-label": label, disabled: isFixed })
     : h("input", { value: each.value ?? "(secret)", "aria-label": label, disabled: isFixed, autocomplete: "off", spellcheck: "false" });
   const send = async (body) => {
     try {
@@ -140,8 +140,8 @@ function setting(topic, each, changed) {
   input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !save.hidden) save.click(); if (event.key === "Escape") { input.value = each.value; look(); } });
   return h("div", { class: "setting" },
     h("div", {}, h("div", { class: "title" }, h("code", {}, each.name), h("span", { class: each.is_own ? "chip accent" : "chip" }, each.is_own ? "set here" : each.source), each.is_fixed ? h("span", { class: "chip" }, "cannot be changed") : null),
-      h("p", { class: "hint" }, each.doc || "The cluster does not say what it means.")),
-    h("div", {}, h("div", { class: "edit" }, input, save, each.is_own && !isFixed ? h("button", { class: "quiet", title: "Back to the default", "aria-label": `Set ${each.name} back to the default`, onclick: () => send({ unset: [each.name] }) }, "Reset") : null), readable(each), said));
+      h("p", { class: "hint" }, each.meaning || "The cluster does not say what it means.")),
+    h("div", {}, h("div", { class: "edit" }, input, save, each.is_own && !isFixed ? h("button", { class: "quiet", title: each.otherwise === null ? "Back to the default" : `Back to ${each.otherwise}`, "aria-label": `Set ${each.name} back${each.otherwise === null ? "" : ` to ${each.otherwise}`}`, onclick: () => send({ unset: [each.name] }) }, "Reset") : null), readable(each), said));
 }
 
 function readable(each) {
