@@ -47,6 +47,7 @@ select not total > 0 and !(id = 1), -total, ~id, + 1, id % 2, id div 2, 'a' || '
 select id <=> 1, id <> 2, id != 3, id == 4, id is distinct from 5, id << 2, id >> 1, id >>> 1 from input
 select 1L, 2.5, 3e4, .5, 5., 6BD, 7D, 8S, 9Y, 1.5F, 'it''s', "double", 'a' 'b', r'raw\\d' from input
 select date, time, value, key, timestamp, user, end, first, left, partition from input
+select when, order, group, limit as l, on from input where order > 1
 select current_date, current_timestamp(), current_timestamp, now() from input
 select window(at, '1 minute'), window.start from input
 select if(total > 0, 1, 0), coalesce(total, 0), nvl(customer, ''), left(customer, 2), right(customer, 2) from input

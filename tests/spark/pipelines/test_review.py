@@ -52,6 +52,8 @@ def aggregate(**changed: Any) -> dict[str, Any]:
         ({"transform": [{"sql": "select id from inptu"}]}, "there is no table 'inptu'; did you mean input?"),
         ({"archive": {"table": "t", "partition_by": ["regoin"]}},
          "[archive] partition_by: there is no column 'regoin'; did you mean region?"),
+        ({"transform": [{"sql": "select id from input"}]},
+         "[archive] time = '_timestamp': character 1: there is no column '_timestamp'"),
         ({"archive": {"table": "t", "raw": True, "time": "at"}},
          "[archive] time = 'at': character 1: there is no column 'at'"),
         ({"aggregate": aggregate(group_by=["regoin"])},
@@ -90,6 +92,10 @@ def test_what_is_wrong(tables: dict[str, Any], told: str) -> None:
          "aggregate": aggregate(
              group_by={"r": "lower(region)"}, measures={"n": "sum(t)"}, to={"topic": "x", "key": "r"})},
         {"archive": {"table": "t", "partition_by": ["date", "region", "shop"], "columns": {"shop": "customer"}}},
+        {"transform": [{"sql": "select id, total * 2 as twice from input"}],
+         "archive": {"table": "t", "partition_by": []}},
+        {"archive": {"table": "t", "time": "when", "columns": {"when": "at + interval 1 hour"}}},
+        {"aggregate": aggregate(measures={"last": "max(_event_time)"})},
         {"aggregate": aggregate(input="input"), "transform": [{"sql": "select 1 as one, _timestamp from input"}]},
     ],
 )  # fmt: skip

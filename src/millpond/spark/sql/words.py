@@ -22,10 +22,7 @@ INNER: Final = _words(
 )
 """Parts of an expression or of a list."""
 
-HARD: Final = _words(
-    """FROM SELECT WHERE GROUP HAVING ORDER LIMIT JOIN ON UNION AS AND OR NOT IS IN LIKE ILIKE RLIKE BETWEEN THEN WHEN
-    ELSE"""
-)
+HARD: Final = _words("FROM SELECT WHERE HAVING JOIN UNION AS AND OR NOT IS IN LIKE ILIKE RLIKE BETWEEN")
 """Those of them that people do not mean as the name of a column; Spark allows some of these, too."""
 
 JOINS: Final = _words("JOIN INNER CROSS LEFT RIGHT FULL NATURAL SEMI ANTI")

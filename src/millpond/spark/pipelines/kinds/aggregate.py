@@ -124,9 +124,10 @@ def output(rows: DataFrame, job: Aggregate) -> DataFrame:
 
 
 def asks(job: Aggregate, columns: Columns) -> Iterator[Asked]:
+    timed = None if columns is None else (*columns, EVENT_TIME)
     yield Asked("time", job.time, columns)
-    yield from asked("group_by", job.group_by, columns)
-    yield from asked("measures", job.measures, columns)
+    yield from asked("group_by", job.group_by, timed)
+    yield from asked("measures", job.measures, timed)
     yield from asked_names("distinct_by", job.distinct_by, columns)
     yield from job.to.asks((START, END, *job.group_by, *job.measures))
 

@@ -100,10 +100,14 @@ def calendar_column(time: str, name: str) -> Column:
 
 def asks(job: Archive, columns: Columns) -> Iterator[Asked]:
     known = (RAW_VALUE, *RECORD) if job.raw else columns
-    yield Asked("time", job.time, known)
     yield from asked("columns", job.columns, known)
-    partitions = None if known is None else (*known, *job.columns, *CALENDAR)
-    yield from asked_names("partition_by", job.partition_by, partitions)
+    rows = None if known is None else (*known, *job.columns)
+    made = [name for name in job.partition_by if name in CALENDAR and name not in (rows or ())]
+    if made:
+        # Nothing else looks at the time.
+        yield Asked("time", job.time, rows)
+        yield from asked_names("time, which falls back to it", [TIMESTAMP], rows)
+    yield from asked_names("partition_by", [name for name in job.partition_by if name not in made], rows)
 
 
 KIND = Kind(

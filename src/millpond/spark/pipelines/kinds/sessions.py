@@ -101,11 +101,12 @@ def kept_sessions(frame: DataFrame, job: Sessions) -> DataFrame:
 
 
 def asks(job: Sessions, columns: Columns) -> Iterator[Asked]:
-    yield from asked("key", job.key, columns)
+    timed = None if columns is None else (*columns, EVENT_TIME)
     yield Asked("time", job.time, columns)
-    yield from asked("measures", job.measures, columns)
+    yield from asked("key", job.key, timed)
+    yield from asked("measures", job.measures, timed)
     if job.ends_when:
-        yield Asked("ends_when", job.ends_when, columns)
+        yield Asked("ends_when", job.ends_when, timed)
     yield from job.to.asks((*job.key, START, END, EVENTS, *job.measures))
 
 
