@@ -122,7 +122,8 @@ def test_nodes_that_join_at_the_same_time_get_numbers_of_their_own(nodes: Nodes)
     nodes.up("one")
     late = ("two", "three")
     for name in late:
-        nodes.begin(name, "--join", nodes.at("one"))
+        # Of several addresses any will do.
+        nodes.begin(name, "--join", f"{HOST}:{free_port()},{nodes.at('one')}")
     for name in late:
         nodes.await_ready(name)
     assert {each["node"]: each["there"] for each in listed(nodes.at("one"))} == {1: True, 2: True, 3: True}

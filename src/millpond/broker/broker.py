@@ -331,7 +331,7 @@ class Broker:
     def _on_company(self) -> None:
         """Another node has registered: what only one of several does begins now, without a stop."""
         self.journal("this node is alone no more", nodes=len(self.image.brokers))
-        self.workers.run(_load_coordinators).then(lambda _: None)
+        self.workers.run(load_coordinators).then(lambda _: None)
         self.controller.on_role(self._tell_role)
         self.lifecycle.go_on_with_others(self._appearance())
         self._begin_with_others()
@@ -343,7 +343,7 @@ class Broker:
             self.lifecycle.start_alone(registered.epoch, registered.incarnation_id)
             self._begin(at_once=True)
             return
-        _load_coordinators()
+        load_coordinators()
         self.lifecycle.start(self._appearance(), was_clean=report.clean, has_lost=report.has_lost)
 
     def _appearance(self) -> Appearance:
@@ -627,7 +627,7 @@ class Broker:
         self.store.close()
 
 
-def _load_coordinators() -> None:
+def load_coordinators() -> None:
     """One of several nodes may have to coordinate at any moment: the middle of a failover is no time to read code."""
     import millpond.broker.coordination.groups
     import millpond.broker.coordination.transactions

@@ -71,6 +71,7 @@ from millpond.metadata.features import (
     features_to_record,
     metadata_version,
     not_supported_by_all,
+    supported_by,
     unsupported,
 )
 from millpond.metadata.image import NO_DIRECTORY, Image
@@ -606,14 +607,20 @@ class Controller:
             raise Refused(ErrorCode.INVALID_REQUEST, f"node {node_id}, which votes, has not registered yet")
         return voters
 
-    def name_voters_for(self, node_id: int, own_host: str) -> Later[None]:
+    def name_voters_for(self, wanted: Registration, own_host: str) -> Later[None]:
         """A node wants to register. Where it is the first beside this one, the log names the voters before that: a
         later start that finds others there must know who decides. `own_host` is where it has reached us.
 
         Refused where that cannot be done now.
         """
-        if not self.is_alone or not self.is_active or node_id == self.node_id:
+        if not self.is_alone or not self.is_active or wanted.broker_id == self.node_id:
             return done(None)
+        lacks = unsupported({**self._ahead.features, KRAFT_VERSION: 1}, supported_by(wanted.features))
+        if lacks is not None:
+            # First of all: that the log names the voters is for good, and the version from before cannot read it.
+            return failed(
+                Refused(ErrorCode.UNSUPPORTED_VERSION, f"node {wanted.broker_id} cannot join: it would be at {lacks}")
+            )
         found = self._reveal(own_host)
         return found.chain(lambda _: self.raise_kraft_version()).map(_must_be_ok)
 

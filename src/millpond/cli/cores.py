@@ -25,6 +25,7 @@ from millpond.cli.addresses import shown_address
 from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, without_time
 from millpond.cli.cluster.nodes_file import resolved
 from millpond.cli.cluster.ports import free_ports
+from millpond.cli.cluster.spare import Spare
 from millpond.cli.console_process import ConsoleProcess
 from millpond.cli.errors import Failed, cause
 from millpond.cli.folders import in_use, missing_folders, remove_folders
@@ -154,6 +155,7 @@ class _Run:
         self._folder = folder
         self._console = console
         self._journal = LineJournal()
+        self._spare = Spare()
         events: queue.Queue[Event] = queue.Queue()
         children = {
             core: Child(
@@ -162,6 +164,7 @@ class _Run:
                 events,
                 # Nobody else has what it has.
                 pause_seconds=0,
+                spare=self._spare,
             )
             for core, own in texts.items()
         }
@@ -177,6 +180,7 @@ class _Run:
         finally:
             tell_manager("STOPPING=1")
             self._console.close()
+            self._spare.close()
             first, *others = self._crew.children.values()
             # Nobody can take over what only one of them has. The first keeps the metadata of all, and goes last.
             in_time = self._crew.end([others, [first]])
@@ -189,6 +193,8 @@ class _Run:
         self._crew.start()
         while not stop.is_asked:
             self._crew.turn()
+            if self._crew.is_ready:
+                self._spare.prepare()
             if is_announced:
                 continue
             if self._crew.is_ready:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -141,23 +142,21 @@ def _take_number(join: str, folder: str, first: int, texts: Mapping[str, str]) -
             raise Failed(
                 f"Another command has just made {folder} the folder of node {meanwhile.node_id}: start again."
             )
-        with Access(join, option="--join").open() as cluster:
-            try:
-                number = next(
-                    each for each in range(first, first + TRIES_MAX) if take_number(cluster, each, newcomer)
-                )
-            except StopIteration:
-                raise Failed("Many nodes join at this moment: try again in a few seconds.") from None
-            except Refused as fault:
-                raise Failed(str(fault)) from None
         try:
+            # First: a disk that takes nothing must not cost a number at every try.
             write_last_life(disk, folder, LastLife(LOST, boot_id(), newcomer.incarnation_id))
+            with Access(join, option="--join").open() as cluster:
+                numbers = range(first, first + TRIES_MAX)
+                number = next((each for each in numbers if take_number(cluster, each, newcomer)), None)
+            if number is None:
+                raise Failed("Many nodes join at this moment: try again in a few seconds.")
             contacts = tuple(texts[CLUSTER_CONTACTS.name].split(","))
             write_identity(disk, folder, Identity(number, newcomer.directory_id, contacts=contacts))
+        except Refused as fault:
+            raise Failed(str(fault)) from None
         except OSError as error:
             raise Failed(
-                f"The data folder {folder} cannot be used ({cause(error)}): mend that and start again; then let the "
-                f"cluster forget the number that was meant for this node with `millpond node remove {number}`."
+                f"The data folder {folder} cannot be used ({cause(error)}): choose another with --data DIR."
             ) from None
     return number
 
@@ -196,11 +195,19 @@ def _ask(join: str) -> tuple[str, dict[int, str], set[int]]:
     return members.cluster_id, contacts, {each.node_id for each in members.nodes}
 
 
+def _local_address(join: str) -> str:
+    """By which this machine speaks to the first of these nodes that can be reached."""
+    for address in filter(None, map(str.strip, join.split(","))):
+        at = host_and_port(address if ":" in address else f"{address}:{host_and_port(LISTEN.default)[1]}")
+        with contextlib.suppress(OSError), socket.create_connection(at, PROBE_SECONDS) as probe:
+            local: str = probe.getsockname()[0]
+            return local
+    raise Failed(f"{join} does not answer any more: start again, or name another node with --join.")
+
+
 def _own_address(join: str, texts: Mapping[str, str]) -> dict[str, str]:
     """Where the others shall find this node: unless somebody said so, at the address that it speaks to them from."""
-    host, port = host_and_port(join if ":" in join else f"{join}:{host_and_port(LISTEN.default)[1]}")
-    with socket.create_connection((host, port), PROBE_SECONDS) as probe:
-        local: str = probe.getsockname()[0]
+    local = _local_address(join)
     shown = f"[{local}]" if ":" in local else local
     listen = texts.get(LISTEN.name)
     if listen is None:

@@ -283,6 +283,8 @@ def _stuck(partitions: list[TopicPartition], node_id: int) -> Failed:
 def remove_command(node_id: int, yes: bool, access: Access) -> None:
     """Let the cluster forget a node that has been drained and stopped, or that is dead and holds nothing any more.
 
+    Should somebody start it again from its old data folder, it joins again, as a node that holds nothing.
+
     \b
     Examples:
       millpond node remove 3

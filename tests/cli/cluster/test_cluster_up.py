@@ -123,6 +123,31 @@ def test_nodes_end_with_whoever_started_them(start_cluster: Callable[..., Runnin
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+@with_time
+def test_nodes_are_restarted_by_a_command_for_each(
+    start_cluster: Callable[..., Running], lonely: Any, tmp_path: Path
+) -> None:
+    """As by ssh on machines of their own: the command ends the node, and whoever looks after it starts it again."""
+    cluster = start_cluster()
+    bootstrap = cluster.read_until("bootstrap").split()[1]
+    before = [pid_of(tmp_path / "c" / f"node-{number}") for number in (1, 2, 3)]
+    end = (
+        f"sh -c 'kill $(cat {tmp_path}/c/node-{{node}}/.lock) && echo {{node}} {{host}}:{{port}} >> {tmp_path}/said'"
+    )
+    result = lonely("cluster", "restart", "--run", end, "--yes", "-b", bootstrap, "--timeout", "60")
+    assert result.code == 0, result.err
+    assert result.out.count("restarted in") == 3
+    assert "Every node was restarted." in result.out
+    at = dict(enumerate(bootstrap.split(","), 1))
+    assert sorted((tmp_path / "said").read_text().splitlines()) == [f"{node} {at[node]}" for node in (1, 2, 3)]
+    after = [pid_of(tmp_path / "c" / f"node-{number}") for number in (1, 2, 3)]
+    assert not {*before} & {*after}
+    # One that only seems to restart a node is not believed.
+    result = lonely("cluster", "restart", "--run", "true", "--yes", "-b", bootstrap, "--timeout", "2", "--node", "2")
+    assert result.code == 1
+    assert "Node 2 has not ended within 2 s" in " ".join(result.err.split())
+
+
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [

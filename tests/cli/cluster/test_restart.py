@@ -35,14 +35,16 @@ def test_nobody_is_taken_while_another_is_away_or_behind() -> None:
 
 
 def test_a_command_knows_the_node_and_its_failure_is_told(tmp_path: Path) -> None:
-    text, restart = _by_command(f"sh -c 'echo {{node}} {{host}} {{port}} > {tmp_path}/said'", NODES[1])
+    text, restart = _by_command(f"sh -c 'echo {{node}} {{host}} {{port}} > {tmp_path}/said'", NODES[1], 30)
     assert "echo 2 10.0.0.2 9092" in text
     restart()
     assert (tmp_path / "said").read_text() == "2 10.0.0.2 9092\n"
     with pytest.raises(Failed, match="false ended with code 1: node 2 was not restarted"):
-        _by_command("false", NODES[1])[1]()
+        _by_command("false", NODES[1], 30)[1]()
     with pytest.raises(Failed, match="nonesuch cannot be run"):
-        _by_command("nonesuch", NODES[1])[1]()
+        _by_command("nonesuch", NODES[1], 30)[1]()
+    with pytest.raises(Failed, match="sleep 60 has not ended within 0 s: look after node 2"):
+        _by_command("sleep 60", NODES[1], 0.1)[1]()
 
 
 def test_a_process_is_ended_only_while_it_holds_the_folder(tmp_path: Path) -> None:

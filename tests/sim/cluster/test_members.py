@@ -10,6 +10,7 @@ import pytest
 from tests.sim.cluster.test_lives import Lives
 
 from millpond.base.errors import ErrorCode
+from millpond.metadata.features import SUPPORTED
 from millpond.metadata.image import NO_DIRECTORY
 from millpond.sim.client import SimClient
 from millpond.sim.cluster.members_scenario import MembersScenario
@@ -259,6 +260,50 @@ def test_a_voter_tells_its_address_by_hand() -> None:
     assert grown.ask(1, m.UnregisterBrokerRequest(broker_id=3), 0).error_code == 0
     assert update(listeners=[stranger]) == 0
     assert [each.host for each in controller.host.log.voters] == ["node1", "node2", "somewhere"]
+
+
+def test_a_node_of_the_version_before_is_refused_by_one_that_is_alone_and_changes_nothing_there() -> None:
+    grown = Grown()
+    old = {name: levels for name, levels in SUPPORTED.items() if name != "kraft.version"}
+    texts = {"node.id": "2", "cluster.contacts": f"1@node1:{PORT}"}
+    two = grown.nodes[2] = SimNode(grown.sim, "node2", texts)
+    two.supported = old
+    assert two.start()
+    grown.wait(lambda: two.broker.lifecycle.shut_out.ended)
+    controller = grown.nodes[1].broker.controller
+    assert controller.is_alone
+    assert controller.kraft_version == 0, "and it could still go back to the version before"
+
+
+@pytest.mark.parametrize("victim", [1, 2])
+def test_power_goes_at_any_step_while_the_first_gets_company(victim: int) -> None:
+    for step in range(1, 40, 3):
+        _crash_at(step, victim)
+
+
+def _crash_at(step: int, victim: int) -> None:
+    """Of what the disk of one of the two does."""
+    grown = Grown()
+    grown.create()
+    assert grown.produce(1, b"before") == 0
+    texts = {"node.id": "2", "cluster.contacts": f"1@node1:{PORT}"}
+    one, two = grown.nodes[1], SimNode(grown.sim, "node2", texts)
+    grown.nodes[2] = two
+    if victim == 2:
+        # So that it has a disk.
+        grown.sim.start("node2")
+        grown.sim.kill("node2")
+    disk = grown.nodes[victim].disk
+    disk.crash_at_operation(disk.operations + step)
+    two.start()
+    grown.sim.run_until(lambda: not one.is_up or not two.is_up, within_ms=3_000)
+    disk.crash_at_operation(1 << 60)
+    for node in (one, two):
+        assert node.is_up or node.start(), node.journal_lines[-3:]
+    grown.wait(lambda: two.broker.lifecycle.ready.ended)
+    grown.wait(grown.vote(1))
+    assert not two.broker.controller.is_alone
+    grown.wait(lambda: grown.produce(1, b"after") == 0)
 
 
 def test_what_is_refused_does_not_have_the_log_name_the_voters() -> None:

@@ -46,7 +46,7 @@ def handle(broker: Services, call: Call, request: m.BrokerRegistrationRequest) -
     if wanted.broker_id == broker.node_id:
         registered = broker.sessions.register(wanted)
     else:
-        named = broker.controller.name_voters_for(wanted.broker_id, call.connection.link.local_host)
+        named = broker.controller.name_voters_for(wanted, call.connection.link.local_host)
         registered = named.chain(lambda _: broker.sessions.register(wanted))
     return registered.recover(Refused, lambda refused: Registered(Verdict.of(refused))).map(
         lambda reply: m.BrokerRegistrationResponse(error_code=reply.verdict.code, broker_epoch=reply.broker_epoch)

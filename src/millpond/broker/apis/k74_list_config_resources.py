@@ -27,7 +27,10 @@ def handle(broker: Services, call: Call, request: m.ListConfigResourcesRequest) 
     if ResourceType.TOPIC in wanted:
         resources += [(name, ResourceType.TOPIC) for name in broker.image.topics]
     resources += [
-        (str(broker.node_id), kind) for kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) if kind in wanted
+        (str(node_id), kind)
+        for kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
+        if kind in wanted
+        for node_id in sorted(broker.image.brokers)
     ]
     named = {ResourceType.CLIENT_METRICS, ResourceType.GROUP} & wanted
     resources += [(each.name, each.type) for each in broker.image.configs if each.type in named]

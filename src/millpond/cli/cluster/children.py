@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Final, Literal
 
+from millpond.cli.cluster.spare import Spare, begin
 from millpond.node.signals import stop_signals
 
 NODE: Final = ("up", "--with-parent")
@@ -50,10 +51,12 @@ class Child:
         arguments: Sequence[str],
         events: queue.Queue[Event],
         pause_seconds: float = PAUSE_SECONDS,
+        spare: Spare | None = None,
     ) -> None:
         """`arguments` are those of `millpond`.
 
-        Before it is started again `pause_seconds` go by, and longer where it dies again soon.
+        Before it is started again `pause_seconds` go by, and longer where it dies again soon. A `spare` process that
+        is ready becomes its next one.
         """
         self.node_id = node_id
         self.state: State = "stopped"
@@ -63,6 +66,7 @@ class Child:
         self.starts_again_at = 0.0
         self._first_pause_seconds = self._pause_seconds = pause_seconds
         self._arguments = arguments
+        self._spare = spare
         self._events = events
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
@@ -75,15 +79,10 @@ class Child:
         self.starts += 1
         self.state = "starting"
         self._started_at = time.monotonic()
-        process = self._process = subprocess.Popen(
-            [*MILLPOND, *self._arguments],
-            # The end of this pipe tells the node that we are gone, however we went.
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # Ctrl-C is for us alone: the nodes end one after the other.
-            start_new_session=True,
-        )
+        process = None if self._spare is None else self._spare.take(self._arguments)
+        if process is None:
+            process = begin([*MILLPOND, *self._arguments])
+        self._process = process
         journal = threading.Thread(target=self._hear_journal, args=(process,), daemon=True)
         journal.start()
         threading.Thread(target=self._hear_output, args=(process, journal), daemon=True).start()

@@ -52,7 +52,7 @@ def restart_cluster(
         if len(known) < 2:
             raise Failed("The cluster has one node: nobody can serve while it is restarted. Stop it and start it.")
         order = restart_order(facts, only)
-        how = [_by_command(run, node, err=as_json) if run else _by_signal(data, node) for node in order]
+        how = [_by_command(run, node, seconds, err=as_json) if run else _by_signal(data, node) for node in order]
         if not as_json:
             print_table(
                 ("Node", "Address", "", "By"),
@@ -95,7 +95,7 @@ def restart_cluster(
         click.echo("Every node was restarted." if not only else "Done.")
 
 
-def _by_command(run: str, node: NodeFacts, *, err: bool = False) -> tuple[str, Callable[[], None]]:
+def _by_command(run: str, node: NodeFacts, seconds: float, *, err: bool = False) -> tuple[str, Callable[[], None]]:
     """`err`: what the command prints goes to standard error."""
     host, _, port = (node.address or "").rpartition(":")
     words = [
@@ -106,7 +106,11 @@ def _by_command(run: str, node: NodeFacts, *, err: bool = False) -> tuple[str, C
 
     def restart() -> None:
         try:
-            subprocess.run(words, check=True, stdout=sys.stderr if err else None)
+            subprocess.run(words, check=True, timeout=seconds, stdout=sys.stderr if err else None)
+        except subprocess.TimeoutExpired:
+            raise Failed(
+                f"{text} has not ended within {seconds:.0f} s: look after node {node.node_id}, then begin again."
+            ) from None
         except OSError as error:
             raise Failed(f"{text} cannot be run: {cause(error)}.") from None
         except subprocess.CalledProcessError as error:

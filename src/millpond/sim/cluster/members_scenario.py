@@ -1,7 +1,8 @@
 """A run of a cluster that has grown from one node, whose voters come and go while things go wrong.
 
 Node 1 begins alone and the others join it. Later somebody drains a node now and then, and lets it be one like the
-others again, so that others vote in its place. When all is healed everybody must go by the same voters, and one of
+others again, so that others vote in its place; gives votes and takes them away by hand; lets the cluster forget a
+node that is down and comes back all the same. When all is healed everybody must go by the same voters, and one of
 them must lead.
 """
 
@@ -21,6 +22,8 @@ from millpond.sim.node import PORT
 from millpond.wire import messages as m
 
 PAUSES_MS = (100, 500, 2_000)
+AWAY_MS = 4_000
+"""How long a node is away that shall be forgotten: its session ends in that time."""
 BROKER_RESOURCE = 4
 VOTERS_MIN = 3
 KEPT = ("default.replication.factor", "min.insync.replicas")
@@ -93,7 +96,18 @@ class MembersScenario(Scenario):
         self._change()
 
     def _change(self) -> None:
-        """Drain a node, or let the one that is drained come back; and soon the next."""
+        """Something, and soon the next."""
+        luck = self._dice.random()
+        if luck < 0.6:
+            self._drain_or_undo()
+        elif luck < 0.85:
+            self._vote_by_hand()
+        else:
+            self._forget()
+        if self.sim.clock.now_ms < self._until_ms:
+            self.sim.clock.call_later(self._dice.randint(1, 2 * self._pause_ms), self._change)
+
+    def _drain_or_undo(self) -> None:
         node_id, self._drained = (
             (self._drained, None)
             if self._drained is not None
@@ -112,5 +126,31 @@ class MembersScenario(Scenario):
             self.cluster.note(f"node {node_id} is drained: {value}: {outcome}")
 
         self._drainer.send(kind(resources=[resource]), 1, heard)
-        if self.sim.clock.now_ms < self._until_ms:
-            self.sim.clock.call_later(self._dice.randint(1, 2 * self._pause_ms), self._change)
+
+    def _vote_by_hand(self) -> None:
+        node_id, is_added = self._dice.choice(list(self.cluster.nodes)), self._dice.random() < 0.5
+        if is_added:
+            request: m.Message = m.AddRaftVoterRequest(voter_id=node_id, timeout_ms=5_000)
+        else:
+            request = m.RemoveRaftVoterRequest(voter_id=node_id)
+        self._tell(request, f"node {node_id} is {'given a vote' if is_added else 'robbed of its vote'} by hand")
+
+    def _forget(self) -> None:
+        """As `millpond node remove` does, of a node that is down; the others must be able to spare what it has."""
+        node_id = self._dice.choice(list(self.cluster.nodes))
+        if not self.cluster.nodes[node_id].is_up or not self.trouble.is_whole():
+            return
+        self.cluster.kill(node_id, AWAY_MS)
+
+        def forget() -> None:
+            if not self.cluster.nodes[node_id].is_up:
+                self._tell(m.RemoveRaftVoterRequest(voter_id=node_id), f"node {node_id} loses its vote")
+                self._tell(m.UnregisterBrokerRequest(broker_id=node_id), f"node {node_id} is forgotten")
+
+        self.sim.clock.call_later(AWAY_MS // 2, forget)
+
+    def _tell(self, request: m.Message, what: str) -> None:
+        def heard(reply: Any) -> None:
+            self.cluster.note(f"{what}: {'no answer' if reply is None else reply.error_code}")
+
+        self._drainer.send(request, 0, heard)

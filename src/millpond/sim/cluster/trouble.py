@@ -24,6 +24,7 @@ SYNC_TARGETS = ("", "", "topic", "__cluster_metadata", "quorum-state", "checkpoi
 READ_TARGETS = ("", "topic", "__cluster_metadata", ".log", ".index")
 RATES = (0.9, 1.0, 1.1)
 JUMPS_MS = (-7_200_000, -1_000, 1_000, 60_000)
+YEARS_MS = 10 * 365 * 86_400_000
 
 Way = tuple[str, str]
 
@@ -115,6 +116,7 @@ class Trouble:
             "no more open files": self._no_more_open_files,
             "clock rate": self._clock_rate,
             "clock jump": self._clock_jump,
+            "clock years off": self._clock_years_off,
             "wiped disk": self._wiped_disk,
             "old disk": self._old_disk,
             "bit rot": self._bit_rot,
@@ -174,9 +176,9 @@ class Trouble:
         self._lost[node_id] = max(broker.epoch if broker is not None else -1, self._lost.get(node_id, -1))
 
     def _may_lose_power(self) -> bool:
-        return self.rot is None and (self._is_synced_first or self._is_whole())
+        return self.rot is None and (self._is_synced_first or self.is_whole())
 
-    def _is_whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether every node is up, nobody is about to tell of a loss, and every replica is in sync."""
         image = self.cluster.image
         if self.rot is not None or image is None or len(dict(self.cluster.running())) < len(self.cluster.nodes):
@@ -203,7 +205,7 @@ class Trouble:
     def _wiped_disk(self, fault: FaultPlan, random: Random) -> bool:
         """A machine comes back with an empty disk. The others must be able to spare it."""
         node_id = self._any(random)
-        if node_id is None or not self._is_whole() or len(self.cluster.nodes) == 1:
+        if node_id is None or not self.is_whole() or len(self.cluster.nodes) == 1:
             return False
         self._note_loss(node_id)
         self._cut_power(node_id, fault.lasts_ms)
@@ -221,7 +223,7 @@ class Trouble:
 
         def put_back() -> None:
             node = self.cluster.nodes[node_id]
-            if self._over or not node.is_up or not self._is_whole():
+            if self._over or not node.is_up or not self.is_whole():
                 self.cluster.note(f"node {node_id} keeps its disk")
                 return
             self._note_loss(node_id)
@@ -235,7 +237,7 @@ class Trouble:
     def _bit_rot(self, fault: FaultPlan, random: Random) -> bool:
         """A bit of records that every replica has turns over on one disk, of the leader or of a follower."""
         node_id, luck, depth, bit = self._any(random), random.random(), random.random(), random.randrange(8)
-        if node_id is None or not self._is_whole() or len(self.cluster.nodes) == 1:
+        if node_id is None or not self.is_whole() or len(self.cluster.nodes) == 1:
             return False
         node = self.cluster.nodes[node_id]
         batches = [
@@ -493,4 +495,14 @@ class Trouble:
         if node_id is None:
             return False
         self._sim.jump_wall(self._name(node_id), random.choice(JUMPS_MS))
+        return True
+
+    def _clock_years_off(self, fault: FaultPlan, random: Random) -> bool:
+        """A machine whose clock is off by years, while it runs or from its next start on; or is set right again."""
+        node_id, by_ms = self._any(random), random.choice((-YEARS_MS, YEARS_MS))
+        if node_id is None:
+            return False
+        if random.random() < 0.5:
+            self.cluster.kill(node_id)
+        self._sim.jump_wall(self._name(node_id), by_ms)
         return True
