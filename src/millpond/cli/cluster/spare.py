@@ -61,7 +61,8 @@ class Spare:
         if process is None:
             return
         process.kill()
-        process.communicate(timeout=END_SECONDS)
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError, ValueError):
+            process.communicate(timeout=END_SECONDS)
 
 
 def run() -> int:
