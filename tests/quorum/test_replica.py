@@ -545,6 +545,17 @@ def test_one_refusal_ends_a_new_candidacy() -> None:
     assert isinstance(play.replica.role, Unattached)
 
 
+def test_of_two_founders_who_ask_at_once_the_higher_gives_way() -> None:
+    lower = Play(election=NEW)
+    lower.wait(1000)
+    assert lower.ask(new_vote(0, pre=True)) == [VoteResponse(NONE, 0, NO_LEADER, granted=False)]
+    assert lower.ask(new_vote(0, pre=True, end=1)) == [VoteResponse(NONE, 0, NO_LEADER, granted=True)], "it has more"
+    higher = Play(THREE, election=NEW)
+    higher.wait(1000)
+    asked = Vote(0, TWO, THREE, 0, 0, True, is_new=True)
+    assert higher.ask(asked) == [VoteResponse(NONE, 0, NO_LEADER, granted=True)]
+
+
 def test_a_new_leader_is_new_until_it_has_committed() -> None:
     play = Play(election=NEW)
     play.wait(1000)

@@ -506,6 +506,8 @@ class Replica:
             return False
         if self.is_new and (not vote.is_new or self.log.voters is not None):
             return False
+        if vote.pre_vote and self._founds_before(vote):
+            return False
         match self.role:
             case Leader():
                 return False
@@ -519,6 +521,13 @@ class Replica:
                 return vote.pre_vote or self.election.voted in (None, vote.candidate)
             case _:
                 assert_never(self.role)
+
+    def _founds_before(self, vote: Vote) -> bool:
+        """A cluster is founded by all: of two who ask at once neither can win, unless the one with less gives way."""
+        if not self.is_new or not isinstance(self.role, Prospective | Candidate):
+            return False
+        mine = (self.log.last_epoch, self.log.end_offset, -self.me.node_id)
+        return mine > (vote.last_epoch, vote.end_offset, -vote.candidate.node_id)
 
     def _on_begin_epoch(self, request_id: int, begin: BeginQuorumEpoch, now_ms: int) -> None:
         if begin.voter != self.me:

@@ -179,14 +179,14 @@ class CountsWhatItSent(Replica):
         return progress
 
 
-FIRST_SEEDS = {LeadsAnEpochTwice: 100, CountsLateVotes: 135}
+FIRST_SEEDS = {LeadsAnEpochTwice: 450, CountsLateVotes: 135}
 
 CHANGED = (checkers.COMMITTED_CHANGED, checkers.SAME_NAME_OTHER_RECORD, checkers.ACKNOWLEDGED_LOST)
 
 MUTANTS: dict[type[Replica], tuple[tuple[str, ...], int]] = {
     PromisesBeforeTheSync: ((*CHANGED, checkers.EPOCH_FELL, checkers.TWO_VOTES), 60),
     CountsItselfBeforeTheSync: (CHANGED, 80),
-    LeadsAnEpochTwice: (CHANGED, 400),
+    LeadsAnEpochTwice: (CHANGED, 500),
     ForgetsItsVote: ((*CHANGED, checkers.TWO_VOTES, checkers.TWO_LEADERS), 60),
     ForgetsTheEpoch: ((checkers.EPOCH_FELL,), 40),
     VotesForAShorterLog: ((*CHANGED, NOT_HEALED), 60),
