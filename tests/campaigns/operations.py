@@ -95,11 +95,14 @@ def old_source(folder: Path, phases: Sequence[str]) -> Path | None:
 
 
 def show(phases: Sequence[Phase]) -> None:
-    """How long writes took in each phase."""
-    print(f"\n{'phase':16}{'seconds':>9}{'writes':>10}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}")
+    """How long writes took in each phase; and for how long a node stood still, which is the machine's if for as long
+    it had no core."""
+    titles = "".join(f"{title:>9}" for title in ("p50 ms", "p99 ms", "max ms", "still ms", "no core"))
+    print(f"\n{'phase':16}{'seconds':>9}{'writes':>10}{titles}")
     for each in phases:
         figures = "".join(f"{1000 * each.percentile(share):9.1f}" for share in (0.5, 0.99, 1.0))
-        print(f"{each.name:16}{each.seconds:9.1f}{len(each.latencies):10,}{figures}")
+        stand = f"{each.stand.longest_ms:9,}{each.stand.without_core_ms:9,}"
+        print(f"{each.name:16}{each.seconds:9.1f}{len(each.latencies):10,}{figures}{stand}")
 
 
 if __name__ == "__main__":

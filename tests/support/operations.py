@@ -24,7 +24,7 @@ from millpond.admin.nodes import NodeFacts, describe_nodes
 from millpond.admin.restart import restart_nodes, restart_order, wait_until_well
 from millpond.remote.cluster import Cluster
 from support.cluster_clients import TOPIC, ClusterClients, Load, Outcome
-from support.up_nodes import UpNodes
+from support.up_nodes import Stand, UpNodes
 
 QUIET_SECONDS: Final = 8.0
 FOUNDERS: Final = 3
@@ -47,6 +47,9 @@ class Phase:
     seconds: float
     latencies: Sequence[float] = field(repr=False)
     """From `produce()` to the acknowledgement of every replica, in seconds."""
+
+    stand: Stand
+    """The longest time for which a node stood still."""
 
     def percentile(self, share: float) -> float:
         values = sorted(self.latencies)
@@ -81,11 +84,14 @@ class Operations:
             self.nodes.join()
             self._until_whole()
         self._clients.take_latencies()
+        stands = self.nodes.stands()
         began = time.monotonic()
         PHASES[name](self)
         self._until_whole()
         self._clients.wait_for_writes(self.nodes.story)
-        return Phase(name, time.monotonic() - began, self._clients.take_latencies())
+        new = [each for path, found in self.nodes.stands().items() for each in found[len(stands.get(path, ())) :]]
+        longest = max(new, default=Stand(0, 0))
+        return Phase(name, time.monotonic() - began, self._clients.take_latencies(), longest)
 
     def _until_whole(self) -> None:
         with self._way() as way:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from millpond.testing.clients import Clients
 from millpond.testing.ports import HOST, free_port
@@ -27,6 +28,16 @@ READY_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 60.0
 COMMAND_SECONDS_MAX: Final = 150.0
 TAIL_LINES: Final = 15
+
+
+class Stand(NamedTuple):
+    """A node answered nobody for so long, and so much of it because it had no core."""
+
+    longest_ms: int
+    without_core_ms: int
+
+
+STAND: Final = re.compile(r"the node stood still  longest_ms=(\d+) .*without_a_core_ms=(\d+)")
 
 
 @dataclass(eq=False)
@@ -184,6 +195,13 @@ class UpNodes(Clients):
             process.wait()
         assert process.returncode == 0, f"millpond {' '.join(words)} ended with code {process.returncode}: {told}"
         return told
+
+    def stands(self) -> dict[Path, list[Stand]]:
+        """When nodes stood still, by the journals in which they told it."""
+        return {
+            path: [Stand(*map(int, found)) for found in STAND.findall(path.read_text(errors="replace"))]
+            for path in self.folder.glob("node-*.txt")
+        }
 
     def story(self) -> str:
         """The last words of every node that has ever been one."""
