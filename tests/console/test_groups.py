@@ -1,4 +1,4 @@
-"""Groups, dead letters and nodes over HTTP."""
+"""Groups, dead letters, transactions and nodes over HTTP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def topic(pond: Pond) -> str:
 
 def test_a_group_shows_its_lag_and_who_is_in_it(console: Console, pond: Pond, topic: str) -> None:
     group = f"readers/of {topic}"
-    reader = pond.consumer(group)
+    reader = pond.consumer(group, enable_auto_commit=False)
     reader.subscribe([topic])
     until(lambda: reader.consume(20, 0.5) and len(reader.assignment()) == 2)
     reader.commit(offsets=[TopicPartition(topic, 0, 10), TopicPartition(topic, 1, 4)], asynchronous=False)
@@ -33,7 +33,8 @@ def test_a_group_shows_its_lag_and_who_is_in_it(console: Console, pond: Pond, to
     assert [(each["partition"], each["lag"]) for each in look["partitions"]] == [(1, 6), (0, 0)]
     assert look["partitions"][0]["behind_ms"] >= 0
     assert look["people"][0]["partitions"] == [[topic, 0], [topic, 1]]
-    (rebalance,) = console.get(f"/api/groups/{quote(group, safe='')}/history").body["rebalances"]
+    path = f"/api/groups/{quote(group, safe='')}/history"
+    rebalance = until(lambda: console.get(path).body["rebalances"])[0]
     assert rebalance["members"] == 1
     assert rebalance["causes"]
     # Somebody reads: nothing is moved under their feet.
@@ -134,5 +135,29 @@ def test_the_cluster_shows_its_nodes_and_votes(console: Console) -> None:
     look = console.first_event("/api/live/cluster")
     (node,) = look["nodes"]
     assert node["is_controller"]
-    assert node["quorum"] == {"is_voter": True, "is_fenced": False, "metadata_lag": 0}
+    assert (node["quorum"]["is_voter"], node["quorum"]["is_fenced"]) == (True, False)
     assert (look["behind_total"], look["leaderless_total"]) == (0, 0)
+
+
+def test_an_open_transaction_is_shown_and_aborted(console: Console, pond: Pond, topic: str) -> None:
+    from confluent_kafka import KafkaException, Producer
+
+    name = f"copies/{topic}"
+    producer = Producer(pond.client_settings() | {"transactional.id": name, "log_level": 0})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=0)
+    producer.flush(20)
+    look = console.first_event("/api/live/transactions")
+    (shown,) = (each for each in look["open"] if each["id"] == name)
+    assert (shown["state"], shown["partitions"], shown["holds_back"]) == ("ongoing", [[topic, 0]], 1)
+    assert look["hanging"] == []
+    (row,) = console.get(f"/api/transactions?filter={quote(name, safe='')}").body["rows"]
+    assert row["state"] == "ongoing"
+    assert console.change("POST", "/api/transactions/abort", {"id": name, "confirm": ""}).status == 400
+    assert console.change("POST", "/api/transactions/abort", {"id": name, "confirm": name}).status == 200
+    assert console.change("POST", "/api/transactions/abort", {"id": name, "confirm": name}).status == 409
+    wrong = {"topic": topic, "partition": 0, "producer_id": 12345}
+    assert console.change("POST", "/api/transactions/abort-hanging", wrong).status == 409
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(20)

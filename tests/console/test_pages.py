@@ -21,6 +21,7 @@ PAGES = {
     "/groups/billing": "billing",
     "/letters": "Dead letters",
     "/letters/orders.dlq": "orders.dlq",
+    "/transactions": "Transactions",
     "/cluster": "Cluster",
 }
 PHONE = {"width": 390, "height": 844}
@@ -152,7 +153,7 @@ def test_a_record_is_produced_and_seen_live(tab: Tab) -> None:
     page = tab.open("/topics/orders/records?live=1")
     page.get_by_text("Waiting for what comes").wait_for()
     page.get_by_role("button", name="Produce one").click()
-    page.get_by_label("Key").fill("live-one")
+    page.get_by_label("Key", exact=True).fill("live-one")
     page.get_by_label("Value", exact=True).fill('{"live": true}')
     page.get_by_role("button", name="Produce", exact=True).click()
     page.locator("td.key", has_text="live-one").first.wait_for()

@@ -69,7 +69,7 @@ def test_a_topic_is_made_changed_and_deleted(console: Console) -> None:
     assert console.change("PATCH", "/api/topics/made", {"set": {"retention.ms": "2000"}}).status == 200
     assert setting("retention.ms")["value"] == "2000"
     wrong = console.change("PATCH", "/api/topics/made", {"set": {"retention.ms": "soon"}})
-    assert wrong.status == 502
+    assert wrong.status == 409
     assert "retention.ms" in wrong.body["error"]
     assert setting("retention.ms")["value"] == "2000"
     assert console.change("PATCH", "/api/topics/made", {"unset": ["retention.ms"]}).status == 200

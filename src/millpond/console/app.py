@@ -16,12 +16,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from millpond.console import groups, letters, nodes, overview, records, topics
+from millpond.console import groups, letters, nodes, overview, records, topics, transactions
 from millpond.console.guard import Guard
 from millpond.console.responses import FAULTS
 from millpond.console.room import Room
 
-PAGES: Final = ("", "topics", "groups", "letters", "cluster")
+PAGES: Final = ("", "topics", "groups", "letters", "transactions", "cluster")
 """The first word of the address of each view."""
 
 SHELL: Final = "index.html"
@@ -60,6 +60,7 @@ def make_app(room: Room) -> ASGIApp:
             *topics.ROUTES,
             *groups.ROUTES,
             *letters.ROUTES,
+            *transactions.ROUTES,
             *nodes.ROUTES,
             Route("/api/{path:path}", nothing),
             Route("/static/{path:path}", static),

@@ -11,7 +11,7 @@ from millpond.admin.errors import Refused
 from millpond.base.errors import RemoteError
 from millpond.console.desk import Busy
 from millpond.console.shapes import BadRequest, as_json, sentence
-from millpond.remote.errors import ClientError, Unreachable
+from millpond.remote.errors import Answered, ClientError, Unreachable
 from millpond.remote.topics import TopicExists
 
 
@@ -29,6 +29,9 @@ async def refuse(request: Request, fault: Exception) -> Response:
             return JSONResponse({"error": "The console has too much to do: try again in a moment."}, 503)
         case Unreachable():
             status = 503
+        case Answered() if not fault.retriable:
+            # The cluster does not want it so; that is not for it to mend.
+            status = 409
         case RemoteError():
             return JSONResponse({"error": f"A broker's answer makes no sense: {sentence(fault)}"}, 502)
         case _:

@@ -48,26 +48,31 @@ function lost(now, text = "The connection to the console is lost. It comes back 
 }
 
 // A live view. `on` has a function for each event; it pauses while nobody looks, because a browser has few connections.
-export function live(path, on, signal) {
+// Its `failure` says whether it has shown what is wrong. What goes on `once` does not begin again by itself.
+export function live(path, on, signal, { once = false } = {}) {
   let source = null;
   let timer = null;
   const open = () => {
     if (source || document.hidden || signal.aborted) return;
     source = new EventSource(path);
     for (const [event, take] of Object.entries(on)) {
-      source.addEventListener(event, (message) => { lost(false); take(JSON.parse(message.data)); });
+      if (event !== "failure") source.addEventListener(event, (message) => { lost(false); take(JSON.parse(message.data)); });
     }
-    if (!on.failure) source.addEventListener("failure", (message) => lost(true, JSON.parse(message.data).error));
+    source.addEventListener("failure", (message) => {
+      const failure = JSON.parse(message.data);
+      if (!on.failure?.(failure)) lost(true, failure.error);
+    });
     source.addEventListener("end", close);
     source.onerror = () => {
-      lost(true);
       close();
+      if (once) { on.failure?.({ error: "The connection to the console was lost." }); return; }
+      lost(true);
       // EventSource gives up for good after some refusals; we do not.
       timer = setTimeout(open, 2000);
     };
   };
   const close = () => { source?.close(); source = null; clearTimeout(timer); };
-  const look = () => (document.hidden ? close() : open());
+  const look = () => (once ? null : document.hidden ? close() : open());
   document.addEventListener("visibilitychange", look);
   signal.addEventListener("abort", () => { close(); document.removeEventListener("visibilitychange", look); });
   open();

@@ -29,6 +29,8 @@ export function list({ path, label, columns, none, params, signal, switches = []
     }
   };
 
+  const named = (number) => `${count(number)} ${number === 1 ? label.slice(0, -1) : label}`;
+
   const draw = (result) => {
     if (!result.rows.length) {
       fill(body, result.total ? h("div", { class: "empty" }, h("strong", {}, `Nothing is called like “${input.value}”.`),
@@ -41,7 +43,7 @@ export function list({ path, label, columns, none, params, signal, switches = []
         h("thead", {}, h("tr", {}, columns.map(([title, , kind]) => h("th", { class: kind, scope: "col" }, title)))),
         h("tbody", {}, result.rows.map((each) => h("tr", { class: "pick", ...rowProps?.(each) }, columns.map(([, cell, kind]) => h("td", { class: kind }, cell(each)))))))),
       h("div", { class: "foot" },
-        h("span", {}, result.fitting === result.total ? `${count(result.total)} ${label}` : `${count(result.fitting)} of ${count(result.total)} ${label}`),
+        h("span", {}, result.fitting === result.total ? named(result.total) : `${count(result.fitting)} of ${named(result.total)}`),
         result.pages > 1 ? h("span", { class: "tools" },
           h("button", { disabled: result.page <= 1, onclick: () => turn(-1), "data-focus": "previous" }, "Previous"),
           `Page ${result.page} of ${count(result.pages)}`,

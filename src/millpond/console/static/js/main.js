@@ -9,6 +9,7 @@ const PAGES = [
   { path: "topics", title: "Topics", load: () => import("./pages/topics.js") },
   { path: "groups", title: "Groups", load: () => import("./pages/groups.js") },
   { path: "letters", title: "Dead letters", load: () => import("./pages/letters.js") },
+  { path: "transactions", title: "Transactions", load: () => import("./pages/transactions.js") },
   { path: "cluster", title: "Cluster", load: () => import("./pages/cluster.js") },
 ];
 

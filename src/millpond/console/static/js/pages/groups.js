@@ -67,7 +67,7 @@ async function one(main, group, params, signal) {
       pages > 1 ? h("div", { class: "foot" }, `${counted(look.partitions_total, "partition")}, the largest lag first`, h("span", { class: "tools" }, h("button", { disabled: page <= 1, onclick: () => { page -= 1; paint(last); }, "data-focus": "previous" }, "Previous"), h("button", { disabled: page >= pages, onclick: () => { page += 1; paint(last); }, "data-focus": "next" }, "Next"))) : null]
       : empty("The group has committed nothing and reads nothing."));
   };
-  live(`/api/live/groups/${name(group)}`, { look: paint, failure: ({ error }) => { if (!last) fill(body, fault(new Error(error)), h("a", { class: "button", href: "/groups" }, "See all groups")); } }, signal);
+  live(`/api/live/groups/${name(group)}`, { look: paint, failure: ({ error }) => { if (!last) fill(body, fault(new Error(error)), h("a", { class: "button", href: "/groups" }, "See all groups")); return !last; } }, signal);
   try {
     fill(past, rebalances((await get(`/api/groups/${name(group)}/history`, signal)).rebalances));
   } catch (error) {

@@ -117,7 +117,7 @@ export async function records(body, topic, params, signal) {
         while (rows.children.length > TAIL_MAX) rows.lastChild.remove();
         if (seen) status.textContent = `${counted(seen, "record")} since you look${skipped ? `; ${count(skipped)} came too fast to be shown` : ""}`;
       },
-      failure: ({ error }) => { status.textContent = error; },
+      failure: ({ error }) => { status.textContent = error; return true; },
     }, leave.signal);
   };
 
@@ -144,8 +144,8 @@ export async function records(body, topic, params, signal) {
         if (!hits) fill(nothing, empty(`No record has “${text}”.`, h("span", {}, "Upper and lower case count as the same; only the letters of English do.")));
       },
       limit: (event) => done(`Stopped after ${counted(event.hits, "hit")} and ${event.seconds} s: search from a later point to go on.`),
-      failure: ({ error }) => { done(""); fill(nothing, h("div", { class: "pad" }, fault(new Error(error)))); },
-    }, leave.signal);
+      failure: ({ error }) => { done(""); fill(nothing, h("div", { class: "pad" }, fault(new Error(error)))); return true; },
+    }, leave.signal, { once: true });
   };
 
   const adapt = () => { offset.hidden = from.value !== "offset"; time.hidden = from.value !== "time"; };
@@ -167,7 +167,7 @@ export async function records(body, topic, params, signal) {
   fill(body, h("section", { class: "card" },
     h("form", { class: "cardhead tools", onsubmit: (event) => { event.preventDefault(); find(); } },
       partition, from, offset, time, search, h("button", { type: "submit" }, "Search"), tailButton,
-      state.readOnly ? null : h("button", { type: "button", class: "main", onclick: () => produce(topic, partition, load) }, "Produce one")),
+      state.readOnly ? null : h("button", { type: "button", class: "main", onclick: () => produce(topic, partition, () => (tailButton.getAttribute("aria-pressed") === "true" ? null : load())) }, "Produce one")),
     bar, status, table, nothing, foot));
   if (params.get("live")) { await load(); tail(); } else if (search.value) { const text = search.value; await load(); search.value = text; find(); } else await load();
 }

@@ -11,7 +11,7 @@ const COLOURS = 6;
 
 export async function draw(main, [topic, view = "partitions"], params, signal) {
   const views = { partitions, records, settings };
-  const body = h("div");
+  const body = h("div", { class: "stack" });
   const chips = h("div", { class: "tools" });
   const at = `/topics/${name(topic)}`;
   const tab = (key, text) => h("a", { href: key === "partitions" ? at : `${at}/${key}`, "aria-current": view === key ? "page" : null }, text);
@@ -59,7 +59,7 @@ async function partitions(body, topic, params, signal, chips) {
       look.groups_left_out ? h("p", { class: "hint" }, `${counted(look.groups_left_out, "group")} were not looked at.`) : null);
   };
   fill(body, h("p", { class: "hint" }, "Looking at the partitions …"));
-  live(`/api/live/topics/${name(topic)}`, { look: paint, failure: ({ error }) => { if (!last) fill(body, fault(new Error(error)), h("a", { class: "button", href: "/topics" }, "See all topics")); } }, signal);
+  live(`/api/live/topics/${name(topic)}`, { look: paint, failure: ({ error }) => { if (!last) fill(body, fault(new Error(error)), h("a", { class: "button", href: "/topics" }, "See all topics")); return !last; } }, signal);
 }
 
 function keeps({ name: setting, value }) {

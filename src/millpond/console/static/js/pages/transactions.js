@@ -1,0 +1,80 @@
+// Transactions: which are open, how long, who is held back by them; and a way out.
+
+import { change, live, name } from "../api.js";
+import { meter } from "../charts.js";
+import { ask, card, empty, field, fill, h, head, note } from "../dom.js";
+import { NOTHING, ago, compact, count, counted, span } from "../format.js";
+import { list } from "../list.js";
+import { state } from "../router.js";
+
+const LEVEL = { ongoing: "warn", committing: "warn", aborting: "warn", committed: "good", aborted: "", empty: "", dead: "bad" };
+
+export async function draw(main, words, params, signal) {
+  const now = h("div", { class: "stack" }, h("p", { class: "hint" }, "Looking at the transactions …"));
+  const { table, load } = list({
+    path: "/api/transactions", label: "transactional ids", params, signal,
+    columns: [
+      ["Transactional id", (each) => each.id, "name"],
+      ["Last state", (each) => h("span", { class: `state ${LEVEL[each.state] ?? ""}` }, each.state)],
+      ["Producer", (each) => `${each.producer_id}, epoch ${each.producer_epoch}`, "soft optional"],
+      ["Timeout", (each) => span(each.timeout_ms), "num optional"],
+      ["Partitions", (each) => (each.partitions_total ? count(each.partitions_total) : NOTHING), "num"],
+    ],
+    none: () => empty("Nobody has used a transaction yet.", h("span", {}, "A producer with a transactional.id appears here.")),
+  });
+  fill(main, head("Transactions"), now, h("h2", {}, "Every id"), table);
+  live("/api/live/transactions", { look: (look) => paint(now, look, load) }, signal);
+}
+
+function paint(now, look, again) {
+  const oldest = look.open[0];
+  fill(now,
+    h("div", { class: "tiles" },
+      tile("Open", count(look.open_total), `of ${counted(look.ids, "transactional id")}`),
+      tile("Oldest", oldest ? span(oldest.age_ms) : NOTHING, oldest ? oldest.id : "none is open"),
+      tile("Held back", compact(look.held_back), "records that readers of committed ones do not see yet"),
+      tile("Hanging", count(look.hanging.length), look.hanging.length ? "no coordinator will end them" : "none", look.hanging.length ? "bad-text" : "")),
+    card("Open", look.open.length ? h("div", { class: "scroll" }, h("table", {},
+      h("thead", {}, h("tr", {}, [["Transactional id"], ["State"], ["Age"], ["Partitions", "optional"], ["Holds back", "num"], [""]].map(([title, kind]) => h("th", { scope: "col", class: kind }, title)))),
+      h("tbody", {}, look.open.map((each) => h("tr", {},
+        h("td", { class: "name" }, each.id, h("div", { class: "hint" }, `producer ${each.producer_id}`)),
+        h("td", {}, h("span", { class: `state ${LEVEL[each.state] ?? ""}` }, each.state)),
+        h("td", {}, meter(each.age_ms / each.timeout_ms, `${span(each.age_ms)} of ${span(each.timeout_ms)}`, each.age_ms > each.timeout_ms * 0.8 ? "warn" : ""), h("span", { class: "hint" }, `${span(each.age_ms)}, aborted after ${span(each.timeout_ms)}`)),
+        h("td", { class: "optional" }, each.partitions.slice(0, 4).map(([topic, index]) => h("div", {}, h("a", { href: `/topics/${name(topic)}` }, `${topic}-${index}`))), each.partitions_total > 4 ? h("div", { class: "hint" }, `and ${count(each.partitions_total - 4)} more`) : null),
+        h("td", { class: "num" }, count(each.holds_back)),
+        h("td", { class: "num" }, state.readOnly ? null : h("button", { class: "danger", "data-focus": `abort ${each.id}`, onclick: () => abort(each, again) }, "Abort …")))))))
+      : empty("No transaction is open.", h("span", {}, "Readers of committed records see everything.")),
+    look.open_total > look.open.length ? h("div", { class: "foot" }, `The oldest ${count(look.open.length)} of ${count(look.open_total)}`) : null),
+    look.hanging.length ? card("Hanging", h("div", { class: "scroll" }, h("table", {},
+      h("thead", {}, h("tr", {}, ["Partition", "Producer", "Last write", "Holds back", ""].map((title) => h("th", { scope: "col" }, title)))),
+      h("tbody", {}, look.hanging.map((each) => h("tr", {}, h("td", { class: "name" }, h("a", { href: `/topics/${name(each.topic)}/records?partition=${each.partition}&from=${each.first_offset}` }, `${each.topic}-${each.partition}`)), h("td", {}, each.producer_id), h("td", {}, ago(each.last_write_ms)), h("td", {}, count(each.holds_back)),
+        h("td", { class: "num" }, state.readOnly ? null : h("button", { class: "danger", onclick: () => abortHanging(each) }, "Abort …")))))))) : null);
+}
+
+function tile(title, value, more, level = "") {
+  return h("div", { class: "card tile" }, h("span", { class: "name" }, title), h("span", { class: `value ${level}` }, value), h("span", { class: "more" }, more));
+}
+
+function abort(transaction, again) {
+  ask({
+    title: `Abort the transaction of ${transaction.id}?`, action: "Abort it", danger: true,
+    body: [h("p", { class: "caution" }, "What it has written is thrown away, and the producer that has it open is refused from now on: it must start again."),
+      field("Type the transactional id to confirm", h("input", { name: "confirm", required: true, autocomplete: "off", autofocus: true }))],
+    act: async (form) => {
+      await change("POST", "/api/transactions/abort", { id: transaction.id, confirm: form.elements.confirm.value });
+      note(`Aborted the transaction of ${transaction.id}.`);
+      again();
+    },
+  });
+}
+
+function abortHanging(each) {
+  ask({
+    title: `Abort what hangs in ${each.topic}-${each.partition}?`, action: "Abort it", danger: true,
+    body: [h("p", { class: "caution" }, `Producer ${each.producer_id} has left it open from offset ${count(each.first_offset)} on, and no coordinator knows of it. Its end is written into the partition itself.`)],
+    act: async () => {
+      await change("POST", "/api/transactions/abort-hanging", { topic: each.topic, partition: each.partition, producer_id: each.producer_id });
+      note("Aborted.");
+    },
+  });
+}
