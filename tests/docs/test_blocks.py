@@ -105,6 +105,7 @@ COMMANDS_NOT_RUN = {
     "README.md: millpond pipeline run": "Spark; tests/docs/test_tutorial.py runs one",
     "README.md: pip install": "installs; the tests of the wheels do it in an empty environment",
     "docs/cli.md": "a profile with a password, a shell's own files; tests/cli runs each of them",
+    "docs/console.md": "tests/cli/test_console.py and tests/console run them",
     "docs/cluster.md": "several machines or nodes; docs/operations.md has the same, and is run",
     "docs/dead-letters.md": "a list of commands with what each does; tests/cli/test_dlq.py runs all",
     "docs/planning.md": "what a command prints",
