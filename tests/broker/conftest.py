@@ -145,6 +145,7 @@ class Caller:
         self.link = FakeLink(**options)
         self.connection: Any = desk.broker.connections.accept(self.link)
         self.link.handler = self.connection
+        self.client_id = "caller"
         self._desk = desk
         self._asked: list[tuple[int, int, int]] = []
         self._numbers = count(1)
@@ -155,7 +156,7 @@ class Caller:
         assert request.API_KEY is not None
         if is_answered:
             self._asked.append((number, request.API_KEY, version))
-        body = encode_request_header(request.API_KEY, version, number, "caller") + request.encode(version)
+        body = encode_request_header(request.API_KEY, version, number, self.client_id) + request.encode(version)
         self.link.say(LENGTH.pack(len(body)) + body)
 
     def replies(self) -> list[Any]:

@@ -168,14 +168,49 @@ def test_a_marker_by_hand_ends_a_hanging_transaction(play: Play) -> None:
     play.begin()
     play.add(0)
     play.produce(0, 0)
-    topic = m.WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="pond", partition_indexes=[0, 9])
+    assert abort_by_hand(play, play.caller, 0, 9) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert play.stable()[0] == (2, 2)
+
+
+def abort_by_hand(play: Play, caller: Any, *partitions: int) -> list[int]:
+    topic = m.WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="pond", partition_indexes=list(partitions))
     marker = m.WriteTxnMarkersRequest.WritableTxnMarker(
         producer_id=play.id, producer_epoch=play.epoch, transaction_result=False, topics=[topic], coordinator_epoch=0
     )
-    reply = play.ask(m.WriteTxnMarkersRequest(markers=[marker]), 1)
-    codes = [each.error_code for each in reply.markers[0].topics[0].partitions]
-    assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    assert play.stable()[0] == (2, 2)
+    reply = caller.ask(m.WriteTxnMarkersRequest(markers=[marker]), 1)
+    return [each.error_code for each in reply.markers[0].topics[0].partitions]
+
+
+def test_a_marker_that_a_node_has_given_up_does_not_end_the_next_transaction(play: Play) -> None:
+    given_up, latest, other = (play.desk.connect() for _ in range(3))
+    given_up.client_id = latest.client_id = "millpond-node-2"
+    other.client_id = "millpond-node-3"
+    play.begin()
+    play.add(0)
+    play.produce(0, 0)
+    assert abort_by_hand(play, given_up, 0) == [0], "as long as it has no other"
+    assert abort_by_hand(play, latest, 0) == [0]
+    assert play.end(committed=False) == 0
+    play.add(0)
+    assert play.produce(0, 1) == 0
+    assert abort_by_hand(play, given_up, 0) == [ErrorCode.NOT_COORDINATOR]
+    assert play.end(committed=True) == 0
+    play.desk.run(1000)
+    log = play.pond.log
+    assert log.aborted_transactions(0, log.end_offset) == [(play.id, 0)], "only the first"
+    assert abort_by_hand(play, other, 0) == [0]
+
+
+def test_an_end_that_comes_again_while_the_markers_are_written_waits_for_nothing(play: Play) -> None:
+    """Asked again later it would end the next transaction."""
+    play.begin()
+    play.add(0, 1)
+    assert [play.produce(0, 0), play.produce(1, 0)] == [0, 0]
+    take_offline(play, 1)
+    assert play.end(committed=True) == 0
+    began_ms = play.desk.sim.clock.now_ms
+    assert play.end(committed=True) == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert play.desk.sim.clock.now_ms - began_ms < 50
 
 
 def take_offline(play: Play, index: int) -> None:

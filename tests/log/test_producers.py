@@ -185,6 +185,28 @@ def test_the_first_batch_must_be_verified_and_a_marker_in_between_makes_that_voi
     assert states.check([header(1, transactional=True)]) is None
 
 
+def test_a_verification_is_for_one_transaction():
+    """Offsets that a coordinator writes for a producer have no sequences that would tell."""
+    states = ProducerStates()
+    offsets = [header(-1, transactional=True)]
+    first = states.verification(1, 0, -1, now_ms=5)
+    states.check_trusted(offsets, first)
+    states.note(offsets[0], 0, 6)
+    states.check_trusted(offsets, first)
+    states.note(header(-1, control=True), 1, 7, Marker(committed=False, coordinator_epoch=0))
+    second = states.verification(1, 0, -1, now_ms=8)
+    states.check_trusted(offsets, second)
+    states.note(offsets[0], 2, 9)
+    with pytest.raises(Refused) as late:
+        states.check_trusted(offsets, first)
+    assert late.value.code == ErrorCode.INVALID_TXN_STATE
+    states.check_trusted(offsets, None)
+    states.void_verifications()
+    with pytest.raises(Refused) as moved:
+        states.check_trusted(offsets, second)
+    assert moved.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 def test_a_verification_is_for_one_epoch():
     states = ProducerStates()
     older = states.verification(1, 0, 0, now_ms=5)

@@ -21,6 +21,9 @@ ABORTS_ONE_IN = 10
 WORK_SECONDS = 0.03
 """As if there were something to compute: so most kills find a transaction open."""
 PATIENCE_SECONDS = 30.0
+STUCK_SECONDS = 20.0
+"""So long a call may take that was given five. librdkafka 2.16 waits without a limit in send_offsets_to_transaction
+where the group's coordinator was away for a moment: it has thrown away what it waits for, and made another."""
 
 FENCED = 3
 STUCK = 4
@@ -145,6 +148,8 @@ class CopyJob:
     def _patiently(self, do) -> None:  # type: ignore[no-untyped-def]
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
+            # It ends the process from a thread of its own, whatever the others wait for.
+            faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True)
             try:
                 do()
                 return
@@ -152,6 +157,8 @@ class CopyJob:
                 if not raised.args[0].retriable() or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
+            finally:
+                faulthandler.cancel_dump_traceback_later()
 
 
 def tell(text: str) -> None:

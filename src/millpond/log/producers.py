@@ -67,7 +67,8 @@ class ProducerFacts(NamedTuple):
 class Verification:
     """Permission for a producer to begin a transaction in this partition, asked for at its coordinator.
 
-    It is void once a marker arrives: what the coordinator said was about the transaction before.
+    It ends once a marker arrives: what the coordinator said was about the transaction before. Others that came with
+    the first batch, and were permitted later, go by the same one.
     """
 
     __slots__ = ("is_void", "lowest_sequence", "made_ms", "producer_epoch")
@@ -203,12 +204,17 @@ class ProducerStates:
                     f"producer {header.producer_id} has an open transaction here; this batch is not part of one",
                 )
             return
-        if is_open and entry is not None and entry.epoch == header.producer_epoch:
-            return
         if verification is not None and verification.is_void:
             # Not the producer's fault, who would give up at what is said below.
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has moved since this was permitted")
         known = self._verifications.get(header.producer_id)
+        if is_open and entry is not None and entry.epoch == header.producer_epoch:
+            if verification is not None and verification is not known:
+                raise Refused(
+                    ErrorCode.INVALID_TXN_STATE,
+                    f"the transaction of producer {header.producer_id} that this was permitted for has ended",
+                )
+            return
         if known is None or known is not verification or known.producer_epoch != header.producer_epoch:
             raise Refused(
                 ErrorCode.INVALID_TXN_STATE,
@@ -269,7 +275,6 @@ class ProducerStates:
             del entry.spans[0]
         if header.attributes & TRANSACTIONAL and entry.transaction_start is None:
             entry.transaction_start = self.open_starts[producer_id] = first_offset
-            self._verifications.pop(producer_id, None)
         return None
 
     def _note_marker(self, entry: ProducerEntry, producer_id: int, offset: int, marker: Marker) -> Ended | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.base.errors import Refused
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import done
 from millpond.broker.coordination.transaction_calls import ask_transaction, with_markers
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call
@@ -21,8 +22,13 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Services, call: Call, request: m.EndTxnRequest) -> Outcome:
-    ended = ask_transaction(broker, call, request.transactional_id, request, _fail)
-    return ended.chain(lambda response: with_markers(broker, request.transactional_id, response))
+    # Not asked again after a while: by then it might end the next transaction, which has the same epoch (v1).
+    ended = ask_transaction(broker, call, request.transactional_id, request, _fail, lambda _: ErrorCode.NONE)
+    return ended.chain(
+        lambda response: (
+            done(response) if response.error_code else with_markers(broker, request.transactional_id, response)
+        )
+    )
 
 
 def _fail(refused: Refused) -> m.EndTxnResponse:

@@ -27,7 +27,10 @@ def handle(broker: Services, call: Call, request: m.WriteTxnMarkersRequest) -> O
         for topic in marker.topics
         for index in topic.partition_indexes
     ]
-    codes = [_write(broker, marker, partition) for marker, partition in wanted]
+    if call.is_from_node and not broker.markers.is_latest(call.client_id or "", call.connection.number):
+        codes = [done(ErrorCode.NOT_COORDINATOR) for _ in wanted]
+    else:
+        codes = [_write(broker, marker, partition) for marker, partition in wanted]
 
     def answer(codes: list[ErrorCode]) -> m.WriteTxnMarkersResponse:
         in_order = iter(codes)

@@ -75,6 +75,17 @@ class Markers:
         self._deliveries: dict[str, _Delivery] = {}
         """What is under way, by transactional id."""
         self._waiting: dict[str, dict[Later[None], None]] = {}
+        self._senders: dict[str, int] = {}
+        """By node: the latest connection on which it sent markers."""
+
+    def is_latest(self, sender: str, connection_number: int) -> bool:
+        """Whether the node that sent markers on this connection has not made another one since.
+
+        It does so when it has given up what it sent on the one before. That may arrive late all the same: after it
+        was sent again, and the producer is writing its next transaction in the same epoch, which it would end.
+        """
+        latest = self._senders[sender] = max(self._senders.get(sender, -1), connection_number)
+        return connection_number == latest
 
     def carry_out(self, order: WriteMarkers) -> None:
         """Write the markers, and tell the coordinator when all of them are committed."""

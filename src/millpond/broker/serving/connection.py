@@ -56,6 +56,8 @@ class Connection:
         on_closed: Callable[[Connection], None],
     ) -> None:
         self.link = link
+        self.number = 0
+        """Of two connections the later one has the higher."""
         self.client_software = ""
         self.last_active_ms = 0
         self._dispatcher = dispatcher

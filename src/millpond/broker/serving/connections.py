@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 
 from millpond.base.ports import Clock, Link, LinkHandler
 from millpond.base.settings import Settings
@@ -36,6 +37,7 @@ class Connections:
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._spare_room = SpareRoom(SPARE_BYTES_MAX)
         self._open: dict[Connection, str] = {}
+        self._numbers = count()
         self._per_host: Counter[str] = Counter()
         self._memory = RequestMemory(settings()[QUEUED_MAX_REQUEST_BYTES])
         self.turned_away_total = 0
@@ -64,6 +66,7 @@ class Connections:
             unsent_bytes_max=UNSENT_BYTES_MAX,
             on_closed=self._forget,
         )
+        connection.number = next(self._numbers)
         connection.last_active_ms = self._clock.monotonic_ms()
         self._open[connection] = host
         self._per_host[host] += 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from millpond.metadata.image import INTERNAL_TOPICS
@@ -60,6 +60,8 @@ def make_crew_plan(
 ) -> CrewPlan:
     """The plan of a seed; faults of the cluster are of these kinds only."""
     crew = make_coordination_plan(seed, (), work=work, sharing=sharing)
+    hasty = Random(f"hasty crew {seed}")
+    crew.crew = [replace(style, is_hasty=not style.is_v2 and hasty.random() < 0.5) for style in crew.crew]
     cluster = make_plan(seed, kinds, nodes=nodes)
     settings = {**cluster.node, **crew.node}
     return CrewPlan(cluster.nodes, crew, settings, cluster.faults)
@@ -109,12 +111,15 @@ class CrewScenario:
         if self._prepare():
             self._start_clients()
             self.trouble.schedule(self.plan.faults)
-            self.sim.run_until(self._has_failed, within_ms=WORK_MS)
+            self._work()
             self._settle()
             if not self._has_failed():
                 self._judge()
         self.history.violations += self.records.violations
         return self._outcome()
+
+    def _work(self) -> None:
+        self.sim.run_until(self._has_failed, within_ms=WORK_MS)
 
     def _look(self) -> None:
         self.inspector.look()

@@ -1,9 +1,10 @@
 """A simulated copy job: reads the input, writes it to the output, and commits both in one transaction.
 
 Both protocols are spoken. In the first the worker names every partition before it writes there, and renews its epoch
-whenever an answer was lost, because a request that comes late could not be told from a timely one. In the second the
-brokers add partitions by themselves and every end raises the epoch, so late requests may come at any time: some are
-sent again on purpose, much later (`straggle`).
+whenever an answer was lost, because a request that comes late could not be told from a timely one; a hasty one does
+so only then, and not when it is told that the outcome is open (`WorkerStyle.is_hasty`). In the second the brokers add
+partitions by themselves and every end raises the epoch, so late requests may come at any time: some are sent again on
+purpose, much later (`straggle`).
 """
 
 from __future__ import annotations
@@ -46,6 +47,13 @@ FENCING = (
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 )
 """Somebody else is the producer now, or the transaction lasted too long."""
+
+OPEN = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+)
+"""It may have been written."""
 
 
 class Fenced(Exception):
@@ -309,7 +317,7 @@ class CopyWorker:
 
     def _abort(self) -> Script[None]:
         self._history.count("transactions aborted")
-        if not self._style.is_v2 and self._random.random() < 0.5:
+        if not self._style.is_v2 and not self._style.is_hasty and self._random.random() < 0.5:
             # Renewing the epoch aborts what is open, too.
             self._must_renew = True
             return
@@ -382,12 +390,19 @@ class CopyWorker:
                 return
             if code in FENCING:
                 raise Fenced
-            # What was lost may come late, and would then pass for a part of the next transaction.
-            self._must_renew |= not self._style.is_v2 and code != ErrorCode.CONCURRENT_TRANSACTIONS
+            self._must_renew |= self._must_renew_after(code)
             if code in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.TRANSACTION_ABORTABLE):
+                break
+            if self._style.is_hasty and code in OPEN:
                 break
             yield Rest(RETRY_MS)
         raise Broken(f"{type(request).__name__} is answered {code}")
+
+    def _must_renew_after(self, code: int | None) -> bool:
+        if self._style.is_v2 or code == ErrorCode.CONCURRENT_TRANSACTIONS:
+            return False
+        # What was lost may come late, and would then pass for a part of the next transaction.
+        return not self._style.is_hasty or code in (None, ErrorCode.UNKNOWN_PRODUCER_ID)
 
     def _loses_its_way(self) -> bool:
         return self._style.straggles and self._random.random() < DETOUR_SHARE

@@ -15,6 +15,9 @@ class WorkerStyle:
     abort_share: float = 0.1
     is_careless: bool = False
     """Goes on with its transaction although it has heard that its partitions are not its own any more."""
+    is_hasty: bool = False
+    """After an answer that leaves open what was written it gives up at once, keeps its epoch, and numbers what comes
+    next as if nothing had arrived. So does librdkafka, which knows the first protocol only."""
     straggles: bool = True
     dawdles: bool = False
     """Takes its time before it ends a transaction."""
