@@ -28,10 +28,11 @@ def test_the_tutorial_up_to_spark(tmp_path: Path) -> None:
 
 
 @with_time
+@pytest.mark.timeout(700)
 def test_the_whole_tutorial(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("Spark needs Java: apt-get install openjdk-17-jre-headless")
-    told = run_in_own_network(walk(with_spark=True), tmp_path)
+    told = run_in_own_network(walk(with_spark=True), tmp_path, seconds_max=600)
     for text in ("Looked at 32 records of orders.", "is done after", ": 32 rows read.", "in all"):
         assert text in told

@@ -79,14 +79,14 @@ def block_kinds(page: str) -> set[str]:
     return set(re.findall(r"^```(\w+)$", (PAGES / page).read_text(), re.MULTILINE))
 
 
-def run_in_own_network(script: str, folder: Path) -> str:
+def run_in_own_network(script: str, folder: Path, seconds_max: float = SECONDS_MAX) -> str:
     """In a network that nobody else is in, so that every port is free; skips where there can be none."""
     if not shutil.which("ip") or not shutil.which("unshare") or subprocess.run([*OWN_NETWORK, "true"]).returncode:
         pytest.skip("there can be no network of its own here (unshare, ip)")
-    return run_script(ADDRESSES + script, folder, OWN_NETWORK)
+    return run_script(ADDRESSES + script, folder, OWN_NETWORK, seconds_max)
 
 
-def run_script(script: str, folder: Path, around: Sequence[str] = ()) -> str:
+def run_script(script: str, folder: Path, around: Sequence[str] = (), seconds_max: float = SECONDS_MAX) -> str:
     """What it says; an AssertionError with that where it fails. `around` is the command that runs the shell."""
     programs = Path(sys.executable).parent
     process = subprocess.Popen(
@@ -100,7 +100,7 @@ def run_script(script: str, folder: Path, around: Sequence[str] = ()) -> str:
         start_new_session=True,
     )
     try:
-        told, _ = process.communicate(timeout=SECONDS_MAX)
+        told, _ = process.communicate(timeout=seconds_max)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         told, _ = process.communicate()
