@@ -14,6 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
+IMAGE = re.compile(r"!\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
+IMAGES = "images"
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -35,6 +37,8 @@ def gather(root: Path, out: Path) -> None:
         target = out / place
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(_relinked(page, known), encoding="utf-8")
+    if (root / "docs" / IMAGES).is_dir():
+        shutil.copytree(root / "docs" / IMAGES, out / IMAGES)
 
 
 def _relinked(page: Path, known: dict[Path, str]) -> str:
@@ -42,7 +46,8 @@ def _relinked(page: Path, known: dict[Path, str]) -> str:
     parts: list[str] = []
     at = 0
     for start, end in [*_fences(text), (len(text), len(text))]:
-        parts.append(LINK.sub(lambda match: _link(match, page, known), text[at:start]))
+        linked = LINK.sub(lambda match: _link(match, page, known), text[at:start])
+        parts.append(IMAGE.sub(lambda match: _image(match, known[page]), linked))
         parts.append(text[start:end])
         at = end
     return "".join(parts)
@@ -64,6 +69,14 @@ def _link(match: re.Match[str], page: Path, known: dict[Path, str]) -> str:
     here = Path(known[page]).parent
     way = Path(*[".."] * len(here.parts), known[wanted])
     return f"[{match['text']}]({way}{hash_sign}{anchor})"
+
+
+def _image(match: re.Match[str], place: str) -> str:
+    """Pictures are in one folder, below which no other is."""
+    if re.match(r"[a-z]+:", match["target"]):
+        return match[0]
+    up = [".."] * (len(Path(place).parts) - 1)
+    return f"![{match['text']}]({Path(*up, IMAGES, Path(match['target']).name)})"
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def test_links_go_from_page_to_page(tool: Any, tmp_path: Path) -> None:
     broken = []
     for page in tmp_path.rglob("*.md"):
         text = tool.FENCE.sub("", page.read_text(encoding="utf-8"))
-        for match in tool.LINK.finditer(text):
+        for match in [*tool.LINK.finditer(text), *tool.IMAGE.finditer(text)]:
             target = match["target"].partition("#")[0]
             if target and not re.match(r"[a-z]+:", target) and not (page.parent / target).is_file():
                 broken.append(f"{page.relative_to(tmp_path)}: {target}")
