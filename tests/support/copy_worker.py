@@ -23,7 +23,7 @@ WORK_SECONDS = 0.03
 PATIENCE_SECONDS = 30.0
 STUCK_SECONDS = 20.0
 """So long a call may take that was given five. librdkafka 2.16 waits without a limit in send_offsets_to_transaction
-where the group's coordinator was away for a moment: it has thrown away what it waits for, and made another."""
+once its search for the group's coordinator has come to nothing."""
 
 FENCED = 3
 STUCK = 4
