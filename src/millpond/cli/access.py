@@ -64,7 +64,7 @@ class Access:
         from millpond.remote.errors import ClientError, ConfigError
 
         settings = {
-            "bootstrap.servers": ",".join(f"{host}:{port}" for host, port in self._addresses()),
+            "bootstrap.servers": self.servers(),
             "request.timeout.ms": str(round(ANSWER_SECONDS * 1000)),
             "default.api.timeout.ms": str(round(ANSWER_SECONDS * 1000)),
         }
@@ -89,9 +89,8 @@ class Access:
         from millpond.remote.cluster import SETTINGS, Cluster
         from millpond.remote.errors import ConfigError
 
-        self._addresses()
         try:
-            Cluster({"bootstrap.servers": self.bootstrap, **self.extras}).close()
+            Cluster({"bootstrap.servers": self.servers(), **self.extras}).close()
         except ConfigError as fault:
             raise click.UsageError(sentence(str(fault))) from None
         if self.extras.keys() - SETTINGS:
@@ -141,6 +140,10 @@ class Access:
                 )
         assert fault is not None
         raise fault
+
+    def servers(self) -> str:
+        """Every address with its port."""
+        return ",".join(f"{host}:{port}" for host, port in self._addresses())
 
     def _addresses(self) -> list[tuple[str, int]]:
         addresses = []

@@ -118,7 +118,7 @@ def _answer(ctx: click.Context, question: Callable[[Cluster], list[str]]) -> lis
     access = access_of(ctx, given.get("bootstrap") or DEFAULT_BOOTSTRAP, given.get("profile"), extras)
     patience_ms = str(round(PATIENCE_SECONDS * 1000))
     settings = {
-        "bootstrap.servers": access.bootstrap,
+        "bootstrap.servers": access.servers(),
         "request.timeout.ms": patience_ms,
         "default.api.timeout.ms": patience_ms,
         **access.extras,
