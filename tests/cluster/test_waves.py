@@ -97,6 +97,25 @@ def test_a_plan_goes_in_waves_within_its_rate_and_leaves_no_limit(cluster: Ponds
     assert {each.leader for each in way.topics(["paced"])["paced"].partitions.values()} == {2}
 
 
+def test_a_command_of_somebody_else_does_not_end_the_limit(cluster: Ponds, way: Cluster) -> None:
+    moves = filled(cluster, way, "shared", 3)
+    unlimited: list[TopicPartition] = []
+
+    def tell(progress: Progress) -> None:
+        # So every command begins that moves partitions.
+        clear_throttle(way)
+        kind = m.DescribeConfigsRequest
+        wanted = kind.DescribeConfigsResource(resource_type=2, resource_name="shared", configuration_keys=[LISTS[1]])
+        (result,) = way.any().ask(kind(resources=[wanted]), m.DescribeConfigsResponse).results
+        named = (result.configs[0].value or "").split(",")
+        still = moves_under_way(way)
+        unlimited.extend(each for each in progress.under_way if each in still and f"{each.partition}:2" not in named)
+
+    assert run_moves(way, moves, stop=Wish(), tell=tell, rate=SIZE, at_once=1).is_done
+    assert unlimited == []
+    assert limits(way, "shared") == set()
+
+
 def test_who_stops_it_gets_back_what_is_under_way_and_can_go_on(cluster: Ponds, way: Cluster) -> None:
     moves = filled(cluster, way, "stopped", 4)
     told: list[Progress] = []

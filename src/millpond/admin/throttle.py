@@ -56,8 +56,10 @@ def set_throttle(cluster: Cluster, moves: Sequence[Planned], rate: int) -> Rates
         if changed:
             alter_settings(cluster, Subject("topic", topic), changed)
     before = _rates(cluster, nodes)
-    for node in before:
-        _alter_node(cluster, node, dict.fromkeys(RATES, str(rate)))
+    wanted = dict.fromkeys(RATES, str(rate))
+    for node, rates in before.items():
+        if rates != wanted:
+            _alter_node(cluster, node, wanted)
     return before
 
 

@@ -90,7 +90,7 @@ def run_moves(
     """
     mine = {move.partition for move in moves}
     clear_throttle(cluster, mine if rate is None else ())
-    run = _Run(cluster, moves, stop, tell, at_once)
+    run = _Run(cluster, moves, stop, tell, at_once, rate)
     before: Rates | None = None
     try:
         if rate is not None:
@@ -111,13 +111,20 @@ class _Run:
     """A plan while it runs."""
 
     def __init__(
-        self, cluster: Cluster, moves: Sequence[Planned], stop: Stop, tell: Callable[[Progress], None], at_once: int
+        self,
+        cluster: Cluster,
+        moves: Sequence[Planned],
+        stop: Stop,
+        tell: Callable[[Progress], None],
+        at_once: int,
+        rate: int | None,
     ) -> None:
         self._cluster = cluster
         self._moves = moves
         self._stop = stop
         self._tell = tell
         self._at_once = at_once
+        self._rate = rate
         self._under_way: dict[TopicPartition, Planned] = {}
         self._copied = 0
         self._counted_at = 0.0
@@ -139,6 +146,9 @@ class _Run:
         wave = waiting[: max(self._at_once - len(self._under_way), 0)]
         if not wave:
             return
+        if self._rate is not None:
+            # Again: another command, which does not know of what has yet to begin, may have taken the limit away.
+            set_throttle(self._cluster, wave, self._rate)
         refusals = try_moves(self._cluster, {move.partition: move.target for move in wave})
         del waiting[: len(wave)]
         for move in wave:
