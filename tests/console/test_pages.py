@@ -166,7 +166,7 @@ def test_offsets_are_reset_after_a_preview(tab: Tab) -> None:
     page.get_by_role("button", name="Preview").click()
     page.get_by_role("button", name="Reset 3 partitions").click()
     page.locator("dialog").wait_for(state="detached")
-    page.get_by_text("goes on from there").wait_for()
+    page.locator(".note", has_text="goes on from there").wait_for()
 
 
 def test_a_letter_is_redriven_after_a_dry_run(tab: Tab) -> None:

@@ -22,7 +22,9 @@ QUESTIONS_MAX: Final = 64
 """Under way and waiting together; one more is refused."""
 RECENT_MAX: Final = 256
 
-PATIENCE_MS: Final = 15_000
+READ_SECONDS: Final = 5.0
+"""A cluster that is away is soon said to be; the page asks again."""
+CHANGE_SECONDS: Final = 15.0
 
 T = TypeVar("T")
 Question = Callable[[Cluster], T]
@@ -60,7 +62,8 @@ class Lease:
 class Desk:
     def __init__(self, settings: Mapping[str, str]) -> None:
         """`settings` are those of a Kafka client."""
-        timeouts = {"request.timeout.ms": str(PATIENCE_MS), "default.api.timeout.ms": str(PATIENCE_MS)}
+        patience_ms = str(round(CHANGE_SECONDS * 1000))
+        timeouts = {"request.timeout.ms": patience_ms, "default.api.timeout.ms": patience_ms}
         self._settings = {"client.id": "millpond-console", **timeouts, **settings}
         # A wrong setting is said at once, not to the first who asks.
         self._free: list[Cluster] = [Cluster(self._settings)]
@@ -69,18 +72,19 @@ class Desk:
         self._places = threading.BoundedSemaphore(QUESTIONS_MAX)
         self._recent: dict[Hashable, _Recent] = {}
 
-    async def ask(self, question: Question[T]) -> T:
+    async def ask(self, question: Question[T], seconds: float = READ_SECONDS) -> T:
+        """On a cluster client that tries for so long where the reason is one that passes."""
         if not self._places.acquire(blocking=False):
             raise Busy
         # The place is free when the thread is, not when whoever asked has lost patience.
-        future: Future[T] = self._threads.submit(self._answer, question)
+        future: Future[T] = self._threads.submit(self._answer, question, seconds)
         future.add_done_callback(lambda _: self._places.release())
         return await asyncio.wrap_future(future)
 
     async def change(self, question: Question[T]) -> T:
         """Ask for something that changes the cluster: what was known before is not shown again."""
         try:
-            return await self.ask(question)
+            return await self.ask(question, CHANGE_SECONDS)
         finally:
             self.forget()
 
@@ -123,9 +127,10 @@ class Desk:
         failed = task.cancelled() or task.exception() is not None
         kept.done_at = float("-inf") if failed else now
 
-    def _answer(self, question: Question[T]) -> T:
+    def _answer(self, question: Question[T], seconds: float) -> T:
         with self._lock:
             cluster = self._free.pop() if self._free else Cluster(self._settings)
+        cluster.patience_seconds = seconds
         try:
             return question(cluster)
         except (ClusterError, RemoteError):
