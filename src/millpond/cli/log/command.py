@@ -41,7 +41,7 @@ def dump_command(file: str, records: bool, deep: bool, json_lines: bool) -> int:
       millpond log dump millpond-data/orders-0/00000000000000000000.log
       millpond log dump millpond-data/orders-0/00000000000000000000.log --records
       millpond log dump millpond-data/orders-0/leader-epoch-checkpoint
-      millpond log dump millpond-data/orders-0/00000000000000000000.log --json-lines | jq .size
+      millpond log dump millpond-data/orders-0/00000000000000000000.log -j | jq .size
     """
     name = os.path.basename(file)
     for suffix in _KEPT_AS:
