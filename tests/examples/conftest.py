@@ -37,6 +37,11 @@ class Program:
         for each in self._readers:
             each.start()
 
+    @property
+    def said(self) -> list[str]:
+        """What it printed, and what it wrote to standard error."""
+        return [*self.lines, *self._faults]
+
     def wait_for(self, is_enough: Callable[[list[str]], bool]) -> list[str]:
         """The lines, once they are enough."""
         deadline = time.monotonic() + PATIENCE_SECONDS
