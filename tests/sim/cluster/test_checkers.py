@@ -101,7 +101,8 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def inspector(cluster: Cluster) -> Inspector:
-    return Inspector(cluster, lambda _: False)  # type: ignore[arg-type]
+    trouble = SimpleNamespace(rot=None, may_have_lost=lambda _: False)
+    return Inspector(cluster, trouble)  # type: ignore[arg-type]
 
 
 def found(cluster: Cluster) -> list[str]:

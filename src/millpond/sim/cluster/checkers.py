@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from millpond.metadata.codec import encode_record
 from millpond.metadata.image import Image
 from millpond.metadata.snapshot import records_of
 from millpond.sim.cluster.cluster import SimCluster
-from millpond.sim.cluster.trouble import Rot
+from millpond.sim.cluster.trouble import Trouble
 from millpond.wire.batch import CorruptBatch, check_batch, walk
 
 READ_BYTES = 1 << 20
@@ -78,20 +78,12 @@ class _Seen:
 class Inspector:
     """Looks into every node that runs. What it finds goes to the history of the run."""
 
-    def __init__(
-        self,
-        cluster: SimCluster,
-        may_have_lost: Callable[[int], bool],
-        *,
-        passes_over: Container[str] = (),
-        rot: Callable[[], Rot | None] = lambda: None,
-    ) -> None:
+    def __init__(self, cluster: SimCluster, trouble: Trouble, *, passes_over: Container[str] = ()) -> None:
         """`passes_over` names topics whose logs cannot be compared: each replica compacts its own."""
         self.cluster = cluster
         self._passes_over = passes_over
-        self._rot = rot
+        self._trouble = trouble
         self.looks = 0
-        self._may_have_lost = may_have_lost
         self._controllers: dict[int, int] = {}
         self._images: dict[int, tuple[str, int]] = {}
         self._applied: dict[int, tuple[int, int]] = {}
@@ -120,12 +112,12 @@ class Inspector:
                 if partition.name.topic not in self._passes_over:
                     yield from self._look_at_partition(node_id, node.lives, partition)
         yield from self._look_at_trust()
-        if self._rot() is not None:
+        if self._trouble.rot is not None:
             yield from self._look_at_rot()
 
     def _look_at_rot(self) -> Iterator[str]:
         """What one disk has damaged is sound everywhere else."""
-        rot = self._rot()
+        rot = self._trouble.rot
         assert rot is not None
         for node_id, node in self.cluster.nodes.items():
             replica = node.broker.partitions.by_id(rot.topic_id, rot.index) if node.is_up else None
@@ -252,7 +244,7 @@ class Inspector:
                     continue
                 for node_id in (*partition.isr, *partition.elr):
                     node = self.cluster.nodes[node_id]
-                    if not node.is_up or self._may_have_lost(node_id):
+                    if not node.is_up or self._trouble.may_have_lost(node_id):
                         continue
                     replica = node.broker.partitions.by_id(topic.id, index)
                     if replica is None or replica.log.failed is not None:
@@ -299,7 +291,7 @@ class Inspector:
             yield f"{NOT_HEALED}: {name}-{index} ends differently: {ends} (end, committed by node)"
         elif any(each is not None and each[0] != each[1] for each in ends.values()):
             yield f"{NOT_HEALED}: {name}-{index} has records that are not committed: {ends} (end, committed by node)"
-        rot = self._rot()
+        rot = self._trouble.rot
         if rot is not None and (rot.topic_id, rot.index) == (topic_id, index):
             rotten = self.cluster.nodes[rot.node_id].broker.partitions.by_id(topic_id, index)
             if rotten is not None and damage_of(rotten, rot.offset):

@@ -98,7 +98,7 @@ class CrewScenario:
         self.history = CoordinationHistory(is_one_kind=self.plan.crew.sharing is not Sharing.MIXED)
         clients = [f"hand{slot}" for slot in range(len(self.plan.crew.crew))]
         self.trouble = Trouble(self.cluster, clients, is_synced_first=False)
-        self.inspector = Inspector(self.cluster, self.trouble.may_have_lost, passes_over=INTERNAL_TOPICS)
+        self.inspector = Inspector(self.cluster, self.trouble, passes_over=INTERNAL_TOPICS)
         self.readers: list[CommittedReader] = []
         self.reading: list[ClusterClient] = []
         self.ends: dict[int, int] = {}

@@ -8,7 +8,7 @@ them must lead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -18,6 +18,7 @@ from millpond.sim.cluster.checkers import NOT_HEALED, Inspector
 from millpond.sim.cluster.cluster import SimCluster
 from millpond.sim.cluster.plan import FAULTS, WORK_MS, Plan, make_plan
 from millpond.sim.cluster.scenario import Scenario
+from millpond.sim.cluster.trouble import Trouble
 from millpond.sim.node import PORT
 from millpond.wire import messages as m
 
@@ -36,8 +37,8 @@ def make_members_plan(seed: int | str, kinds: Sequence[str] = FAULTS) -> Plan:
 
 
 class MembersInspector(Inspector):
-    def __init__(self, cluster: SimCluster, may_have_lost: Callable[[int], bool]) -> None:
-        super().__init__(cluster, may_have_lost)
+    def __init__(self, cluster: SimCluster, trouble: Trouble) -> None:
+        super().__init__(cluster, trouble)
         self.voter_sets: set[tuple[int, ...]] = set()
 
     def _findings(self) -> Iterator[str]:
@@ -61,7 +62,7 @@ class MembersInspector(Inspector):
 class MembersScenario(Scenario):
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
         super().__init__(seed, plan or make_members_plan(seed))
-        self.inspector: MembersInspector = MembersInspector(self.cluster, self.trouble.may_have_lost)
+        self.inspector: MembersInspector = MembersInspector(self.cluster, self.trouble)
         for node_id, node in self.cluster.nodes.items():
             # What a list of nodes would have told them.
             settings = node_settings(node.texts)

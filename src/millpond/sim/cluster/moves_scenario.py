@@ -6,7 +6,7 @@ last one to end. When all is healed every move must end by itself, and who is in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from uuid import UUID
@@ -16,6 +16,7 @@ from millpond.sim.cluster.checkers import NOT_HEALED, Inspector, Replica
 from millpond.sim.cluster.cluster import SimCluster
 from millpond.sim.cluster.plan import FAULTS, WORK_MS, Plan, make_plan
 from millpond.sim.cluster.scenario import Scenario
+from millpond.sim.cluster.trouble import Trouble
 from millpond.wire import messages as m
 
 REPLICA_GONE = "a replica is gone that the metadata counts on"
@@ -33,8 +34,8 @@ def make_moves_plan(seed: int | str, kinds: Sequence[str] = FAULTS) -> Plan:
 
 
 class MoveInspector(Inspector):
-    def __init__(self, cluster: SimCluster, may_have_lost: Callable[[int], bool]) -> None:
-        super().__init__(cluster, may_have_lost)
+    def __init__(self, cluster: SimCluster, trouble: Trouble) -> None:
+        super().__init__(cluster, trouble)
         self._gone: dict[Replica, int] = {}
         """For how many looks in a row a replica was not there."""
 
@@ -61,7 +62,7 @@ class MoveInspector(Inspector):
 class MovesScenario(Scenario):
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
         super().__init__(seed, plan or make_moves_plan(seed))
-        self.inspector = MoveInspector(self.cluster, self.trouble.may_have_lost)
+        self.inspector = MoveInspector(self.cluster, self.trouble)
         self.moves_begun = self.moves_ended = 0
         self._mover = self._client("mover")
         self._dice = Random(f"mover {seed}")

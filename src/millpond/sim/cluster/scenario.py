@@ -63,7 +63,7 @@ class Scenario:
         clients += [f"reader{each}" for each in range(len(self.plan.readers))]
         is_synced_first = all(topic.configs.get("flush.ack") == "always" for topic in self.plan.topics)
         self.trouble = Trouble(self.cluster, clients, is_synced_first=is_synced_first)
-        self.inspector = Inspector(self.cluster, self.trouble.may_have_lost, rot=lambda: self.trouble.rot)
+        self.inspector = Inspector(self.cluster, self.trouble)
         self.partitions: list[TopicIdPartition] = []
         self.producers: list[SimProducer] = []
         self.readers: list[ClusterReader] = []
