@@ -52,6 +52,9 @@ def life(pond, model):
     model.safe = log.synced_offset
     model.start = log.start_offset + 3
     pond.delete_before(log, model.start)
+    # It leads, and nobody writes.
+    log.begin_epoch(9)
+    pond.sync(log)
     store.close()
 
 
@@ -73,15 +76,32 @@ def check(pond, model, *, before_cut=None):
         assert value in allowed, f"offset {offset} reads {value}, written was {allowed}"
     for offset in range(model.start, model.safe):
         assert offset in found
-    epochs = log.epochs.entries
-    assert epochs == sorted(epochs)
+    check_epochs(log)
     # It goes on where it stopped, and a clean end is believed.
-    pond.fill(log, 12, start=1000)
+    for number in range(12):
+        pond.append(log, b"value-%d" % (1000 + number), epoch=max(log.last_epoch, 0))
     expected = pond.values(log)
     store.close()
     store, log = pond.open()
     assert pond.values(log) == expected
+    check_epochs(log)
+    # And what was synced after a crash is not read again after the next.
+    pond.sync(log)
+    store.checkpoint()
+    store.abandon()
+    store, log = pond.open()
+    check_epochs(log)
     store.close()
+
+
+def check_epochs(log):
+    """What is known of leader epochs is what the batches say: by it replicas are cut back."""
+    entries = log.epochs.entries
+    assert entries == sorted(entries)
+    for segment in log.segments:
+        for _, header in segment.batches_from(segment.base_offset):
+            if header.base_offset >= log.start_offset:
+                assert log.epochs.of(header.base_offset) == header.leader_epoch, (header.base_offset, entries)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -227,6 +247,37 @@ def test_epochs_are_read_from_the_log_when_their_file_is_gone(pond, sim):
     _, log = pond.open()
     assert log.epochs.entries == [(0, 0), (3, 2), (4, 4)]
     assert log.end_offset_for_epoch(3) == (3, 4)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_epochs_read_from_the_log_after_a_crash_are_noted(pond, is_clean):
+    store, log = pond.open()
+    for epoch in (0, 0, 3):
+        pond.append(log, b"value", epoch=epoch)
+    pond.sync(log)
+    store.checkpoint()
+    pond.append(log, b"value", epoch=4)
+    store.abandon()
+    store, log = pond.open()
+    pond.sync(log)
+    store.checkpoint()
+    store.close() if is_clean else store.abandon()
+    _, log = pond.open()
+    assert log.epochs.entries == [(0, 0), (3, 2), (4, 3)]
+
+
+def test_an_epoch_that_wrote_nothing_is_gone_for_good(pond):
+    """A follower is given records of an earlier epoch at the same offset."""
+    store, log = pond.open()
+    pond.append(log, b"value", epoch=1)
+    log.begin_epoch(2)
+    store.close()
+    store, log = pond.open()
+    assert log.last_epoch == 1
+    pond.append(log, b"value", epoch=1)
+    store.close()
+    _, log = pond.open()
+    assert log.epochs.entries == [(1, 0)]
 
 
 def test_an_empty_folder_never_starts_before_offsets_that_were_used(pond, sim):

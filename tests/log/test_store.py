@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from uuid import UUID
 
 import pytest
@@ -128,6 +129,28 @@ def test_a_failed_log_leaves_no_clean_marker(pond, sim):
     sim.fail_syncs(".log")
     store.close()
     assert log.failed is not None
+    assert not sim.exists("/data/.kafka_cleanshutdown")
+
+
+def test_leader_epochs_that_could_not_be_noted_leave_no_clean_marker(pond, sim):
+    store, log = pond.open()
+    pond.append(log, b"value", epoch=1)
+    pond.sync(log)
+    pond.append(log, b"value", epoch=2)
+    sim.fail_opens("leader-epoch-checkpoint", code=errno.ENOSPC)
+    store.close()
+    assert log.failed is None
+    assert not sim.exists("/data/.kafka_cleanshutdown")
+    sim.heal()
+    _, log = pond.open()
+    assert log.epochs.entries == [(1, 0), (2, 1)]
+
+
+def test_a_log_that_is_being_cut_back_leaves_no_clean_marker(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 5)
+    log.begin_truncation(2)
+    store.close()
     assert not sim.exists("/data/.kafka_cleanshutdown")
 
 

@@ -140,7 +140,7 @@ class PartitionLog:
     def begin_epoch(self, epoch: int) -> int:
         """A leader epoch begins at the end of the log, though nothing is written in it yet; where it began."""
         if self.epochs.assign(epoch, self.end_offset):
-            self._owe_epochs()
+            self.owe_epochs()
         return self.epochs.start_of(epoch, self.end_offset)
 
     def set_topic_id(self, topic_id: UUID) -> None:
@@ -159,7 +159,8 @@ class PartitionLog:
     def owe_topic_id(self) -> None:
         self.durability.owe_file(METADATA_FILE)
 
-    def _owe_epochs(self) -> None:
+    def owe_epochs(self) -> None:
+        """The file of the leader epochs is not what they are."""
         self.durability.owe_note(EPOCHS_FILE, self.epochs.encode)
 
     # Writing
@@ -250,7 +251,7 @@ class PartitionLog:
         """The batches are written: everything in memory follows."""
         active = self.segments.active
         if leader_epoch > self.epochs.latest and self.epochs.assign(leader_epoch, offset):
-            self._owe_epochs()
+            self.owe_epochs()
         if active.first_append_ms is None:
             active.first_append_ms = now_ms
         interval = self.limits.index_interval_bytes
@@ -485,7 +486,7 @@ class PartitionLog:
     def _move_start(self, offset: int) -> None:
         self.start_offset = Offset(offset)
         if self.epochs.cut_start(offset):
-            self._owe_epochs()
+            self.owe_epochs()
         self.snapshots.drop_before(offset)
 
     def expired_segments(self, now_ms: int, upper_offset: int | None = None) -> list[Segment]:
@@ -528,7 +529,7 @@ class PartitionLog:
         """
         self._check_online()
         if self.epochs.cut_end(self.end_offset):
-            self._owe_epochs()
+            self.owe_epochs()
 
     def begin_truncation(self, offset: int, *, is_new_start: bool = False) -> Truncation:
         """Forget every batch that ends after `offset`, as a follower must that has what its leader has not.
@@ -581,7 +582,7 @@ class PartitionLog:
         self.start_offset = self.end_offset if truncation.is_new_start else min(self.start_offset, self.end_offset)
         self.compaction.cut_back(self.end_offset)
         if self.epochs.cut_end(0 if truncation.is_new_start else self.end_offset):
-            self._owe_epochs()
+            self.owe_epochs()
         self.durability.owe_folder()
 
     def give_up_truncation(self, truncation: Truncation) -> None:

@@ -112,7 +112,9 @@ class _Opener:
         for segment in segments:
             if segment.base_offset in self.rebuild:
                 snapshots.drop_below(segment.next_offset)
-        epochs, epochs_known = self._epochs(end)
+        noted_epochs = self._noted_epochs()
+        epochs = LeaderEpochs(noted_epochs or ())
+        epochs.cut_end(end)
         snapshot = snapshots.newest(min(end, self.ends_from))
         replay_from, producers = snapshot or (segments[0].base_offset, ProducerStates())
         self._recall(producers, segments, replay_from)
@@ -129,9 +131,9 @@ class _Opener:
             snapshots=snapshots,
             topic_id=self._topic_id(),
         )
-        epochs_from = end if epochs_known and clean else segments[0].base_offset
-        if epochs_known and not clean:
-            epochs_from = max(segments[0].base_offset, min(self.opening.recovery_point, end))
+        epochs_from = segments[0].base_offset
+        if noted_epochs is not None:
+            epochs_from = end if clean else max(epochs_from, min(self.opening.recovery_point, end))
         self._replay(log, min(replay_from, end), epochs_from)
         self._seal_ends(log)
         durability = log.durability
@@ -142,6 +144,9 @@ class _Opener:
             durability.owe_folder(self.folder.rpartition("/")[0])
             if log.topic_id != NO_TOPIC_ID:
                 log.owe_topic_id()
+        if log.epochs.entries != (noted_epochs or []):
+            # The next opening goes by what is noted: up to its recovery point, or all of it after a clean end.
+            log.owe_epochs()
         for number, segment in enumerate(segments[:-1]):
             if number >= unsynced_from or segment.base_offset >= self.ends_from:
                 durability.owe_segment(segment)
@@ -293,16 +298,14 @@ class _Opener:
             self.opening.notes.append(f"{self.folder}: {damage}")
             return NO_TOPIC_ID
 
-    def _epochs(self, end: int) -> tuple[LeaderEpochs, bool]:
-        """The epochs as noted, and whether they were."""
+    def _noted_epochs(self) -> list[tuple[int, int]] | None:
+        """The leader epochs as their file tells them; None if it does not."""
         if EPOCHS_FILE not in self.present:
-            return LeaderEpochs(), False
+            return None
         try:
-            epochs = LeaderEpochs(decode_epochs(self.disk.read(f"{self.folder}/{EPOCHS_FILE}")))
+            return decode_epochs(self.disk.read(f"{self.folder}/{EPOCHS_FILE}"))
         except DamagedCheckpoint:
-            return LeaderEpochs(), False
-        epochs.cut_end(end)
-        return epochs, True
+            return None
 
     def _distrust(self, segment: Segment) -> None:
         self.ends_from = min(self.ends_from, segment.base_offset)

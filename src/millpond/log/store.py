@@ -350,9 +350,9 @@ class LogStore:
         """Close every log and say that it was done; waits for the disk."""
         if self._lock is None:
             return
-        is_certain = not any(log.durability.away.syncs for log in self.logs.values())
         closing = [(log, ticket) for log in self.logs.values() if (ticket := log.begin_close()) is not None]
         errors = run_tickets(self.disk, self.folder, [ticket for _, ticket in closing])
+        is_clean = len(closing) == len(self.logs) and not any(errors)
         for (log, ticket), error in zip(closing, errors, strict=True):
             log.end_close(ticket, error)
         for log in self.logs.values():
@@ -362,7 +362,7 @@ class LogStore:
             self.end_checkpoint(self._checkpoint_away, OSError("not known"))
         self.checkpoint()
         # A partition that could not be opened has not been recovered: the next start must not take it for clean.
-        if is_certain and not self.failed and not any(log.failed for log in self.logs.values()):
+        if is_clean and not self.failed:
             self.disk.replace(self._path(CLEAN_SHUTDOWN_FILE), b'{"version":0,"brokerEpoch":-1}')
         self._release()
 

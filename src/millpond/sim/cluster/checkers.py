@@ -27,6 +27,7 @@ TRUSTED_LACKS_RECORDS = "a replica that may lead lacks committed records"
 STRANGER_TRUSTED = "a broker that cannot lead does"
 HIGH_WATERMARK_FELL = "the high watermark of a leader fell"
 ROT_SPREAD = "damage has spread to another replica"
+WRONG_EPOCHS = "a replica goes by leader epochs that its batches do not have"
 NOT_HEALED = "healed, and yet not well"
 
 Replica = tuple[int, UUID, int]
@@ -257,6 +258,13 @@ class Inspector:
 
     # The end
 
+    def look_at_epochs(self) -> Iterator[str]:
+        for node_id, node in self.cluster.running():
+            for partition in node.broker.partitions:
+                wrong = wrong_epochs(partition)
+                if wrong is not None:
+                    yield f"{WRONG_EPOCHS}: {partition.name.folder} at node {node_id}: {wrong}"
+
     def look_at_healed(self) -> Iterator[str]:
         """What must be so some time after everything was healed; empty when it is."""
         image = self.cluster.image
@@ -296,6 +304,21 @@ class Inspector:
             rotten = self.cluster.nodes[rot.node_id].broker.partitions.by_id(topic_id, index)
             if rotten is not None and damage_of(rotten, rot.offset):
                 yield f"{NOT_HEALED}: {name}-{index} is still damaged at {rot.offset} on node {rot.node_id}"
+
+
+def wrong_epochs(replica: Partition) -> str | None:
+    """Where a replica believes in another leader epoch than its batches tell: by what it believes others are cut."""
+    log = replica.log
+    if log.failed is not None or log.closed:
+        return None
+    for segment in log.segments:
+        for _, header in segment.batches_from(segment.base_offset):
+            known = log.epochs.of(header.base_offset)
+            if header.base_offset >= log.start_offset and known != header.leader_epoch:
+                return (
+                    f"offset {header.base_offset} is of epoch {header.leader_epoch}, it goes by {log.epochs.entries}"
+                )
+    return None
 
 
 def damage_of(replica: Partition, offset: int) -> str | None:

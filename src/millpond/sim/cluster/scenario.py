@@ -261,6 +261,7 @@ class Scenario:
         self._records_checked = auditor.records_read
         self._judge_metadata()
         self.inspector.look()
+        self.history.violations += self.inspector.look_at_epochs()
 
     def _judge_metadata(self) -> None:
         heard: list[tuple[m.MetadataResponse, m.DescribeConfigsResponse]] = []
