@@ -276,6 +276,28 @@ def test_a_failure_that_nobody_met_is_found_by_the_next_look(play: Play) -> None
     assert {0: "2"} in play.wanted()
 
 
+def test_a_leader_that_cannot_write_drops_nobody(play: Play) -> None:
+    play.append()
+    play.fetch(2, 0)
+    play.pond.log.fail(OSError("it has failed"))
+    for _ in range(5):
+        play.clock.run_for(LAG_MS)
+        play.answer(ErrorCode.NOT_CONTROLLER)
+    assert all(each == {0: "2"} for each in play.wanted())
+    assert play.pond.leading is not None
+    assert play.pond.leading.pending is None, "nobody can fetch from it: that the other is behind says nothing"
+
+
+def test_a_leader_that_cannot_write_gives_way_to_who_was_in_sync_when_something_was_committed_last(
+    play: Play,
+) -> None:
+    play.pond.follow(PartitionView(ME, 5, 11, (1, 2, 3), (1,), elr=(3,)))
+    play.pond.log.fail(OSError("it has failed"))
+    play.clock.run_for(LAG_MS)
+    assert {0: "3"} in play.wanted()
+    assert {0: "2"} not in play.wanted()
+
+
 def test_without_another_in_sync_the_leadership_stays(play: Play) -> None:
     play.welcome.discard(2)
     play.pond.log.fail(OSError("it has failed"))

@@ -138,10 +138,14 @@ def test_a_leader_that_names_only_others_gives_the_leadership_away() -> None:
     after = decide_isr_change(WHOLE, asked, TWO, only(1, 2), lambda broker: broker * 100)
     # Its disk fails: it is not eligible either, though too few are in sync now.
     assert after == Leadership((1, 2, 3), (2,), 2, 6, 11, elr=(3,))
-    stranger = IsrChange(2, 200, 6, 11, ((3, 300),))
-    assert decide_isr_change(after, stranger, TWO, only(2, 3), lambda broker: broker * 100) is (
+    # Nor can the next one write. Nothing was committed since the third left the ISR.
+    asked = IsrChange(2, 200, 6, 11, ((3, 300),))
+    after = decide_isr_change(after, asked, TWO, only(1, 2, 3), lambda broker: broker * 100)
+    assert after == Leadership((1, 2, 3), (3,), 3, 7, 12)
+    stranger = IsrChange(3, 300, 7, 12, ((1, 100),))
+    assert decide_isr_change(after, stranger, TWO, only(1, 2, 3), lambda broker: broker * 100) is (
         ErrorCode.INVALID_REQUEST
-    ), "only to somebody who is in sync"
+    ), "only to somebody who has everything"
 
 
 brokers = st.sets(st.integers(1, 4))

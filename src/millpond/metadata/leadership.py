@@ -210,9 +210,9 @@ def decide_isr_change(
     if asked.partition_epoch < before.partition_epoch:
         return ErrorCode.INVALID_UPDATE_VERSION
     members = [broker for broker, _ in asked.isr]
-    # A leader that names only others, all of them in sync, cannot write any more and gives the leadership away.
+    # A leader that names only others, who have everything committed, cannot write any more and gives it away.
     resigns = asked.broker not in members
-    welcome = before.isr if resigns else before.replicas
+    welcome = (*before.isr, *before.elr) if resigns else before.replicas
     if not members or not set(members) <= set(welcome) or len(set(members)) != len(members):
         return ErrorCode.INVALID_REQUEST
     if asked.is_recovering and (len(members) > 1 or not before.is_recovering):

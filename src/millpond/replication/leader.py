@@ -28,6 +28,8 @@ class PartitionView:
     adding_replicas: tuple[int, ...] = ()
     """Those who are there only while the partition moves to them."""
     removing_replicas: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    """Those who have everything committed while too few are in sync (KIP-966)."""
 
     @property
     def is_to_be_alone(self) -> bool:

@@ -31,6 +31,8 @@ SYNC_AGAIN_MS = 50
 AILING_MS = 1_000
 """How long the disk may refuse writes, with none that succeeds, before another node should lead."""
 
+NEVER_MS = 1 << 62
+
 CUT_OFF = "this node is cut off from the others, which may have elected another leader"
 
 READ_ELSEWHERE_MS = 600_000
@@ -251,17 +253,21 @@ class LeaderRole:
             self._context.give_away(*self._partition)
 
     def resignation(self) -> IsrRequest | None:
-        """The ISR without this node, by which it gives the leadership away; None while nobody else could have it."""
+        """The ISR without this node, by which it gives the leadership away; None while nobody else could have it.
+
+        Where nobody else is in sync those are named who were, and have everything committed.
+        """
         view = self._machine.view
         others = [each for each in view.isr if each != self._context.node_id and self._is_there(each)]
-        if not others:
-            return None
         members = tuple((each, self._machine.followers[each].broker_epoch) for each in others)
-        return IsrRequest(view.leader_epoch, view.partition_epoch, members)
+        if not members:
+            members = tuple((each, self._context.broker_epoch_of(each)) for each in view.elr if self._is_there(each))
+        return IsrRequest(view.leader_epoch, view.partition_epoch, members) if members else None
 
     def isr_request(self) -> IsrRequest | None:
         """A change of the ISR to ask for now; it counts as under way from here on."""
-        self._rules.lag_ms_max = self._context.lag_ms_max()
+        # From a leader that cannot write nobody can fetch: that others are behind says nothing about them.
+        self._rules.lag_ms_max = NEVER_MS if self.is_ailing else self._context.lag_ms_max()
         return self._machine.isr_request(self._context.clock.monotonic_ms())
 
     def on_isr_response(self, asked: IsrRequest, error: ErrorCode) -> None:

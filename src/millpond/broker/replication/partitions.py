@@ -533,6 +533,7 @@ def view_of(partition: ImagePartition) -> PartitionView:
         partition.is_recovering,
         partition.adding_replicas,
         partition.removing_replicas,
+        partition.elr,
     )
 
 
