@@ -288,7 +288,7 @@ def test_a_leader_that_cannot_write_drops_nobody(play: Play) -> None:
     assert play.pond.leading.pending is None, "nobody can fetch from it: that the other is behind says nothing"
 
 
-def test_a_leader_that_cannot_write_gives_way_to_who_was_in_sync_when_something_was_committed_last(
+def test_a_leader_that_cannot_write_gives_way_to_who_has_everything_committed(
     play: Play,
 ) -> None:
     play.pond.follow(PartitionView(ME, 5, 11, (1, 2, 3), (1,), elr=(3,)))
