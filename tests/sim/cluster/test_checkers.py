@@ -120,6 +120,20 @@ def test_replicas_that_follow_are_well(cluster: Cluster, inspector: Inspector) -
     assert not found(cluster)
 
 
+def test_what_a_replica_had_before_it_began_anew_is_not_held_against_it(
+    cluster: Cluster, inspector: Inspector
+) -> None:
+    cluster.put(1, Log(A, B, C), leads=True, committed=3)
+    behind = cluster.put(2, Log(A, (0, b"never committed")))
+    inspector.look()
+    # All below offset 2 was deleted, and it was not cut back before.
+    behind.log = Log(A, B, C)
+    behind.log.start_offset = 2
+    behind.is_leader, behind.leader_epoch, behind.committed_offset = True, 2, 3
+    inspector.look()
+    assert not found(cluster)
+
+
 def test_two_leaders_in_one_epoch(cluster: Cluster, inspector: Inspector) -> None:
     cluster.put(1, Log(A), leads=True)
     cluster.put(2, Log(A), leads=True)

@@ -175,6 +175,9 @@ class Inspector:
         log = partition.log
         if log.end_offset < seen.end:
             self._forget(seen, log.end_offset)
+        # It has them no longer, and may have begun anew behind them: what it had then need not be what was committed.
+        for base in [each for each, batch in seen.batches.items() if batch[2] <= log.start_offset]:
+            del seen.batches[base]
         last = max((base for base in seen.batches), default=-1)
         # The last batch is looked at again: it may have been cut off and another one put there.
         offset = max(last, int(log.start_offset))
