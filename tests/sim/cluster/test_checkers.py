@@ -123,7 +123,7 @@ def test_replicas_that_follow_are_well(cluster: Cluster, inspector: Inspector) -
 def test_what_a_replica_had_before_it_began_anew_is_not_held_against_it(
     cluster: Cluster, inspector: Inspector
 ) -> None:
-    cluster.put(1, Log(A, B, C), leads=True, committed=3)
+    cluster.put(1, Log(A, B, C), leads=True, committed=2)
     behind = cluster.put(2, Log(A, (0, b"never committed")))
     inspector.look()
     # All below offset 2 was deleted, and it was not cut back before.
