@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from millpond.base.ids import TopicPartition
 from millpond.client.connection import LOG
@@ -29,6 +30,9 @@ from millpond.client.retry import read_new, read_retried
 from millpond.client.runners import Runners, Tasks, Threads
 from millpond.client.settlers import RECORD_BYTES_MAX, REFUSED_SENDS, AtLeastOnce, AtMostOnce, Settler, send
 from millpond.client.transactions import Transactional
+
+if TYPE_CHECKING:
+    from millpond.client.tracing import TracedHandler
 
 POLL_SECONDS_MAX = 0.05
 POLL_RECORDS_MAX = 500
@@ -55,7 +59,7 @@ class Engine:
     def __init__(self, options: Options, handler: Handler, bootstrap: str | None) -> None:
         self.stats = Stats()
         self._options = options
-        self._handler = handler
+        self._handler = _traced(handler, options.group) if options.tracing else handler
         self._bootstrap = bootstrap
         self._retry_topics = options.retry_topics()
         self._in_flight = InFlight(self._retry_topics)
@@ -443,6 +447,12 @@ class Engine:
 
 class _NotSent(Exception):
     """The cluster did not take what a record wants sent: no fault of the record, which is no dead letter for it."""
+
+
+def _traced(handler: Handler, group: str) -> TracedHandler:
+    from millpond.client.tracing import TracedHandler
+
+    return TracedHandler(handler, group)
 
 
 def _uncancel() -> None:

@@ -35,6 +35,7 @@ class OptionsGiven(TypedDict, total=False):
     instance: str | None
     session_timeout_s: float
     transaction_timeout_s: float
+    tracing: bool
     settings: Mapping[str, Any]
 
 
@@ -85,6 +86,8 @@ class Options:
     """After so long the group misses a worker that ended without leaving; until then its partitions wait."""
     transaction_timeout_s: float = 10.0
     """After so long the cluster ends the open transaction of a worker that is gone."""
+    tracing: bool = False
+    """Whether each try is a span of OpenTelemetry, in the trace that its record came with; needs `millpond[otel]`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """librdkafka's own, for the consumer and the producer alike where both know it."""
 
@@ -120,6 +123,10 @@ def check(options: Options, handler: Handler) -> None:
         raise ConfigError(f"{handler.name} wants the unit of a store: give processed=SqliteIds(…) or RedisIds(…)")
     if options.dead_letters is not None and options.dead_letters in options.topics:
         raise ConfigError("the dead letters cannot go to a topic that the worker reads: they would never end")
+    if options.tracing:
+        from millpond.client.tracing import Tracing
+
+        Tracing()  # which says what is missing
     if options.concurrency < 1 or options.in_flight_max < 1:
         raise ConfigError("concurrency and in_flight_max are at least 1")
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from threading import Lock
-from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
 from confluent_kafka import KafkaException
 from confluent_kafka import Producer as RawProducer
@@ -26,6 +26,9 @@ from millpond.client.partitioner import Partitioner, RoundRobin
 from millpond.client.payloads import Serializer, encode
 from millpond.client.reach import Reach
 from millpond.client.sent import Sent
+
+if TYPE_CHECKING:
+    from millpond.client.tracing import Tracing
 
 WhenFull: TypeAlias = Literal["block", "raise"]
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -57,6 +60,8 @@ class ProducerGiven(TypedDict, total=False):
     """The most bytes of them."""
     delivery_timeout_s: float
     """How long a record is tried; after that its future is `SendFailed`."""
+    tracing: bool
+    """Whether each record is a span of OpenTelemetry, which its handler goes on with; needs `millpond[otel]`."""
     settings: Mapping[str, Any] | None
     """Anything else that librdkafka can be told, by its own names."""
 
@@ -103,6 +108,7 @@ class Producer(Closable):
         when_full: WhenFull = "block",
         full_timeout_s: float = 60.0,
         delivery_timeout_s: float = 30.0,
+        tracing: bool = False,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.acks = _acks(acks)
@@ -139,6 +145,7 @@ class Producer(Closable):
             # What is wrong with them is said here, and not at the first record. Without an address it asks nobody.
             # The real ones are made at their first use, so that a program may fork before.
             make(RawProducer, self._settings | {"bootstrap.servers": ""})
+        self._tracing = _tracing() if tracing else None
         self._inners: dict[Acks, InnerProducer] = {}
         self._lock = Lock()
         self._closed = False
@@ -233,7 +240,10 @@ class Producer(Closable):
             raise ConfigError(f"timestamp_ms is whole milliseconds since 1970, not {timestamp_ms!r:.60}")
         if payload is not None and not isinstance(payload, bytes):
             raise ConfigError(f"the serializer gave {type(payload).__name__}: it gives bytes or None")
-        future = Sent(topic, inner.reach)
+        if self._tracing is None:
+            future = Sent(topic, inner.reach)
+        else:
+            future, listed = self._tracing.sent(topic, inner.reach, listed)
         deadline = time.monotonic() + self._full_timeout_s if block else 0.0
         while True:
             try:
@@ -249,7 +259,9 @@ class Producer(Closable):
                     ) from None
             except KafkaException as fault:
                 error = fault.args[0]
-                raise SendFailed(f"{topic}: {advice_on(error)}", code=error.code()) from fault
+                failure = SendFailed(f"{topic}: {advice_on(error)}", code=error.code())
+                future.fail(failure)
+                raise failure from fault
 
     def _inner(self, acks: Acks) -> InnerProducer:
         inner = self._inners.get(acks)
@@ -270,6 +282,12 @@ class Producer(Closable):
         if not 0 <= chosen < count:
             raise ConfigError(f"the partitioner chose {chosen}, but {topic!r} has the partitions 0 to {count - 1}")
         return chosen
+
+
+def _tracing() -> Tracing:
+    from millpond.client.tracing import Tracing
+
+    return Tracing()
 
 
 def _acks(given: Any) -> Acks:

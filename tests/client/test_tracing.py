@@ -1,0 +1,133 @@
+"""One trace from the producer to the handler, and onward: with OpenTelemetry's own SDK, where it is installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from millpond import Producer, Send, Worker
+
+NOT_LOADED = """
+import sys
+sys.modules["opentelemetry"] = None
+import millpond
+with millpond.Producer("127.0.0.1:1") as producer:
+    pass
+for make in (lambda: millpond.Producer("127.0.0.1:1", tracing=True),
+             lambda: millpond.Worker(print, "t", group="g", payload=bytes, tracing=True)):
+    try:
+        make()
+    except millpond.MissingExtra as refusal:
+        assert "millpond[otel]" in str(refusal), refusal
+    else:
+        raise AssertionError("not refused")
+assert "millpond.client.tracing" in sys.modules
+"""
+
+
+def test_without_the_package_nothing_is_missing_until_it_is_asked_for() -> None:
+    subprocess.run([sys.executable, "-c", NOT_LOADED], check=True, timeout=60)
+
+
+def test_nobody_who_does_not_ask_loads_it() -> None:
+    program = "import sys, millpond\nmillpond.Producer('127.0.0.1:1').close()\n"
+    program += "assert not any(name.startswith(('opentelemetry', 'millpond.client.tracing')) for name in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def spans() -> Iterator[Any]:
+    """What was traced."""
+    reason = "pip install opentelemetry-sdk"
+    trace = pytest.importorskip("opentelemetry.trace", reason=reason)
+    sdk = pytest.importorskip("opentelemetry.sdk.trace", reason=reason)
+    export = pytest.importorskip("opentelemetry.sdk.trace.export", reason=reason)
+    memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter", reason=reason)
+    exporter = memory.InMemorySpanExporter()
+    provider = sdk.TracerProvider()
+    provider.add_span_processor(export.SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    yield exporter
+    provider.shutdown()
+
+
+@pytest.fixture(params=["at_least_once", "exactly_once"])
+def delivery(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_record_and_its_handler_are_one_trace(pond: Any, spans: Any, delivery: Any) -> None:
+    from opentelemetry import trace
+
+    spans.clear()
+    topic, onward = pond.topic(1), pond.topic(1)
+
+    def handle(value: bytes) -> Send:
+        return Send(onward, value)
+
+    worker = Worker(handle, topic, group=pond.group(), bootstrap=pond.bootstrap, delivery=delivery, tracing=True)
+    with Producer(pond.bootstrap, tracing=True) as producer:
+        with trace.get_tracer("test").start_as_current_span("request"):
+            producer.send(topic, b"a", headers={"mine": "kept"}).result(30)
+        worker.run(until_idle_s=0.5)
+    named = {span.name: span for span in spans.get_finished_spans()}
+    request, sent, handled = named["request"], named[f"send {topic}"], named[f"process {topic}"]
+    assert sent.parent.span_id == request.context.span_id
+    assert handled.parent.span_id == sent.context.span_id
+    assert request.context.trace_id == sent.context.trace_id == handled.context.trace_id
+    assert sent.attributes["messaging.kafka.offset"] == handled.attributes["messaging.kafka.offset"] == 0
+    (first,), (second,) = pond.read(topic), pond.read(onward)
+    assert first.header("mine") == b"kept"
+    trace_id = f"{request.context.trace_id:032x}"
+    assert first.header("traceparent") == f"00-{trace_id}-{sent.context.span_id:016x}-01".encode()
+    assert second.header("traceparent") == f"00-{trace_id}-{handled.context.span_id:016x}-01".encode()
+
+
+def test_a_handler_that_fails_is_a_span_with_its_error(pond: Any, spans: Any) -> None:
+    spans.clear()
+    topic = pond.topic(1)
+    letters = pond.topic(1)
+
+    def handle(value: bytes) -> None:
+        raise ValueError("bad order")
+
+    with Producer(pond.bootstrap, tracing=True) as producer:
+        producer.send(topic, b"a").result(30)
+    options: dict[str, Any] = {"group": pond.group(), "bootstrap": pond.bootstrap, "tracing": True}
+    Worker(handle, topic, dead_letters=letters, **options).run(until_idle_s=0.5)
+    (handled,) = [each for each in spans.get_finished_spans() if each.name == f"process {topic}"]
+    assert handled.status.status_code.name == "ERROR"
+    (letter,) = pond.read(letters)
+    (sent,) = [each for each in spans.get_finished_spans() if each.name == f"send {topic}"]
+    assert f"{sent.context.span_id:016x}".encode() in (letter.header("traceparent") or b"")
+
+
+def test_a_record_that_cannot_be_sent_is_a_span_with_its_error(pond: Any, spans: Any) -> None:
+    spans.clear()
+    topic = pond.topic(1)
+    with Producer(pond.bootstrap, tracing=True) as producer, pytest.raises(Exception, match="large"):
+        producer.send(topic, b"x" * 2_000_000).result(30)
+    (sent,) = spans.get_finished_spans()
+    assert sent.status.status_code.name == "ERROR"
+
+
+def test_headers_that_are_no_trace_are_no_reason_to_fail(pond: Any, spans: Any) -> None:
+    topic = pond.topic(1)
+    with Producer(pond.bootstrap) as producer:
+        producer.send(topic, b"a", headers={"traceparent": b"\xff\x00 nonsense", "tracestate": b"\xff"}).result(30)
+    seen: list[bytes] = []
+    Worker(
+        lambda value: seen.append(value),
+        topic,
+        group=pond.group(),
+        bootstrap=pond.bootstrap,
+        payload=bytes,
+        tracing=True,
+    ).run(until_idle_s=0.5)
+    assert seen == [b"a"]
+
+
