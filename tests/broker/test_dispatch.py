@@ -13,6 +13,7 @@ from millpond.base.errors import ErrorCode, MalformedMessage
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.dispatch import Dispatcher, UnservedRequest, _Entry
 from millpond.broker.serving.replies import UnwritableReply
+from millpond.broker.serving.request_counts import RequestCounts
 from millpond.config.node import node_settings
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
@@ -26,6 +27,7 @@ class Ear:
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
+        self.arrived_us = 0
 
     def reply(self, outcome: Any, encode: Callable[[Any], Any]) -> None:
         self.frames.append(b"".join(encode(outcome)))
@@ -72,7 +74,7 @@ def test_a_request_goes_to_its_handler_and_is_counted(play: Play) -> None:
     reply = play.answer(18, 0, b"")
     served = {each.api_key: (each.min_version, each.max_version) for each in reply.api_keys}
     assert served == {api.key: api.advertised or api.versions for api in play.dispatcher.apis if api.is_advertised}
-    assert play.dispatcher.requests_total[18] == 1
+    assert play.dispatcher.requests.received[18] == 1
 
 
 def test_a_key_that_is_not_served_ends_the_connection(play: Play) -> None:
@@ -86,7 +88,7 @@ def test_a_version_that_is_not_served_ends_the_connection(play: Play, version: i
     play.serve(handle=lambda *_: pytest.fail("not served"))
     with pytest.raises(UnservedRequest, match=f"version {version} is not served, only 0 to 1"):
         play.handle(60, version)
-    assert play.dispatcher.requests_total[60] == 0
+    assert play.dispatcher.requests.received[60] == 0
 
 
 def test_api_versions_answers_a_newer_client_in_the_oldest_words(play: Play) -> None:
@@ -178,3 +180,25 @@ def test_a_request_whose_lists_are_too_long_in_sum_is_not_built(play: Play) -> N
     numbers = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="pond", partitions=[0] * 100)
     with pytest.raises(MalformedMessage, match="more items"):
         play.handle(24, 3, m.AddPartitionsToTxnRequest(v3_and_below_topics=[numbers]).encode(3))
+
+
+def test_what_was_answered_is_timed_and_its_errors_are_counted(play: Play) -> None:
+    response = m.DescribeClusterResponse(error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)
+    play.serve(handle=lambda *_: response)
+    play.dispatcher.clock.now_ms = 7  # type: ignore[attr-defined]
+    play.ear.arrived_us = 2_000
+    play.handle(60, 0, b"\x00\x00")
+    assert play.dispatcher.requests.times[60].sum_us == 5_000
+    assert play.dispatcher.requests.errors == {(60, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE): 1}
+
+
+def test_errors_are_found_however_deep_they_stand() -> None:
+    counts = RequestCounts(VirtualClock(), [0, 3])
+    failed = m.ProduceResponse.PartitionProduceResponse(index=0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    fine = m.ProduceResponse.PartitionProduceResponse(index=1, error_code=0)
+    topic = m.ProduceResponse.TopicProduceResponse(name="t", partition_responses=[failed, fine, failed])
+    counts.on_answer(0, 0, m.ProduceResponse(responses=[topic]))
+    counts.on_answer(0, 0, m.ProduceResponse(responses=[]))
+    counts.on_answer(3, 0, m.MetadataResponse(topics=[]))
+    assert counts.errors == {(0, ErrorCode.NOT_LEADER_OR_FOLLOWER): 2}
+    assert counts.times[0].count == 2

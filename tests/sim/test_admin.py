@@ -6,10 +6,10 @@ from __future__ import annotations
 def lose_the_reply(pond, operation) -> None:
     """Begin an operation, break its connection as soon as the node has heard of it, and let it end."""
     pond.sim.network.blackhole("node", "admin")
-    requests = sum(pond.node.broker.dispatcher.requests_total.values())
+    requests = sum(pond.node.broker.dispatcher.requests.received.values())
     done: list[int] = []
     operation(lambda: done.append(1))
-    assert pond.sim.run_until(lambda: sum(pond.node.broker.dispatcher.requests_total.values()) > requests)
+    assert pond.sim.run_until(lambda: sum(pond.node.broker.dispatcher.requests.received.values()) > requests)
     for link in pond.sim.network.links("admin"):
         pond.sim.network.reset(link)
     pond.sim.network.heal()

@@ -18,6 +18,7 @@ from millpond.broker.coordination.coordination import Coordination, Home
 from millpond.broker.coordination.markers import Markers
 from millpond.broker.coordination.permissions import Permissions
 from millpond.broker.coordination.producer_ids import ProducerIds, block_of, no_block
+from millpond.broker.coordination.rebalance_counts import RebalanceCounts
 from millpond.broker.disk_watch import DiskWatch
 from millpond.broker.fetch_sessions import FetchSessions
 from millpond.broker.flusher import Flusher
@@ -131,6 +132,8 @@ class Broker:
             )
         )
         self.dispatcher = Dispatcher(self, world.clock)
+        self.requests = self.dispatcher.requests
+        self.rebalances = RebalanceCounts()
         self.connections = Connections(self.dispatcher, world.clock, lambda: self.settings)
         self.controller = Controller(world, self.store, settings, self.checkpoints, supported)
         # Clients say how long their requests may take: none may end the wait of another.

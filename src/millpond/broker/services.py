@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from millpond.broker.coordination.markers import Markers
     from millpond.broker.coordination.permissions import Permissions
     from millpond.broker.coordination.producer_ids import ProducerIds
+    from millpond.broker.coordination.rebalance_counts import RebalanceCounts
     from millpond.broker.disk_watch import DiskWatch
     from millpond.broker.fetch_sessions import FetchSessions
     from millpond.broker.flusher import Flusher
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from millpond.broker.replication.partitions import Partitions
     from millpond.broker.replication.sessions import ReplicaSessions
     from millpond.broker.serving.connection import Connection
+    from millpond.broker.serving.connections import Connections
+    from millpond.broker.serving.request_counts import RequestCounts
     from millpond.config.effective import NodeLayers
     from millpond.coordinators.groups.shard import GroupShard
     from millpond.coordinators.transactions.shard import TransactionShard
@@ -89,6 +92,12 @@ class Services(Protocol):
     entropy: Entropy
     journal: Journal
     loggers: Loggers
+
+    # What is counted.
+
+    connections: Connections
+    requests: RequestCounts
+    rebalances: RebalanceCounts
 
     # Metadata.
 

@@ -181,6 +181,10 @@ class Image:
             for index in sorted(indexes):
                 yield topic, index, topic.partitions[index]
 
+    def replica_count(self, node_id: int) -> int:
+        """How many replicas this node holds. Costs in proportion to their topics."""
+        return sum(map(len, self._held.get(node_id, {}).values()))
+
     def moving(self) -> Iterator[tuple[Topic, int, Partition]]:
         """All partitions that move to other replicas now."""
         for topic_id, index in self._moving:

@@ -24,5 +24,8 @@ class LoopClock:
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
 
+    def monotonic_us(self) -> int:
+        return time.monotonic_ns() // 1_000
+
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(delay_ms / 1000, callback)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from millpond.base.histogram import Histogram
 from millpond.base.ports import Clock
 from millpond.broker.housekeeping import Journal
 
@@ -56,6 +57,8 @@ class CoreWait:
 
 class LoopDelay:
     def __init__(self, clock: Clock, journal: Journal, core_wait: Callable[[], int | None]) -> None:
+        self.delays = Histogram()
+        """All of them, for whoever looks later."""
         self.last_ms = 0
         self.longest_ms = 0
         self.stalls_total = 0
@@ -76,6 +79,7 @@ class LoopDelay:
     def _measure(self, due_ms: int, waited_before_ms: int | None) -> None:
         now_ms = self._clock.monotonic_ms()
         self.last_ms = max(now_ms - due_ms, 0)
+        self.delays.observe(self.last_ms * 1_000)
         self.longest_ms = max(self.longest_ms, self.last_ms)
         if self.last_ms >= STALL_MS:
             self.stalls_total += 1

@@ -122,6 +122,7 @@ def quick(broker: Services, connection: Connection, header: RequestHeader, frame
     )
     if single.acks == ACKS_LEADER or partition.acknowledges_at_once:
         connection.reply_frame(reply)
+        broker.requests.on_produced(API.key, connection.arrived_us, partition.acknowledged)
     else:
         _reply_after_commit(broker, connection, header, single, partition, appended.last_offset + 1, reply)
     return True
@@ -137,6 +138,11 @@ def _reply_after_commit(
     reply: bytes,
 ) -> None:
     later = partition.after_commit(end_offset, reply)
+    arrived_us = connection.arrived_us
+
+    def answer(frame: bytes) -> list[ReplyPart]:
+        broker.requests.on_produced(API.key, arrived_us, partition.acknowledged)
+        return [frame]
 
     def refuse(failure: Exception) -> list[ReplyPart]:
         code, message = _not_committed(failure, partition)
@@ -155,14 +161,11 @@ def _reply_after_commit(
             ]
         )
         _name_leaders(broker, connection, header.api_version, response)
+        broker.requests.on_answer(API.key, arrived_us, response)
         return encode_reply(header, response)
 
     later.expire_after(broker.clock, _patience_ms(broker, single.timeout_ms), lambda: later.fail(_TooLate()))
-    connection.reply_later(later, _as_parts, refuse)
-
-
-def _as_parts(frame: bytes) -> list[ReplyPart]:
-    return [frame]
+    connection.reply_later(later, answer, refuse)
 
 
 class _TooLate(Exception):
@@ -199,6 +202,7 @@ class _Produce:
         self._broker = broker
         self._acks_all = request.acks == ACKS_ALL
         self._timeout_ms = request.timeout_ms
+        self._appended: list[tuple[Partition, m.ProduceResponse.PartitionProduceResponse]] = []
         self._uncommitted: list[tuple[Partition, int, m.ProduceResponse.PartitionProduceResponse]] = []
         self._response = m.ProduceResponse(
             responses=[
@@ -249,6 +253,7 @@ class _Produce:
             log_append_time_ms=appended.append_time_ms,
             log_start_offset=appended.start_offset,
         )
+        self._appended.append((partition, reply))
         if self._acks_all and not partition.acknowledges_at_once:
             self._uncommitted.append((partition, appended.last_offset + 1, reply))
         return reply
@@ -286,6 +291,10 @@ class _Produce:
         return whole
 
     def _completed(self) -> Response:
+        took_us = self._broker.clock.monotonic_us() - self._call.arrived_us
+        for partition, reply in self._appended:
+            if not reply.error_code:
+                partition.acknowledged.observe(took_us)
         _name_leaders(self._broker, self._call.connection, self._call.version, self._response)
         return self._response
 

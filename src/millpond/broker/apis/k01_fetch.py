@@ -308,7 +308,9 @@ class _Fetch:
 
     def _response(self) -> m.FetchResponse:
         topics: dict[tuple[str, object], m.FetchResponse.FetchableTopicResponse] = {}
-        for wanted, reply, _ in self._reads:
+        for wanted, reply, ranges in self._reads:
+            if ranges and (partition := self._partition(wanted)) is not None:
+                partition.read_bytes += sum(part.length for part in ranges)
             if not self._context.keep_in_reply(wanted, reply):
                 continue
             name, topic_id, _ = wanted.key

@@ -41,7 +41,10 @@ PRODUCE_MS = 5_000
 def keep_history(broker: Services, shard: GroupShard) -> None:
     """Write down every rebalance that is over, for whoever asks later why it happened."""
     ahead_ms = shard.shared.wall_ahead_ms
-    finished = [(group_id, over.as_json(ahead_ms)) for group_id, over in shard.take_finished()]
+    finished = []
+    for group_id, over in shard.take_finished():
+        broker.rebalances.add(group_id, 1 + over.left_out, over.paused_ms or 0)
+        finished.append((group_id, over.as_json(ahead_ms)))
     if not finished:
         return
     batch = _batch(broker.clock.wall_ms(), finished)

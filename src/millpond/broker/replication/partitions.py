@@ -7,6 +7,7 @@ from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
+from millpond.base.histogram import Histogram
 from millpond.base.ids import LeaderEpoch, TopicPartition
 from millpond.base.later import Later, done, failed
 from millpond.base.ports import Buffer
@@ -92,7 +93,9 @@ class Partition:
         "_is_throttled_leader",
         "_min_isr",
         "_refusals",
+        "acknowledged",
         "acknowledges_after_sync",
+        "copied_bytes",
         "flush_ack",
         "flush_messages",
         "follower",
@@ -102,10 +105,13 @@ class Partition:
         "leading",
         "log",
         "name",
+        "read_bytes",
         "replica_watchers",
         "topic_id",
         "view",
         "watchers",
+        "written_bytes",
+        "written_records",
     )
 
     def __init__(
@@ -141,6 +147,12 @@ class Partition:
         self._min_isr = 1
         self._high_watermark = high_watermark
         self._is_throttled_leader = self._is_throttled_follower = False
+        self.acknowledged = Histogram()
+        """How long producers waited for their acknowledgement. All partitions of a topic share one."""
+        self.written_bytes = self.written_records = 0
+        """What was written here as the leader, since it was opened."""
+        self.copied_bytes = self.read_bytes = 0
+        """What came from another leader; what consumers were sent."""
         self._context = context
         self._clock = context.clock
 
@@ -345,6 +357,7 @@ class Partition:
         if self._refusals:
             self._refusals.on_written(batch.read_header(records))
         if not appended.duplicate:
+            self.written_records += appended.last_offset - appended.first_offset + 1
             self._on_grown(len(records))
             # Files that wait for a sync stay open: with too many of them nothing else could be opened.
             if self.log.files.is_pressed or self.log.end_offset - self.log.synced_offset >= self.flush_messages:
@@ -426,6 +439,7 @@ class Partition:
         except Refused as refused:
             self._on_unwritten(refused)
             raise
+        self.written_records += appended.last_offset - appended.first_offset + 1
         self._on_grown(len(batch))
         return appended
 
@@ -443,6 +457,7 @@ class Partition:
         """Append what the leader sent, as it is. Refused leaves everything as it was."""
         log = self.log
         log.append_follower(batches, now_ms=self._clock.wall_ms())
+        self.copied_bytes += len(batches)
         if log.files.is_pressed or log.end_offset - log.synced_offset >= self.flush_messages:
             self._context.flush(log)
 
@@ -450,6 +465,7 @@ class Partition:
 
     def _on_grown(self, size: int) -> None:
         """The end of the log has moved by so many bytes."""
+        self.written_bytes += size
         leading = self.leading
         if leading is None:
             if self.watchers:
@@ -545,6 +561,7 @@ class Partitions:
         self._by_topic: dict[UUID, dict[int, Partition]] = {}
         self._by_raw_name: dict[tuple[bytes, int], Partition] = {}
         self._by_raw_id: dict[tuple[bytes, int], Partition] = {}
+        self._acknowledged: dict[UUID, Histogram] = {}
         self._refused: dict[tuple[str | UUID, int], dict[int, batch.BatchHeader]] = {}
         """The first batch of each producer that came for a partition before the partition was here."""
 
@@ -572,6 +589,7 @@ class Partitions:
         self._by_name[partition.name] = partition
         name, index = partition.name
         self._by_topic.setdefault(partition.topic_id, {})[index] = partition
+        partition.acknowledged = self._acknowledged.setdefault(partition.topic_id, partition.acknowledged)
         self._by_raw_name[name.encode(), index] = partition
         self._by_raw_id[partition.topic_id.bytes, index] = partition
         for key in (name, partition.topic_id):
@@ -603,3 +621,4 @@ class Partitions:
         del topic[index]
         if not topic:
             del self._by_topic[partition.topic_id]
+            del self._acknowledged[partition.topic_id]

@@ -23,6 +23,8 @@ class Call:
     _connection: Connection | None
     version: int
     client_id: str | None
+    arrived_us: int = 0
+    """When it came in, by the monotonic clock."""
 
     @property
     def connection(self) -> Connection:

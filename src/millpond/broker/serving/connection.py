@@ -60,6 +60,8 @@ class Connection:
         """Of two connections the later one has the higher."""
         self.client_software = ""
         self.last_active_ms = 0
+        self.arrived_us = 0
+        """When the request that is being handled came in."""
         self._dispatcher = dispatcher
         self._reader = reader
         self._memory = memory
@@ -86,7 +88,8 @@ class Connection:
         return self._reader.buffer()
 
     def received(self, count: int) -> None:
-        self.last_active_ms = self._dispatcher.clock.monotonic_ms()
+        self.arrived_us = self._dispatcher.clock.monotonic_us()
+        self.last_active_ms = self.arrived_us // 1_000
         self._handling = True
         try:
             for frame in self._reader.advance(count):

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.errors import Refused, RemoteError
 from millpond.base.later import Later, done
-from millpond.base.ports import Clock
+from millpond.base.ports import Clock, ReplyPart
 from millpond.broker.apis import APIS
 from millpond.broker.links.to_controller import forward_ms, say_instead
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.call import Call, is_of_node
 from millpond.broker.serving.replies import Outcome, Response, encode_reply
+from millpond.broker.serving.request_counts import RequestCounts
 from millpond.config.node import MAX_REQUEST_ITEMS, MAX_REQUEST_TOPICS
 from millpond.wire import messages
 from millpond.wire.header import NAMES, WITHOUT_SCHEMA, decode_request_header
@@ -50,7 +51,7 @@ class Dispatcher:
         self._broker = broker
         self.apis = APIS
         self._entries = {api.key: _Entry(api) for api in APIS}
-        self.requests_total: dict[int, int] = dict.fromkeys(self._entries, 0)
+        self.requests = RequestCounts(clock, self._entries)
         self._knows_cluster = False
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
@@ -70,7 +71,7 @@ class Dispatcher:
         if not self._knows_cluster and self._is_early(header):
             connection.hold(frame, self._once_known())
             return
-        self.requests_total[header.api_key] += 1
+        self.requests.received[header.api_key] += 1
         if api.quick is not None and api.quick(self._broker, connection, header, frame):
             return
         decode = entry.decode
@@ -79,12 +80,20 @@ class Dispatcher:
         request, _ = decode(frame, version, header.body_position, self._broker.settings[MAX_REQUEST_ITEMS])
         if api.lists is not None:
             self._check_count(api, request)
-        call = Call(connection, version, header.client_id)
+        arrived_us = connection.arrived_us
+        call = Call(connection, version, header.client_id, arrived_us)
         if api.at_controller and not self._broker.controller.is_active and not call.is_from_node:
             outcome: Outcome = self._forward(api, call, request)
         else:
             outcome = api.handle(self._broker, call, request)
-        connection.reply(outcome, partial(encode_reply, header))
+        if outcome is None:
+            self.requests.on_answer(header.api_key, arrived_us)
+        else:
+            connection.reply(outcome, partial(self._encode, header, arrived_us))
+
+    def _encode(self, header: RequestHeader, arrived_us: int, response: Response) -> list[ReplyPart]:
+        self.requests.on_answer(header.api_key, arrived_us, response)
+        return encode_reply(header, response)
 
     def _is_early(self, header: RequestHeader) -> bool:
         """Whether a client asks a node that has been started and has yet to hear of its cluster.

@@ -42,6 +42,9 @@ class Group(Protocol):
     def history(self) -> History: ...
 
     @property
+    def member_count(self) -> int: ...
+
+    @property
     def is_empty(self) -> bool:
         """Whether it has no members."""
         ...

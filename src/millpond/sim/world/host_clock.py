@@ -40,6 +40,9 @@ class HostClock:
         passed = self._clock.now_ms - oscillator.slept_ms
         return passed if oscillator.rate == 1.0 else int(passed * oscillator.rate)
 
+    def monotonic_us(self) -> int:
+        return self.monotonic_ms() * 1_000
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._clock.call_soon(lambda: self._run(callback))
 

@@ -91,6 +91,10 @@ class ConsumerGroup(Surroundings):
         return self.state.epoch > 0 or bool(self.state.members)
 
     @property
+    def member_count(self) -> int:
+        return len(self.state.members)
+
+    @property
     def is_empty(self) -> bool:
         return not self.state.members
 

@@ -1,0 +1,75 @@
+"""What is counted of requests: how many came, how long each took from its arrival to its answer, which failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from millpond.base.histogram import Histogram
+from millpond.base.ports import Clock
+from millpond.wire import notation
+from millpond.wire.model import Message
+
+if TYPE_CHECKING:
+    from millpond.broker.serving.replies import Response
+
+ERROR_FIELD = "error_code"
+
+
+class RequestCounts:
+    """By API key. A request that nobody answers, because its client has gone, came and took no time."""
+
+    def __init__(self, clock: Clock, keys: Iterable[int]) -> None:
+        keys = list(keys)
+        self.received: dict[int, int] = dict.fromkeys(keys, 0)
+        self.times = {key: Histogram() for key in keys}
+        self.errors: Counter[tuple[int, int]] = Counter()
+        """By API key and error code; one for each topic, partition or group that an answer refuses."""
+        self._clock = clock
+
+    def on_answer(self, key: int, arrived_us: int, response: Response | None = None) -> None:
+        """There is an answer, or there never will be one."""
+        self.times[key].observe(self._clock.monotonic_us() - arrived_us)
+        if isinstance(response, Message):
+            for code in _codes(response, _errors_of(type(response))):
+                self.errors[key, code] += 1
+
+    def on_produced(self, key: int, arrived_us: int, topic: Histogram) -> None:
+        """A batch is acknowledged, without an answer that would have to be looked into."""
+        took_us = self._clock.monotonic_us() - arrived_us
+        self.times[key].observe(took_us)
+        topic.observe(took_us)
+
+
+class _Errors(NamedTuple):
+    """Where the errors of a structure stand."""
+
+    is_here: bool
+    within: tuple[tuple[str, _Errors], ...]
+    """Fields with further structures that have some."""
+
+
+@cache
+def _errors_of(kind: type[Message]) -> _Errors:
+    return _errors_in(kind._schema.root) or _Errors(False, ())
+
+
+def _errors_in(struct: notation.Struct) -> _Errors | None:
+    within = []
+    for field in struct.fields:
+        inner = None if field.struct is None else _errors_in(field.struct)
+        if inner is not None:
+            within.append((field.name, inner))
+    is_here = any(field.name == ERROR_FIELD for field in struct.fields)
+    return _Errors(is_here, tuple(within)) if is_here or within else None
+
+
+def _codes(value: Any, errors: _Errors) -> Iterator[int]:
+    if errors.is_here and value.error_code:
+        yield int(value.error_code)
+    for name, inner in errors.within:
+        found = getattr(value, name)
+        for each in found if isinstance(found, list | tuple) else () if found is None else (found,):
+            yield from _codes(each, inner)
