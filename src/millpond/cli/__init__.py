@@ -30,6 +30,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "config": ("millpond.cli.config.command", "Settings of topics, nodes and groups, and what each means."),
     "console": ("millpond.cli.console", "Topics, records, groups and more in the browser."),
     "status": ("millpond.cli.status", "How nodes, disks and groups are, at a glance; exit code for scripts."),
+    "top": ("millpond.cli.top.command", "Topics, groups and nodes, live: rates and lag."),
     "node": ("millpond.cli.node", "The nodes of a cluster: list, describe, drain and remove them."),
     "topic": ("millpond.cli.topic.command", "Create, list, describe, alter, move and delete topics."),
     "produce": ("millpond.cli.produce", "Write lines of a file or of standard input to a topic."),

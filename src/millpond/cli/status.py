@@ -53,7 +53,7 @@ def command(behind: str, free: str, alive: bool, as_json: bool, access: Access) 
                 click.echo(f"It answers; {counted(known, 'node')}.")
             return 0
         health = look_at_health(cluster)
-    problems = [_problem(each) for each in concerns.find_concerns(health, behind_ms, free_bytes)]
+    problems = [problem(each) for each in concerns.find_concerns(health, behind_ms, free_bytes)]
     if as_json:
         print_json(_as_object(health, problems))
         return bool(problems)
@@ -113,7 +113,8 @@ def _room(disk: DiskFacts) -> str:
     return f"{show_bytes(disk.free_bytes)}{share}"
 
 
-def _problem(concern: Concern) -> str:
+def problem(concern: Concern) -> str:
+    """What is wrong, in a sentence."""
     match concern:
         case concerns.NodeAway(node_id):
             return f"Node {node_id} is away."

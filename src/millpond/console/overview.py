@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -14,14 +11,10 @@ from starlette.routing import Route
 
 from millpond import __version__
 from millpond.admin.concerns import Concern, find_concerns
-from millpond.admin.dead_letters.letters import INTERNAL
-from millpond.admin.health import Health, look_at_health
-from millpond.admin.offsets import bounds_of
-from millpond.admin.topics import led_partitions
-from millpond.client.dead_letters import ENDING
+from millpond.admin.health import Health
+from millpond.admin.pulse import Look, Pulse, look_at
 from millpond.console.room import Room, room_of
 from millpond.console.streams import EventStream, looks
-from millpond.remote.cluster import Cluster
 
 FRESH_SECONDS: Final = 1.5
 HISTORY_LOOKS: Final = 150
@@ -29,83 +22,46 @@ HISTORY_SECONDS_MAX: Final = 600.0
 ROWS_MAX: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The cluster at one moment."""
-
-    at_seconds: float
-    health: Health
-    topics: int
-    """The cluster's own are not counted."""
-    partitions: int
-    ends: Mapping[str, int]
-    """The sum of the end offsets of each topic."""
-    dead_letters: Mapping[str, int]
-    """About how many records the topics hold that are named for dead letters."""
-
-
-def look_at(cluster: Cluster) -> Look:
-    health = look_at_health(cluster)
-    topics = {name: each for name, each in cluster.topics().items() if not name.startswith(INTERNAL)}
-    bounds = bounds_of(cluster, led_partitions(topics.values()))
-    ends = dict.fromkeys(topics, 0)
-    letters: dict[str, int] = {}
-    for partition, bound in bounds.items():
-        ends[partition.topic] += bound.end
-        if partition.topic.endswith(ENDING) and bound.end > bound.start:
-            letters[partition.topic] = letters.get(partition.topic, 0) + bound.end - bound.start
-    count = sum(len(each.partitions) for each in topics.values())
-    return Look(time.monotonic(), health, len(topics), count, ends, letters)
-
-
-class Pulse:
+class Overview:
     """Remembers the last looks, for rates and their curve."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
-        self._last: Look | None = None
-        self._rates: dict[str, float] = {}
+        self._pulse = Pulse()
         self._history: deque[tuple[float, float, int]] = deque(maxlen=HISTORY_LOOKS)
 
     async def overview(self) -> dict[str, Any]:
         look = await self._room.desk.recent("overview", FRESH_SECONDS, look_at)
-        if self._last is None or look.at_seconds > self._last.at_seconds:
+        if self._pulse.last is None or look.at_seconds > self._pulse.last.at_seconds:
             self._add(look)
         return self._shape(look)
 
     def _add(self, look: Look) -> None:
-        before, self._last = self._last, look
-        if before is not None:
-            seconds = look.at_seconds - before.at_seconds
-            # A topic that was made anew begins at 0 again: that is no writing.
-            self._rates = {
-                name: max(0, end - before.ends[name]) / seconds
-                for name, end in look.ends.items()
-                if name in before.ends
-            }
-            lag = sum(each.lag for each in look.health.groups)
-            self._history.append((look.at_seconds, sum(self._rates.values()), lag))
+        self._pulse.add(look)
+        if self._pulse.rates is not None:
+            self._history.append((look.at_seconds, self._pulse.rates.written_in_all, look.lag))
         while self._history and look.at_seconds - self._history[0][0] > HISTORY_SECONDS_MAX:
             self._history.popleft()
 
     def _shape(self, look: Look) -> dict[str, Any]:
-        health = look.health
+        health, rates = look.health, self._pulse.rates
         latest = sorted(health.groups, key=lambda each: (-each.lag, each.group.id))[:ROWS_MAX]
+        written = {} if rates is None else rates.written
         return {
             "cluster_id": health.nodes.cluster_id,
             "concerns": [_concern(each) for each in find_concerns(health)],
             "dead_letters": look.dead_letters,
-            "topics": look.topics,
+            "topics": len(look.topics),
             "partitions": look.partitions,
-            "records_per_second": sum(self._rates.values()) if self._history else None,
+            "records_per_second": None if rates is None else rates.written_in_all,
             "history": [{"ago": look.at_seconds - at, "rate": rate, "lag": lag} for at, rate, lag in self._history],
             "busiest": [
                 {"topic": name, "rate": rate}
-                for name, rate in sorted(self._rates.items(), key=lambda each: (-each[1], each[0]))[:ROWS_MAX]
+                for name, rate in sorted(written.items(), key=lambda each: (-each[1], each[0]))[:ROWS_MAX]
                 if rate > 0
             ],
             "groups": len(health.groups) + health.groups_left_out,
-            "lag": sum(each.lag for each in health.groups),
+            "lag": look.lag,
             "latest": [
                 {
                     "group": each.group.id,
@@ -152,9 +108,9 @@ async def about(request: Request) -> Response:
 
 
 def routes(room: Room) -> list[Route]:
-    pulse = Pulse(room)
+    overview = Overview(room)
 
     async def live(request: Request) -> EventStream:
-        return EventStream(room.streams, looks(pulse.overview))
+        return EventStream(room.streams, looks(overview.overview))
 
     return [Route("/api/about", about), Route("/api/live/overview", live)]

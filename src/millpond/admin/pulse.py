@@ -1,0 +1,127 @@
+"""A cluster looked at again and again: how it is, how much is written, how groups keep up. Two looks give rates."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from millpond.admin.dead_letters.letters import INTERNAL
+from millpond.admin.health import Health, look_at_health
+from millpond.admin.offsets import bounds_of
+from millpond.admin.topics import led_partitions
+from millpond.client.dead_letters import ENDING
+from millpond.remote.cluster import Cluster
+
+LOOKS_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSums:
+    """A topic with all its partitions added up."""
+
+    partitions: int
+    records: int
+    """About how many there are: a compacted topic has fewer."""
+    end: int
+    """The sum of the end offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The cluster at one moment."""
+
+    at_seconds: float
+    health: Health
+    topics: Mapping[str, TopicSums]
+    """The cluster's own are left out."""
+
+    @property
+    def partitions(self) -> int:
+        return sum(each.partitions for each in self.topics.values())
+
+    @property
+    def dead_letters(self) -> dict[str, int]:
+        """About how many records the topics hold that are named for dead letters."""
+        return {name: each.records for name, each in self.topics.items() if name.endswith(ENDING) and each.records}
+
+    @property
+    def lag(self) -> int:
+        return sum(each.lag for each in self.health.groups)
+
+
+def look_at(cluster: Cluster) -> Look:
+    health = look_at_health(cluster)
+    topics = {name: each for name, each in cluster.topics().items() if not name.startswith(INTERNAL)}
+    records, ends = dict.fromkeys(topics, 0), dict.fromkeys(topics, 0)
+    for partition, bound in bounds_of(cluster, led_partitions(topics.values())).items():
+        records[partition.topic] += max(bound.end - bound.start, 0)
+        ends[partition.topic] += bound.end
+    sums = {name: TopicSums(len(each.partitions), records[name], ends[name]) for name, each in topics.items()}
+    return Look(time.monotonic(), health, sums)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What happens in a second; nothing is known of what was not there before."""
+
+    written: Mapping[str, float] = field(default_factory=dict)
+    """Records, by topic."""
+    read: Mapping[str, float] = field(default_factory=dict)
+    """Records, by group: how fast its committed offsets move."""
+    lag_growth: Mapping[str, float] = field(default_factory=dict)
+    """Records, by group; negative while it catches up."""
+
+    @property
+    def written_in_all(self) -> float:
+        return sum(self.written.values())
+
+
+class Pulse:
+    """Remembers the last looks. Rates are those between the last one and one `window_seconds` before it."""
+
+    def __init__(self, window_seconds: float = 0.0) -> None:
+        self.last: Look | None = None
+        self.rates: Rates | None = None
+        """None until there were two looks."""
+        self._window_seconds = window_seconds
+        self._looks: deque[Look] = deque(maxlen=LOOKS_MAX)
+
+    def add(self, look: Look) -> None:
+        while len(self._looks) > 1 and look.at_seconds - self._looks[1].at_seconds >= self._window_seconds:
+            self._looks.popleft()
+        if self._looks:
+            self.rates = _rates(self._looks[0], look)
+        self._looks.append(look)
+        self.last = look
+
+
+def _rates(before: Look, now: Look) -> Rates:
+    seconds = max(now.at_seconds - before.at_seconds, 0.001)
+    positions, positions_before = _positions(now), _positions(before)
+    lags_before = {each.group.id: each.lag for each in before.health.groups}
+    return Rates(
+        # A topic that was made anew begins at 0 again: that is no writing.
+        written={
+            name: max(0, each.end - before.topics[name].end) / seconds
+            for name, each in now.topics.items()
+            if name in before.topics
+        },
+        # Offsets that went back were reset: that is no reading.
+        read={
+            group: max(0, position - positions_before[group]) / seconds
+            for group, position in positions.items()
+            if group in positions_before
+        },
+        lag_growth={
+            each.group.id: (each.lag - lags_before[each.group.id]) / seconds
+            for each in now.health.groups
+            if each.group.id in lags_before
+        },
+    )
+
+
+def _positions(look: Look) -> dict[str, int]:
+    return {each.group.id: sum(part.committed or 0 for part in each.partitions) for each in look.health.groups}

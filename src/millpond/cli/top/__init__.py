@@ -1,0 +1,1 @@
+"""`millpond top`: a cluster, live."""

@@ -1,0 +1,70 @@
+"""`millpond top`: topics, groups and nodes of any cluster, live: how much is written, who is behind."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from millpond.cli.access import Access, cluster_options
+from millpond.cli.options import option
+
+if TYPE_CHECKING:
+    from millpond.remote.cluster import Cluster
+
+
+@click.command("top")
+@option(
+    "--every", meta="SECONDS", type=click.FloatRange(0.5, 3600), default=2.0, help="How long between two looks."
+)
+@click.option("--once", is_flag=True, help="Look for that long, show it, and end.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs: a line for each look.")
+@cluster_options
+def command(every: float, once: bool, as_json: bool, access: Access) -> None:
+    """Show what is going on, live: records a second by topic, the lag of groups, nodes and what is wrong.
+
+    On a terminal `q` ends it. In a pipe each look is some plain lines, until Ctrl-C. Rates are those of the last ten
+    seconds; a group's are those of its committed offsets. Works against any Kafka cluster.
+
+    \b
+    Examples:
+      millpond top
+      millpond top --once
+      millpond top --every 10 --json | jq .lag
+    """
+    with access.open() as cluster:
+        if sys.stdout.isatty() and sys.stdin.isatty() and not once and not as_json:
+            from millpond.cli.top.screen import run_screen
+
+            run_screen(cluster, every)
+        else:
+            _print_looks(cluster, every, once=once, as_json=as_json)
+
+
+def _print_looks(cluster: Cluster, every: float, *, once: bool, as_json: bool) -> None:
+    from millpond.admin.pulse import Pulse, look_at
+    from millpond.cli.stop import noted
+    from millpond.cli.terminal import print_json
+    from millpond.cli.top.view import WINDOW_SECONDS, as_object, lines
+
+    pulse = Pulse(WINDOW_SECONDS)
+    with noted(signal.SIGINT, signal.SIGTERM) as stop:
+        pulse.add(look_at(cluster))
+        while not stop.is_asked:
+            # Rates need a second look, so the first one is not shown.
+            stop.wait(every)
+            if stop.is_asked:
+                return
+            pulse.add(look_at(cluster))
+            if as_json:
+                print_json(as_object(pulse), indent=None)
+            else:
+                click.echo(f"{time.strftime('%H:%M:%S')}  " + "\n".join(lines(pulse)))
+                if not once:
+                    click.echo()
+            sys.stdout.flush()
+            if once:
+                return

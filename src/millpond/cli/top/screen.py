@@ -1,0 +1,164 @@
+"""The screen of `millpond top`: drawn anew with each look and each change of its size, until `q`.
+
+A thread of its own asks the cluster: one that does not answer must not keep a key from being heard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import sys
+import termios
+import threading
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from millpond.admin.pulse import Pulse, look_at
+from millpond.base.errors import RemoteError
+from millpond.cli.errors import sentence
+from millpond.cli.stop import noted
+from millpond.cli.terminal import empty_table
+from millpond.cli.top.view import (
+    WINDOW_SECONDS,
+    Table,
+    groups_table,
+    headline,
+    nodes_table,
+    problems,
+    topics_table,
+)
+from millpond.remote.errors import ClientError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from millpond.remote.cluster import Cluster
+
+NAP_SECONDS: Final = 0.1
+"""So soon a key or a change of size is noticed."""
+
+LAST_SECONDS: Final = 1.0
+"""So long its last question is waited for."""
+
+END_KEYS: Final = frozenset({"q", "Q", "\x03", "\x04"})
+PROBLEMS_MAX: Final = 4
+NODES_MAX: Final = 6
+TABLE_LINES: Final = 3
+"""What a table has beside its rows: its head, the line below it, and a gap."""
+
+
+class _Looking(threading.Thread):
+    """Asks again and again. What it found last is read by the screen."""
+
+    def __init__(self, cluster: Cluster, every: float) -> None:
+        super().__init__(name="top", daemon=True)
+        self._cluster = cluster
+        self._every = every
+        self._over = threading.Event()
+        self.pulse = Pulse(WINDOW_SECONDS)
+        self.fault = ""
+        """Why the last look came to nothing."""
+        self.looks = 0
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            began = time.monotonic()
+            try:
+                look = look_at(self._cluster)
+            except (ClientError, RemoteError, OSError) as fault:
+                self.fault = sentence(str(fault))
+            else:
+                self.pulse.add(look)
+                self.fault = ""
+            self.looks += 1
+            self._over.wait(max(self._every - (time.monotonic() - began), 0.05))
+
+    def end(self) -> None:
+        self._over.set()
+
+
+def run_screen(cluster: Cluster, every: float) -> None:
+    """Until `q` or Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    looking = _Looking(cluster, every)
+    looking.start()
+    console = Console(highlight=False, markup=False)
+    try:
+        with (
+            noted(signal.SIGINT, signal.SIGTERM) as stop,
+            _keys() as pressed,
+            Live(Text("Looking …"), console=console, screen=True, auto_refresh=False) as live,
+        ):
+            drawn: tuple[int, os.terminal_size] | None = None
+            while not stop.is_asked and pressed(NAP_SECONDS) not in END_KEYS:
+                now = (looking.looks, shutil.get_terminal_size())
+                if now != drawn:
+                    drawn = now
+                    live.update(_drawn(looking, every, now[1].lines), refresh=True)
+    finally:
+        looking.end()
+        # It asks the cluster, which is about to be left.
+        looking.join(LAST_SECONDS)
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """A function that waits so long for a key and gives it, or ""; without echo, and without waiting for a line."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def pressed(seconds: float) -> str:
+        readable, _, _ = select.select([descriptor], [], [], seconds)
+        return os.read(descriptor, 1).decode("latin-1") if readable else ""
+
+    tty.setcbreak(descriptor)
+    try:
+        yield pressed
+    finally:
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _drawn(looking: _Looking, every: float, height: int) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    if looking.fault:
+        parts.append(Text(f"The cluster does not answer: {looking.fault} Trying again.", style="bold red"))
+    if looking.pulse.last is None:
+        return Group(*parts, Text("Looking …" if not looking.fault else ""))
+    pulse = looking.pulse
+    wrong = problems(pulse)
+    parts.append(Text(f"{time.strftime('%H:%M:%S')}  {headline(pulse)}", style="bold", overflow="ellipsis", no_wrap=True))
+    parts += [Text(f"! {each}", style="red", overflow="ellipsis", no_wrap=True) for each in wrong[:PROBLEMS_MAX]]
+    parts.append(Text(""))
+    nodes, topics, groups = nodes_table(pulse), topics_table(pulse), groups_table(pulse)
+    nodes_shown = min(len(nodes.rows), NODES_MAX)
+    left = max(height - len(parts) - nodes_shown - 3 * TABLE_LINES - 1, 2)
+    # Half for each, and what one does not need for the other.
+    topics_shown = min(len(topics.rows), max(left // 2, left - len(groups.rows)))
+    groups_shown = min(len(groups.rows), left - topics_shown)
+    for table, shown in ((nodes, nodes_shown), (topics, topics_shown), (groups, groups_shown)):
+        if table.rows:
+            parts += [_table(table, shown), Text("")]
+    more = len(topics.rows) - topics_shown + len(groups.rows) - groups_shown
+    hidden = f"; {more:,} rows do not fit" if more else ""
+    parts.append(Text(f"every {every:g} s{hidden}; q ends", style="dim"))
+    return Group(*parts)
+
+
+def _table(table: Table, shown: int) -> RenderableType:
+    drawn = empty_table(table.columns, table.columns[: table.words], no_wrap=True)
+    for row in table.rows[:shown]:
+        drawn.add_row(*row)
+    return drawn
