@@ -72,7 +72,8 @@ def command(folder: str, port: int, settings: Mapping[str, str]) -> list[str]:
     script = os.path.join(os.path.dirname(sys.executable), "millpond")
     if os.path.exists(script) and importlib.util.find_spec("millpond.cli") is not None:
         sets = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-        return [script, "up", "--no-console", "--data", folder, "--listen", f"{HOST}:{port}", *sets]
+        quiet = [] if "metrics.listener" in settings else ["--metrics", "off"]
+        return [script, "up", "--no-console", *quiet, "--data", folder, "--listen", f"{HOST}:{port}", *sets]
     texts = {"data.folder": folder, "listen": f"{HOST}:{port}", **settings}
     return [sys.executable, "-c", SERVE, *(f"{name}={value}" for name, value in texts.items())]
 

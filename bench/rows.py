@@ -17,6 +17,7 @@ from bench.librdkafka import NoLibrary, library_path
 from bench.load_raw import Measured
 from bench.loop import measure_stalls
 from bench.measure import MIB, Plan, client, measure, median_of, one_slice
+from bench.metrics import measure_asked
 from bench.node import Node
 from bench.rebalance import AWAY_SECONDS, TITLES, measure_kind
 from bench.scale import measure_scale
@@ -130,6 +131,24 @@ def _one_message(acks: int) -> Callable[[Plan], list[Line]]:
         return [Line(f"one message a request, {_acks_title(acks)}", figures, prototype)]
 
     return run
+
+
+def metrics(plan: Plan) -> list[Line]:
+    """The same load in turns, with /metrics asked every second and without."""
+    lines = []
+    loads: list[tuple[str, str, str, dict[str, object]]] = [
+        ("ProduceOne", "one message a request, acks=1", "us_per_request", {"acks": 1, "connections": 16}),
+        ("Latency", "end to end at 1,000/s, acks=1", "p99_ms", {"acks": 1}),
+    ]
+    for load, title, figure, arguments in loads:
+        alone, asked, scraper, count = measure_asked(plan, load, **arguments)
+        ratio = asked[figure] / alone[figure]
+        page_ms = statistics.median(scraper.seconds) * 1000
+        note = f"x{ratio:.2f}; pages of {scraper.page_bytes / 1e6:.1f} MB in {page_ms:.0f} ms, {count:,} partitions"
+        lines.append(Line(f"{title}, nobody asks for metrics", alone))
+        figures = {**asked, "metrics_ratio": ratio, "metrics_page_ms": page_ms}
+        lines.append(Line(f"{title}, metrics every second", figures, note=note))
+    return lines
 
 
 def floor(plan: Plan) -> list[Line]:
@@ -416,6 +435,7 @@ ROWS: tuple[Row, ...] = (
     Row("fetch-consumer", fetch_consumer),
     Row("latency", _latency(raw.ACKS_LEADER)),
     Row("latency-all", _latency(raw.ACKS_ALL)),
+    Row("metrics", metrics),
     Row("partitions", flat_partitions),
     Row("connections", flat_connections),
     Row("start", start),
