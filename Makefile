@@ -26,7 +26,7 @@ up: $(RUNTIME)
 	@$(BIN)/millpond up $(ARGS)
 
 test: $(DEVELOP)
-	@sh tools/system_packages.sh kcat redis-server chromium
+	@sh tools/system_packages.sh kcat redis-server chromium prometheus
 	@sh tools/java.sh
 	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations 20 --durations-min 8 $(ARGS)
 

@@ -92,6 +92,7 @@ NOT_RUN = {
     "README.md: import millpond.spark": "Spark: run by test_the_snippet_for_spark_shows_rows",
     "docs/client.md: producer = Producer(serializer=registry_serializer(AvroSerializer(registry, schema)))":
         "needs a schema registry; tests/client/test_payloads.py has stand-ins for one",
+    "docs/monitoring.md": "needs OpenTelemetry; tests/client/test_tracing.py runs the same where it is installed",
     "docs/lake.md": SPARK,
     "docs/spark.md": SPARK,
     "docs/testing.md": OWN,
@@ -108,6 +109,7 @@ COMMANDS_NOT_RUN = {
     "docs/console.md": "tests/cli/test_console.py and tests/console run them",
     "docs/cluster.md": "several machines or nodes; docs/operations.md has the same, and is run",
     "docs/dead-letters.md": "a list of commands with what each does; tests/cli/test_dlq.py runs all",
+    "docs/monitoring.md": "tests/cli/test_monitoring.py and tests/deploy/test_monitoring.py run them",
     "docs/planning.md": "what a command prints",
     "docs/spark.md": "Spark; tests/docs/test_tutorial.py runs the same",
     "docs/moving.md": "tests/docs/test_moving.py runs the page against Apache Kafka",

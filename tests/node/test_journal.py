@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 
-from millpond.node.journal import LINES_AT_ONCE_MAX, WAITING_BYTES_MAX, LineJournal
+from millpond.node.journal import LINES_AT_ONCE_MAX, WAITING_BYTES_MAX, LineJournal, as_json
 
 
 def written(journal: LineJournal, out: io.StringIO) -> str:
@@ -98,3 +99,24 @@ def test_the_traceback_of_a_bug_is_told_to_a_slow_reader_too() -> None:
             os.set_blocking(reader.fileno(), False)
             told += reader.read(WAITING_BYTES_MAX) or b""
         assert told.endswith(b"why\n")
+
+
+def test_as_json_each_event_is_an_object_on_one_line() -> None:
+    out = io.StringIO()
+    journal = LineJournal(out, shape=as_json)
+    journal("the node stood still", longest_ms=812, reason=OSError("no\nroom"), traceback="a\nb")
+    journal("plain")
+    first, second = map(json.loads, written(journal, out).splitlines())
+    assert first.pop("time").endswith("Z")
+    assert first == {
+        "event": "the node stood still",
+        "longest_ms": 812,
+        "reason": "no\nroom",
+        "traceback": "a\nb",
+    }
+    assert second["event"] == "plain"
+
+
+def test_as_json_events_that_were_dropped_are_one_too() -> None:
+    journal = LineJournal(io.StringIO(), shape=as_json)
+    assert json.loads(journal._tell_dropped(3))["count"] == 3

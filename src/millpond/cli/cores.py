@@ -37,13 +37,15 @@ from millpond.config.node import (
     CLUSTER_NODES,
     CLUSTER_VOTERS,
     DATA_FOLDER,
+    JOURNAL_FORMAT,
     LISTEN,
+    METRICS_LISTENER,
     NODE_ID,
     host_and_port,
 )
 from millpond.log.names import CORES_FOLDER, LOCK_FILE
 from millpond.node.disk import RealDisk
-from millpond.node.journal import LineJournal
+from millpond.node.journal import LineJournal, as_json, as_text
 from millpond.node.service import tell_manager
 from millpond.node.signals import stop_signals
 
@@ -131,6 +133,7 @@ def _texts_of_cores(texts: Mapping[str, str], folder: str, count: int) -> dict[i
     reach = HERE.get(host) or host_and_port(resolved(shown_address(host, first)))[0]
     nodes = ",".join(f"{first_id + at}@{shown_address(reach, port)}" for at, port in enumerate(ports))
     advertised = texts.get(ADVERTISED_LISTENER.name, "")
+    metrics = texts.get(METRICS_LISTENER.name, "")
     cores = {}
     for at, port in enumerate(ports):
         own = {
@@ -140,6 +143,9 @@ def _texts_of_cores(texts: Mapping[str, str], folder: str, count: int) -> dict[i
             DATA_FOLDER.name: _folder(folder, at + 1),
             LISTEN.name: shown_address(host, port),
         }
+        if metrics:
+            at_host, at_port = host_and_port(metrics)
+            own[METRICS_LISTENER.name] = shown_address(at_host, at_port + at if at_port else 0)
         if advertised:
             told, told_port = host_and_port(advertised)
             own[ADVERTISED_LISTENER.name] = shown_address(told, told_port + at)
@@ -154,7 +160,8 @@ class _Run:
         self._texts = texts
         self._folder = folder
         self._console = console
-        self._journal = LineJournal()
+        self._is_json = texts[1].get(JOURNAL_FORMAT.name) == "json"
+        self._journal = LineJournal(shape=as_json if self._is_json else as_text)
         self._spare = Spare()
         events: queue.Queue[Event] = queue.Queue()
         children = {
@@ -207,6 +214,9 @@ class _Run:
                 self._journal("not all cores are ready yet", waiting_for=", ".join(waited))
 
     def _say(self, child: Child | None, text: str) -> None:
+        if self._is_json:
+            self._journal.pass_on(_as_object(child, text))
+            return
         who = "all cores" if child is None else f"core {child.node_id}"
         rest = without_time(text)
         at = time.strftime("%H:%M:%S") if rest is text else text[:8]
@@ -223,6 +233,7 @@ class _Run:
             ("listens on", shown_address(host, first) + others),
             ("data", os.path.abspath(self._folder)),
             *self._console.open(),
+            *self._metrics(),
             ("", ""),
             ("topic", f"millpond topic create orders --partitions {len(ports)}{option}"),
             ("kcat", f"kcat -b {reach} -L"),
@@ -234,3 +245,23 @@ class _Run:
             click.echo(panel(f"Millpond {__version__}, {len(ports)} cores", rows))
             sys.stdout.flush()
         self._console.start(reach)
+
+    def _metrics(self) -> list[Row]:
+        """Each core has its own, which says so in its journal if it could not have it."""
+        listeners = [own.get(METRICS_LISTENER.name, "") for own in self._texts.values()]
+        if not listeners[0] or host_and_port(listeners[0])[1] == 0:
+            return []
+        others = ", ".join(str(host_and_port(each)[1]) for each in listeners[1:])
+        return [("metrics", f"http://{listeners[0]}/metrics, and at port {others}")]
+
+
+def _as_object(child: Child | None, text: str) -> str:
+    """What a core says, an object already, with its number; or a line of this command's own."""
+    import json
+
+    core = {} if child is None else {"core": child.node_id}
+    try:
+        line = json.loads(text)
+    except ValueError:
+        line = None
+    return json.dumps({**line, **core}) if isinstance(line, dict) else as_json(text, core)

@@ -9,14 +9,14 @@ import signal
 import socket
 import sys
 import threading
-from typing import NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
 from millpond import __version__
 from millpond.base.settings import SettingError, Settings
 from millpond.cli.addresses import address_of, shown_address
-from millpond.cli.console_process import ConsoleProcess, console_address
+from millpond.cli.console_process import OFF, ConsoleProcess, console_address
 from millpond.cli.errors import Failed, cause, sentence
 from millpond.cli.folders import (
     CLUSTER_FOLDER,
@@ -32,7 +32,9 @@ from millpond.config.node import (
     CLUSTER_NODES,
     COARSE,
     DATA_FOLDER,
+    JOURNAL_FORMAT,
     LISTEN,
+    METRICS_LISTENER,
     NODE,
     NODE_ID,
     cluster_nodes,
@@ -41,6 +43,11 @@ from millpond.config.node import (
 )
 from millpond.log.names import CORES_FOLDER
 from millpond.node.signals import stop_signals
+
+if TYPE_CHECKING:
+    from millpond.node.monitoring import Monitoring
+
+METRICS_DEFAULT: Final = "127.0.0.1:9692"
 
 
 @click.command("up")
@@ -70,6 +77,17 @@ from millpond.node.signals import stop_signals
     help="Where the console is, for a browser on this machine.  [default: 127.0.0.1:8080]",
 )
 @click.option("--no-console", is_flag=True, help="Run no console.")
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    envvar="MILLPOND_METRICS",
+    help=f"Where Prometheus asks for /metrics; `off` for nowhere.  [default: {METRICS_DEFAULT}]",
+)
+@click.option(
+    "--journal",
+    type=click.Choice(["text", "json"]),
+    help="How it writes what happens on standard error.  [default: text]",
+)
 @click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input does.")
 def command(
     data: str | None,
@@ -82,6 +100,8 @@ def command(
     cores: int | None,
     console_at: str | None,
     no_console: bool,
+    metrics: str | None,
+    journal: str | None,
     with_parent: bool,
 ) -> None:
     """Run a node in the foreground, until Ctrl-C, SIGTERM or SIGHUP.
@@ -94,7 +114,7 @@ def command(
     may be given more cores at any start.
 
     The console (topics, records, groups and more in a browser) runs in a process of its own, which starts when the
-    node is ready and ends with it.
+    node is ready and ends with it. /healthz and /readyz are beside /metrics, for whoever keeps the node running.
 
     \b
     Examples:
@@ -109,6 +129,7 @@ def command(
         raise click.UsageError("--join asks a running cluster who its nodes are: leave --cluster away.")
     texts = _texts_in_cluster(cluster, None if join else node) | (_read_config(file) if file else {})
     texts = _with_options(texts, data, listen, sets)
+    texts = _with_monitoring(texts, metrics, journal, is_child=with_parent)
     if join is not None:
         from millpond.cli.join import texts_to_join
 
@@ -137,25 +158,36 @@ def command(
         click.echo("\rStopped; everything is on disk.")
 
 
+def _monitoring_row(settings: Settings, monitoring: Monitoring) -> list[Row]:
+    """Where the metrics are, or why they are nowhere."""
+    if monitoring.fault is not None:
+        return [("metrics", f"none: {settings[METRICS_LISTENER]}: {cause(monitoring.fault)}; see --metrics")]
+    if monitoring.address is None:
+        return []
+    return [("metrics", f"http://{shown_address(*monitoring.address)}/metrics")]
+
+
 def _serve(settings: Settings, console: ConsoleProcess) -> None:
     from millpond.broker.lives.identity import CannotJoin, CannotStart
     from millpond.log.store import FolderInUse
-    from millpond.node.journal import LineJournal
+    from millpond.node.journal import SHAPES, LineJournal
+    from millpond.node.monitoring import Monitoring
     from millpond.node.serve import serve
     from millpond.node.service import tell_manager
 
     folder = settings[DATA_FOLDER]
+    monitoring = Monitoring()
     made = missing_folders(folder)
     is_ready = False
 
     def on_ready(broker: object) -> None:
         nonlocal is_ready
         is_ready = True
-        _announce(broker, console)
+        _announce(broker, console, _monitoring_row(settings, monitoring))
         tell_manager("READY=1")
 
     try:
-        serve(settings, LineJournal(), on_ready)
+        serve(settings, LineJournal(shape=SHAPES[settings[JOURNAL_FORMAT]]), on_ready, monitoring)
     except FolderInUse:
         raise in_use(folder) from None
     except CannotJoin as fault:
@@ -173,7 +205,7 @@ def _serve(settings: Settings, console: ConsoleProcess) -> None:
         console.close()
 
 
-def _announce(broker: object, console: ConsoleProcess) -> None:
+def _announce(broker: object, console: ConsoleProcess, monitoring: list[Row]) -> None:
     from millpond.broker.broker import Broker
     from millpond.broker.controller import WILDCARDS
 
@@ -189,6 +221,7 @@ def _announce(broker: object, console: ConsoleProcess) -> None:
         ("data", os.path.abspath(broker.store.folder)),
         ("cluster", f"{broker.image.cluster_id}, node {broker.node_id}{of_all}"),
         *console.open(),
+        *monitoring,
         ("", ""),
         ("topic", f"millpond topic create orders{option}"),
         ("kcat", f"kcat -b {at} -L"),
@@ -245,6 +278,21 @@ def _with_options(
         texts[DATA_FOLDER.name] = data
     if listen is not None:
         texts[LISTEN.name] = address_of(listen)
+    return texts
+
+
+def _with_monitoring(
+    texts: dict[str, str], metrics: str | None, journal: str | None, *, is_child: bool
+) -> dict[str, str]:
+    """A node that another command runs does as it is told and no more: what is usual would be there several times."""
+    if metrics is not None:
+        host, port = host_and_port(METRICS_DEFAULT)
+        full = f"{host}:{metrics}" if metrics.isdigit() else metrics if ":" in metrics else f"{metrics}:{port}"
+        texts[METRICS_LISTENER.name] = "" if metrics.lower() in OFF else full
+    elif not is_child:
+        texts.setdefault(METRICS_LISTENER.name, METRICS_DEFAULT)
+    if journal is not None:
+        texts[JOURNAL_FORMAT.name] = journal
     return texts
 
 

@@ -10,11 +10,11 @@ import traceback
 from dataclasses import dataclass
 from typing import Final
 
+from millpond.base.names import DEAD_LETTERS_ENDING
 from millpond.client.errors import DecodeFailed
 from millpond.client.message import Header, Headers, Message, Send
 
-ENDING: Final = ".dlq"
-"""Behind a topic's name: where its dead letters go. Whoever names a topic so says that it holds such."""
+ENDING: Final = DEAD_LETTERS_ENDING
 
 PREFIX: Final = "dlq."
 TOPIC: Final = "dlq.topic"

@@ -1,5 +1,7 @@
 """What an operator should know, one line an event on standard error: the time, the event, its facts.
 
+For people that is text; for machines, on request, each line is an object of JSON with `time`, `event` and the facts.
+
 An event that comes again and again (a client that speaks another protocol knocks many times a second) is told in full
 for a while, and then once a second with the number of those left out. A thread of its own writes: a standard error
 that nobody reads, or that is gone, costs lines, which are counted, and never the loop's time.
@@ -12,8 +14,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, TextIO
 
 LINES_AT_ONCE_MAX: Final = 200
@@ -32,12 +35,39 @@ class _Allowance:
     left_out: int = 0
 
 
+Shape = Callable[[str, Mapping[str, object]], str]
+"""Makes a line of an event and its facts, without its end."""
+
+
+def as_text(event: str, facts: Mapping[str, object]) -> str:
+    listed = "  ".join(f"{name}={value}" for name, value in facts.items())
+    return f"{time.strftime('%H:%M:%S')}  {event}  {listed}".rstrip()
+
+
+def as_json(event: str, facts: Mapping[str, object]) -> str:
+    """Numbers stay numbers; what JSON does not know is told as text."""
+    import json
+
+    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return json.dumps({"time": at, "event": event, **facts}, default=str)
+
+
+SHAPES: Final[Mapping[str, Shape]] = {"text": as_text, "json": as_json}
+"""By what `journal.format` says."""
+
+
 class LineJournal:
-    def __init__(self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        out: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        shape: Shape = as_text,
+    ) -> None:
         self.dropped_total = 0
         self._clock = clock
+        self._shape = shape
         self._allowances: dict[str, _Allowance] = {}
-        self._writer = _Writer(out or sys.stderr)
+        self._writer = _Writer(out or sys.stderr, self._tell_dropped)
 
     def __call__(self, event: str, **facts: object) -> None:
         now = self._clock()
@@ -50,12 +80,16 @@ class LineJournal:
         if allowance.left_out:
             facts["left_out_before"] = allowance.left_out
             allowance.left_out = 0
-        listed = "  ".join(f"{name}={value}" for name, value in facts.items())
-        text = f"{time.strftime('%H:%M:%S')}  {event}  {listed}".rstrip() + "\n"
+        text = self._shape(event, facts) + "\n"
         allowance.lines -= text.count("\n")
         # The one line that says why a process ended must not be among those for which there was no room.
         if not self._writer.put(text, always="traceback" in facts):
             self.dropped_total += 1
+
+    def _tell_dropped(self, count: int) -> str:
+        if self._shape is as_text:
+            return f"({count} events before this one were dropped: nobody read them in time)"
+        return self._shape("events were dropped: nobody read them in time", {"count": count})
 
     def pass_on(self, line: str) -> None:
         """A line that another journal has made, with a limit of its own."""
@@ -70,8 +104,9 @@ class LineJournal:
 class _Writer:
     """Writes texts in their order on a thread that begins with the first of them."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, tell_dropped: Callable[[int], str]) -> None:
         self._out = out
+        self._tell_dropped = tell_dropped
         self._waiting: deque[str] = deque()
         self._waiting_bytes = 0
         self._dropped = 0
@@ -85,7 +120,7 @@ class _Writer:
                 self._dropped += 1
                 return False
             if self._dropped:
-                text = f"({self._dropped} events before this one were dropped: nobody read them in time)\n{text}"
+                text = f"{self._tell_dropped(self._dropped)}\n{text}"
                 self._dropped = 0
             self._waiting.append(text)
             self._waiting_bytes += len(text)

@@ -26,7 +26,9 @@ from millpond.node.entropy import SystemEntropy, boot_id
 from millpond.node.journal import LineJournal
 from millpond.node.link import SocketLink
 from millpond.node.loop_delay import CoreWait, LoopDelay
+from millpond.node.monitoring import Monitoring
 from millpond.node.network import SocketNetwork
+from millpond.node.process_metrics import ProcessMetrics
 from millpond.node.reachability import Reachability
 from millpond.node.service import tell_manager
 from millpond.node.signals import stop_signals
@@ -50,7 +52,9 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker], None]) -> None:
+def serve(
+    settings: Settings, journal: LineJournal, on_ready: Callable[[Broker], None], monitoring: Monitoring | None = None
+) -> None:
     """Run a node until it is told to stop, then let it finish what it owes and close its logs."""
     signals = stop_signals()
     notes: list[Callable[[], None]] = []
@@ -75,8 +79,11 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
     before = {number: signal.getsignal(number) for number in signals}
     is_clean = False
     core_wait = CoreWait()
+    delay = LoopDelay(world.clock, journal, core_wait)
+    monitoring = monitoring or Monitoring()
     try:
         broker.start()
+        monitoring.open(settings, broker, ProcessMetrics(workers, delay, core_wait, journal))
         for tell in notes:
             tell()
         collector.calm()
@@ -114,7 +121,7 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
         broker.lifecycle.shut_out.then(give_up)
         broker.controller.outdated.then(give_up)
         broker.controller.offline.then(lambda error: _end_offline(broker, journal, error))
-        LoopDelay(world.clock, journal, core_wait).start()
+        delay.start()
         loop.call_soon(take_signals)
         loop.run_forever()
         waiting.stop()
@@ -122,6 +129,7 @@ def serve(settings: Settings, journal: LineJournal, on_ready: Callable[[Broker],
             raise refused[0]
         is_clean = True
     finally:
+        monitoring.close()
         core_wait.close()
         collector.stop()
         workers.close()

@@ -1,0 +1,1 @@
+"""What a node tells monitoring: counted where things happen, made into text when somebody asks, a slice at a time."""

@@ -1,0 +1,131 @@
+"""What there is to say of the node as one of a cluster: the quorum, its requests, its connections, its disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from millpond import __version__
+from millpond.base.errors import ErrorCode
+from millpond.broker.metrics.exposition import Exposition, labels
+from millpond.broker.metrics.readiness import unready_reason
+from millpond.broker.metrics.steps import Steps, in_slices
+from millpond.config.node import DATA_FOLDER
+from millpond.metadata.leadership import NO_LEADER
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+TOPICS_AT_ONCE: Final = 100
+PARTITIONS_AT_ONCE: Final = 2_000
+
+
+def collect_node(page: Exposition, broker: Services) -> Steps[None]:
+    info = page.gauge("millpond_node_info", "Always 1: who this node is, in its labels.")
+    info.add(1, labels(node=broker.node_id, version=__version__, cluster=broker.image.cluster_id or ""))
+    ready = page.gauge("millpond_node_ready", "1 while /readyz says that the node is ready, else 0.")
+    fenced = page.gauge("millpond_node_fenced", "1 while the controller lets this node lead nothing, else 0.")
+    reason = yield from unready_reason(broker)
+    ready.add(int(reason is None))
+    fenced.add(int(broker.lifecycle.is_fenced))
+    open_now = page.gauge("millpond_connections", "Connections that are open.")
+    open_now.add(len(broker.connections))
+    away = page.counter("millpond_connections_turned_away_total", "Connections refused: too many were open.")
+    away.add(broker.connections.turned_away_total)
+    yield from _collect_disk(page, broker)
+
+
+def _collect_disk(page: Exposition, broker: Services) -> Steps[None]:
+    disk, folder = broker.world.disk, broker.settings[DATA_FOLDER]
+    free = page.gauge("millpond_disk_free_bytes", "What is free on the disk of the data folder.")
+    total = page.gauge("millpond_disk_size_bytes", "How large that disk is.")
+
+    def look() -> tuple[int, int] | None:
+        try:
+            return disk.free_bytes(folder), disk.total_bytes(folder)
+        except OSError:
+            return None
+
+    found = yield broker.workers.run(look)
+    if found is not None:
+        free.add(found[0])
+        total.add(found[1])
+
+
+def collect_metadata(page: Exposition, broker: Services) -> Steps[None]:
+    """What every node knows of its cluster; of how far the others are, only the active controller."""
+    controller, image = broker.controller, broker.image
+    page.gauge("millpond_controller_active", "1 where this node is the active controller, else 0.").add(
+        int(controller.is_active)
+    )
+    page.gauge("millpond_quorum_leader", "The node that leads the metadata, as this one knows; -1 for none.").add(
+        controller.leader_id
+    )
+    page.gauge("millpond_quorum_epoch", "The epoch of that leadership.").add(controller.leader_epoch)
+    page.gauge("millpond_quorum_voters", "Nodes that vote on the metadata.").add(len(controller.host.voters))
+    page.gauge("millpond_quorum_committed_offset", "Below it the metadata is committed.").add(
+        controller.committed_offset
+    )
+    page.gauge("millpond_quorum_applied_offset", "So far this node has followed it.").add(controller.applied_offset)
+    lag = page.gauge("millpond_quorum_lag_records", "How far each node is behind, as the active controller knows.")
+    heard = page.gauge("millpond_quorum_heard_seconds", "How long ago the active controller heard of each node.")
+    end_offset = controller.host.log.end_offset
+    for state in controller.host.states():
+        named = labels(node=state.replica.node_id)
+        if state.end_offset >= 0:
+            lag.add(max(end_offset - state.end_offset, 0), named)
+        if state.fetched_ago_ms is not None:
+            heard.add(state.fetched_ago_ms / 1000, named)
+    brokers = list(image.brokers.values())
+    page.gauge("millpond_cluster_brokers", "Brokers that are registered.").add(len(brokers))
+    page.gauge("millpond_cluster_brokers_fenced", "Those that lead nothing: away, or not caught up.").add(
+        sum(each.fenced for each in brokers)
+    )
+    page.gauge("millpond_cluster_topics", "Topics of the cluster.").add(len(image.topics))
+    page.gauge("millpond_cluster_partitions", "Partitions of the cluster.").add(image.partitions_total)
+    leaderless = page.gauge("millpond_cluster_partitions_leaderless", "Those that nobody leads.")
+    unopened = page.gauge(
+        "millpond_partitions_offline", "Partitions that should have a replica here and whose log is not open, or failed."
+    )
+    leaderless_count = unopened_count = 0
+    for topics in in_slices(list(image.topics.values()), TOPICS_AT_ONCE):
+        for topic in topics:
+            for some in in_slices(list(enumerate(topic.partitions)), PARTITIONS_AT_ONCE):
+                for index, known in some:
+                    leaderless_count += known.leader == NO_LEADER
+                    if broker.node_id in known.replicas:
+                        replica = broker.partitions.by_id(topic.id, index)
+                        unopened_count += replica is None or replica.log.failed is not None
+                if len(some) == PARTITIONS_AT_ONCE:
+                    yield None
+        yield None
+    leaderless.add(leaderless_count)
+    unopened.add(unopened_count)
+
+
+def collect_requests(page: Exposition, broker: Services) -> Steps[None]:
+    names = {api.key: api.name for api in broker.apis}
+    counts = broker.requests
+    received = page.counter("millpond_requests_total", "Requests by API.")
+    errors = page.counter(
+        "millpond_request_errors_total", "Errors in answers, by API and error: one for each partition that has it."
+    )
+    times = page.histogram(
+        "millpond_request_seconds", "From the arrival of a request to its answer; waiting is part of it, as in Fetch."
+    )
+    for key, count in counts.received.items():
+        if count:
+            received.add(count, labels(api=names[key]))
+    for (key, code), count in list(counts.errors.items()):
+        errors.add(count, labels(api=names[key], error=_error_name(code)))
+    for some in in_slices([key for key, each in counts.times.items() if each.count], 20):
+        for key in some:
+            times.add_histogram(counts.times[key], api=names[key])
+        page.seal()
+        yield None
+
+
+def _error_name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)

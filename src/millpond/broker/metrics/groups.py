@@ -1,0 +1,247 @@
+"""Groups that this node coordinates: who is in them, how far they are behind, how often they rebalanced.
+
+How far a group has read its coordinator knows; how far a partition goes, its leader. Where this node has a replica it
+looks there, else it asks the leader. For how long the oldest unread record has been waiting only a replica tells:
+the time stands in the batch, in a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from heapq import nlargest
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+from millpond.base.errors import Refused
+from millpond.base.ids import TopicPartition
+from millpond.base.later import Later, gather
+from millpond.base.ports import FileRange
+from millpond.broker.links.peers import Peers
+from millpond.broker.links.requester import RequestLost
+from millpond.broker.metrics.exposition import Exposition, escaped, labels
+from millpond.broker.metrics.steps import Steps, in_slices
+from millpond.broker.serving.call import NODE_CLIENT_ID
+from millpond.wire import messages as m
+from millpond.wire.batch import HEADER_BYTES, read_header
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+    from millpond.coordinators.groups.shard import GroupShard
+
+ROWS_AT_ONCE: Final = 300
+LOOKS_AT_ONCE: Final = 20
+LOOKS_MAX: Final = 500
+"""Of so many partitions, those with the largest lag, it is looked up for each page how old the next record is."""
+
+ASK_MS: Final = 1_000
+ASKED_AT_ONCE: Final = 1_000
+LIST_OFFSETS_VERSION: Final = 6
+LATEST: Final = -1
+CONSUMER: Final = -1
+"""Who asks: no replica."""
+
+_Record = tuple[UUID, int, int]
+"""A record by topic, partition and offset."""
+
+
+class _Row(NamedTuple):
+    """How far one group has read one partition."""
+
+    group: str
+    partition: TopicPartition
+    committed: int
+
+
+class _Bounds(NamedTuple):
+    start: int
+    """-1 where it is not known."""
+    end: int
+
+
+class GroupMetrics:
+    def __init__(self, broker: Services) -> None:
+        self._broker = broker
+        client_id = f"{NODE_CLIENT_ID}{broker.node_id}"
+        self._peers = Peers(broker.world, client_id, broker.controller.addresses)
+        self._times: dict[_Record, int] = {}
+        """When records were written that groups of the last page read next: that never changes."""
+
+    def collect(self, page: Exposition) -> Steps[None]:
+        rows: list[_Row] = []
+        yield from self._collect_groups(page)
+        wanted = yield from self._collect_rows(rows)
+        bounds = yield from self._bounds(wanted)
+        times = yield from self._times_of(rows, bounds)
+        committed = page.gauge("millpond_group_committed_offset", "The next record that the group will read.")
+        lag = page.gauge("millpond_group_lag_records", "Committed records that the group has not read.")
+        seconds = page.gauge(
+            "millpond_group_lag_seconds", "For how long the oldest record that the group has not read has been there."
+        )
+        lost = page.gauge("millpond_group_lost_records", "Records that were deleted before the group read them.")
+        now_ms = self._broker.clock.wall_ms()
+        for some in in_slices(rows, ROWS_AT_ONCE):
+            for row in some:
+                topic, index = row.partition
+                named = f'{{group="{escaped(row.group)}",topic="{escaped(topic)}",partition="{index}"}}'
+                committed.add(row.committed, named)
+                found = bounds.get(row.partition)
+                if found is None:
+                    continue
+                unread = max(row.committed, found.start)
+                behind = max(found.end - unread, 0)
+                lag.add(behind, named)
+                if found.start >= 0:
+                    lost.add(unread - row.committed, named)
+                since_ms = times.get((row.partition, unread))
+                if not behind:
+                    seconds.add(0, named)
+                elif since_ms is not None:
+                    seconds.add(max(now_ms - since_ms, 0) / 1000, named)
+            page.seal()
+            yield None
+
+    def _collect_groups(self, page: Exposition) -> Steps[None]:
+        members = page.gauge("millpond_group_members", "Members of the group.")
+        state = page.gauge("millpond_group_state", "1 for the state that the group is in.")
+        times = page.counter(
+            "millpond_group_rebalances_total", "Rebalances of the group since this node coordinates it."
+        )
+        paused = page.counter(
+            "millpond_group_rebalance_seconds_total", "How long the group's rebalances took, all together."
+        )
+        broker = self._broker
+        known: set[str] = set()
+        for home in list(broker.groups.homes()):
+            shard: GroupShard = home.shard
+            for some in in_slices(list(shard.groups.values()), ROWS_AT_ONCE):
+                for group in some:
+                    known.add(group.group_id)
+                    named = labels(group=group.group_id)
+                    rebalanced = broker.rebalances.of(group.group_id)
+                    members.add(group.member_count, named)
+                    state.add(1, labels(group=group.group_id, state=group.state_name))
+                    times.add(rebalanced.times, named)
+                    paused.add(rebalanced.paused_ms / 1000, named)
+                page.seal()
+                yield None
+        broker.rebalances.keep_only(known)
+
+    def _collect_rows(self, rows: list[_Row]) -> Steps[Mapping[TopicPartition, None]]:
+        """All committed offsets, and the partitions that they are of."""
+        wanted: dict[TopicPartition, None] = {}
+        for home in list(self._broker.groups.homes()):
+            offsets = home.shard.offsets
+            for group_id in list(offsets.by_group):
+                # What is left of it after others had a turn; the whole of one group is never much.
+                for key, each in list(offsets.of_group(group_id)):
+                    partition = TopicPartition(key.topic, key.partition)
+                    rows.append(_Row(group_id, partition, each.offset))
+                    wanted[partition] = None
+                    if len(rows) % ROWS_AT_ONCE == 0:
+                        yield None
+        return wanted
+
+    def _bounds(self, wanted: Iterable[TopicPartition]) -> Steps[Mapping[TopicPartition, _Bounds]]:
+        """Where the committed records of each begin and end, as far as that can be learned."""
+        broker = self._broker
+        bounds: dict[TopicPartition, _Bounds] = {}
+        elsewhere: dict[int, list[TopicPartition]] = {}
+        for some in in_slices(wanted, ROWS_AT_ONCE):
+            for each in some:
+                partition = broker.partitions.get(*each)
+                known = broker.image.partition(*each)
+                if partition is not None and (partition.is_leader or partition.follower is not None):
+                    bounds[each] = _Bounds(partition.log.start_offset, partition.committed_offset)
+                elif known is not None and known.leader >= 0 and known.leader != broker.node_id:
+                    elsewhere.setdefault(known.leader, []).append(each)
+            yield None
+        asked: list[Later[Any]] = []
+        for leader, partitions in elsewhere.items():
+            for some in in_slices(partitions, ASKED_AT_ONCE):
+                asking = self._peers.ask(leader, _request(some), LIST_OFFSETS_VERSION, ASK_MS)
+                asked.append(asking.recover(RequestLost, lambda _: None))
+                yield None
+        for response in (yield gather(asked)):
+            for topic in () if response is None else response.topics:
+                for each in topic.partitions:
+                    if not each.error_code:
+                        bounds[TopicPartition(topic.name, each.partition_index)] = _Bounds(-1, each.offset)
+        return bounds
+
+    def _times_of(
+        self, rows: list[_Row], bounds: Mapping[TopicPartition, _Bounds]
+    ) -> Steps[Mapping[tuple[TopicPartition, int], int]]:
+        """When the next unread records were written, in milliseconds since 1970, where a replica here tells."""
+        lags: dict[tuple[TopicPartition, int], int] = {}
+        for rows_now in in_slices(rows, ROWS_AT_ONCE):
+            for row in rows_now:
+                found = bounds.get(row.partition)
+                if found is not None and found.start >= 0 and row.committed < found.end:
+                    unread = max(row.committed, found.start)
+                    lags[row.partition, unread] = found.end - unread
+            if len(lags) > 2 * LOOKS_MAX:
+                lags = {each: lags[each] for each in nlargest(LOOKS_MAX, lags, key=lags.__getitem__)}
+            yield None
+        times: dict[tuple[TopicPartition, int], int] = {}
+        kept: dict[_Record, int] = {}
+        looks: list[tuple[tuple[TopicPartition, int], _Record, FileRange]] = []
+        for some in in_slices(nlargest(LOOKS_MAX, lags, key=lags.__getitem__), LOOKS_AT_ONCE):
+            for key in some:
+                partition, unread = key
+                replica = self._broker.partitions.get(*partition)
+                if replica is None:
+                    continue
+                record = (replica.topic_id, partition.partition, unread)
+                if record in self._times:
+                    times[key] = kept[record] = self._times[record]
+                    continue
+                try:
+                    part = replica.log.read(unread, 1).range
+                except Refused:
+                    # It is being cut back, or its disk fails: then this is not what an operator misses most.
+                    continue
+                if part is not None:
+                    looks.append((key, record, part))
+            yield None
+        stamps: list[int | None] = []
+        try:
+            if looks:
+                stamps = yield self._broker.workers.run(lambda: [_timestamp(part) for _, _, part in looks])
+        finally:
+            for _, _, part in looks:
+                part.file.release()
+        for (key, record, _), stamp in zip(looks, stamps, strict=True):
+            if stamp is not None and stamp >= 0:
+                times[key] = kept[record] = stamp
+        self._times = kept
+        return times
+
+
+def _timestamp(part: FileRange) -> int | None:
+    """The time of the first record of the batch there. On a worker: it may have to wait for the disk."""
+    try:
+        data = part.file.read_at(part.position, HEADER_BYTES)
+    except OSError:
+        return None
+    return read_header(data).base_timestamp if len(data) == HEADER_BYTES else None
+
+
+def _request(partitions: list[TopicPartition]) -> m.ListOffsetsRequest:
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        by_topic.setdefault(topic, []).append(index)
+    kind = m.ListOffsetsRequest
+    return kind(
+        replica_id=CONSUMER,
+        isolation_level=0,
+        topics=[
+            kind.ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    kind.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=LATEST)
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in by_topic.items()
+        ],
+    )

@@ -1,0 +1,43 @@
+"""Whether this node serves as it should: registered, let in, and with everything that its replicas should have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from millpond.base.words import counted
+from millpond.broker.metrics.steps import Steps, in_slices
+
+if TYPE_CHECKING:
+    from millpond.broker.services import Services
+
+REPLICAS_AT_ONCE: Final = 2_000
+
+
+def unready_reason(broker: Services) -> Steps[str | None]:
+    """Why not, in a few words; None when it is ready."""
+    if broker.is_stopping:
+        return "this node is stopping"
+    if not broker.lifecycle.knows_itself:
+        return "this node is not registered with its cluster yet"
+    if broker.lifecycle.is_fenced:
+        return "this node is fenced: the controller lets it lead nothing yet, or has not heard of it"
+    if broker.lifecycle.sessions_missed:
+        return "this node has not been heard by the controller for a while"
+    held = broker.image.replica_count(broker.node_id)
+    replicas = list(broker.partitions)
+    if len(replicas) < held:
+        return _some(held - len(replicas), held, "open")
+    behind = 0
+    for some in in_slices(replicas, REPLICAS_AT_ONCE):
+        for replica in some:
+            view = replica.view
+            # One that a partition moves to has time.
+            behind += view is not None and broker.node_id not in (*view.isr, *view.adding_replicas)
+        yield None
+    if behind:
+        return _some(behind, held, "in sync")
+    return None
+
+
+def _some(count: int, held: int, what: str) -> str:
+    return f"{count:,} of {counted(held, 'replica')} of this node {'is' if count == 1 else 'are'} not {what}"

@@ -1,0 +1,45 @@
+"""Where this node is asked how it is (/metrics, /healthz, /readyz), if anywhere. It is never a reason not to start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.base.settings import Settings
+from millpond.broker.broker import Broker
+from millpond.config.node import METRICS_LISTENER, host_and_port
+
+if TYPE_CHECKING:
+    from millpond.broker.metrics.listener import MetricsListener
+    from millpond.node.process_metrics import ProcessMetrics
+
+
+class Monitoring:
+    def __init__(self) -> None:
+        self.address: tuple[str, int] | None = None
+        """Where it listens."""
+        self.fault: OSError | None = None
+        """Why it does not, though it should."""
+        self._listener: MetricsListener | None = None
+
+    def open(self, settings: Settings, broker: Broker, process: ProcessMetrics) -> None:
+        if not settings[METRICS_LISTENER]:
+            return
+        # Read only where it is used: a node starts sooner without.
+        from millpond.broker.metrics.listener import MetricsListener
+
+        listener = MetricsListener(broker, (process.collect,))
+        try:
+            self.address = listener.open(broker.world.network, *host_and_port(settings[METRICS_LISTENER]))
+        except OSError as fault:
+            self.fault = fault
+            broker.journal(
+                "metrics are not served, and the node goes on without: choose another metrics.listener",
+                address=settings[METRICS_LISTENER],
+                reason=fault,
+            )
+        else:
+            self._listener = listener
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()

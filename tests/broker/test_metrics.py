@@ -1,0 +1,377 @@
+"""What a node says of itself, on simulated worlds: the numbers are those of what was done."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millpond.base.errors import ErrorCode
+from millpond.broker.metrics.exposition import Exposition, labels
+from millpond.broker.metrics.page import MetricsPage
+from millpond.broker.metrics.readiness import unready_reason
+from millpond.broker.metrics.steps import PAUSE_MS, Steps, run_steps
+from millpond.sim.client import SimClient
+from millpond.sim.cluster.cluster import SimCluster
+from millpond.sim.node import PORT
+from millpond.sim.records.history import History
+from millpond.sim.world.clock import WALL_START_MS, VirtualClock
+from millpond.sim.world.world import SimWorld
+from millpond.wire import messages as m
+
+Samples = dict[str, float]
+
+
+def samples(text: str) -> Samples:
+    """By name and labels."""
+    found: Samples = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            assert name not in found, f"{name} stands there twice"
+            found[name] = float(value)
+    return found
+
+
+def page_of(sim: Any, broker: Any, page: MetricsPage | None = None) -> str:
+    heard: list[list[bytes]] = []
+    (page or MetricsPage(broker)).text().then(heard.append)
+    assert sim.run_until(lambda: bool(heard), within_ms=10_000)
+    return b"".join(heard[0]).decode()
+
+
+def produce(caller: Any, records: Any, *, topic: str = "pond", acks: int = -1) -> Any:
+    data = m.ProduceRequest.PartitionProduceData(index=0, records=bytes(records))
+    request = m.ProduceRequest(
+        acks=acks,
+        timeout_ms=1000,
+        topic_data=[m.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
+    )
+    return caller.ask(request, 9)
+
+
+def commit(caller: Any, offset: int, *, topic: str = "pond", group: str = "g") -> None:
+    kind = m.OffsetCommitRequest
+    partition = kind.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    request = kind(group_id=group, topics=[kind.OffsetCommitRequestTopic(name=topic, partitions=[partition])])
+    reply = caller.ask(request, 8, within_ms=5_000)
+    assert reply.topics[0].partitions[0].error_code == 0
+
+
+# The format.
+
+
+def test_families_stand_together_and_labels_are_escaped() -> None:
+    page = Exposition()
+    first, second = page.gauge("one", "The first."), page.counter("two_total", "The second.")
+    first.add(1, labels(name='a "b"\\\nc'))
+    second.add(2)
+    page.seal()
+    first.add(3.5)
+    assert b"".join(page.parts()).decode() == (
+        "# HELP one The first.\n# TYPE one gauge\n"
+        'one{name="a \\"b\\"\\\\\\nc"} 1\none 3.5\n'
+        "# HELP two_total The second.\n# TYPE two_total counter\ntwo_total 2\n"
+    )
+
+
+def test_steps_give_way_and_wait() -> None:
+    clock = VirtualClock()
+    moments: list[int] = []
+
+    def work() -> Steps[str]:
+        moments.append(clock.now_ms)
+        yield None
+        moments.append(clock.now_ms)
+        with pytest.raises(OSError, match="gone"):
+            yield _failing()
+        return "done"
+
+    heard: list[str] = []
+    run_steps(clock, work()).then(heard.append)
+    assert heard == []
+    clock.run_for(10)
+    assert heard == ["done"]
+    assert moments == [0, PAUSE_MS]
+
+
+def _failing() -> Any:
+    from millpond.base.later import failed
+
+    return failed(OSError("gone"))
+
+
+# One node.
+
+
+def test_what_is_written_read_and_acknowledged_is_counted(desk: Any, make_batch: Callable[..., memoryview]) -> None:
+    desk.create()
+    caller = desk.connect()
+    records = make_batch(b"one", b"two")
+    assert produce(caller, records).responses[0].partition_responses[0].error_code == 0
+    fetched = m.FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    caller.ask(
+        m.FetchRequest(
+            max_wait_ms=0,
+            max_bytes=1 << 20,
+            session_epoch=-1,
+            topics=[m.FetchRequest.FetchTopic(topic="pond", partitions=[fetched])],
+        ),
+        11,
+    )
+    found = samples(page_of(desk.sim, desk.broker))
+    at = '{topic="pond",partition="0"}'
+    assert found["millpond_partition_written_records_total" + at] == 2
+    assert found["millpond_partition_written_bytes_total" + at] == len(records)
+    assert found["millpond_partition_read_bytes_total" + at] == len(records)
+    assert found["millpond_partition_log_end_offset" + at] == found["millpond_partition_high_watermark" + at] == 2
+    assert found["millpond_partition_size_bytes" + at] == len(records)
+    assert found["millpond_partition_in_sync_replicas" + at] == found["millpond_partition_leader" + at] == 1
+    assert found["millpond_partition_under_replicated" + at] == 0
+    assert found['millpond_produce_acknowledge_seconds_count{topic="pond"}'] == 1
+    assert found['millpond_requests_total{api="Produce"}'] == found['millpond_requests_total{api="Fetch"}'] == 1
+    assert found['millpond_request_seconds_count{api="Produce"}'] == 1
+    assert found["millpond_partitions_led"] == 1
+    assert found["millpond_node_ready"] == found["millpond_controller_active"] == found["millpond_quorum_voters"] == 1
+    assert found["millpond_disk_free_bytes"] > 0
+
+
+def test_the_acknowledgement_is_timed_from_the_arrival(desk: Any, make_batch: Callable[..., memoryview]) -> None:
+    """The simulated disk takes its time to sync; acks=1 does not wait for it."""
+    desk.create()
+    caller = desk.connect()
+    produce(caller, make_batch(b"quick"), acks=1)
+    histogram = desk.broker.partitions.get("pond", 0).acknowledged
+    assert (histogram.count, histogram.sum_us) == (1, 0)
+    began_ms = desk.sim.clock.now_ms
+    produce(caller, make_batch(b"slow"))
+    assert histogram.count == 2
+    assert 0 < histogram.sum_us <= (desk.sim.clock.now_ms - began_ms) * 1000
+
+
+def test_errors_are_counted_by_api_and_name(desk: Any, make_batch: Callable[..., memoryview]) -> None:
+    desk.create()
+    caller = desk.connect()
+    reply = produce(caller, make_batch(b"x"), topic="absent")
+    assert reply.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    found = samples(page_of(desk.sim, desk.broker))
+    assert found['millpond_request_errors_total{api="Produce",error="UNKNOWN_TOPIC_OR_PARTITION"}'] == 1
+    assert not any("acknowledge_seconds_count" in name for name in found)
+
+
+def test_the_lag_of_a_group_in_records_and_seconds(desk: Any, make_batch: Callable[..., memoryview]) -> None:
+    desk.create()
+    caller = desk.connect()
+    caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4, within_ms=5_000)
+    for at in range(3):
+        produce(caller, make_batch(b"a", b"b", timestamp=WALL_START_MS + at * 1_000))
+    commit(caller, 3)
+    commit(caller, 6, group='a "b"')
+    desk.sim.run_for(10_000)
+    page = MetricsPage(desk.broker)
+    at = '{group="g",topic="pond",partition="0"}'
+    for _ in range(2):
+        # The second time the age of the record is remembered, and still grows.
+        now_ms = desk.sim.clock.wall_ms()
+        found = samples(page_of(desk.sim, desk.broker, page))
+        assert found["millpond_group_committed_offset" + at] == 3
+        assert found["millpond_group_lag_records" + at] == 3
+        assert found["millpond_group_lost_records" + at] == 0
+        seconds = (now_ms - WALL_START_MS - 1_000) / 1000
+        assert seconds <= found["millpond_group_lag_seconds" + at] <= seconds + 1
+        desk.sim.run_for(5_000)
+    ahead = '{group="a \\"b\\"",topic="pond",partition="0"}'
+    assert found["millpond_group_lag_records" + ahead] == found["millpond_group_lag_seconds" + ahead] == 0
+    files = [segment.open_file for segment in desk.broker.partitions.get("pond", 0).log.segments]
+    assert not any(file is not None and file.is_held() for file in files)
+
+
+def test_records_that_were_deleted_unread_are_lost(desk: Any, make_batch: Callable[..., memoryview]) -> None:
+    partition = desk.create()
+    caller = desk.connect()
+    caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4, within_ms=5_000)
+    produce(caller, make_batch(b"a", b"b", b"c"))
+    commit(caller, 0)
+    partition.delete_before(2)
+    found = samples(page_of(desk.sim, desk.broker))
+    at = '{group="g",topic="pond",partition="0"}'
+    assert (found["millpond_group_lost_records" + at], found["millpond_group_lag_records" + at]) == (2, 1)
+
+
+def test_rebalances_and_members_are_counted_while_the_group_is_there(desk: Any) -> None:
+    desk.create()
+    caller = desk.connect()
+    caller.ask(m.FindCoordinatorRequest(key="g", key_type=0), 3, within_ms=5_000)
+    request = m.ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="me",
+        member_epoch=0,
+        rebalance_timeout_ms=10_000,
+        subscribed_topic_names=["pond"],
+        topic_partitions=[],
+    )
+    assert caller.ask(request, 1, within_ms=5_000).error_code == 0
+    desk.run(1_000)
+    found = samples(page_of(desk.sim, desk.broker))
+    assert found['millpond_group_members{group="g"}'] == 1
+    assert found['millpond_group_rebalances_total{group="g"}'] >= 1
+    assert any(name.startswith('millpond_group_state{group="g",state=') for name in found)
+    desk.broker.rebalances.add("gone", 1, 5)
+    page_of(desk.sim, desk.broker)
+    assert desk.broker.rebalances.of("gone").times == 0
+
+
+def test_dead_letters_and_retention_are_those_of_their_topics(
+    desk: Any, make_batch: Callable[..., memoryview]
+) -> None:
+    desk.create("orders.dlq", retention_ms="60000", retention_bytes="1000")
+    desk.create("kept", cleanup_policy="compact")
+    produce(desk.connect(), make_batch(b"a", b"b"), topic="orders.dlq")
+    found = samples(page_of(desk.sim, desk.broker))
+    assert found['millpond_dead_letters{topic="orders.dlq"}'] == 2
+    assert found['millpond_topic_retention_seconds{topic="orders.dlq"}'] == 60
+    assert found['millpond_topic_retention_bytes{topic="orders.dlq"}'] == 1000
+    assert 'millpond_topic_retention_seconds{topic="kept"}' not in found
+
+
+def test_many_partitions_are_told_in_slices_and_once_for_all_who_ask(desk: Any) -> None:
+    desk.create("wide", 400)
+    page = MetricsPage(desk.broker)
+    heard: list[list[bytes]] = []
+    for _ in range(3):
+        page.text().then(heard.append)
+    turns = 0
+    while not heard:
+        assert desk.sim.clock.step()
+        turns += 1
+    assert turns > 400 / 50, "all at once"
+    assert len(heard) == 3
+    assert heard[0] is heard[1] is heard[2]
+    assert len(samples(b"".join(heard[0]).decode())) > 400 * 10
+    page.text().then(heard.append)
+    assert heard[3] is heard[0], "asked again at once"
+
+
+def test_a_log_that_has_failed_is_offline(desk: Any) -> None:
+    desk.create().log.fail(OSError("broken"))
+    found = samples(page_of(desk.sim, desk.broker))
+    assert found["millpond_partitions_offline"] == 1
+    assert found['millpond_partition_offline{topic="pond",partition="0"}'] == 1
+
+
+# Several nodes.
+
+
+class Trio:
+    """Three nodes that are one cluster."""
+
+    def __init__(self) -> None:
+        self.sim = SimWorld(7)
+        self.cluster = SimCluster(self.sim, 3, History())
+        for node_id in self.cluster.nodes:
+            assert self.cluster.start(node_id)
+        assert self.sim.run_until(self.is_founded, within_ms=30_000)
+
+    def is_founded(self) -> bool:
+        image = self.cluster.image
+        return image is not None and all(map(image.is_active, self.cluster.nodes))
+
+    def broker(self, node_id: int) -> Any:
+        return self.cluster.nodes[node_id].broker
+
+    def ask(self, node_id: int, request: m.Message, version: int) -> Any:
+        client = SimClient(self.sim.network, f"node{node_id}", PORT, "client", timeout_ms=20_000)
+        heard: list[Any] = []
+        client.send(request, version, heard.append)
+        assert self.sim.run_until(lambda: bool(heard), within_ms=20_000)
+        return heard[0]
+
+    def create(self, name: str, factor: int, partitions: int = 1) -> None:
+        wanted = m.CreateTopicsRequest.CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=factor
+        )
+        reply = self.ask(self.leader, m.CreateTopicsRequest(topics=[wanted], timeout_ms=5_000), 7)
+        assert reply.topics[0].error_code == 0, reply
+        assert self.sim.run_until(
+            lambda: all(name in self.broker(each).image.topics for each in self.cluster.nodes), within_ms=5_000
+        )
+
+    @property
+    def leader(self) -> int:
+        controller_id = self.cluster.controller_id
+        assert controller_id is not None
+        return int(controller_id)
+
+    def page(self, node_id: int) -> Samples:
+        return samples(page_of(self.sim, self.broker(node_id)))
+
+    def readiness(self, node_id: int) -> str | None:
+        heard: list[str | None] = []
+        broker = self.broker(node_id)
+        run_steps(broker.clock, unready_reason(broker)).then(heard.append)
+        assert self.sim.run_until(lambda: bool(heard), within_ms=5_000)
+        return heard[0]
+
+
+@pytest.fixture(scope="module")
+def trio() -> Trio:
+    return Trio()
+
+
+def test_the_coordinator_tells_the_lag_of_partitions_that_it_has_no_replica_of(
+    trio: Trio, make_batch: Callable[..., memoryview]
+) -> None:
+    trio.create("single", 1, 3)
+    found = trio.ask(trio.leader, m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4).coordinators[0]
+    for _ in range(20):
+        if not found.error_code:
+            break
+        trio.sim.run_for(500)
+        found = trio.ask(
+            trio.leader, m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4
+        ).coordinators[0]
+    coordinator = found.node_id
+    image = trio.broker(coordinator).image
+    index = next(at for at, each in enumerate(image.topics["single"].partitions) if each.leader != coordinator)
+    leader = image.topics["single"].partitions[index].leader
+    data = m.ProduceRequest.PartitionProduceData(index=index, records=bytes(make_batch(b"a", b"b")))
+    topic_data = [m.ProduceRequest.TopicProduceData(name="single", partition_data=[data])]
+    assert not trio.ask(leader, m.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=topic_data), 9).responses[
+        0
+    ].partition_responses[0].error_code
+    kind = m.OffsetCommitRequest
+    partition = kind.OffsetCommitRequestPartition(partition_index=index, committed_offset=1)
+    trio.ask(
+        coordinator,
+        kind(group_id="g", topics=[kind.OffsetCommitRequestTopic(name="single", partitions=[partition])]),
+        8,
+    )
+    page = trio.page(coordinator)
+    at = f'{{group="g",topic="single",partition="{index}"}}'
+    assert page["millpond_group_lag_records" + at] == 1
+    assert "millpond_group_lag_seconds" + at not in page
+    controller = trio.page(trio.leader)
+    assert {f'millpond_quorum_lag_records{{node="{each}"}}' for each in trio.cluster.nodes} <= controller.keys()
+
+
+def test_a_node_that_is_away_shows(trio: Trio) -> None:
+    trio.create("triple", 3)
+    trio.sim.run_for(5_000)
+    assert trio.readiness(trio.leader) is None
+    gone = next(each for each in trio.cluster.nodes if each != trio.leader)
+    trio.cluster.nodes[gone].kill()
+    assert trio.sim.run_until(lambda: trio.broker(trio.leader).image.brokers[gone].fenced, within_ms=60_000)
+    trio.sim.run_for(1_000)
+    assert trio.page(trio.leader)["millpond_cluster_brokers_fenced"] == 1
+    pages = [trio.page(each) for each in trio.cluster.nodes if each != gone]
+    assert sum(page["millpond_partitions_under_replicated"] for page in pages) >= 1
+    assert sum(page["millpond_controller_active"] for page in pages) == 1
+    in_sync = [
+        value
+        for page in pages
+        for name, value in page.items()
+        if re.match(r'millpond_partition_in_sync_replicas\{topic="triple"', name)
+    ]
+    assert in_sync == [2]
