@@ -351,7 +351,10 @@ def test_the_coordinator_tells_the_lag_of_partitions_that_it_has_no_replica_of(
     page = trio.page(coordinator)
     at = f'{{group="g",topic="single",partition="{index}"}}'
     assert page["millpond_group_lag_records" + at] == 1
-    assert "millpond_group_lag_seconds" + at not in page
+    assert page["millpond_group_lost_records" + at] == 0
+    assert page["millpond_group_lag_seconds" + at] == pytest.approx(
+        (trio.sim.clock.wall_ms() - WALL_START_MS) / 1000, abs=5
+    )
     controller = trio.page(trio.leader)
     assert {f'millpond_quorum_lag_records{{node="{each}"}}' for each in trio.cluster.nodes} <= controller.keys()
 

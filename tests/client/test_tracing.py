@@ -25,7 +25,7 @@ for make in (lambda: millpond.Producer("127.0.0.1:1", tracing=True),
         assert "millpond[otel]" in str(refusal), refusal
     else:
         raise AssertionError("not refused")
-assert "millpond.client.tracing" in sys.modules
+assert "millpond.client.traces" in sys.modules
 """
 
 
@@ -35,7 +35,7 @@ def test_without_the_package_nothing_is_missing_until_it_is_asked_for() -> None:
 
 def test_nobody_who_does_not_ask_loads_it() -> None:
     program = "import sys, millpond\nmillpond.Producer('127.0.0.1:1').close()\n"
-    program += "assert not any(name.startswith(('opentelemetry', 'millpond.client.tracing')) for name in sys.modules)"
+    program += "assert not any(name.startswith(('opentelemetry', 'millpond.client.traces')) for name in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 

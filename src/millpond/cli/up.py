@@ -45,7 +45,7 @@ from millpond.log.names import CORES_FOLDER
 from millpond.node.signals import stop_signals
 
 if TYPE_CHECKING:
-    from millpond.node.monitoring import Monitoring
+    from millpond.node.monitor import Monitor
 
 METRICS_DEFAULT: Final = "127.0.0.1:9692"
 
@@ -158,7 +158,7 @@ def command(
         click.echo("\rStopped; everything is on disk.")
 
 
-def _monitoring_row(settings: Settings, monitoring: Monitoring) -> list[Row]:
+def _monitoring_row(settings: Settings, monitoring: Monitor) -> list[Row]:
     """Where the metrics are, or why they are nowhere."""
     if monitoring.fault is not None:
         return [("metrics", f"none: {settings[METRICS_LISTENER]}: {cause(monitoring.fault)}; see --metrics")]
@@ -171,12 +171,12 @@ def _serve(settings: Settings, console: ConsoleProcess) -> None:
     from millpond.broker.lives.identity import CannotJoin, CannotStart
     from millpond.log.store import FolderInUse
     from millpond.node.journal import SHAPES, LineJournal
-    from millpond.node.monitoring import Monitoring
+    from millpond.node.monitor import Monitor
     from millpond.node.serve import serve
     from millpond.node.service import tell_manager
 
     folder = settings[DATA_FOLDER]
-    monitoring = Monitoring()
+    monitoring = Monitor()
     made = missing_folders(folder)
     is_ready = False
 

@@ -32,7 +32,7 @@ from millpond.client.settlers import RECORD_BYTES_MAX, REFUSED_SENDS, AtLeastOnc
 from millpond.client.transactions import Transactional
 
 if TYPE_CHECKING:
-    from millpond.client.tracing import TracedHandler
+    from millpond.client.traces import TracedHandler
 
 POLL_SECONDS_MAX = 0.05
 POLL_RECORDS_MAX = 500
@@ -59,7 +59,7 @@ class Engine:
     def __init__(self, options: Options, handler: Handler, bootstrap: str | None) -> None:
         self.stats = Stats()
         self._options = options
-        self._handler = _traced(handler, options.group) if options.tracing else handler
+        self._handler: Handler | TracedHandler = _traced(handler, options.group) if options.tracing else handler
         self._bootstrap = bootstrap
         self._retry_topics = options.retry_topics()
         self._in_flight = InFlight(self._retry_topics)
@@ -450,7 +450,7 @@ class _NotSent(Exception):
 
 
 def _traced(handler: Handler, group: str) -> TracedHandler:
-    from millpond.client.tracing import TracedHandler
+    from millpond.client.traces import TracedHandler
 
     return TracedHandler(handler, group)
 

@@ -124,7 +124,7 @@ def check(options: Options, handler: Handler) -> None:
     if options.dead_letters is not None and options.dead_letters in options.topics:
         raise ConfigError("the dead letters cannot go to a topic that the worker reads: they would never end")
     if options.tracing:
-        from millpond.client.tracing import Tracing
+        from millpond.client.traces import Tracing
 
         Tracing()  # which says what is missing
     if options.concurrency < 1 or options.in_flight_max < 1:

@@ -28,7 +28,7 @@ from millpond.client.reach import Reach
 from millpond.client.sent import Sent
 
 if TYPE_CHECKING:
-    from millpond.client.tracing import Tracing
+    from millpond.client.traces import Tracing
 
 WhenFull: TypeAlias = Literal["block", "raise"]
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -285,7 +285,7 @@ class Producer(Closable):
 
 
 def _tracing() -> Tracing:
-    from millpond.client.tracing import Tracing
+    from millpond.client.traces import Tracing
 
     return Tracing()
 

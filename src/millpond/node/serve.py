@@ -26,7 +26,7 @@ from millpond.node.entropy import SystemEntropy, boot_id
 from millpond.node.journal import LineJournal
 from millpond.node.link import SocketLink
 from millpond.node.loop_delay import CoreWait, LoopDelay
-from millpond.node.monitoring import Monitoring
+from millpond.node.monitor import Monitor
 from millpond.node.network import SocketNetwork
 from millpond.node.process_metrics import ProcessMetrics
 from millpond.node.reachability import Reachability
@@ -53,7 +53,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def serve(
-    settings: Settings, journal: LineJournal, on_ready: Callable[[Broker], None], monitoring: Monitoring | None = None
+    settings: Settings, journal: LineJournal, on_ready: Callable[[Broker], None], monitor: Monitor | None = None
 ) -> None:
     """Run a node until it is told to stop, then let it finish what it owes and close its logs."""
     signals = stop_signals()
@@ -80,10 +80,10 @@ def serve(
     is_clean = False
     core_wait = CoreWait()
     delay = LoopDelay(world.clock, journal, core_wait)
-    monitoring = monitoring or Monitoring()
+    monitor = monitor or Monitor()
     try:
         broker.start()
-        monitoring.open(settings, broker, ProcessMetrics(workers, delay, core_wait, journal))
+        monitor.open(settings, broker, ProcessMetrics(workers, delay, core_wait, journal))
         for tell in notes:
             tell()
         collector.calm()
@@ -129,7 +129,7 @@ def serve(
             raise refused[0]
         is_clean = True
     finally:
-        monitoring.close()
+        monitor.close()
         core_wait.close()
         collector.stop()
         workers.close()

@@ -84,6 +84,7 @@ class _Fetch:
     def __init__(self, broker: Services, call: Call, request: m.FetchRequest, context: FetchContext) -> None:
         self._broker = broker
         self._connection = call.connection
+        self._is_for_node = call.is_from_node
         self._leaders: set[int] = set()
         """Nodes that the client should ask instead."""
         self._version = call.version
@@ -309,7 +310,7 @@ class _Fetch:
     def _response(self) -> m.FetchResponse:
         topics: dict[tuple[str, object], m.FetchResponse.FetchableTopicResponse] = {}
         for wanted, reply, ranges in self._reads:
-            if ranges and (partition := self._partition(wanted)) is not None:
+            if ranges and not self._is_for_node and (partition := self._partition(wanted)) is not None:
                 partition.read_bytes += sum(part.length for part in ranges)
             if not self._context.keep_in_reply(wanted, reply):
                 continue

@@ -1,8 +1,8 @@
 """Groups that this node coordinates: who is in them, how far they are behind, how often they rebalanced.
 
 How far a group has read its coordinator knows; how far a partition goes, its leader. Where this node has a replica it
-looks there, else it asks the leader. For how long the oldest unread record has been waiting only a replica tells:
-the time stands in the batch, in a file.
+looks there, else it asks the leader. For how long the oldest unread record has been waiting stands in its batch: in a
+file here, or in what the leader sends of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from uuid import UUID
 
 from millpond.base.errors import Refused
 from millpond.base.ids import TopicPartition
@@ -32,16 +31,16 @@ ROWS_AT_ONCE: Final = 300
 LOOKS_AT_ONCE: Final = 20
 LOOKS_MAX: Final = 500
 """Of so many partitions, those with the largest lag, it is looked up for each page how old the next record is."""
+FETCHES_MAX: Final = 50
+"""So many of these are asked of other nodes: the answer is a whole batch. What is known is not asked again."""
 
 ASK_MS: Final = 1_000
 ASKED_AT_ONCE: Final = 1_000
 LIST_OFFSETS_VERSION: Final = 6
-LATEST: Final = -1
+FETCH_VERSION: Final = 12
+LATEST, EARLIEST = -1, -2
 CONSUMER: Final = -1
 """Who asks: no replica."""
-
-_Record = tuple[UUID, int, int]
-"""A record by topic, partition and offset."""
 
 
 class _Row(NamedTuple):
@@ -54,8 +53,21 @@ class _Row(NamedTuple):
 
 class _Bounds(NamedTuple):
     start: int
-    """-1 where it is not known."""
     end: int
+
+
+class _Unread(NamedTuple):
+    """A record that some group reads next."""
+
+    partition: TopicPartition
+    offset: int
+
+
+class _Looks(NamedTuple):
+    """Where the times of unread records are looked for."""
+
+    here: list[tuple[_Unread, FileRange]]
+    elsewhere: list[tuple[_Unread, Later[int | None]]]
 
 
 class GroupMetrics:
@@ -63,8 +75,8 @@ class GroupMetrics:
         self._broker = broker
         client_id = f"{NODE_CLIENT_ID}{broker.node_id}"
         self._peers = Peers(broker.world, client_id, broker.controller.addresses)
-        self._times: dict[_Record, int] = {}
-        """When records were written that groups of the last page read next: that never changes."""
+        self._times: Mapping[_Unread, int] = {}
+        """When the records were written that groups read next, as of the last page: that does not change."""
 
     def collect(self, page: Exposition) -> Steps[None]:
         rows: list[_Row] = []
@@ -90,9 +102,8 @@ class GroupMetrics:
                 unread = max(row.committed, found.start)
                 behind = max(found.end - unread, 0)
                 lag.add(behind, named)
-                if found.start >= 0:
-                    lost.add(unread - row.committed, named)
-                since_ms = times.get((row.partition, unread))
+                lost.add(unread - row.committed, named)
+                since_ms = times.get(_Unread(row.partition, unread))
                 if not behind:
                     seconds.add(0, named)
                 elif since_ms is not None:
@@ -155,66 +166,76 @@ class GroupMetrics:
                 elif known is not None and known.leader >= 0 and known.leader != broker.node_id:
                     elsewhere.setdefault(known.leader, []).append(each)
             yield None
-        asked: list[Later[Any]] = []
+        found: dict[TopicPartition, list[int]] = {}
         for leader, partitions in elsewhere.items():
             for some in in_slices(partitions, ASKED_AT_ONCE):
-                asking = self._peers.ask(leader, _request(some), LIST_OFFSETS_VERSION, ASK_MS)
-                asked.append(asking.recover(RequestLost, lambda _: None))
-                yield None
-        for response in (yield gather(asked)):
-            for topic in () if response is None else response.topics:
-                for each in topic.partitions:
-                    if not each.error_code:
-                        bounds[TopicPartition(topic.name, each.partition_index)] = _Bounds(-1, each.offset)
+                points = [_list_offsets(some, point) for point in (EARLIEST, LATEST)]
+                asked = [self._peers.ask(leader, each, LIST_OFFSETS_VERSION, ASK_MS) for each in points]
+                for response in (yield gather([each.recover(RequestLost, _nothing) for each in asked])):
+                    for topic in () if response is None else response.topics:
+                        for part in topic.partitions:
+                            if not part.error_code:
+                                name = TopicPartition(topic.name, part.partition_index)
+                                found.setdefault(name, []).append(part.offset)
+        bounds.update((each, _Bounds(*both)) for each, both in found.items() if len(both) == 2)
         return bounds
 
     def _times_of(
         self, rows: list[_Row], bounds: Mapping[TopicPartition, _Bounds]
-    ) -> Steps[Mapping[tuple[TopicPartition, int], int]]:
-        """When the next unread records were written, in milliseconds since 1970, where a replica here tells."""
-        lags: dict[tuple[TopicPartition, int], int] = {}
-        for rows_now in in_slices(rows, ROWS_AT_ONCE):
-            for row in rows_now:
+    ) -> Steps[Mapping[_Unread, int]]:
+        """When the next unread records were written, in milliseconds since 1970, as far as that can be learned."""
+        lags: dict[_Unread, int] = {}
+        for some in in_slices(rows, ROWS_AT_ONCE):
+            for row in some:
                 found = bounds.get(row.partition)
-                if found is not None and found.start >= 0 and row.committed < found.end:
-                    unread = max(row.committed, found.start)
-                    lags[row.partition, unread] = found.end - unread
+                if found is not None and row.committed < found.end:
+                    unread = _Unread(row.partition, max(row.committed, found.start))
+                    lags[unread] = found.end - unread.offset
             if len(lags) > 2 * LOOKS_MAX:
                 lags = {each: lags[each] for each in nlargest(LOOKS_MAX, lags, key=lags.__getitem__)}
             yield None
-        times: dict[tuple[TopicPartition, int], int] = {}
-        kept: dict[_Record, int] = {}
-        looks: list[tuple[tuple[TopicPartition, int], _Record, FileRange]] = []
-        for some in in_slices(nlargest(LOOKS_MAX, lags, key=lags.__getitem__), LOOKS_AT_ONCE):
-            for key in some:
-                partition, unread = key
-                replica = self._broker.partitions.get(*partition)
-                if replica is None:
-                    continue
-                record = (replica.topic_id, partition.partition, unread)
-                if record in self._times:
-                    times[key] = kept[record] = self._times[record]
-                    continue
-                try:
-                    part = replica.log.read(unread, 1).range
-                except Refused:
-                    # It is being cut back, or its disk fails: then this is not what an operator misses most.
-                    continue
-                if part is not None:
-                    looks.append((key, record, part))
-            yield None
-        stamps: list[int | None] = []
+        times: dict[_Unread, int] = {}
+        looks = _Looks([], [])
         try:
-            if looks:
-                stamps = yield self._broker.workers.run(lambda: [_timestamp(part) for _, _, part in looks])
+            for chosen in in_slices(nlargest(LOOKS_MAX, lags, key=lags.__getitem__), LOOKS_AT_ONCE):
+                for each in chosen:
+                    known = self._times.get(each)
+                    if known is None:
+                        self._look(each, looks)
+                    else:
+                        times[each] = known
+                yield None
+            if looks.here:
+                stamps = yield self._broker.workers.run(lambda: [_timestamp(part) for _, part in looks.here])
+                times.update((each, at) for (each, _), at in zip(looks.here, stamps, strict=True) if at is not None)
         finally:
-            for _, _, part in looks:
+            for _, part in looks.here:
                 part.file.release()
-        for (key, record, _), stamp in zip(looks, stamps, strict=True):
-            if stamp is not None and stamp >= 0:
-                times[key] = kept[record] = stamp
-        self._times = kept
+        stamps = yield gather([later for _, later in looks.elsewhere])
+        times.update((each, at) for (each, _), at in zip(looks.elsewhere, stamps, strict=True) if at is not None)
+        self._times = times
         return times
+
+    def _look(self, unread: _Unread, looks: _Looks) -> None:
+        broker = self._broker
+        known = broker.image.partition(*unread.partition)
+        replica = broker.partitions.get(*unread.partition)
+        if replica is not None:
+            try:
+                part = replica.log.read(unread.offset, 1).range
+            except Refused:
+                # It is being cut back, or its disk fails: then this is not what an operator misses most.
+                return
+            if part is not None:
+                looks.here.append((unread, part))
+        elif known is not None and known.leader >= 0 and len(looks.elsewhere) < FETCHES_MAX:
+            asked = self._peers.ask(known.leader, _fetch(unread), FETCH_VERSION, ASK_MS)
+            # Read at once: what a response holds of records is gone with the next one.
+            looks.elsewhere.append((unread, asked.map(_first_timestamp).recover(RequestLost, _nothing)))
+
+
+def _nothing(_: RequestLost) -> None:
+    """It does not come in time: then the page is without it."""
 
 
 def _timestamp(part: FileRange) -> int | None:
@@ -223,10 +244,44 @@ def _timestamp(part: FileRange) -> int | None:
         data = part.file.read_at(part.position, HEADER_BYTES)
     except OSError:
         return None
-    return read_header(data).base_timestamp if len(data) == HEADER_BYTES else None
+    return _time_in(data)
 
 
-def _request(partitions: list[TopicPartition]) -> m.ListOffsetsRequest:
+def _first_timestamp(response: m.FetchResponse) -> int | None:
+    """The same of what a leader has sent."""
+    for topic in response.responses:
+        for part in topic.partitions:
+            if not part.error_code and part.records:
+                return _time_in(part.records)
+    return None
+
+
+def _time_in(data: Any) -> int | None:
+    """None where there is no whole header, or a batch without a time."""
+    if len(data) < HEADER_BYTES:
+        return None
+    at = read_header(data).base_timestamp
+    return at if at >= 0 else None
+
+
+def _fetch(unread: _Unread) -> m.FetchRequest:
+    """For one batch: whoever asks for one byte gets no less."""
+    kind = m.FetchRequest
+    wanted = kind.FetchPartition(
+        partition=unread.partition.partition, fetch_offset=unread.offset, partition_max_bytes=1
+    )
+    return kind(
+        replica_id=CONSUMER,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1,
+        session_id=0,
+        session_epoch=-1,
+        topics=[kind.FetchTopic(topic=unread.partition.topic, partitions=[wanted])],
+    )
+
+
+def _list_offsets(partitions: list[TopicPartition], point: int) -> m.ListOffsetsRequest:
     by_topic: dict[str, list[int]] = {}
     for topic, index in partitions:
         by_topic.setdefault(topic, []).append(index)
@@ -238,7 +293,7 @@ def _request(partitions: list[TopicPartition]) -> m.ListOffsetsRequest:
             kind.ListOffsetsTopic(
                 name=topic,
                 partitions=[
-                    kind.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=LATEST)
+                    kind.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=point)
                     for index in indexes
                 ],
             )

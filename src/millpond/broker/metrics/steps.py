@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
-from millpond.base.later import Later
+from millpond.base.later import Later, done
 from millpond.base.ports import Clock
 
 T = TypeVar("T")
@@ -23,17 +23,19 @@ def run_steps(clock: Clock, steps: Steps[T]) -> Later[T]:
     result: Later[T] = Later()
 
     def take_step(resume: Callable[[Any], Later[Any] | None], value: Any) -> None:
-        try:
-            waits = resume(value)
-        except StopIteration as end:
-            result.finish(end.value)
-        except Exception as failure:
-            result.fail(failure)
+        done(value).map(resume).then(wait, end)
+
+    def wait(awaited: Later[Any] | None) -> None:
+        if awaited is None:
+            clock.call_later(PAUSE_MS, lambda: take_step(steps.send, None))
         else:
-            if waits is None:
-                clock.call_later(PAUSE_MS, lambda: take_step(steps.send, None))
-            else:
-                waits.then(partial(take_step, steps.send), partial(take_step, steps.throw))
+            awaited.then(partial(take_step, steps.send), partial(take_step, steps.throw))
+
+    def end(failure: Exception) -> None:
+        if isinstance(failure, StopIteration):
+            result.finish(failure.value)
+        else:
+            result.fail(failure)
 
     take_step(steps.send, None)
     return result

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from millpond.node.process_metrics import ProcessMetrics
 
 
-class Monitoring:
+class Monitor:
     def __init__(self) -> None:
         self.address: tuple[str, int] | None = None
         """Where it listens."""
