@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from millpond.config.node import LISTEN, host_and_port
+
+METRICS_DEFAULT: Final = "127.0.0.1:9692"
 
 
 def shown_address(host: str, port: int) -> str:
@@ -11,7 +15,17 @@ def shown_address(host: str, port: int) -> str:
 
 def address_of(text: str) -> str:
     """A port alone, or a host alone, is completed from the default address."""
-    host, port = host_and_port(LISTEN.default)
+    return _completed(text, LISTEN.default)
+
+
+def metrics_address(text: str, at: int = 0) -> str:
+    """The same for where monitoring asks, of the node that is `at` in a row of several: ports follow each other."""
+    host, port = host_and_port(_completed(text, METRICS_DEFAULT))
+    return shown_address(host, port + at if port else 0)
+
+
+def _completed(text: str, default: str) -> str:
+    host, port = host_and_port(default)
     if text.isdigit():
         return f"{host}:{text}"
     return text if ":" in text else f"{text}:{port}"

@@ -21,7 +21,7 @@ import click
 
 from millpond import __version__
 from millpond.broker.lives.identity import IDENTITY_FILE
-from millpond.cli.addresses import shown_address
+from millpond.cli.addresses import metrics_address, shown_address
 from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, without_time
 from millpond.cli.cluster.nodes_file import resolved
 from millpond.cli.cluster.ports import free_ports
@@ -144,8 +144,7 @@ def _texts_of_cores(texts: Mapping[str, str], folder: str, count: int) -> dict[i
             LISTEN.name: shown_address(host, port),
         }
         if metrics:
-            at_host, at_port = host_and_port(metrics)
-            own[METRICS_LISTENER.name] = shown_address(at_host, at_port + at if at_port else 0)
+            own[METRICS_LISTENER.name] = metrics_address(metrics, at)
         if advertised:
             told, told_port = host_and_port(advertised)
             own[ADVERTISED_LISTENER.name] = shown_address(told, told_port + at)

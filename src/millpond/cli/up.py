@@ -9,13 +9,13 @@ import signal
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from millpond import __version__
 from millpond.base.settings import SettingError, Settings
-from millpond.cli.addresses import address_of, shown_address
+from millpond.cli.addresses import METRICS_DEFAULT, address_of, metrics_address, shown_address
 from millpond.cli.console_process import OFF, ConsoleProcess, console_address
 from millpond.cli.errors import Failed, cause, sentence
 from millpond.cli.folders import (
@@ -46,8 +46,6 @@ from millpond.node.signals import stop_signals
 
 if TYPE_CHECKING:
     from millpond.node.monitor import Monitor
-
-METRICS_DEFAULT: Final = "127.0.0.1:9692"
 
 
 @click.command("up")
@@ -286,14 +284,19 @@ def _with_monitoring(
 ) -> dict[str, str]:
     """A node that another command runs does as it is told and no more: what is usual would be there several times."""
     if metrics is not None:
-        host, port = host_and_port(METRICS_DEFAULT)
-        full = f"{host}:{metrics}" if metrics.isdigit() else metrics if ":" in metrics else f"{metrics}:{port}"
-        texts[METRICS_LISTENER.name] = "" if metrics.lower() in OFF else full
+        texts[METRICS_LISTENER.name] = "" if metrics.lower() in OFF else _metrics_at(metrics)
     elif not is_child:
         texts.setdefault(METRICS_LISTENER.name, METRICS_DEFAULT)
     if journal is not None:
         texts[JOURNAL_FORMAT.name] = journal
     return texts
+
+
+def _metrics_at(text: str) -> str:
+    try:
+        return metrics_address(text)
+    except SettingError as fault:
+        raise click.UsageError(f"--metrics {text}: {sentence(str(fault))}") from None
 
 
 def _settings(texts: dict[str, str]) -> Settings:

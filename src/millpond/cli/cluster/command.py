@@ -38,7 +38,14 @@ def command() -> None:
 )
 @click.option("--set", "sets", metavar="NAME=VALUE", multiple=True, help="A setting of every node; may be repeated.")
 @click.option("--no-restart", is_flag=True, help="A node that dies stays dead.")
-def up_command(nodes: int, data: str, listen: str, sets: tuple[str, ...], no_restart: bool) -> None:
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Where Prometheus asks the first node for /metrics; the others take the next ports.",
+)
+def up_command(
+    nodes: int, data: str, listen: str, sets: tuple[str, ...], no_restart: bool, metrics: str | None
+) -> None:
     """Run a cluster on this machine, one process a node, until Ctrl-C or SIGTERM.
 
     Three nodes keep every acknowledged record when any one of them dies. A node that dies is started again. On
@@ -53,7 +60,7 @@ def up_command(nodes: int, data: str, listen: str, sets: tuple[str, ...], no_res
     """
     from millpond.cli.cluster.run import run_cluster
 
-    run_cluster(nodes, data, listen, sets, restart=not no_restart)
+    run_cluster(nodes, data, listen, sets, restart=not no_restart, metrics=metrics)
 
 
 @command.command("status")

@@ -15,7 +15,7 @@ import click
 
 from millpond import __version__
 from millpond.base.settings import SettingError
-from millpond.cli.addresses import address_of, shown_address
+from millpond.cli.addresses import address_of, metrics_address, shown_address
 from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, without_time
 from millpond.cli.cluster.nodes_file import NodesFile, read_nodes, write_nodes
 from millpond.cli.cluster.ports import free_ports
@@ -37,14 +37,20 @@ WAIT_SECONDS: Final = 20.0
 """Then it is said who is waited for."""
 
 
-def run_cluster(count: int, data: str, listen: str, sets: tuple[str, ...], *, restart: bool) -> None:
+def run_cluster(
+    count: int, data: str, listen: str, sets: tuple[str, ...], *, restart: bool, metrics: str | None
+) -> None:
     """Start all nodes and look after them."""
+    try:
+        monitored = [] if metrics is None else [metrics_address(metrics, at) for at in range(count)]
+    except SettingError as fault:
+        raise click.UsageError(f"--metrics {metrics}: {fault}.") from None
     settings = dict(assignment(text, f"--set {text}") for text in sets)
     folder = Path(data)
     file = NodesFile(dict(enumerate(_addresses(listen, count), 1)), {}, settings)
     _keep(file, folder)
     with noted(*stop_signals()) as stop:
-        _Run(file, folder, restart=restart).until(stop)
+        _Run(file, folder, restart=restart, monitored=monitored).until(stop)
     click.echo("Stopped; everything is on disk.")
 
 
@@ -83,15 +89,22 @@ def _keep(file: NodesFile, folder: Path) -> None:
 class _Run:
     """The children, what is known of the cluster, and what is shown of both."""
 
-    def __init__(self, file: NodesFile, folder: Path, *, restart: bool) -> None:
+    def __init__(self, file: NodesFile, folder: Path, *, restart: bool, monitored: list[str]) -> None:
+        """`monitored` says where monitoring asks each node; nowhere if it is empty."""
+        self._monitored = monitored
         self._file = file
         self._folder = folder
         self._view: View = Lines()
         self._screen = ExitStack()
         events: queue.Queue[Event] = queue.Queue()
         common = ("--cluster", str(folder / "nodes.toml"), "--data")
+        asked = dict(zip(file.nodes, (("--metrics", each) for each in monitored), strict=False))
         self._children = {
-            each: Child(each, [*NODE, "--node", str(each), *common, node_folder(str(folder), each)], events)
+            each: Child(
+                each,
+                [*NODE, *asked.get(each, ()), "--node", str(each), *common, node_folder(str(folder), each)],
+                events,
+            )
             for each in file.nodes
         }
         self._crew = Crew("node", self._children, events, self._say, restart=restart)
@@ -134,6 +147,7 @@ class _Run:
         rows: list[Row] = [
             ("bootstrap", at),
             ("data", os.path.abspath(self._folder)),
+            *([("metrics", f"http://{self._monitored[0]}/metrics …")] if self._monitored else []),
             ("", ""),
             ("topic", f"millpond topic create orders -b {self._file.nodes[1]}"),
             ("kcat", f"kcat -b {self._file.nodes[1]} -L"),
