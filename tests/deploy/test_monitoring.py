@@ -111,7 +111,8 @@ def test_labels_of_the_expressions_are_those_of_the_samples(page: str) -> None:
     for name, listed in re.findall(r"^(\w+)\{(.*)\} \S+$", page, re.MULTILINE):
         labels.setdefault(SUFFIX.sub("", name), set()).update(re.findall(r'(\w+)="', listed))
     always = {"instance", "le"}
-    expressions = [rule["expr"] for rule in alerts()] + [each["expr"] for panel in panels() for each in panel["targets"]]
+    expressions = [rule["expr"] for rule in alerts()]
+    expressions += [each["expr"] for panel in panels() for each in panel["targets"]]
     checked = 0
     for expression in expressions:
         for listed, inner in re.findall(r"by \(([^)]*)\) \((.*)", expression):

@@ -1,4 +1,4 @@
-"""Where this node is asked how it is (/metrics, /healthz, /readyz), if anywhere. It is never a reason not to start."""
+"""Where this node is asked how it is (/metrics, /healthz, /readyz), if anywhere: never a reason not to start."""
 
 from __future__ import annotations
 

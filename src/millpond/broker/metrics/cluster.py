@@ -84,7 +84,7 @@ def collect_metadata(page: Exposition, broker: Services) -> Steps[None]:
     page.gauge("millpond_cluster_partitions", "Partitions of the cluster.").add(image.partitions_total)
     leaderless = page.gauge("millpond_cluster_partitions_leaderless", "Those that nobody leads.")
     unopened = page.gauge(
-        "millpond_partitions_offline", "Partitions that should have a replica here and whose log is not open, or failed."
+        "millpond_partitions_offline", "Partitions with a replica on this node whose log is not open, or has failed."
     )
     leaderless_count = unopened_count = 0
     for topics in in_slices(list(image.topics.values()), TOPICS_AT_ONCE):

@@ -1,7 +1,7 @@
 """Numbers with names as text, in the format that Prometheus reads (version 0.0.4).
 
-All samples of one family stand together, whoever adds them and in whatever order. `seal` makes bytes of what was added
-since the last time: the text of ten thousand partitions is never made in one go.
+All samples of one family stand together, whoever adds them and in whatever order. `seal` makes bytes of what was
+added since the last time: the text of ten thousand partitions is never made in one go.
 """
 
 from __future__ import annotations

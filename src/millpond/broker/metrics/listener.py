@@ -1,8 +1,8 @@
 """Where monitoring asks: /metrics, /healthz and /readyz over HTTP, answered by the node's own loop.
 
-Small on purpose: a request is a line and some headers, its answer ends the connection. Everything is bounded: how many
-may ask at once, how long a request may be and may take, how long an answer is offered to someone who does not read it.
-Nothing can be changed here, and no record is shown.
+Small on purpose: a request is a line and some headers, its answer ends the connection. Everything is bounded: how
+many may ask at once, how long a request may be and may take, how long an answer is offered to someone who does not
+read it. Nothing can be changed here, and no record is shown.
 
 A page in a browser could be made to ask a loopback address. Where that is what is listened on, the Host must be a
 name of the loopback (else a foreign name could be pointed here: DNS rebinding); no page of another origin is answered

@@ -24,11 +24,9 @@ def collect_partitions(page: Exposition, broker: Services) -> Steps[None]:
     written_bytes = page.counter(
         "millpond_partition_written_bytes_total", "Bytes of batches written here as the leader."
     )
-    written_records = page.counter(
-        "millpond_partition_written_records_total", "Records written here as the leader."
-    )
+    written_records = page.counter("millpond_partition_written_records_total", "Records written here as the leader.")
     read_bytes = page.counter("millpond_partition_read_bytes_total", "Bytes of batches sent to consumers from here.")
-    copied_bytes = page.counter("millpond_partition_copied_bytes_total", "Bytes of batches copied from another leader.")
+    copied_bytes = page.counter("millpond_partition_copied_bytes_total", "Bytes copied from another leader.")
     start = page.gauge("millpond_partition_log_start_offset", "The first record that is there.")
     end = page.gauge("millpond_partition_log_end_offset", "One past the last record.")
     high_watermark = page.gauge("millpond_partition_high_watermark", "Below it everything is committed.")
@@ -41,7 +39,7 @@ def collect_partitions(page: Exposition, broker: Services) -> Steps[None]:
     led_total = page.gauge("millpond_partitions_led", "Partitions that this node leads.")
     behind_total = page.gauge("millpond_partitions_under_replicated", "Those of them with replicas not in sync.")
     unwritable_total = page.gauge(
-        "millpond_partitions_under_min_isr", "Those of them that refuse acks=all: fewer in sync than min.insync.replicas."
+        "millpond_partitions_under_min_isr", "Those that refuse acks=all: fewer in sync than min.insync.replicas."
     )
     led_count = behind_count = unwritable_count = 0
     for some in in_slices(list(broker.partitions), PARTITIONS_AT_ONCE):

@@ -139,7 +139,8 @@ def _drawn(looking: _Looking, every: float, height: int) -> RenderableType:
         return Group(*parts, Text("Looking …" if not looking.fault else ""))
     pulse = looking.pulse
     wrong = problems(pulse)
-    parts.append(Text(f"{time.strftime('%H:%M:%S')}  {headline(pulse)}", style="bold", overflow="ellipsis", no_wrap=True))
+    head = f"{time.strftime('%H:%M:%S')}  {headline(pulse)}"
+    parts.append(Text(head, style="bold", overflow="ellipsis", no_wrap=True))
     parts += [Text(f"! {each}", style="red", overflow="ellipsis", no_wrap=True) for each in wrong[:PROBLEMS_MAX]]
     parts.append(Text(""))
     nodes, topics, groups = nodes_table(pulse), topics_table(pulse), groups_table(pulse)
