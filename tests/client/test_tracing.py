@@ -18,7 +18,7 @@ import millpond
 with millpond.Producer("127.0.0.1:1") as producer:
     pass
 for make in (lambda: millpond.Producer("127.0.0.1:1", tracing=True),
-             lambda: millpond.Worker(print, "t", group="g", payload=bytes, tracing=True)):
+             lambda: millpond.Worker(lambda value: None, "t", group="g", payload=bytes, tracing=True)):
     try:
         make()
     except millpond.MissingExtra as refusal:

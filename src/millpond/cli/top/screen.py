@@ -46,7 +46,10 @@ NAP_SECONDS: Final = 0.1
 LAST_SECONDS: Final = 1.0
 """So long its last question is waited for."""
 
-END_KEYS: Final = frozenset({"q", "Q", "\x03", "\x04"})
+GONE: Final = "\x04"
+"""As if somebody had said that nothing more comes: the terminal was closed."""
+
+END_KEYS: Final = frozenset({"q", "Q", "\x03", GONE})
 PROBLEMS_MAX: Final = 4
 NODES_MAX: Final = 6
 TABLE_LINES: Final = 3
@@ -117,8 +120,11 @@ def _keys() -> Iterator[Callable[[float], str]]:
     before = termios.tcgetattr(descriptor)
 
     def pressed(seconds: float) -> str:
-        readable, _, _ = select.select([descriptor], [], [], seconds)
-        return os.read(descriptor, 1).decode("latin-1") if readable else ""
+        if not select.select([descriptor], [], [], seconds)[0]:
+            return ""
+        with contextlib.suppress(OSError):
+            return os.read(descriptor, 1).decode("latin-1") or GONE
+        return GONE
 
     tty.setcbreak(descriptor)
     try:
