@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,4 +28,4 @@ def test_classes_go_from_microseconds_to_a_minute() -> None:
     bounds = [seconds for seconds, _ in Histogram().cumulative()]
     assert bounds[0] == 64e-6
     assert bounds[-1] > 60
-    assert all(after == 2 * before for before, after in zip(bounds, bounds[1:], strict=False))
+    assert all(after == 2 * before for before, after in pairwise(bounds))

@@ -289,9 +289,7 @@ class Trio:
         return heard[0]
 
     def create(self, name: str, factor: int, partitions: int = 1) -> None:
-        wanted = m.CreateTopicsRequest.CreatableTopic(
-            name=name, num_partitions=partitions, replication_factor=factor
-        )
+        wanted = m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor)
         reply = self.ask(self.leader, m.CreateTopicsRequest(topics=[wanted], timeout_ms=5_000), 7)
         assert reply.topics[0].error_code == 0, reply
         assert self.sim.run_until(
@@ -329,18 +327,19 @@ def test_the_coordinator_tells_the_lag_of_partitions_that_it_has_no_replica_of(
         if not found.error_code:
             break
         trio.sim.run_for(500)
-        found = trio.ask(
-            trio.leader, m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4
-        ).coordinators[0]
+        found = trio.ask(trio.leader, m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4).coordinators[0]
     coordinator = found.node_id
     image = trio.broker(coordinator).image
     index = next(at for at, each in enumerate(image.topics["single"].partitions) if each.leader != coordinator)
     leader = image.topics["single"].partitions[index].leader
     data = m.ProduceRequest.PartitionProduceData(index=index, records=bytes(make_batch(b"a", b"b")))
     topic_data = [m.ProduceRequest.TopicProduceData(name="single", partition_data=[data])]
-    assert not trio.ask(leader, m.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=topic_data), 9).responses[
-        0
-    ].partition_responses[0].error_code
+    assert (
+        not trio.ask(leader, m.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=topic_data), 9)
+        .responses[0]
+        .partition_responses[0]
+        .error_code
+    )
     kind = m.OffsetCommitRequest
     partition = kind.OffsetCommitRequestPartition(partition_index=index, committed_offset=1)
     trio.ask(

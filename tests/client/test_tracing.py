@@ -129,5 +129,3 @@ def test_headers_that_are_no_trace_are_no_reason_to_fail(pond: Any, spans: Any) 
         tracing=True,
     ).run(until_idle_s=0.5)
     assert seen == [b"a"]
-
-

@@ -52,6 +52,9 @@ class ServedApi(Protocol):
     def key(self) -> int: ...
 
     @property
+    def name(self) -> str: ...
+
+    @property
     def versions(self) -> tuple[int, int]: ...
 
     @property

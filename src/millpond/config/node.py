@@ -205,9 +205,9 @@ ADVERTISED_LISTENER = Setting(
 METRICS_LISTENER = Setting(
     "metrics.listener",
     "",
-    "The host:port at which monitoring asks this node: `/metrics` for Prometheus, `/healthz`, `/readyz`; port 0 takes "
-    "a free one, empty is nowhere. `millpond up` takes 127.0.0.1:9692 if nothing is said. There is no login: what is "
-    "not the loopback should be a network that outsiders do not reach.",
+    "The host:port at which monitoring asks this node: `/metrics` for Prometheus, `/healthz`, `/readyz`; port 0 "
+    "takes a free one, empty is nowhere. `millpond up` takes 127.0.0.1:9692 if nothing is said. There is no login: "
+    "what is not the loopback should be a network that outsiders do not reach.",
     _address_or_nothing,
 )
 JOURNAL_FORMAT = Setting(

@@ -180,9 +180,7 @@ class GroupMetrics:
         bounds.update((each, _Bounds(*both)) for each, both in found.items() if len(both) == 2)
         return bounds
 
-    def _times_of(
-        self, rows: list[_Row], bounds: Mapping[TopicPartition, _Bounds]
-    ) -> Steps[Mapping[_Unread, int]]:
+    def _times_of(self, rows: list[_Row], bounds: Mapping[TopicPartition, _Bounds]) -> Steps[Mapping[_Unread, int]]:
         """When the next unread records were written, in milliseconds since 1970, as far as that can be learned."""
         lags: dict[_Unread, int] = {}
         for some in in_slices(rows, ROWS_AT_ONCE):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millpond.base.histogram import Histogram
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
     from millpond.broker.serving.replies import Response
 
 ERROR_FIELD = "error_code"
+STRUCTURES_MAX = 64
+"""So many structures of an answer are looked into: one about thousands of partitions is not walked once more."""
 
 
 class RequestCounts:
@@ -26,7 +27,7 @@ class RequestCounts:
         self.received: dict[int, int] = dict.fromkeys(keys, 0)
         self.times = {key: Histogram() for key in keys}
         self.errors: Counter[tuple[int, int]] = Counter()
-        """By API key and error code; one for each topic, partition or group that an answer refuses."""
+        """By API key and error code; one for each topic, partition or group that an answer refuses, within limits."""
         self._clock = clock
 
     def on_answer(self, key: int, arrived_us: int, response: Response | None = None) -> None:
@@ -51,9 +52,14 @@ class _Errors(NamedTuple):
     """Fields with further structures that have some."""
 
 
-@cache
+_KNOWN: dict[type[Message], _Errors] = {}
+
+
 def _errors_of(kind: type[Message]) -> _Errors:
-    return _errors_in(kind._schema.root) or _Errors(False, ())
+    known = _KNOWN.get(kind)
+    if known is None:
+        known = _KNOWN[kind] = _errors_in(kind._schema.root) or _Errors(False, ())
+    return known
 
 
 def _errors_in(struct: notation.Struct) -> _Errors | None:
@@ -66,10 +72,17 @@ def _errors_in(struct: notation.Struct) -> _Errors | None:
     return _Errors(is_here, tuple(within)) if is_here or within else None
 
 
-def _codes(value: Any, errors: _Errors) -> Iterator[int]:
-    if errors.is_here and value.error_code:
-        yield int(value.error_code)
-    for name, inner in errors.within:
-        found = getattr(value, name)
-        for each in found if isinstance(found, list | tuple) else () if found is None else (found,):
-            yield from _codes(each, inner)
+def _codes(response: Message, errors: _Errors) -> Iterator[int]:
+    left = STRUCTURES_MAX
+    ahead: list[tuple[Any, _Errors]] = [(response, errors)]
+    while ahead and left:
+        left -= 1
+        value, here = ahead.pop()
+        if here.is_here and value.error_code:
+            yield int(value.error_code)
+        for name, inner in here.within:
+            found = getattr(value, name)
+            if isinstance(found, list | tuple):
+                ahead += [(each, inner) for each in found[: max(left - len(ahead), 0)]]
+            elif found is not None:
+                ahead.append((found, inner))

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("top")
-@option(
-    "--every", meta="SECONDS", type=click.FloatRange(0.5, 3600), default=2.0, help="How long between two looks."
-)
+@option("--every", meta="SECONDS", type=click.FloatRange(0.5, 3600), default=2.0, help="How long between two looks.")
 @click.option("--once", is_flag=True, help="Look for that long, show it, and end.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for programs: a line for each look.")
 @cluster_options
@@ -53,7 +51,7 @@ def _print_looks(cluster: Cluster, every: float, *, once: bool, as_json: bool) -
     pulse = Pulse(WINDOW_SECONDS)
     with noted(signal.SIGINT, signal.SIGTERM) as stop:
         pulse.add(look_at(cluster))
-        while not stop.is_asked:
+        while True:
             # Rates need a second look, so the first one is not shown.
             stop.wait(every)
             if stop.is_asked:

@@ -23,7 +23,7 @@ class Table(NamedTuple):
     columns: tuple[str, ...]
     words: int
     """So many of the first columns hold words."""
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
 
 
 def headline(pulse: Pulse) -> str:
