@@ -109,6 +109,7 @@ def lines(pulse: Pulse) -> Iterator[str]:
         yield f"! {each}"
     for table in (nodes_table(pulse), topics_table(pulse), groups_table(pulse)):
         if table.rows:
+            yield ""
             yield from plain(table, LINES_MAX)
 
 
