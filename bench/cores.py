@@ -1,21 +1,28 @@
 """One queue on one core and on two: the same crowd of producers and consumers, in turns, against both.
 
 On a machine with two cores the crowd and the brokers share them, so two processes cannot be twice as fast as one:
-what they must be is no dearer a message, and faster as far as there is a processor left.
+what they must be is no dearer a message, and faster as far as there is a processor left. And for how long a core is
+away whose process is killed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 
 import psutil  # type: ignore[import-untyped]
 
+from bench import raw
 from bench.load_raw import Measured
-from bench.measure import Plan, client, median_of, one_slice
+from bench.measure import MEGA, Client, Plan, client, median_of, per_unit
 from bench.node import HOST, Node, cpu_seconds_of, free_port
 from bench.raw import METADATA_VERSION, RawClient
 from millpond.wire import messages as m
@@ -24,6 +31,19 @@ TOPIC = "spread"
 PARTITIONS = 8
 PRODUCERS_EACH = 4
 READY_SECONDS_MAX = 60.0
+STEADY_SECONDS = 3.0
+"""By then a command has a spare process, and its controller has heard of every core."""
+
+WRITE_AGAIN_SECONDS = 0.005
+SPIN = """
+import os
+if hasattr(os, "SCHED_IDLE"):
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+else:
+    os.nice(19)
+while True:
+    pass
+"""
 
 
 class CoresNode(Node):
@@ -39,6 +59,12 @@ class CoresNode(Node):
     def _pids(self) -> list[int]:
         own = psutil.Process(self.pid)
         return [self.pid, *(child.pid for child in own.children())]
+
+    def pid_of(self, core: int) -> int:
+        """The process of a core holds the core's folder."""
+        folder = self.folder if core == 1 else os.path.join(self.folder, "cores", str(core))
+        with open(os.path.join(folder, ".lock"), encoding="ascii") as lock:
+            return int(lock.read())
 
     def cpu_seconds(self) -> float:
         return sum(map(cpu_seconds_of, self._pids()))
@@ -89,18 +115,134 @@ def leaders(port: int) -> dict[int, tuple[int, int]]:
     return {each.partition_index: (each.leader_id, ports[each.leader_id]) for each in reply.topics[0].partitions}
 
 
-def measure_cores(plan: Plan, counts: tuple[int, ...] = (1, 2)) -> Iterator[tuple[int, Measured]]:
-    """Slices take turns, so that a noisy moment hits all alike."""
-    slices: dict[int, list[Measured]] = {count: [] for count in counts}
+class Spinner:
+    """Takes whatever is left of the machine, and nothing that anybody else wants."""
+
+    def __init__(self) -> None:
+        self._processes = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(os.cpu_count() or 1)]
+        self._send(signal.SIGSTOP)
+
+    def __enter__(self) -> Spinner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._send(signal.SIGKILL)
+        for each in self._processes:
+            each.wait()
+
+    @contextmanager
+    def spinning(self) -> Iterator[None]:
+        self._send(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self._send(signal.SIGSTOP)
+
+    def _send(self, number: int) -> None:
+        for each in self._processes:
+            each.send_signal(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Some nodes with a crowd of clients of their own, and what else the machine does meanwhile."""
+
+    title: str
+    nodes: Sequence[Node]
+    crowd: Client
+    beside: Callable[[], AbstractContextManager[None]]
+
+    def run(self, seconds: float) -> Measured:
+        """One slice: what it cost the nodes, and the clients."""
+        with self.beside():
+            nodes_before, crowd_before = self._nodes_cpu_seconds(), self.crowd.cpu_seconds()
+            measured = self.crowd.run(seconds)
+            nodes_cpu, crowd_cpu = self._nodes_cpu_seconds() - nodes_before, self.crowd.cpu_seconds() - crowd_before
+        found = per_unit(measured, nodes_cpu, sum(node.resident_bytes() for node in self.nodes))
+        found["client_cpu_s_per_million"] = crowd_cpu / (measured["messages"] / MEGA)
+        found["records_per_fetch"] = measured["consumed"] / max(measured["fetches"], 1)
+        return found
+
+    def _nodes_cpu_seconds(self) -> float:
+        return sum(node.cpu_seconds() for node in self.nodes)
+
+
+ONE, ONE_OF_FULL, CORES, APART = (
+    "1 process",
+    "1 process, nothing of the machine idle",
+    "2 processes",
+    "2 nodes that know nothing of each other",
+)
+
+
+def measure_cores(plan: Plan) -> dict[str, Measured]:
+    """Slices take turns, so that a noisy moment hits all alike.
+
+    Beside one process and two there are two more, which tell where a difference comes from: one process while both
+    cores are busy, as they are with two; and two nodes with half of the partitions each, which share nothing.
+    """
     with ExitStack() as stack:
-        pairs = {}
-        for count in counts:
-            node = stack.enter_context(CoresNode(count, {"num.partitions": str(PARTITIONS)}))
+        one, two = (_started(stack, count, PARTITIONS) for count in (1, 2))
+        apart = [_started(stack, 1, PARTITIONS // 2) for _ in range(2)]
+        spinner = stack.enter_context(Spinner())
+        crowds = [
+            stack.enter_context(client("Spread", node, producers_each=PRODUCERS_EACH, other_ports=others))
+            for node, others in ((one, []), (two, []), (apart[0], [apart[1].port]))
+        ]
+        setups = (
+            Setup(ONE, [one], crowds[0], nullcontext),
+            Setup(ONE_OF_FULL, [one], crowds[0], spinner.spinning),
+            Setup(CORES, [two], crowds[1], nullcontext),
+            Setup(APART, apart, crowds[2], nullcontext),
+        )
+        slices: dict[str, list[Measured]] = {setup.title: [] for setup in setups}
+        for _ in range(plan.slices):
+            for setup in setups:
+                slices[setup.title].append(setup.run(plan.slice_seconds))
+    return {title: median_of(each) for title, each in slices.items()}
+
+
+def _started(stack: ExitStack, cores: int, partitions: int) -> CoresNode:
+    node = CoresNode(cores, {"num.partitions": str(partitions)})
+    stack.enter_context(node)
+    node.wait_until_spread()
+    return node
+
+
+def measure_core_outages(plan: Plan) -> dict[int, list[float]]:
+    """For how many milliseconds nobody can write to a core whose process is killed; by the number of the core.
+
+    Each life of the command has one of each: a core that dies again soon is not started again at once.
+    """
+    outages: dict[int, list[float]] = {2: [], 1: []}
+    for _ in range(1 if plan.quick else 2 * plan.slices):
+        with CoresNode(2, {"num.partitions": "2"}) as node:
             assert isinstance(node, CoresNode)
             node.wait_until_spread()
-            pairs[count] = node, stack.enter_context(client("Spread", node, producers_each=PRODUCERS_EACH))
-        for _ in range(plan.slices):
-            for count, (node, started) in pairs.items():
-                slices[count].append(one_slice(node, started, plan.slice_seconds))
-    for count in counts:
-        yield count, median_of(slices[count])
+            for core, outage in outages.items():
+                time.sleep(STEADY_SECONDS)
+                outage.append(_outage_ms(node, core))
+    return outages
+
+
+def _outage_ms(node: CoresNode, core: int) -> float:
+    at = {led: (partition, port) for partition, (led, port) in leaders(node.port).items()}
+    partition, port = at[core]
+    frame = raw.produce_frame(TOPIC, partition, raw.batch(1, 100), raw.ACKS_ALL)
+    _write_once(port, frame)
+    began = time.monotonic()
+    os.kill(node.pid_of(core), signal.SIGKILL)
+    while time.monotonic() - began < READY_SECONDS_MAX:
+        try:
+            _write_once(port, frame)
+        except (OSError, RuntimeError):
+            time.sleep(WRITE_AGAIN_SECONDS)
+        else:
+            return (time.monotonic() - began) * 1000
+    raise RuntimeError(f"core {core} did not come back")
+
+
+def _write_once(port: int, frame: bytes) -> None:
+    with RawClient(HOST, port) as writer:
+        writer.send(frame)
+        raw.check_produced(writer.receive())

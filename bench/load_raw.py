@@ -7,6 +7,7 @@ import resource
 import select
 import socket
 import time
+from collections.abc import Sequence
 
 from bench import raw
 from bench.node import HOST
@@ -204,7 +205,8 @@ class Spread:
     """Producers and a consumer for each partition of a topic, each at the node that leads it: one record a request,
     several requests in flight, as fast as they are answered, and whatever has come is fetched."""
 
-    def __init__(self, port: int, producers_each: int) -> None:
+    def __init__(self, port: int, producers_each: int, other_ports: Sequence[int] = ()) -> None:
+        """`other_ports` are those of nodes that know nothing of the first and have a topic of the same name."""
         from bench.cores import TOPIC, leaders
 
         self._poll = select.epoll()
@@ -212,7 +214,8 @@ class Spread:
         self._writes: dict[int, bytes] = {}
         self._readers: dict[int, _Reader] = {}
         records = raw.batch(1, 100)
-        for partition, (_, leader_port) in leaders(port).items():
+        asked = [each for known in (port, *other_ports) for each in leaders(known).items()]
+        for partition, (_, leader_port) in asked:
             for _ in range(producers_each):
                 descriptor = self._connect(leader_port)
                 self._writes[descriptor] = raw.produce_frame(TOPIC, partition, records, raw.ACKS_LEADER)
@@ -267,6 +270,7 @@ class Spread:
             "seconds": (now() - began) / 1e9,
             "messages": produced,
             "consumed": consumed,
+            "fetches": fetches,
             "requests": produced + fetches,
         }
 

@@ -123,11 +123,16 @@ class Node:
         self.port = self._own_port or free_port()
         with open(self.log_path, "ab") as log:
             began = time.perf_counter()
-            self._process = self.launched(self.words(os.path.join(self._root, "data")), log)
+            self._process = self.launched(self.words(self.folder), log)
         self._facts = psutil.Process(self._process.pid)
         self._await_answer(began)
         self.ready = Ready(time.perf_counter() - began, self.cpu_seconds())
         return self.ready
+
+    @property
+    def folder(self) -> str:
+        """Where its data are."""
+        return os.path.join(self._root, "data")
 
     @property
     def log_path(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from bench import raw
 from bench.cluster import Nodes
-from bench.cores import measure_cores
+from bench.cores import ONE, measure_core_outages, measure_cores
 from bench.failover import measure_outages
 from bench.floor import Floor
 from bench.librdkafka import NoLibrary, library_path
@@ -363,23 +363,33 @@ def latency_replicated(plan: Plan) -> list[Line]:
 
 def cores(plan: Plan) -> list[Line]:
     """Many producers and consumers against one process and against two."""
-    found = dict(measure_cores(plan))
+    found = measure_cores(plan)
+    one = found[ONE]
     lines = []
-    for count, figures in found.items():
-        speed = figures["messages_per_s"] / found[1]["messages_per_s"]
-        thrift = figures["us_per_request"] / found[1]["us_per_request"]
+    for title, figures in found.items():
+        ratios = {
+            "speed_ratio": figures["messages_per_s"] / one["messages_per_s"],
+            "cpu_ratio": figures["cpu_s_per_million"] / one["cpu_s_per_million"],
+            "client_cpu_ratio": figures["client_cpu_s_per_million"] / one["client_cpu_s_per_million"],
+        }
         read = figures["consumed"] / figures["messages"]
-        note = f"{read:.0%} of it read"
-        if count > 1:
-            note = f"x{speed:.2f} of one, CPU x{thrift:.2f}, {note}"
-        what = "1 process" if count == 1 else f"{count} processes"
-        lines.append(
-            Line(
-                f"40 clients on 8 partitions, {what}",
-                {**figures, "speed_ratio": speed, "cpu_ratio": thrift},
-                note=note,
-            )
-        )
+        note = f"{figures['records_per_fetch']:.0f} records a fetch, {read:.0%} of it read"
+        if title != ONE:
+            speed, nodes, clients = (f"x{ratio:.2f}" for ratio in ratios.values())
+            note = f"{speed} of one, CPU a message {nodes}, of the clients {clients}; {note}"
+        lines.append(Line(f"40 clients on 8 partitions, {title}", {**figures, **ratios}, note=note))
+    return lines
+
+
+def cores_kill(plan: Plan) -> list[Line]:
+    """How long a core is away whose process is killed."""
+    lines = []
+    for core, outages in measure_core_outages(plan).items():
+        figures = {"outage_ms": statistics.median(outages), "outage_max_ms": max(outages)}
+        title = f"kill -9 of core {core} of 2" + (", which has the metadata" if core == 1 else "")
+        note = f"takes writes again after {figures['outage_ms']:,.0f} ms (median of {len(outages)} trials; "
+        note += f"{min(outages):,.0f} to {figures['outage_max_ms']:,.0f})"
+        lines.append(Line(title, figures, note=note))
     return lines
 
 
@@ -442,6 +452,7 @@ ROWS: tuple[Row, ...] = (
     Row("start-many", many_partitions),
     Row("idle", idle_connections),
     Row("cores", cores),
+    Row("cores-kill", cores_kill),
     Row("replicated", _replicated("ProduceLibrdkafka", SMALL_BYTES, "produce 100 B, librdkafka")),
     Row("replicated-1k", _replicated("ProduceLibrdkafka", LARGE_BYTES, "produce 1 KiB, librdkafka")),
     Row("latency-replicated", latency_replicated),

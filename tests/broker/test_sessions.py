@@ -22,6 +22,8 @@ TOLD = tuple(
 
 SESSION_MS = 1000
 TEXTS = {"broker.session.timeout.ms": str(SESSION_MS)}
+LEASE_MS = 500
+"""An interval of heartbeats, and the time until one is overdue."""
 
 
 class Ear:
@@ -51,6 +53,7 @@ class OtherBroker:
         self.lives = 0
         self.epoch = -1
         self.host = f"host-{node_id}"
+        self.folder = UUID(int=node_id)
         self.is_crowded = False
         if (self.host, 9000 + node_id) not in desk.sim.network.listeners:
             desk.sim.network.listen(self.host, 9000 + node_id, lambda link: None if self.is_crowded else Ear(link))
@@ -68,7 +71,7 @@ class OtherBroker:
             ],
             features=[*TOLD],
             rack=None,
-            log_dirs=[UUID(int=self.node_id)],
+            log_dirs=[self.folder],
             previous_broker_epoch=previous,
         )
 
@@ -235,6 +238,30 @@ def test_another_process_under_the_same_id_waits_until_the_first_is_silent(clust
     assert twin.register() is ErrorCode.NONE
     assert twin.epoch > epoch
     assert cluster.two.beat().error_code == ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_one_that_is_started_again_at_once_waits_for_the_lease_of_its_last_life_alone(cluster: Cluster) -> None:
+    cluster.live(cluster.two, cluster.three, for_ms=600)
+    cluster.desk.sim.network.stop_host("host-2", silently=False)
+    next_life, stranger = OtherBroker(cluster.desk, 2), OtherBroker(cluster.desk, 2)
+    next_life.lives, stranger.lives = 50, 60
+    stranger.folder = UUID(int=99)
+    assert next_life.register() is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    cluster.live(cluster.three, for_ms=LEASE_MS)
+    assert cluster.image.is_active(2), "its connections are taken again, so nobody has missed it"
+    assert stranger.register() is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert next_life.register() is ErrorCode.NONE
+
+
+def test_a_broken_line_lets_no_copy_in_beside_a_broker_that_is_heard(cluster: Cluster) -> None:
+    cluster.live(cluster.two, cluster.three, for_ms=600)
+    for link in cluster.desk.sim.network.links("host-2"):
+        cluster.desk.sim.network.reset(link)
+    cluster.live(cluster.two, cluster.three, for_ms=LEASE_MS)
+    copy = OtherBroker(cluster.desk, 2)
+    copy.lives = 50
+    cluster.live(cluster.three, for_ms=LEASE_MS)
+    assert copy.register() is ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
 def test_a_new_controller_lets_the_next_life_of_a_folder_in_unless_it_has_heard_the_last(cluster: Cluster) -> None:

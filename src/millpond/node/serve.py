@@ -12,7 +12,7 @@ from functools import partial
 from millpond.base.errors import RemoteError
 from millpond.base.ports import World
 from millpond.base.settings import Settings
-from millpond.broker.broker import Broker
+from millpond.broker.broker import Broker, load_coordinators
 from millpond.broker.housekeeping import Journal
 from millpond.broker.serving.dispatch import UnservedRequest
 from millpond.broker.serving.replies import UnwritableReply
@@ -50,6 +50,13 @@ def new_loop() -> asyncio.AbstractEventLoop:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop
+
+
+def load() -> None:
+    """Read what a node reads as it starts: for a process that waits to become one."""
+    load_coordinators()
+    messages.load()
+    new_loop().close()
 
 
 def serve(

@@ -132,6 +132,23 @@ def test_one_that_is_killed_leads_again_what_only_it_has(cores: Cores) -> None:
     assert cores.end_offset(3, index) == 2
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_one_that_is_started_again_at_once_need_not_wait_for_the_end_of_its_session(seed: int) -> None:
+    cores = Cores(seed)
+    cores.start()
+    assert cores.create(by=1) is ErrorCode.NONE
+    index = cores.led_by(3)
+    cores.sim.run_for(1000)
+    for number in range(1, 4):
+        cores.nodes[3].kill()
+        assert cores.nodes[3].start()
+        assert cores.wait(cores.is_whole) < 800
+        cores.wait(lambda: cores.nodes[3].broker.partitions.get(TOPIC, index) is not None)
+        assert cores.write(3, index) is ErrorCode.NONE
+        assert cores.end_offset(3, index) == number
+        cores.sim.run_for(500)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_what_was_acknowledged_survives_the_power_of_all(seed: int) -> None:
     cores = Cores(seed)

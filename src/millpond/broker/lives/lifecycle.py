@@ -282,7 +282,7 @@ class Lifecycle:
         if self._refused_since_ms is None:
             self._refused_since_ms = now_ms
         if now_ms - self._refused_since_ms < DUPLICATE_MS_MAX:
-            self._later(REGISTER_AGAIN_MS, self._register)
+            self._later(FENCED_HEARTBEAT_MS, self._register)
         else:
             self._give_up(
                 f"another process runs as node {self._controller.node_id} of this cluster: stop it, or give this one "

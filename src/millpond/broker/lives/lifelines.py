@@ -29,11 +29,22 @@ _LENGTH = Struct(">i")
 
 
 class Lifelines:
-    def __init__(self, world: World, client_id: str, addresses: Addresses, on_refused: Callable[[int], None]) -> None:
-        """`on_refused` hears of a broker to which no line can be had, again and again while that is so."""
+    def __init__(
+        self,
+        world: World,
+        client_id: str,
+        addresses: Addresses,
+        on_broken: Callable[[int], None],
+        on_refused: Callable[[int], None],
+    ) -> None:
+        """`on_broken` hears of a broker whose line was there and has ended.
+
+        `on_refused` hears of one to which no line can be had, again and again while that is so.
+        """
         self._world = world
         self._client_id = client_id
         self._addresses = addresses
+        self._tell_broken = on_broken
         self._on_refused = on_refused
         self._lines: dict[int, _Line] = {}
         self._refusals: dict[int, int] = {}
@@ -59,6 +70,8 @@ class Lifelines:
     def _on_broken(self, node_id: int, line: _Line) -> None:
         if self._lines.get(node_id) is not line:
             return
+        if line.was_answered:
+            self._tell_broken(node_id)
         self._refusals[node_id] = 0 if line.was_answered else self._refusals[node_id] + 1
         refusals = self._refusals[node_id]
         if refusals >= REFUSALS:

@@ -73,7 +73,7 @@ class Sessions:
         layers: Callable[[], NodeLayers],
         settings: Callable[[], Settings],
         journal: Journal,
-        lifelines: Callable[[Callable[[int], None]], Lifelines],
+        lifelines: Callable[[Callable[[int], None], Callable[[int], None]], Lifelines],
     ) -> None:
         self._clock = clock
         self._controller = controller
@@ -84,8 +84,10 @@ class Sessions:
         """When each broker was last heard, by this controller in this term."""
         self._unheard: set[int] = set()
         """Those who have a session only because this controller is new."""
+        self._broken: set[int] = set()
+        """Those whose lifeline has ended since they were last heard."""
         self._active_since_ms: dict[int, int] = {}
-        self._lifelines = lifelines(self._on_refused)
+        self._lifelines = lifelines(self._on_broken, self._on_refused)
         self._settling: set[int] = set()
         self._is_active = False
         self._timer: Timer | None = None
@@ -125,6 +127,7 @@ class Sessions:
         self._lifelines.keep(())
         self._heard_ms = {}
         self._unheard = set()
+        self._broken = set()
         self._active_since_ms = {}
         self._settling = set()
 
@@ -179,11 +182,16 @@ class Sessions:
     def _has_ended(self, wanted: Registration) -> bool:
         """Whether the broker's last life is over for certain, although its session is not.
 
-        Two processes cannot have one folder. But it may be a copy; then whoever has been heard is the one that stays.
+        Two processes cannot have one folder. But it may be a copy; then whoever has been heard is the one that stays,
+        as long as it may hold its lease. A process that is started at once takes the lifeline of the one that was
+        killed before anybody has found that nobody takes it: that the line broke is told by `_broken`.
         """
         known = self._controller.image.brokers.get(wanted.broker_id)
         is_same_folder = known is not None and wanted.directory_id == known.directory_id != NO_DIRECTORY
-        return is_same_folder and wanted.broker_id in self._unheard
+        return is_same_folder and (
+            wanted.broker_id in self._unheard
+            or (wanted.broker_id in self._broken and self._lease_left_ms(wanted.broker_id) <= 0)
+        )
 
     def lives(self, broker_id: int) -> bool:
         """Whether it was heard within the time of a session."""
@@ -194,6 +202,7 @@ class Sessions:
         if self._is_active:
             self._heard_ms[broker_id] = self._clock.monotonic_ms()
             self._unheard.discard(broker_id)
+            self._broken.discard(broker_id)
             self._watch()
 
     def _tell(self, image: Image, beat: Heartbeat, reply: HeartbeatReply) -> None:
@@ -236,24 +245,33 @@ class Sessions:
     def _may_fence(self, broker: Broker) -> bool:
         return not broker.fenced and broker.id != self._controller.node_id
 
+    def _on_broken(self, broker_id: int) -> None:
+        if broker_id in self._heard_ms:
+            self._broken.add(broker_id)
+
     def _on_refused(self, broker_id: int) -> None:
         """Its process has ended, unless it is heard once more: one that has too many connections refuses, too."""
         heard_ms = self._heard_ms.get(broker_id)
         broker = self._controller.image.brokers.get(broker_id)
         if heard_ms is None or broker is None or not self._may_fence(broker):
             return
-        due_ms = self._settings()[BROKER_HEARTBEAT_INTERVAL_MS] + OVERDUE_MS
-        left_ms = heard_ms + due_ms - self._clock.monotonic_ms()
+        left_ms = self._lease_left_ms(broker_id)
         if left_ms > 0:
             self._clock.call_later(left_ms, partial(self._lose, broker_id, heard_ms))
         else:
             self._lose(broker_id, heard_ms)
+
+    def _lease_left_ms(self, broker_id: int) -> int:
+        """How long a broker that was heard once may still count on leading what it leads, if it is there."""
+        due_ms = self._settings()[BROKER_HEARTBEAT_INTERVAL_MS] + OVERDUE_MS
+        return self._heard_ms[broker_id] + due_ms - self._clock.monotonic_ms()
 
     def _lose(self, broker_id: int, heard_ms: int) -> None:
         broker = self._controller.image.brokers.get(broker_id)
         if self._heard_ms.get(broker_id) == heard_ms and broker is not None and self._may_fence(broker):
             # Nobody need wait for the end of its session: it may be back already, under another name.
             del self._heard_ms[broker_id]
+            self._broken.discard(broker_id)
             self._fence(broker_id, broker.epoch, "its connections broke, and it takes no new ones")
 
     def _fence(self, broker_id: int, broker_epoch: int, why: str) -> None:

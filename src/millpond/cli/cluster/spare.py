@@ -7,6 +7,7 @@ what is on a core, so its clients wait for as long.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import subprocess
@@ -67,12 +68,14 @@ class Spare:
 
 def run() -> int:
     """In the process itself: load what a node needs, wait for a line with the arguments, run them."""
-    import millpond.cli.up
-    import millpond.node.serve  # noqa: F401
-    from millpond.broker.broker import load_coordinators
+    import millpond.cli.up  # noqa: F401
     from millpond.cli import main
+    from millpond.node.serve import load
 
-    load_coordinators()
+    load()
+    # A node walks all that is there once it has started: what is there by now need not be walked then.
+    gc.collect()
+    gc.freeze()
     line = _first_line()
     if line is None:
         return 0
