@@ -10,8 +10,8 @@ from tests.broker.test_controller import Play
 from tests.broker.test_quorum_host import Quorum
 
 from millpond.base.errors import MalformedMessage
-from millpond.broker.controller import image_of
 from millpond.broker.lives.identity import CannotStart
+from millpond.broker.quorum.snapshot_keeper import image_of
 from millpond.broker.quorum.snapshots import KEPT, SnapshotFiles, encode_snapshot
 from millpond.broker.quorum.wire import METADATA_PARTITION
 from millpond.metadata.snapshot import records_of
