@@ -57,8 +57,8 @@ class CommittedBatches:
     def __init__(self, newest: int, on_unreadable: Callable[[], None], on_unknown: Callable[[str], None]) -> None:
         """`newest` is the metadata.version up to which this program knows records.
 
-        `on_unreadable` hears that the disk gives nothing for now, or that the log is offline; `on_unknown` of a record
-        that a newer program has written.
+        `on_unreadable` hears that the disk gives nothing for now, or that the log is offline; `on_unknown` of a
+        record that a newer program has written.
         """
         self._newest = newest
         self._on_unreadable = on_unreadable

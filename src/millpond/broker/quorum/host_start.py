@@ -1,4 +1,4 @@
-"""How a node's replica of the quorum begins: with the log and the votes that its folder has, and the nodes it knows."""
+"""How a node's replica of the quorum begins: with the log and votes that its folder has, and the nodes it knows."""
 
 from __future__ import annotations
 

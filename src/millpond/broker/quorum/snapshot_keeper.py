@@ -1,7 +1,7 @@
 """When the metadata become a snapshot, and when a snapshot becomes the metadata: of one node, whoever leads.
 
-A node begins with the newest snapshot that it can read, leaps to one that the leader has sent in place of what its log
-has no more, and folds what it has applied into the next one, once enough has come since the last.
+A node begins with the newest snapshot that it can read, leaps to one that the leader has sent in place of what its
+log has no more, and folds what it has applied into the next one, once enough has come since the last.
 """
 
 from __future__ import annotations
