@@ -386,10 +386,9 @@ def cores_kill(plan: Plan) -> list[Line]:
     lines = []
     for core, outages in measure_core_outages(plan).items():
         figures = {"outage_ms": statistics.median(outages), "outage_max_ms": max(outages)}
-        title = f"kill -9 of core {core} of 2" + (", which has the metadata" if core == 1 else "")
-        note = f"takes writes again after {figures['outage_ms']:,.0f} ms (median of {len(outages)} trials; "
-        note += f"{min(outages):,.0f} to {figures['outage_max_ms']:,.0f})"
-        lines.append(Line(title, figures, note=note))
+        span = f"{min(outages):,.0f} to {figures['outage_max_ms']:,.0f}"
+        note = f"writes stand still for {figures['outage_ms']:,.0f} ms (median of {len(outages)}; {span})"
+        lines.append(Line(f"kill -9 of core {core} of 2", figures, note=note))
     return lines
 
 
