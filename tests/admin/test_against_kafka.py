@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer
 
 from millpond.admin.balance import plan_balance, plan_leaders
@@ -33,12 +35,13 @@ from millpond.admin.transactions import (
 )
 from millpond.admin.waves import run_moves
 from millpond.base.ids import TopicPartition
+from millpond.cli import command
 from millpond.cli.stop import Stop
 from millpond.client.dead_letters import dead_letter, origin_of
 from millpond.client.message import Message, header_list
 from millpond.remote.cluster import Cluster
 from millpond.remote.topics import TopicExists, create_topic
-from support.kafka_broker import KafkaBroker
+from support.kafka_broker import PASSWORD, USER, KafkaBroker
 from support.node import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -57,6 +60,7 @@ def test_everything_that_people_ask(kafka: KafkaBroker) -> None:
     """One walk, because the broker takes long to start."""
     with Cluster({"bootstrap.servers": kafka.bootstrap, "default.api.timeout.ms": "30000"}) as cluster:
         topics(cluster)
+        settings(kafka)
         moves(cluster)
         groups(kafka, cluster)
         transactions(kafka, cluster)
@@ -79,6 +83,69 @@ def moves(cluster: Cluster) -> None:
     assert clear_throttle(cluster)
     eventually(lambda: not settings_of(cluster, "carried"))
     delete_topics(cluster, ["carried"])
+
+
+def settings(kafka: KafkaBroker) -> None:
+    """`millpond config` as a user types it, on topics, a broker, all brokers and groups."""
+
+    def config(verb: str, *words: str, code: int = 0) -> str:
+        done = CliRunner().invoke(command, ["config", verb, *words, "-b", kafka.bootstrap])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    def value(*words: str) -> str:
+        return config("get", *words, "--value").rstrip("\n")
+
+    topic, every, one, group = ("topic", "orders"), ("node", "all"), ("node", "1"), ("group", "not-yet")
+    assert config("set", *topic, "retention.ms=5000", "cleanup.policy=compact,delete").splitlines() == [
+        "retention.ms: 604800000 → 5000",
+        "cleanup.policy: delete → compact,delete",
+    ]
+    assert eventually(lambda: value(*topic, "retention.ms") == "5000")
+    told = config("get", *topic, "retention.ms")
+    assert "from: topic; unset it would be 604800000\n  type: whole number\n" in told
+    # What Kafka says of it, without the signs of a web page.
+    assert "retention policy" in told.replace("\n ", "")
+    assert "<" not in told
+    assert "did you mean retention.ms?" in config("set", *topic, "retention.m=1", code=1)
+    assert "retention.ms" in config("set", *topic, "segment.bytes=1048577", "retention.ms=soon", code=1)
+    assert value(*topic, "segment.bytes") == "1048576"
+    assert "would take it" in config("unset", *topic, "retention.ms", "--dry-run")
+    assert config("unset", *topic, "retention.ms", "cleanup.policy").splitlines() == [
+        "retention.ms: 5000 → 604800000",
+        "cleanup.policy: compact,delete → delete",
+    ]
+    assert eventually(lambda: "retention.ms" not in config("list", *topic))
+
+    config("set", *every, "log.retention.ms=70000")
+    assert eventually(lambda: value(*one, "log.retention.ms") == "70000")
+    assert [line.split()[:2] for line in config("list", *every).splitlines()[1:]] == [["log.retention.ms", "70000"]]
+    config("set", *one, "log.retention.ms=80000")
+    assert eventually(lambda: value(*one, "log.retention.ms") == "80000")
+    assert "unset it would be 70000" in config("get", *one, "log.retention.ms")
+    assert config("unset", *one, "log.retention.ms") == "log.retention.ms: 80000 → 70000\n"
+    config("unset", *every, "log.retention.ms")
+    # It had no value before, which is another thing than an empty one.
+    assert eventually(lambda: json.loads(config("get", *one, "log.retention.ms", "--json"))[0]["value"] is None)
+    assert "can only be set when a node starts" in config("set", *one, "process.roles=broker", code=1)
+    assert "There is no node 7 now: there are 1, or all." in config("list", "node", "7", code=1)
+
+    # A listener's own value, of which Kafka says nothing as long as it has none.
+    config("set", *one, "listener.name.clear.max.connections=500")
+    assert eventually(lambda: "listener.name.clear.max.connections" in config("list", *one))
+    config("unset", *one, "listener.name.clear.max.connections")
+    login = "listener.name.login.plain.sasl.jaas.config"
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    told = config("set", *one, f'{login}={module} required user_{USER}="{PASSWORD}";')
+    assert told == f"{login}: (hidden)\n"
+    assert f"{login} = (hidden)" in config("get", *one, login)
+    assert "is a secret" in config("get", *one, login, "--value", code=1)
+    assert PASSWORD not in config("list", *one, "--all", "--json")
+    assert config("unset", *one, login) == f"{login}: (hidden)\n"
+
+    assert config("set", *group, "consumer.session.timeout.ms=50000").endswith("45000 → 50000\n")
+    assert eventually(lambda: value(*group, "consumer.session.timeout.ms") == "50000")
+    assert config("unset", *group, "consumer.session.timeout.ms").endswith("50000 → 45000\n")
 
 
 def settings_of(cluster: Cluster, topic: str) -> list[tuple[str, str | None, str]]:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
 
 from millpond.config.topic import TOPIC
 
@@ -44,3 +49,30 @@ def test_what_there_is_to_set_is_known_without_a_cluster(lonely: Any) -> None:
         .lines[0]
         .startswith("consumer.session.timeout.ms (whole number; default 45000")
     )
+
+
+def test_values_for_scripts_are_as_they_are(millpond: Any, topic: str) -> None:
+    assert millpond("config", "set", "topic", topic, "leader.replication.throttled.replicas=").code == 0
+    empty = millpond("config", "get", "topic", topic, "leader.replication.throttled.replicas", "--value")
+    assert (empty.code, empty.out) == (0, "\n")
+    told = millpond("config", "set", "topic", topic, "retention.ms=1", "retention.ms=2")
+    assert (told.code, told.err.splitlines()[-1]) == (
+        2,
+        "Error: retention.ms is given twice: which of the two is meant?",
+    )
+
+
+def test_what_others_have_set_does_not_command_a_terminal() -> None:
+    from millpond.admin.settings import Change, SettingFacts
+    from millpond.cli.config.command import _print_changes, _print_facts, _print_values
+
+    evil = "\x1b]0;mine\x07\nnew line"
+    facts = SettingFacts("a", evil, "topic", True, evil, False, "text", evil)
+    with CliRunner().isolation() as (out, _, _):
+        _print_facts(facts)
+        _print_changes([Change("a", evil, evil), Change("b", None, None, is_secret=True)], False, False)
+        told = out.getvalue().decode()
+    assert "\x1b" not in told
+    assert "b: (hidden)" in told
+    with pytest.raises(click.ClickException, match="a is a secret"):
+        _print_values([facts, replace(facts, value=None, is_secret=True)])

@@ -101,7 +101,11 @@ def test_which_cluster_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_is_refused(file: Path) -> None:
     for arguments, said in (
         (("add", "a b", "-b", "x:1"), "cannot be a profile's name"),
-        (("add", "a", "-b", "x:y:z"), "HOST:PORT"),
+        (("add", "a", "-b", "x:y:z"), "of the form host:port"),
+        (("add", "a", "-b", "a..b:1"), "no host can have this name"),
+        (("add", "a", "-b", f"{'a' * 64}.example:1"), "no host can have this name"),
+        (("add", "a", "-b", "x:1", "--ask", "sasl.password"), "Standard input ended before a line for sasl.password"),
+        (("add", "a", "-b", "x:1", "-X", "sasl.password=\udcff"), "bytes that are no text"),
         (("add", "a", "-b", "x:1", "-X", "no.such.setting=1"), "No such configuration property"),
         (("show",), "There are no profiles yet"),
         (("use",), "Name a profile"),
@@ -109,15 +113,78 @@ def test_what_cannot_be_is_refused(file: Path) -> None:
         assert said in run("profile", *arguments).output
     assert not file.exists()
     assert "--profile: there is no profile prod." in run("-p", "prod", "topic", "list").output
+    for arguments in (("-p", "", "topic", "list"), ("topic", "list", "--profile", "")):
+        told = run(*arguments)
+        assert (told.exit_code, "--profile is empty" in told.output) == (2, True)
 
 
-def test_a_file_that_makes_no_sense_is_named(file: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("use = 'gone'", "use names the profile 'gone', which is not there. Correct"),
+        ("use = []", "use names the profile [], which is not there."),
+        ("[profiles.a]", "profile a has no bootstrap."),
+        ("[profiles.a]\nbootstrap = 5", "profile a has no bootstrap."),
+        ("[profiles]\na = 5", "profile a is no table."),
+        ("[profiles.a]\nbootstrap = 'a:1'\nsettings = { x = 5 }", "are no table of names and texts."),
+        ("[profiles.a]\nbootstrap = 'a:1'\npassword = 'hunter2'", "profile a has a key 'password' that nobody knows"),
+        ("[profile.a]\nbootstrap = 'a:1'", "the file has a key 'profile' that nobody knows; did you mean profiles?"),
+        ("=", "line 1"),
+        ("profiles = 3", "profiles is no table of profiles."),
+        ("\x00", "line 1"),
+        (f"x = {'[' * 5000}", "nested too deeply"),
+        (f"x = {'9' * 5000}", "digits"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_named_and_kept(file: Path, text: str, said: str) -> None:
     file.parent.mkdir()
-    for text in ("use = 'gone'", "[profiles.a]", "[profiles.a]\nbootstrap = 5", "=", "profiles = 3", "\x00"):
-        file.write_text(text)
-        told = run("profile", "list")
+    file.write_text(text)
+    for arguments in (("list",), ("add", "b", "-b", "b:1")):
+        told = run("profile", *arguments)
         assert told.exit_code == 1
         assert str(profiles_path()) in told.output
+        assert said in told.output
+        assert SECRET not in told.output
+        assert file.read_text() == text
+
+
+def test_others_who_can_read_secrets_are_told_of(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_profiles(Profiles({"prod": PROD, "here": HERE}, "prod"))
+    assert "chmod" not in run("profile", "list").output
+    file.chmod(0o640)
+    warning = f"Others may read the secrets in {file}: chmod 600 {file}\n"
+    for arguments in (("profile", "list"), ("profile", "show"), ("-p", "prod", "topic", "list", "-b", "127.0.0.1:1")):
+        assert warning in run(*arguments).stderr
+    # One without secrets is nobody's business, and a list for programs stays one.
+    assert "chmod" not in run("profile", "show", "here").output
+    assert json.loads(run("profile", "list", "--json").stdout)[0]["name"] == "prod"
+    # Written by the command it is one's own again.
+    assert run("profile", "use", "here").exit_code == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_link_stays_a_link(file: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "dotfiles" / "profiles.toml"
+    file.parent.mkdir()
+    file.symlink_to(kept)
+    write_profiles(Profiles({"here": HERE}))
+    assert (file.is_symlink(), kept.is_file()) == (True, True)
+    assert read_profiles() == Profiles({"here": HERE})
+
+
+def test_where_nobody_has_a_home_there_are_no_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    assert read_profiles() == Profiles()
+    told = run("profile", "add", "a", "-b", "x:1")
+    assert (told.exit_code, "set HOME or XDG_CONFIG_HOME" in told.output) == (1, True)
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_none(file: Path) -> None:
+    file.mkdir(parents=True)
+    told = run("topic", "list")
+    assert told.exit_code == 1
+    assert "cannot be read: is a directory. Mend that, or name the cluster with --bootstrap." in told.output
 
 
 def test_any_text_comes_back_from_the_file(file: Path) -> None:

@@ -6,6 +6,7 @@ setting means, our own declaration does.
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ EVERY_NODE: Final = "all"
 _TYPES: Final[Mapping[What, int]] = {"topic": 2, "node": 4, "group": 32}
 _OWN_SOURCES: Final[Mapping[What, int]] = {"topic": 1, "node": 2, "group": 8}
 _EVERY_SOURCE: Final = 3
+_OF_LISTENER: Final = "listener.name."
 _SET: Final = 0
 _DELETE: Final = 1
 _TAG: Final = re.compile(r"</?[a-z][^<>]{0,200}>", re.IGNORECASE)
@@ -80,7 +82,7 @@ class SettingFacts:
 
     name: str
     value: str | None
-    """None: it is a secret."""
+    """None: it has none, or it is a secret."""
     source: str
     is_own: bool
     """Whether it was set for this topic, node or group, and can be unset."""
@@ -90,6 +92,8 @@ class SettingFacts:
     """Whether it can only be set when the node starts."""
     kind: str
     meaning: str
+    is_secret: bool = False
+    """The cluster does not tell its value, and nobody else should."""
 
     @property
     def is_default(self) -> bool:
@@ -102,6 +106,7 @@ class Change:
     before: str | None
     after: str | None
     """None: not known, or a secret."""
+    is_secret: bool = False
 
 
 def read_settings(cluster: Cluster, subject: Subject) -> list[SettingFacts]:
@@ -139,17 +144,30 @@ def change_settings(
     """
     now = {each.name: each for each in read_settings(cluster, subject)}
     known = _known(cluster, subject, now)
+    secrets = set()
     for name in (*to_set, *to_unset):
-        if name not in known:
+        facts = known.get(name) or _of_listener(subject, name, known)
+        if facts is None:
             raise _unknown_setting(subject, name, known)
-        if known[name].is_fixed:
-            raise Refused(f"{name} can only be set when a node starts, with `millpond up --set {name}=…`.")
+        if facts.is_secret:
+            secrets.add(name)
+        if facts.is_fixed:
+            raise Refused(
+                f"{name} can only be set when a node starts: with `millpond up --set {name}=…`, of Apache Kafka in its "
+                "server.properties."
+            )
     alter_settings(cluster, subject, to_set, to_unset, dry=dry)
-    changes = [Change(name, _value(now.get(name)), value) for name, value in to_set.items()]
+    changes = [
+        # A secret that is set is not repeated: what a command prints ends in somebody's log.
+        Change(name, None, None, is_secret=True)
+        if name in secrets
+        else Change(name, _value(now.get(name)), value)
+        for name, value in to_set.items()
+    ]
     for name in to_unset:
         before = now.get(name)
         after = before.otherwise if before is not None and before.is_own else _value(before)
-        changes.append(Change(name, _value(before), after))
+        changes.append(Change(name, _value(before), after, is_secret=name in secrets))
     return changes
 
 
@@ -210,6 +228,15 @@ def _known(cluster: Cluster, subject: Subject, now: Mapping[str, SettingFacts]) 
     return {each.name: each for each in read_settings(cluster, Subject("node", str(node)))} | dict(now)
 
 
+def _of_listener(subject: Subject, name: str, known: Mapping[str, SettingFacts]) -> SettingFacts | None:
+    """The setting that a name such as `listener.name.inside.max.connections` is about: of Apache Kafka, a listener may
+    have a value of its own, and it says nothing of those that have none."""
+    if subject.what != "node" or not name.startswith(_OF_LISTENER):
+        return None
+    fits = [each for each in known if name.endswith(f".{each}")]
+    return known[max(fits, key=len)] if fits else None
+
+
 def _unknown_setting(subject: Subject, name: str, known: Collection[str]) -> Refused:
     return unknown(f"setting of {subject.what}s", name, known, f"`millpond config list {subject.what}` has all")
 
@@ -227,13 +254,14 @@ def _facts(subject: Subject, entry: m.DescribeConfigsResponse.DescribeConfigsRes
     meaning = entry.documentation or (declared.get(entry.name).doc if entry.name in declared else "")
     return SettingFacts(
         entry.name,
-        None if entry.is_sensitive else entry.value or "",
+        None if entry.is_sensitive else entry.value,
         SOURCES.get(entry.config_source, "?"),
         entry.config_source == subject.own_source,
         others[0].value if others and not entry.is_sensitive else None,
         entry.read_only,
         kind_name(entry.config_type),
-        _TAG.sub("", meaning).strip(),
+        html.unescape(_TAG.sub("", meaning)).strip(),
+        entry.is_sensitive,
     )
 
 

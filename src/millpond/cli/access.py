@@ -150,8 +150,8 @@ class Access:
         for address in filter(None, (part.strip() for part in self.bootstrap.split(","))):
             try:
                 addresses.append(host_and_port(address if ":" in address else f"{address}:{DEFAULT_PORT}"))
-            except SettingError:
-                raise click.UsageError(f"{self.option} {address}: an address has the form HOST:PORT.") from None
+            except SettingError as fault:
+                raise click.UsageError(f"{self.option}: {sentence(str(fault))}") from None
         if not addresses:
             raise click.UsageError(f"{self.option} names no address; it has the form HOST:PORT.")
         return addresses
@@ -181,11 +181,14 @@ def access_of(context: click.Context, bootstrap: str, profile: str | None, extra
     A profile named on the command line gives address and settings, and --bootstrap may give another address. Else an
     address that somebody gave stands alone: the secrets of a profile in use are not for just any cluster.
     """
-    from millpond.cli.profile.file import VARIABLE, read_profiles
+    from millpond.cli.profile.file import VARIABLE, read_profiles, warn_of_readers
 
     source = context.get_parameter_source("bootstrap")
     is_here = source is ParameterSource.COMMANDLINE
-    named = profile or context.find_root().params.get("profile")
+    named = profile if profile is not None else context.find_root().params.get("profile")
+    if named == "":
+        # A variable of a script that was not set: another cluster than the one that is meant must not be asked.
+        raise click.UsageError("--profile is empty: name a profile, or leave it out.")
     origin = "--profile"
     if named is None and (is_here or source is ParameterSource.ENVIRONMENT):
         return Access(bootstrap, extras)
@@ -196,6 +199,8 @@ def access_of(context: click.Context, bootstrap: str, profile: str | None, extra
     if named is None:
         return Access(bootstrap, extras)
     chosen = profiles.get(named, origin)
+    if not context.resilient_parsing:  # A shell that completes a name has no place for a word.
+        warn_of_readers([chosen])
     return Access(bootstrap if is_here else chosen.bootstrap, {**chosen.settings, **extras}, profile=named)
 
 

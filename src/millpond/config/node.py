@@ -35,6 +35,11 @@ def host_and_port(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise SettingError(f"{address!r} is not an address of the form host:port")
+    try:
+        # As the system's look-up would, which has no error of its own for this.
+        host.encode("idna")
+    except UnicodeError:
+        raise SettingError(f"{address!r} is not an address: no host can have this name") from None
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Final, NamedTuple
 
+from millpond.base.settings import SettingError
+from millpond.config.node import host_and_port
 from millpond.remote.errors import ConfigError
 
 BOOTSTRAP_VARIABLE: Final = "MILLPOND_BOOTSTRAP"
@@ -24,10 +26,10 @@ def bootstrap_servers(given: str | None) -> str:
 def addresses(text: str) -> list[Address]:
     parsed = []
     for each in filter(None, (part.strip() for part in text.split(","))):
-        host, _, port = each.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ConfigError(f"bootstrap.servers={text}: {each!r} is not HOST:PORT")
-        parsed.append(Address(host.strip("[]"), int(port)))
+        try:
+            parsed.append(Address(*host_and_port(each)))
+        except SettingError as fault:
+            raise ConfigError(f"bootstrap.servers={text}: {fault}") from None
     if not parsed:
         raise ConfigError("bootstrap.servers names no broker; give HOST:PORT,…")
     return parsed

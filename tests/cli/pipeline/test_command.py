@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from millpond.spark.pipelines.kinds import KINDS
 from millpond.spark.pipelines.lock import locked
 from millpond.spark.pipelines.progress import JobFigures, Snapshot
 from millpond.spark.pipelines.status import write_status
@@ -264,3 +265,73 @@ def test_how_a_run_ends_is_said_with_its_bad_records() -> None:
         "archive left out 12 bad records.",
         "latest left out 12 bad records.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--topic", 'a"b'), "may only have ASCII letters"),
+        (("--topic", "\udcff"), "may only have ASCII letters"),
+        (("--topic", ""), "a topic name cannot be empty"),
+        (("-b", "nowhere:port"), "of the form host:port"),
+        (("--topic", "orders", "-b", "127.0.0.1:1", "--kind", "nope"), "There is no kind nope"),
+    ],
+)
+def test_init_refuses_names_that_would_break_the_file(
+    lonely: Command, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    done = lonely("pipeline", "init", "a.toml", *arguments, cwd=tmp_path)
+    assert (done.code, list(tmp_path.iterdir())) == (2, [])
+    assert said in done.err
+
+
+def test_init_with_strange_names_of_topics_files_and_columns(lonely: Command, tmp_path: Path) -> None:
+    from millpond.cli.pipeline.example import example
+    from millpond.spark.parsing.inference import infer
+    from millpond.spark.pipelines.declaration import Pipeline
+
+    # Digits behind a group of a pattern are another group; what a record names is anybody's choice.
+    names = ["\\g<9>", 'q"uote', "tab\there", "bell\x07", "new\nline", "`tick`", "${HOME}", "", "é"]
+    values = [json.dumps({name: "2026-01-31T08:30:00Z" for name in names} | {"n": 1.5}).encode()]
+    path = tmp_path / "2026.toml"
+    path.write_text(example("2026", "2026-orders", list(KINDS), 'h"o\\st:1', infer(values)), encoding="utf-8")
+    made = Pipeline.load(path, {})
+    assert made.source is not None
+    assert (made.source.topic, made.source.bootstrap) == (("2026-orders",), 'h"o\\st:1')
+    for name in names[:-2]:
+        assert f"`{name.replace('`', '``')}`" in made.parse.schema
+    lonely.environment["LC_ALL"] = "C"  # type: ignore[attr-defined]
+    done = lonely("pipeline", "init", "a b.toml", cwd=tmp_path)
+    assert done.out == "Wrote a b.toml. Next: millpond pipeline check 'a b.toml'\n"
+    assert lonely("pipeline", "init", "no/such/a.toml", cwd=tmp_path).err == (
+        "millpond: no/such/a.toml cannot be written: no such file or directory.\n"
+    )
+
+
+def test_init_says_how_to_log_in_and_keeps_secrets_out_of_the_file(lonely: Command, tmp_path: Path) -> None:
+    settings = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "${me}"}
+    given = [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
+    done = lonely(
+        "pipeline", "init", "a.toml", "-b", "a.example", *given, "-X", "sasl.password=hunter2", cwd=tmp_path
+    )
+    assert done.code == 0, done.err
+    text = (tmp_path / "a.toml").read_text()
+    assert "hunter2" not in text
+    told = lonely("pipeline", "check", "a.toml", cwd=tmp_path)
+    assert (told.code, "the environment has no SASL_PASSWORD" in told.err) == (2, True)
+    from millpond.spark.pipelines.declaration import Pipeline
+
+    source = Pipeline.load(tmp_path / "a.toml", {"SASL_PASSWORD": "hunter2"}).source
+    assert source is not None
+    assert source.bootstrap == "a.example:9092"
+    assert source.options == {f"kafka.{name}": value for name, value in settings.items()} | {
+        "kafka.sasl.password": "hunter2"
+    }
+
+
+def test_check_of_an_address_that_cannot_be(lonely: Command, file: Path) -> None:
+    for address in ("a..b:9092", "127.0.0.1:99999", "nowhere"):
+        file.write_text(ORDERS.replace("[source]", f'[source]\nbootstrap = "{address}"'))
+        done = lonely("pipeline", "check", str(file))
+        assert (done.code, done.out) == (2, "")
+        assert f"[source] bootstrap: {address}: '{address}' is not an address" in done.err

@@ -105,3 +105,8 @@ def test_a_sample_parses_by_its_own_schema(records: list[dict[str, Any]]) -> Non
         return
     parsed = Parser("json", ", ".join(map(str, columns))).parse(pa.array(values, pa.binary()))
     assert parsed.faults == []
+
+
+def test_a_name_that_no_text_can_have_is_left_out() -> None:
+    seen = infer([rb'{"a": 1, "\ud800": 2, "b": {"c": 1, "\udc00": 2}}'])
+    assert [(each.name, each.type) for each in seen.columns] == [("a", "long"), ("b", "struct<c:long>")]

@@ -242,3 +242,32 @@ def test_reading_a_declaration_needs_no_spark() -> None:
         "print([m for m in sys.modules if m.split('.')[0] in ('pyspark', 'pyarrow', 'deltalake', 'pandas')])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("checkpoint = 5", "checkpoint = 5: write a text in quotes"),
+        ("checkpoint = []", "checkpoint = []: write a text in quotes"),
+        ('checkpoint = "a\\u0000b"', "no path has a zero byte"),
+        (f"x = {'[' * 5000}", "nested too deeply"),
+        (f"x = {'9' * 5000}", "it is no TOML"),
+    ],
+)
+def test_values_that_nobody_would_write(load: Load, line: str, said: str) -> None:
+    with pytest.raises(DeclarationError) as fault:
+        load(f'name = "orders"\n{line}\n[drip]\n')
+    assert said in str(fault.value)
+
+
+def test_the_home_of_nobody_is_a_folder_like_any_other(load: Load, tmp_path: Path) -> None:
+    made = load('name = "orders"\ncheckpoint = "~no-such-user/state"\n[drip]\n')
+    assert made.checkpoint == str(tmp_path / "~no-such-user/state")
+
+
+def test_a_wrong_option_does_not_show_the_secrets_beside_it(load: Load) -> None:
+    options = '{ "kafka.sasl.password" = "hunter2", maxOffsetsPerTrigger = [1] }'
+    with pytest.raises(DeclarationError) as fault:
+        load(f'name = "orders"\n[source]\ntopic = "orders"\noptions = {options}\n[reads]\n')
+    assert "maxOffsetsPerTrigger must be a text" in str(fault.value)
+    assert "hunter2" not in str(fault.value)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from millpond.base.secret_names import HIDDEN
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.completion.names import HolderName, SettingName
-from millpond.cli.options import AS_JSON, pairs
+from millpond.cli.errors import Failed
+from millpond.cli.options import AS_JSON, pair
 from millpond.cli.terminal import print_json, print_list
-from millpond.cli.text import NOTHING, can_show
+from millpond.cli.text import NOTHING, can_show, safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +74,7 @@ def list_command(what: str, name: str | None, show_all: bool, as_json: bool, acc
     print_list(
         [asdict(each) for each in shown],
         ("Setting", "Value", "From"),
-        [(each.name, _shown(each.value), each.source) for each in shown],
+        [(safe(each.name, in_line=True), _value_of(each), each.source) for each in shown],
         as_json=as_json,
         otherwise=_nothing(subject),
         words=3,
@@ -102,10 +105,10 @@ def get_command(
     if as_json:
         print_json([asdict(each) for each in chosen])
         return
+    if only_value:
+        _print_values(chosen)
+        return
     for at, facts in enumerate(chosen):
-        if only_value:
-            click.echo(_shown(facts.value))
-            continue
         if at:
             click.echo()
         _print_facts(facts)
@@ -131,7 +134,12 @@ def set_command(
     """
     from millpond.admin.settings import change_settings
 
-    to_set = pairs(assignments, "SETTING=VALUE")
+    to_set: dict[str, str] = {}
+    for text in assignments:
+        setting, value = pair(text, f"SETTING=VALUE {text}: give it as name=value.")
+        if setting in to_set:
+            raise click.UsageError(f"{setting} is given twice: which of the two is meant?")
+        to_set[setting] = value
     with access.open() as cluster:
         changes = change_settings(cluster, _subject(what, name), to_set, dry=dry_run)
     _print_changes(changes, dry_run, as_json)
@@ -200,15 +208,25 @@ def _list_declared(what: str, as_json: bool) -> None:
         click.echo(_indented(each.doc))
 
 
+def _print_values(chosen: list[SettingFacts]) -> None:
+    """A line each, as scripts want them: empty where there is no value."""
+    for facts in chosen:
+        if facts.is_secret:
+            raise Failed(f"{facts.name} is a secret: the cluster does not tell it.")
+    for facts in chosen:
+        value = facts.value or ""
+        click.echo(safe(value, in_line=True) if sys.stdout.isatty() else value)
+
+
 def _print_facts(facts: SettingFacts) -> None:
-    click.secho(f"{facts.name} = {_shown(facts.value)}", bold=True)
+    click.secho(f"{facts.name} = {_value_of(facts)}", bold=True)
     source = facts.source
     if facts.is_own and facts.otherwise is not None:
-        source += f"; unset it would be {facts.otherwise or 'empty'}"
+        source += f"; unset it would be {safe(facts.otherwise, in_line=True) or 'empty'}"
     click.echo(f"  from: {source}")
     click.echo(f"  type: {facts.kind}" + ("; only at a node's start" if facts.is_fixed else ""))
     if facts.meaning:
-        click.echo(_indented(facts.meaning))
+        click.echo(_indented(safe(facts.meaning)))
 
 
 def _print_changes(changes: list[Change], is_dry: bool, as_json: bool) -> None:
@@ -217,13 +235,18 @@ def _print_changes(changes: list[Change], is_dry: bool, as_json: bool) -> None:
         return
     arrow = "→" if can_show("→") else "->"
     for each in changes:
-        click.echo(f"{each.name}: {_shown(each.before)} {arrow} {_shown(each.after)}")
+        change = HIDDEN if each.is_secret else f"{_shown(each.before)} {arrow} {_shown(each.after)}"
+        click.echo(f"{safe(each.name, in_line=True)}: {change}")
     if is_dry:
         click.echo("Nothing was changed; the cluster would take it.", err=True)
 
 
+def _value_of(facts: SettingFacts) -> str:
+    return HIDDEN if facts.is_secret else _shown(facts.value)
+
+
 def _shown(value: str | None) -> str:
-    return NOTHING if value is None else value or "(empty)"
+    return NOTHING if value is None else safe(value, in_line=True) or "(empty)"
 
 
 def _indented(text: str) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
+from millpond.base.secret_names import HIDDEN, is_secret, shown
 from millpond.cli.errors import Failed
 from millpond.cli.pipeline.file import Wrong, sentence
 from millpond.cli.terminal import Row, panel, print_json
@@ -21,9 +21,6 @@ from millpond.spark.pipelines.session import SessionError, check_python, find_ja
 from millpond.spark.pipelines.tables import Job
 from millpond.spark.pipelines.values import Duration, key_of
 from millpond.spark.versions import installed_version
-
-SECRET: Final = re.compile(r"password|secret|jaas|token|private|keystore\.key|credential", re.IGNORECASE)
-HIDDEN: Final = "(hidden)"
 
 
 def check_pipeline(file: Path, pipeline: Pipeline, *, as_json: bool) -> None:
@@ -77,7 +74,7 @@ def rows(pipeline: Pipeline) -> Iterator[Row]:
         if source.group:
             yield "group", source.group
         for key, text in source.options.items():
-            yield "option", f"{key} = {HIDDEN if SECRET.search(key) else text}"
+            yield "option", f"{key} = {shown(key, text)}"
         yield "values", parse.format + (f": {_short(parse.schema_text())}" if parse.format != "raw" else "")
         if parse.format != "raw":
             letters = ", ".join(dead_letter_topics(pipeline, source.topic))
@@ -85,7 +82,7 @@ def rows(pipeline: Pipeline) -> Iterator[Row]:
     for number, step in enumerate(pipeline.transforms, 1):
         yield f"step {number}", (f"{step.name}: " if step.name else "") + _short(step.sql)
     for key, text in pipeline.spark.conf.items():
-        yield "spark", f"{key} = {HIDDEN if SECRET.search(key) else text}"
+        yield "spark", f"{key} = {shown(key, text)}"
     for job in pipeline.jobs:
         yield "", ""
         yield from _job_rows(job)
@@ -109,8 +106,7 @@ def _told(given: Any) -> str:
     if dataclasses.is_dataclass(given) and not isinstance(given, Duration | type):
         return _told(_said(given))
     if isinstance(given, Mapping):
-        shown = (f"{key} = {HIDDEN if SECRET.search(str(key)) else _told(each)}" for key, each in given.items())
-        return ", ".join(shown)
+        return ", ".join(f"{key} = {shown(str(key), _told(each))}" for key, each in given.items())
     if isinstance(given, tuple | list):
         return ", ".join(map(_told, given))
     if isinstance(given, bool):
@@ -137,7 +133,7 @@ def plain(given: Any, key: str = "") -> Any:
         return {name: plain(each, str(name)) for name, each in given.items()}
     if isinstance(given, tuple | list):
         return [plain(each) for each in given]
-    return HIDDEN if isinstance(given, str) and SECRET.search(key) else given
+    return HIDDEN if isinstance(given, str) and is_secret(key) else given
 
 
 def _fields(given: Any) -> dict[str, Any]:

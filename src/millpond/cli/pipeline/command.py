@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Final
 
 import click
 
+from millpond.base.ids import topic_name_fault
 from millpond.cli.access import Access, cluster_options
-from millpond.cli.errors import Failed
+from millpond.cli.errors import Failed, cause
 from millpond.cli.options import AS_JSON, pair
 from millpond.cli.pipeline.file import load
 
@@ -43,7 +45,8 @@ def init_command(file: Path, wanted: tuple[str, ...], topic: str | None, force: 
 
     With --topic, up to a thousand of the topic's records say what the columns are: numbers, times, what is nested and
     what may be missing. What is not always of one kind becomes a string, with a comment. Without it, or where no
-    cluster answers, the columns are an example.
+    cluster answers, the columns are an example. What -X and a profile say of the cluster is written too, but for
+    secrets: those are variables of the environment.
 
     \b
     Examples:
@@ -52,17 +55,23 @@ def init_command(file: Path, wanted: tuple[str, ...], topic: str | None, force: 
     """
     from millpond.cli.pipeline.example import example
     from millpond.cli.pipeline.sight import look_at_topic
+    from millpond.remote.cluster import SETTINGS
 
     if file.exists() and not force:
         raise Failed(f"{file} is there already: name another file, or add --force.")
+    if topic is not None and (fault := topic_name_fault(topic)):
+        raise click.UsageError(f"--topic: {fault}.")
+    bootstrap = access.servers()
     example(file.stem, topic or "orders", wanted)
     seen = look_at_topic(access, topic) if topic is not None else None
-    text = example(file.stem, topic or "orders", wanted, access.bootstrap, seen)
+    settings = {name: value for name, value in access.extras.items() if name in SETTINGS}
+    text = example(file.stem, topic or "orders", wanted, bootstrap, seen, settings)
     try:
-        file.write_text(text)
-    except OSError as fault:
-        raise Failed(f"{file} cannot be written: {fault.strerror}.") from None
-    click.echo(f"Wrote {file}. Next: millpond pipeline check {file}")
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Failed(f"{file} cannot be written: {cause(error)}.") from None
+    name = click.format_filename(file)
+    click.echo(f"Wrote {name}. Next: millpond pipeline check {shlex.quote(name)}")
 
 
 @command.command("check")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from millpond.base.names import nearest
+from millpond.base.secret_names import is_secret
 from millpond.cli.pipeline.file import Wrong
 from millpond.spark.pipelines.kinds import KINDS
 
@@ -23,11 +25,11 @@ name = "{name}"
 trigger = "continuous"                         # or "10 seconds", or "available_now" to take what is there and end
 
 [source]
-bootstrap = "${{MILLPOND_BOOTSTRAP:-{bootstrap}}}"
+bootstrap = {bootstrap}
 topic = "{topic}"                               # or ["a", "b"], or pattern = "orders-.*"
 start = "earliest"                             # of the first run: "earliest", "latest", "2026-01-31T08:30:00Z"
 # group = "{name}"                             # show its lag as a group's: millpond group describe {name}
-# options = {{ maxOffsetsPerTrigger = 100000 }}  # any option of the source
+{options}
 
 {parse}
 # Spark SQL between source and jobs. `input` is the step before. Beside the parsed columns there are
@@ -55,21 +57,40 @@ format = "raw"                                 # or "json" or "avro", with a sch
 # {why}
 """
 
+OPTIONS: Final = "# options = { maxOffsetsPerTrigger = 100000 }  # any option of the source"
+NAME_LENGTH_MAX: Final = 200
 SCHEMA: Final = 'schema = "id long, customer string, region string, at timestamp, total double"'
 COLUMNS: Final = {"at": ("timestamp",), "total": ("double", "long"), "region": ("string",), "customer": ("string",)}
 """What the kinds' examples are about, and which types may take their places."""
 
+_WORD: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
+"""What a text of TOML may not have as it is."""
+
 
 def example(
-    name: str, topic: str, wanted: Sequence[str], bootstrap: str = "127.0.0.1:9092", seen: Inferred | None = None
+    name: str,
+    topic: str,
+    wanted: Sequence[str],
+    bootstrap: str = "127.0.0.1:9092",
+    seen: Inferred | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> str:
-    """A declaration with a job of each kind that is wanted, for the values that were seen."""
-    word = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip(".-_") or "pipeline"
+    """A declaration with a job of each kind that is wanted, for the values that were seen. `settings` are those of
+    clients of the cluster; what is secret of them is left to the environment."""
+    word = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip(".-_")[:NAME_LENGTH_MAX] or "pipeline"
     for each in wanted:
         if each not in KINDS:
             raise Wrong(f"There is no kind {each}{nearest(each, KINDS)} The kinds are {', '.join(KINDS)}.")
     first = list(wanted) or [next(iter(KINDS))]
-    parts = [HEAD.format(name=word, topic=topic, bootstrap=bootstrap, parse=_parse(topic, seen))]
+    head = HEAD.format(
+        name=word,
+        topic=topic,
+        bootstrap=_text(f"${{MILLPOND_BOOTSTRAP:-{bootstrap}}}"),
+        options=_options(settings or {}),
+        parse=_parse(topic, seen),
+    )
+    parts = [head]
     parts += [f"# {KINDS[each].doc}\n{_fitting(KINDS[each].example.strip(), topic, seen)}\n" for each in first]
     others = [kind for kind in KINDS.values() if kind.name not in first]
     if others:
@@ -104,14 +125,37 @@ def _parse(topic: str, seen: Inferred | None) -> str:
             "# `not null` was in every one of them, and a record without it is bad: take it away where needed."
         )
     # In a text of TOML, and without a meaning for what is filled in from the environment.
-    text = listed.replace("\\", "\\\\").replace('"', '\\"').replace("${", "$${")
+    text = _plain(listed).replace("\\", "\\\\").replace('"', '\\"')
+    text = _CONTROL.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
     lines.append(f'schema = """\n{text}"""')
     return PARSE.format(schema="\n".join(lines), topic=topic)
 
 
+def _options(settings: Mapping[str, str]) -> str:
+    """What clients of this cluster are told, without its secrets, which the environment has to give."""
+    if not settings:
+        return OPTIONS
+    told = []
+    for name, value in settings.items():
+        variable = re.sub(r"[^A-Za-z0-9]", "_", name).upper()
+        given = f"${{{variable}}}" if is_secret(name) else _plain(value)
+        told.append(f"{_text('kafka.' + name)} = {_text(given)}")
+    return f"options = {{ {', '.join(told)} }}"
+
+
+def _plain(text: str) -> str:
+    """Without a meaning for what is filled in from the environment."""
+    return text.replace("${", "$${")
+
+
+def _text(text: str) -> str:
+    """A basic string of TOML. JSON's escapes are among its own; only the sign DEL is let through by JSON alone."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _fitting(table: str, topic: str, seen: Inferred | None) -> str:
     """The example of a kind with columns that are there, where one of the type is."""
-    fitted = re.sub(r"(lake/|\")orders\b", rf"\1{topic}", table)
+    fitted = re.sub(r"(lake/|\")orders\b", rf"\g<1>{topic}", table)
     if seen is None or not seen.columns or is_raw(seen):
         return fitted
     names = {each.name for each in seen.columns}
@@ -120,7 +164,8 @@ def _fitting(table: str, topic: str, seen: Inferred | None) -> str:
         if word in names:
             continue
         fits = [each for kind in types for each in seen.columns if each.type == kind and not each.comment]
-        free = [each.name for each in fits if each.name not in taken]
+        # Only plain words: a strange name would have to be quoted for TOML here and for SQL there.
+        free = [each.name for each in fits if each.name not in taken and _WORD.fullmatch(each.name)]
         instead = free[0] if free else "_timestamp" if word == "at" else None
         if instead is not None:
             taken.add(instead)

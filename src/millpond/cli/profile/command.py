@@ -10,7 +10,15 @@ import click
 from millpond.cli.access import Access
 from millpond.cli.errors import Failed
 from millpond.cli.options import AS_JSON, pairs
-from millpond.cli.profile.file import NAME, Profile, Profiles, profiles_path, read_profiles, write_profiles
+from millpond.cli.profile.file import (
+    NAME,
+    Profile,
+    Profiles,
+    profiles_path,
+    read_profiles,
+    warn_of_readers,
+    write_profiles,
+)
 from millpond.cli.profile.name import ProfileName
 from millpond.cli.terminal import print_json, print_list
 from millpond.cli.text import counted
@@ -74,7 +82,11 @@ def add_command(
 def _secret(setting: str) -> str:
     if sys.stdin.isatty():
         return str(click.prompt(setting, hide_input=True, err=True))
-    return sys.stdin.readline().rstrip("\r\n")
+    line = sys.stdin.readline()
+    if not line:
+        # An empty secret that nobody meant would be refused by the cluster, some other day.
+        raise Failed(f"Standard input ended before a line for {setting}; nothing was written.")
+    return line.rstrip("\r\n")
 
 
 @command.command("list")
@@ -87,6 +99,7 @@ def list_command(as_json: bool) -> None:
       millpond profile list
     """
     profiles = read_profiles()
+    warn_of_readers(profiles.known.values())
     print_list(
         [_as_object(each, profiles) for each in profiles.known.values()],
         ("Profile", "In use", "Bootstrap", "Settings"),
@@ -114,6 +127,7 @@ def show_command(name: str | None, as_json: bool) -> None:
     if name is None and profiles.in_use is None:
         raise Failed("No profile is in use: name one." if profiles.known else NONE_YET)
     profile = profiles.get(name or profiles.in_use or "", "millpond profile show")
+    warn_of_readers([profile])
     if as_json:
         print_json(_as_object(profile, profiles))
         return

@@ -123,12 +123,21 @@ class _Shape:
             return
         if kind == "object":
             for name, each in value.items():
-                if name in self.fields or len(self.fields) < FIELDS_MAX:
+                if name in self.fields or (len(self.fields) < FIELDS_MAX and _is_text(name)):
                     self.fields.setdefault(name, _Shape()).take(each, depth + 1)
         elif kind == "array":
             self.element = self.element or _Shape()
             for each in value:
                 self.element.take(each, depth + 1)
+
+
+def _is_text(name: str) -> bool:
+    """JSON can name a field by half of a sign, which no text in UTF-8 can have: no schema could say it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _kind_of(value: Any) -> str:

@@ -64,6 +64,8 @@ def load(path: Path, environment: Mapping[str, str]) -> Pipeline:
             raise DeclarationError(f"{path}: it is larger than {FILE_BYTES_MAX:,} bytes: this is no declaration")
         text = path.read_bytes().decode()
         given = tomllib.loads(text)
+    except DeclarationError:
+        raise
     except FileNotFoundError:
         raise DeclarationError(f"{path}: there is no such file; `millpond pipeline init` writes an example") from None
     except IsADirectoryError:
@@ -72,7 +74,9 @@ def load(path: Path, environment: Mapping[str, str]) -> Pipeline:
         raise DeclarationError(f"{path}: it cannot be read: {fault.strerror}") from None
     except UnicodeDecodeError:
         raise DeclarationError(f"{path}: it is no text in UTF-8") from None
-    except tomllib.TOMLDecodeError as fault:
+    except RecursionError:
+        raise DeclarationError(f"{path}: it is no declaration: its values are nested too deeply") from None
+    except ValueError as fault:  # Of TOML, or of a number with more digits than Python reads.
         raise DeclarationError(f"{path}: it is no TOML: {fault}") from None
     return read(given, str(path), path.resolve().parent, environment)
 
@@ -110,7 +114,11 @@ class _File:
                 raise self._error("", f"there is no {what} {key!r}{nearest(key, known)}")
         if "name" not in top:
             raise self._error("", 'name is missing: write name = "orders" on the first line')
-        top["checkpoint"] = placed(top.get("checkpoint") or f"{HOME}/{top['name']}", self.folder)
+        checkpoint = top.get("checkpoint", "")
+        if checkpoint == "":
+            checkpoint = f"{HOME}/{top['name']}"
+        # What is no text is refused where all values are read.
+        top["checkpoint"] = placed(checkpoint, self.folder) if isinstance(checkpoint, str) else checkpoint
         made: Pipeline = self._made(Pipeline, top | {"jobs": jobs}, "")
         return made
 

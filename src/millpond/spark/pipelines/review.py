@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.sql.types import StructType
 
 from millpond.base.names import nearest
-from millpond.remote.bootstrap import addresses
+from millpond.remote.bootstrap import Address, addresses
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import ClientError
 from millpond.spark.options import OptionError, read_options
@@ -63,8 +63,13 @@ def review_topics(pipeline: Declaration, found: Review) -> None:
     source = pipeline.source
     if source is None or not any(job.reads_source for job in pipeline.jobs):
         return
-    if (fault := _unreachable(source.bootstrap)) is not None:
-        found.notes.append(f"{fault}, so nobody could say whether the topics are there")
+    try:
+        ways = addresses(source.bootstrap)
+    except ClientError as fault:
+        found.faults.append(f"[source] bootstrap: {str(fault).removeprefix('bootstrap.servers=')}")
+        return
+    if not _answers(ways):
+        found.notes.append(f"{source.bootstrap} does not answer, so nobody could say whether the topics are there")
         return
     settings = {key.lower().removeprefix("kafka."): each for key, each in kafka_options(source).items()}
     patience = {"default.api.timeout.ms": str(ANSWER_MS), "request.timeout.ms": str(ANSWER_MS)}
@@ -77,19 +82,15 @@ def review_topics(pipeline: Declaration, found: Review) -> None:
     found.missing.extend(_missing(source, known))
 
 
-def _unreachable(bootstrap: str) -> str | None:
-    """That nobody listens there, known by a plain connect: a client would try for as long as it may."""
-    try:
-        ways = addresses(bootstrap)
-    except ClientError as fault:
-        return str(fault)
-    for host, port in ways:
+def _answers(ways: Iterable[Address]) -> bool:
+    """Whether somebody listens there, known by a plain connect: a client would try for as long as it may."""
+    for address in ways:
         try:
-            socket.create_connection((host, port), ANSWER_MS / 1000).close()
-            return None
+            socket.create_connection(address, ANSWER_MS / 1000).close()
+            return True
         except OSError:
             continue
-    return f"{bootstrap} does not answer"
+    return False
 
 
 def _missing(source: Source, known: list[str]) -> Iterator[str]:

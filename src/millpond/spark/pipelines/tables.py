@@ -210,4 +210,4 @@ def placed(location: str, folder: Path) -> str:
     """A path as an absolute one, from `folder` on; an address of another file system stays as it is."""
     if not is_local(location):
         return location.removeprefix("file://") if location.startswith("file:///") else location
-    return os.path.normpath(folder / Path(location).expanduser())
+    return os.path.normpath(folder / os.path.expanduser(location))

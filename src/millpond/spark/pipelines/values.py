@@ -75,7 +75,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _shown(given: object) -> str:
-    text = repr(given)
+    # A table of options may hold secrets beside what is wrong in it.
+    text = "{…}" if isinstance(given, Mapping) else repr(given)
     return text if len(text) <= 80 else text[:77] + "…"
 
 
@@ -109,7 +110,10 @@ def _flag(given: Any) -> bool:
 
 def _path(given: Any) -> str:
     # Where a relative path begins is for whoever reads the file; here it stays as it is.
-    return str(given) if isinstance(given, Path) else _text(given)
+    path = str(given) if isinstance(given, Path) else _text(given)
+    if "\0" in path:
+        raise ValueError("no path has a zero byte in it")
+    return path
 
 
 def _names(given: Any) -> tuple[str, ...]:
