@@ -15,7 +15,7 @@ from typing import Final, Literal
 from millpond.admin.errors import Refused, unknown, unknown_topic
 from millpond.base.settings import Kind, Registry
 from millpond.config.group import GROUP
-from millpond.config.node import NODE
+from millpond.config.node import COARSE, NODE
 from millpond.config.topic import TOPIC
 from millpond.remote.cluster import Cluster
 from millpond.remote.connection import BrokerConnection
@@ -257,12 +257,24 @@ def _facts(subject: Subject, entry: m.DescribeConfigsResponse.DescribeConfigsRes
         None if entry.is_sensitive else entry.value,
         SOURCES.get(entry.config_source, "?"),
         entry.config_source == subject.own_source,
-        others[0].value if others and not entry.is_sensitive else None,
+        _in_unit(entry.name, others[0]) if others and not entry.is_sensitive else None,
         entry.read_only,
         kind_name(entry.config_type),
         html.unescape(_TAG.sub("", meaning)).strip(),
         entry.is_sensitive,
     )
+
+
+def _in_unit(name: str, other: m.DescribeConfigsResponse.DescribeConfigsSynonym) -> str | None:
+    """What would count instead: of Apache Kafka what stands behind `retention.ms` is `log.retention.hours`."""
+    if other.value is None or other.name == name:
+        return other.value
+    if name in COARSE:
+        return None
+    if other.name not in COARSE:
+        return other.value
+    value, (_, unit_ms) = int(other.value), COARSE[other.name]
+    return str(value * unit_ms if value > 0 else value)
 
 
 def kind_name(number: int) -> str:
