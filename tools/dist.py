@@ -24,7 +24,10 @@ def main() -> int:
     parser.add_argument("--no-isolation", action="store_true", help="build with what is installed; asks no registry")
     parser.add_argument("--no-compiled", action="store_true", help="leave out the wheel with the compiled room")
     chosen = parser.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
+    try:
+        chosen.out.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        parser.error(f"--out {chosen.out} cannot be used: {fault.strerror}")
     for old in (*chosen.out.glob("millpond-*.whl"), *chosen.out.glob("millpond-*.tar.gz")):
         old.unlink()
     sdist = source_package(chosen.out, chosen.no_isolation)

@@ -93,6 +93,7 @@ NOT_RUN = {
     "docs/client.md: producer = Producer(serializer=registry_serializer(AvroSerializer(registry, schema)))":
         "needs a schema registry; tests/client/test_payloads.py has stand-ins for one",
     "docs/monitoring.md": "needs OpenTelemetry; tests/client/test_tracing.py runs the same where it is installed",
+    "docs/ecosystem.md": "needs a schema registry; tests/examples/test_avro_registry.py runs the whole program",
     "docs/lake.md": SPARK,
     "docs/spark.md": SPARK,
     "docs/testing.md": OWN,
@@ -110,6 +111,7 @@ COMMANDS_NOT_RUN = {
     "docs/cluster.md": "several machines or nodes; docs/operations.md has the same, and is run",
     "docs/dead-letters.md": "a list of commands with what each does; tests/cli/test_dlq.py runs all",
     "docs/monitoring.md": "tests/cli/test_monitoring.py and tests/deploy/test_monitoring.py run them",
+    "docs/ecosystem.md": "parts of examples; tests/examples runs them with the archives of Apache Kafka",
     "docs/planning.md": "what a command prints",
     "docs/spark.md": "Spark; tests/docs/test_tutorial.py runs the same",
     "docs/moving.md": "tests/docs/test_moving.py runs the page against Apache Kafka",

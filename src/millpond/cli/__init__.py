@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -113,6 +114,9 @@ def command(profile: str | None) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the process's exit code. 0: done, 2: asked for in a wrong way, 1: anything else."""
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        # A sign that the terminal's encoding does not have becomes a question mark, and not the end of the command.
+        sys.stdout.reconfigure(errors="replace")
     try:
         result = command.main(arguments, prog_name="millpond", standalone_mode=False)
     except click.exceptions.Abort:
