@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from millpond.admin.settings import REGISTRIES
+from millpond.cli.completion.name import Name
 from millpond.cli.completion.names import PATIENCE_SECONDS
 from support.node import eventually
 
@@ -56,6 +58,16 @@ def test_what_needs_no_cluster_is_completed_without_one(lonely: Any, tmp_path: P
     assert complete(lonely, "topic", "alter", "x", "--unset", "retention.m") == ["retention.ms"]
     assert "--until-end" in complete(lonely, "consume", "x", "--unt")
     assert set(complete(lonely, "config", "get", "group", "x", "")) == {each.name for each in REGISTRIES["group"]}
+
+
+def test_what_a_shell_would_carry_out_is_not_offered() -> None:
+    class Group(Name):
+        def known(self, ctx: click.Context, incomplete: str) -> list[str]:
+            return ["a-b.c:1/2@x", "größe", "$(date)", "`date`", "--yes", "a b", "a;b", "a\nb", "*", "~", "a'b", "x=1"]
+
+    context = click.Context(click.Command("c"))
+    offered = Group().shell_complete(context, click.Argument(["name"]), "")
+    assert [each.value for each in offered] == ["a-b.c:1/2@x", "größe", "x=1"]
 
 
 def test_where_nobody_answers_nothing_is_said_and_soon(lonely: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 NAMES_MAX: Final = 1000
+_HARMLESS: Final = re.compile(r"[\w.:@%+/,][\w.:@%+=/,-]*")
+"""Names that a shell takes for words. Anybody may call a group `$(rm -r .)` or `--yes`, and bash puts on the line what it
+is offered, without quotes: one more key, and it would be carried out."""
 
 
 class Name(StringParamType):
@@ -25,5 +29,6 @@ class Name(StringParamType):
     ) -> list[CompletionItem[Any]]:
         from click.shell_completion import CompletionItem
 
-        names = sorted({each for each in self.known(ctx, incomplete) if each.startswith(incomplete)})
+        fitting = {each for each in self.known(ctx, incomplete) if each.startswith(incomplete)}
+        names = sorted(filter(_HARMLESS.fullmatch, fitting))
         return [CompletionItem(each) for each in names[:NAMES_MAX]]
