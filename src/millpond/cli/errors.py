@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from millpond.cli.text import safe
+
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
@@ -16,7 +18,8 @@ class Failed(click.ClickException):
     exit_code = 1
 
     def show(self, file: object = None) -> None:
-        click.echo(f"millpond: {self.message}", err=True)
+        # Brokers, and whoever named a topic or a group, have chosen some of these words.
+        click.echo(f"millpond: {safe(self.message)}", err=True)
 
 
 def cause(error: Exception) -> str:
