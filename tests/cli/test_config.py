@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from millpond.config.topic import TOPIC
 
@@ -62,16 +61,15 @@ def test_values_for_scripts_are_as_they_are(millpond: Any, topic: str) -> None:
     )
 
 
-def test_what_others_have_set_does_not_command_a_terminal() -> None:
+def test_what_others_have_set_does_not_command_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     from millpond.admin.settings import Change, SettingFacts
     from millpond.cli.config.command import _print_changes, _print_facts, _print_values
 
     evil = "\x1b]0;mine\x07\nnew line"
     facts = SettingFacts("a", evil, "topic", True, evil, False, "text", evil)
-    with CliRunner().isolation() as (out, _, _):
-        _print_facts(facts)
-        _print_changes([Change("a", evil, evil), Change("b", None, None, is_secret=True)], False, False)
-        told = out.getvalue().decode()
+    _print_facts(facts)
+    _print_changes([Change("a", evil, evil), Change("b", None, None, is_secret=True)], False, False)
+    told = capsys.readouterr().out
     assert "\x1b" not in told
     assert "b: (hidden)" in told
     with pytest.raises(click.ClickException, match="a is a secret"):
