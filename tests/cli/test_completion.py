@@ -63,7 +63,7 @@ def test_what_needs_no_cluster_is_completed_without_one(lonely: Any, tmp_path: P
 def test_what_a_shell_would_carry_out_is_not_offered() -> None:
     class Group(Name):
         def known(self, ctx: click.Context, incomplete: str) -> list[str]:
-            return ["a-b.c:1/2@x", "größe", "$(date)", "`date`", "--yes", "a b", "a;b", "a\nb", "*", "~", "a'b", "x=1"]
+            return ["a-b.c:1/2@x", "größe", "$(date)", "`date`", "--yes", "a b", "a;b", "a\nb", "*", "~", "'", "x=1"]
 
     context = click.Context(click.Command("c"))
     offered = Group().shell_complete(context, click.Argument(["name"]), "")

@@ -46,7 +46,9 @@ def test_addresses(address: str, split: tuple[str, int]) -> None:
     assert host_and_port(address) == split
 
 
-@pytest.mark.parametrize("address", ["", "host", ":9092", "host:", "host:x", "host:65536", "host:-1", "host:²", "a..b:1"])
+@pytest.mark.parametrize(
+    "address", ["", "host", ":9092", "host:", "host:x", "host:65536", "host:-1", "host:²", "a..b:1"]
+)
 def test_addresses_that_cannot_be(address: str) -> None:
     with pytest.raises(SettingError, match="host:port"):
         host_and_port(address)

@@ -1,7 +1,7 @@
 """Karapace on a node, as a registry of schemas: Avro through it, and all of it still there after its death.
 
-No package index has Karapace. The variable KARAPACE has the words that start one (otherwise `karapace` is looked for),
-and its own variables tell it the rest; where there is none the test is skipped.
+No package index has Karapace. The variable KARAPACE has the words that start one (otherwise `karapace` is looked
+for), and its own variables tell it the rest; where there is none the test is skipped.
 """
 
 from __future__ import annotations

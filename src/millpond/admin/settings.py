@@ -153,8 +153,8 @@ def change_settings(
             secrets.add(name)
         if facts.is_fixed:
             raise Refused(
-                f"{name} can only be set when a node starts: with `millpond up --set {name}=…`, of Apache Kafka in its "
-                "server.properties."
+                f"{name} can only be set when a node starts: with `millpond up --set {name}=…`, or of Apache Kafka "
+                "in its server.properties."
             )
     alter_settings(cluster, subject, to_set, to_unset, dry=dry)
     changes = [
@@ -229,8 +229,8 @@ def _known(cluster: Cluster, subject: Subject, now: Mapping[str, SettingFacts]) 
 
 
 def _of_listener(subject: Subject, name: str, known: Mapping[str, SettingFacts]) -> SettingFacts | None:
-    """The setting that a name such as `listener.name.inside.max.connections` is about: of Apache Kafka, a listener may
-    have a value of its own, and it says nothing of those that have none."""
+    """The setting that a name such as `listener.name.inside.max.connections` is about: a listener of Apache Kafka may
+    have a value of its own, and nothing is said of those that have none."""
     if subject.what != "node" or not name.startswith(_OF_LISTENER):
         return None
     fits = [each for each in known if name.endswith(f".{each}")]
