@@ -159,9 +159,7 @@ def change_settings(
     alter_settings(cluster, subject, to_set, to_unset, dry=dry)
     changes = [
         # A secret that is set is not repeated: what a command prints ends in somebody's log.
-        Change(name, None, None, is_secret=True)
-        if name in secrets
-        else Change(name, _value(now.get(name)), value)
+        Change(name, None, None, is_secret=True) if name in secrets else Change(name, _value(now.get(name)), value)
         for name, value in to_set.items()
     ]
     for name in to_unset:

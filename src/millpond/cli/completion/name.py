@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 NAMES_MAX: Final = 1000
 _HARMLESS: Final = re.compile(r"[\w.:@%+/,][\w.:@%+=/,-]*")
-"""Names that a shell takes for words. Anybody may call a group `$(rm -r .)` or `--yes`, and bash puts on the line what
-it is offered, without quotes: one more key, and it would be carried out."""
+"""Names that a shell takes for words. Anybody may call a group `$(rm -r .)` or `--yes`, and bash puts on the line
+what it is offered, without quotes: one more key, and it would be carried out."""
 
 
 class Name(StringParamType):
