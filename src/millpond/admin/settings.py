@@ -247,7 +247,8 @@ def _connection(cluster: Cluster, subject: Subject) -> BrokerConnection:
 
 
 def _facts(subject: Subject, entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> SettingFacts:
-    others = [each for each in entry.synonyms if each.source != subject.own_source]
+    # What has no value gives way to the next: of Apache Kafka `log.retention.ms` to `log.retention.hours`.
+    others = [each for each in entry.synonyms if each.source != subject.own_source and each.value is not None]
     declared = REGISTRIES[subject.what]
     meaning = entry.documentation or (declared.get(entry.name).doc if entry.name in declared else "")
     return SettingFacts(
@@ -264,7 +265,7 @@ def _facts(subject: Subject, entry: m.DescribeConfigsResponse.DescribeConfigsRes
 
 
 def _in_unit(name: str, other: m.DescribeConfigsResponse.DescribeConfigsSynonym) -> str | None:
-    """What would count instead: of Apache Kafka what stands behind `retention.ms` is `log.retention.hours`."""
+    """What would count instead, where what stands behind `retention.ms` may be `log.retention.hours`."""
     if other.value is None or other.name == name:
         return other.value
     if name in COARSE:
