@@ -118,12 +118,13 @@ def settings(kafka: KafkaBroker) -> None:
     ]
     assert eventually(lambda: "retention.ms" not in config("list", *topic))
 
-    config("set", *every, "log.retention.ms=70000")
-    assert eventually(lambda: value(*one, "log.retention.ms") == "70000")
-    assert ["log.retention.ms", "70000"] in [line.split()[:2] for line in config("list", *every).splitlines()]
     config("set", *one, "log.retention.ms=80000")
     assert eventually(lambda: value(*one, "log.retention.ms") == "80000")
-    assert "unset it would be 70000" in config("get", *one, "log.retention.ms")
+    # What counts then is log.retention.hours, 168.
+    assert "unset it would be 604800000" in config("get", *one, "log.retention.ms")
+    config("set", *every, "log.retention.ms=70000")
+    assert eventually(lambda: "unset it would be 70000" in config("get", *one, "log.retention.ms"))
+    assert ["log.retention.ms", "70000"] in [line.split()[:2] for line in config("list", *every).splitlines()]
     assert config("unset", *one, "log.retention.ms") == "log.retention.ms: 80000 → 70000\n"
     config("unset", *every, "log.retention.ms")
     # It had no value before, which is another thing than an empty one.

@@ -151,7 +151,8 @@ def change_settings(
             raise _unknown_setting(subject, name, known)
         if facts.is_secret:
             secrets.add(name)
-        if facts.is_fixed:
+        # Kafka calls what a single listener has fixed, and takes it all the same.
+        if facts.is_fixed and not name.startswith(_OF_LISTENER):
             raise Refused(
                 f"{name} can only be set when a node starts: with `millpond up --set {name}=…`, or of Apache Kafka "
                 "in its server.properties."
