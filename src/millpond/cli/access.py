@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
+from millpond.admin.library import ANSWER_SECONDS, COMMON
 from millpond.base.settings import SettingError
 from millpond.cli.errors import Failed, failed, sentence
 from millpond.cli.options import pairs
@@ -27,19 +28,6 @@ if TYPE_CHECKING:
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_PORT: Final = 9092
 PROBE_SECONDS: Final = 3.0
-ANSWER_SECONDS: Final = 15.0
-
-COMMON: Final[Mapping[str, object]] = {
-    "client.id": "millpond",
-    "socket.timeout.ms": 10_000,
-    "socket.connection.setup.timeout.ms": 5_000,
-    "reconnect.backoff.ms": 50,
-    "reconnect.backoff.max.ms": 1_000,
-    # What matters comes back as an error; the library's own lines on standard error would only repeat it.
-    "log_level": 0,
-    "error_cb": lambda _: None,
-}
-"""What every client of librdkafka is told."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")

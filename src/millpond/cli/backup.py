@@ -11,7 +11,7 @@ from millpond.cli.options import AS_JSON, option
 from millpond.cli.terminal import print_json
 from millpond.cli.text import counted
 from millpond.cli.times import now_ms
-from millpond.cli.units import show_bytes
+from millpond.base.units import show_bytes
 from millpond.config.node import DATA_FOLDER
 
 

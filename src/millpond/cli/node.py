@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,16 +15,10 @@ from millpond.cli.moves import move_options, run_plan
 from millpond.cli.options import AS_JSON, YES
 from millpond.cli.terminal import confirm, panel, print_json, print_list, print_table
 from millpond.cli.text import NOTHING, counted
-from millpond.cli.units import show_bytes
+from millpond.base.units import show_bytes
 
 if TYPE_CHECKING:
-    from millpond.admin.members import Member, Members
-    from millpond.admin.placement import Held
-    from millpond.base.ids import TopicPartition
-    from millpond.remote.cluster import Cluster
-
-LOOKS: Final = 5
-LOOK_SECONDS: Final = 0.2
+    from millpond.admin.members import Member
 
 NODE = click.argument("node_id", metavar="NODE", type=NodeNumber())
 
@@ -127,11 +119,12 @@ def describe_command(node_id: int, as_json: bool, access: Access) -> None:
     Example:
       millpond node describe 3
     """
+    from millpond.admin.drain import find_member
     from millpond.admin.members import describe_members
     from millpond.admin.moves import look
 
     with access.open() as cluster:
-        member = _find(describe_members(cluster), node_id)
+        member = find_member(describe_members(cluster), node_id)
         load = look(cluster)
     held = {each: held for each, held in load.partitions.items() if node_id in held.replicas}
     replicas, leads, sizes = Counter[str](), Counter[str](), Counter[str]()
@@ -197,33 +190,25 @@ def drain_command(
       millpond node drain 2 3
       millpond node drain 3 --undo
     """
-    from millpond.admin.balance import plan_drain, stuck_on_drained
-    from millpond.admin.members import describe_members, set_drained
-    from millpond.admin.moves import look
+    from millpond.admin.drain import find_member, mark_drained, plan_drain_of, still_held
+    from millpond.admin.members import describe_members
 
     if undo and dry_run:
         raise click.UsageError("--undo moves nothing: leave --dry-run away.")
     node_ids = tuple(dict.fromkeys(node_ids))
     with access.open() as cluster:
         members = describe_members(cluster)
-        chosen = [_find(members, node_id) for node_id in node_ids]
+        chosen = [find_member(members, node_id) for node_id in node_ids]
 
         def mark() -> None:
-            for node_id in node_ids:
-                set_drained(cluster, node_id, not undo)
+            mark_drained(cluster, node_ids, not undo)
 
         if undo:
             mark()
             for node_id in node_ids:
                 click.echo(f"Node {node_id} is one like the others again.")
             return
-        load = look(cluster)
-        load = replace(load, drained=load.drained | {*node_ids})
-        moves = plan_drain(load)
-        stuck = stuck_on_drained(load, moves)
-        for node_id in node_ids:
-            if mine := [each for each in stuck if node_id in load.partitions[each].target]:
-                raise _stuck(mine, node_id)
+        moves = plan_drain_of(cluster, node_ids)
         run_plan(
             cluster,
             moves,
@@ -239,7 +224,7 @@ def drain_command(
         if not moves:
             mark()
         # A topic that was made while the plan was shown, or somebody else's moves.
-        held = _still_held(cluster, node_ids)
+        held = still_held(cluster, node_ids)
         for member in chosen:
             if left := sorted(each for each, found in held.items() if member.node_id in found.target):
                 raise Failed(
@@ -252,28 +237,6 @@ def drain_command(
                     f"Node {member.node_id} is drained: {first} let the cluster forget it with "
                     f"`millpond node remove {member.node_id}`."
                 )
-
-
-def _still_held(cluster: Cluster, node_ids: tuple[int, ...]) -> dict[TopicPartition, Held]:
-    """What some of these nodes hold, or are to get; the node that is asked may be a moment behind the controller."""
-    from millpond.admin.moves import look
-
-    for _ in range(LOOKS):
-        held = {each: found for each, found in look(cluster).partitions.items() if {*node_ids} & {*found.target}}
-        if not held:
-            break
-        time.sleep(LOOK_SECONDS)
-    return held
-
-
-def _stuck(partitions: list[TopicPartition], node_id: int) -> Failed:
-    topic = partitions[0].topic
-    return Failed(
-        f"Node {node_id} cannot be emptied: {counted(len(partitions), 'partition')} ({named(partitions)}) cannot go "
-        "anywhere else now. Where there are too few nodes, let another one join (`millpond up --join HOST:PORT`), or "
-        f"have fewer replicas (`millpond topic replicas {topic} --factor N`); where a replica is behind, wait for "
-        f"it, or drain its node, too, if that is dead (`millpond node drain {node_id} M`)."
-    )
 
 
 @command.command("remove")
@@ -290,10 +253,11 @@ def remove_command(node_id: int, yes: bool, access: Access) -> None:
       millpond node remove 3
       millpond node remove 3 --yes
     """
+    from millpond.admin.drain import find_member
     from millpond.admin.members import describe_members, forget_node, remove_voter, set_drained
 
     with access.open() as cluster:
-        member = _find(describe_members(cluster), node_id)
+        member = find_member(describe_members(cluster), node_id)
         if member.facts.replicas:
             raise Failed(
                 f"Node {node_id} holds {counted(member.facts.replicas, 'replica')}: move everything away first, with "
@@ -309,11 +273,3 @@ def remove_command(node_id: int, yes: bool, access: Access) -> None:
             set_drained(cluster, node_id, False)
             forget_node(cluster, node_id)
     click.echo(f"Removed node {node_id}.")
-
-
-def _find(members: Members, node_id: int) -> Member:
-    member = members.get(node_id)
-    if member is None:
-        numbers = ", ".join(str(each.node_id) for each in members.nodes)
-        raise Failed(f"There is no node {node_id}; there are {numbers}.")
-    return member

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
+from millpond.admin.library import reason
 from millpond.cli.access import Access, cluster_options, known_partitions
 from millpond.cli.completion.names import TopicName
-from millpond.cli.errors import Failed, cause, reason
+from millpond.cli.errors import Failed, cause
 from millpond.cli.json_lines import Headers, NotARecord, Outgoing, load
 from millpond.cli.options import pairs
 from millpond.cli.text import counted

@@ -11,7 +11,7 @@ from millpond.cli.options import option
 from millpond.cli.terminal import progress_bar
 from millpond.cli.text import counted
 from millpond.cli.times import show_time
-from millpond.cli.units import show_bytes
+from millpond.base.units import show_bytes
 from millpond.config.node import DATA_FOLDER
 
 

@@ -10,9 +10,9 @@ import click
 
 from millpond.base.spans import read_span
 from millpond.cli.options import option
-from millpond.cli.plan.estimate import Demand, Engine, Machine, Plan, Section, make_plan, sums
+from millpond.admin.plan import Demand, Engine, Machine, Plan, Section, make_plan, sums
 from millpond.cli.terminal import print_json
-from millpond.cli.units import read_byte_rate, read_bytes, read_rate, show_byte_rate, show_bytes, show_number
+from millpond.base.units import read_byte_rate, read_bytes, read_rate, show_byte_rate, show_bytes, show_number
 
 MEASURE_SECONDS: Final = 4.0
 

@@ -14,7 +14,7 @@ from millpond.base.errors import RemoteError
 from millpond.base.ids import TopicPartition
 from millpond.base.resource import Closable
 from millpond.cli.errors import Failed
-from millpond.cli.plan.estimate import Engine
+from millpond.admin.plan import Engine
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import ClientError, check
 from millpond.remote.reader import FETCH_NEWEST, fetch_request

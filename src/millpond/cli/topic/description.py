@@ -7,7 +7,7 @@ import click
 from millpond.admin.topics import TopicFacts
 from millpond.cli.terminal import Cell, print_table
 from millpond.cli.text import counted
-from millpond.cli.units import show_bytes
+from millpond.base.units import show_bytes
 
 
 def print_description(topic: TopicFacts) -> None:

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.completion.names import TopicName
-from millpond.cli.errors import Failed
 from millpond.cli.options import option
 from millpond.cli.terminal import print_json
 from millpond.cli.text import can_show, counted
-from millpond.cli.trace.hops import Budget, chart, make_budget
 
 if TYPE_CHECKING:
-    from millpond.cli.trace.measurement import Leader, Traced
-    from millpond.remote.cluster import Cluster
-
-CLOCK_MS_MAX: Final = 3.0
-"""Timestamps are whole milliseconds: a smaller difference says nothing about a clock."""
+    from millpond.admin.trace.run import Trace
 
 WIDTH_MAX: Final = 100
 
@@ -59,7 +50,7 @@ def command(
     count: int,
     size: int,
     linger_ms: float,
-    acks: str,
+    acks: Literal["1", "all"],
     does_commit: bool,
     as_json: bool,
     access: Access,
@@ -75,99 +66,34 @@ def command(
       millpond trace --topic orders -n 200 --linger 0
       millpond trace --acks 1 --json
     """
-    from millpond.admin.groups import delete_groups
-    from millpond.cli.trace.measurement import trace
+    from millpond.admin.trace.measurement import TraceOrder
+    from millpond.admin.trace.run import run_trace
 
-    with access.open() as cluster, _topic(cluster, topic) as name:
-        leader, replicas = _leader(cluster, name, partition)
-        traced = trace(
-            access, leader, count=count, size=size, linger_ms=linger_ms, acks=acks, does_commit=does_commit
-        )
-        if does_commit:
-            # Nobody will ask for what this group has read.
-            delete_groups(cluster, [traced.group])
-    # A single replica has nobody to wait for but its disk.
-    safe_name = None if acks == "1" else "replicate" if replicas > 1 else "sync"
-    budget = make_budget(traced.records, traced.leader_only_ms, safe_name)
-    notes = _notes(traced, budget, safe_name, does_commit)
+    order = TraceOrder(topic, partition, count, size, linger_ms, acks, does_commit)
+    with access.open() as cluster:
+        trace = run_trace(cluster, access, order)
     if as_json:
-        facts = {"topic": name, "partition": partition, "records": count, "size": size, "acks": acks}
-        facts |= {"linger_ms": linger_ms, "replicas": replicas, "network_ms": traced.network_ms}
-        print_json(facts | {"clock_ms": traced.clock_ms} | asdict(budget) | {"notes": notes}, indent=None)
+        facts = {"topic": trace.topic, "partition": partition, "records": count, "size": size, "acks": acks}
+        facts |= {"linger_ms": linger_ms, "replicas": trace.replicas, "network_ms": trace.network_ms}
+        print_json(facts | {"clock_ms": trace.clock_ms} | asdict(trace.budget) | {"notes": trace.notes}, indent=None)
         return
-    where = f"{name} [{partition}]" if topic else "a topic of its own"
-    head = f"{counted(count, 'record')} of {size} bytes to {where}, {counted(replicas, 'replica')}, acks={acks}"
-    _print(head, budget, notes)
+    where = f"{trace.topic} [{partition}]" if topic else "a topic of its own"
+    replicas = counted(trace.replicas, "replica")
+    _print(f"{counted(count, 'record')} of {size} bytes to {where}, {replicas}, acks={acks}", trace)
 
 
-@contextmanager
-def _topic(cluster: Cluster, name: str | None) -> Iterator[str]:
-    """The topic that was named; or a new one, which the broker stamps, and which goes at the end."""
-    from millpond.admin.topics import delete_topics
-    from millpond.remote.topics import create_topic
-
-    if name is not None:
-        yield name
-        return
-    own = f"millpond-trace-{os.urandom(4).hex()}"
-    create_topic(cluster, own, 1, settings={"message.timestamp.type": "LogAppendTime"})
-    try:
-        yield own
-    finally:
-        delete_topics(cluster, [own])
-
-
-def _leader(cluster: Cluster, topic: str, partition: int) -> tuple[Leader, int]:
-    """The leader of the partition, and how many replicas it has."""
-    from millpond.admin.topics import find_topic
-    from millpond.cli.trace.measurement import Leader
-
-    partitions = find_topic(cluster, topic).partitions
-    if partition not in partitions:
-        raise Failed(
-            f"Topic {topic} has {counted(len(partitions), 'partition')}, from 0 on: "
-            f"there is no partition {partition}."
-        )
-    info = partitions[partition]
-    address = cluster.addresses().get(info.leader)
-    if address is None:
-        raise Failed(f"Partition {partition} of {topic} has no leader at the moment: try again when it has one.")
-    return Leader(topic, partition, info.leader, address), len(info.replicas)
-
-
-def _notes(traced: Traced, budget: Budget, safe_name: str | None, does_commit: bool) -> list[str]:
-    """What the reader of the chart has to know to trust it."""
-    notes = [
-        f"send and acknowledge have half of a TCP handshake each ({traced.network_ms:.2f} ms); the rest of the round "
-        "trip is the broker's."
-    ]
-    if safe_name is not None:
-        notes.append(
-            f"append and {safe_name} cannot be seen apart from outside: p99 and worst are of both together. The "
-            "median of append is that of as many records with acks=1."
-        )
-    if safe_name == "sync":
-        notes.append("With one replica acks=all waits for no follower, at most for the disk.")
-    if not does_commit:
-        notes.append("process is the hand-over to the reader alone; --commit adds the commit of its offset.")
-    if budget.is_read_early and safe_name is not None:
-        notes.append(f"Readers had the records before {safe_name} was over: their fetch begins after append.")
-    if traced.clock_ms is not None and abs(traced.clock_ms) > CLOCK_MS_MAX:
-        ahead = "ahead of" if traced.clock_ms > 0 else "behind"
-        notes.append(f"The broker's clock is about {abs(traced.clock_ms):.0f} ms {ahead} the one here.")
-    return notes
-
-
-def _print(head: str, budget: Budget, notes: list[str]) -> None:
+def _print(head: str, trace: Trace) -> None:
     from textwrap import fill
+
+    from millpond.cli.trace.chart import chart
 
     width = min(shutil.get_terminal_size().columns, WIDTH_MAX)
     click.echo(click.style(head, bold=True))
     click.echo()
-    for line in chart(budget, width):
+    for line in chart(trace.budget, width):
         click.echo(line if can_show("█┐·") else line.translate(_PLAIN))
     click.echo()
-    for note in notes:
+    for note in trace.notes:
         click.echo(fill(note, width, initial_indent="· " if can_show("█┐·") else "- ", subsequent_indent="  "))
 
 

@@ -19,7 +19,7 @@ from millpond.spark.pipelines.kind import Report as Telling
 from millpond.spark.pipelines.kinds.columns import KEY, PARTITION, RAW_VALUE, RECORD, TOPIC
 from millpond.spark.pipelines.kinds.flows import asked
 from millpond.spark.pipelines.kinds.ranges import range_options, read_batch
-from millpond.spark.pipelines.kinds.skew_report import AS_IT_IS, HotKey, PartitionLoad, Prediction, Report, judged
+from millpond.remote.skew import AS_IT_IS, HotKey, PartitionLoad, Prediction, Report, judged
 from millpond.spark.pipelines.status import write_whole
 from millpond.spark.pipelines.tables import Declaration, Job, job_folder
 from millpond.spark.pipelines.values import (

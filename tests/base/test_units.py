@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.cli.units import read_byte_rate, read_bytes, read_rate, show_bytes, show_number
+from millpond.base.units import read_byte_rate, read_bytes, read_rate, show_bytes, show_number
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from millpond.cli.units import show_byte_rate, show_bytes, show_number
+from millpond.base.units import show_byte_rate, show_bytes, show_number
 
 DAY_SECONDS: Final = 86_400
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.cli.plan.estimate import Demand, Engine, Machine, make_plan, sums
+from millpond.admin.plan import Demand, Engine, Machine, make_plan, sums
 
 MB, GB, TB, PB = 1e6, 1e9, 1e12, 1e15
 WEEK = 7 * 86_400

@@ -12,14 +12,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
-from millpond.cli.access import ANSWER_SECONDS, Access
-from millpond.cli.errors import Failed, failed
-from millpond.cli.trace.hops import Times
+from millpond.admin.errors import Refused
+from millpond.admin.library import ANSWER_SECONDS, ClientLibrary, refused
+from millpond.admin.trace.hops import Times
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
@@ -39,6 +39,21 @@ class Leader(NamedTuple):
     partition: int
     broker: int
     address: tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOrder:
+    """What is sent, and how."""
+
+    topic: str | None = None
+    """None for one that is made for it and deleted again."""
+    partition: int = 0
+    count: int = 50
+    size: int = 1000
+    linger_ms: float = 5
+    acks: Literal["1", "all"] = "all"
+    does_commit: bool = False
+    """The reader commits each record."""
 
 
 class Sent(NamedTuple):
@@ -63,20 +78,21 @@ class Traced:
     """How far the broker's clock is ahead of ours, where it stamps what it appends."""
 
 
-def trace(
-    access: Access, leader: Leader, *, count: int, size: int, linger_ms: float, acks: str, does_commit: bool
-) -> Traced:
+def measure(library: ClientLibrary, leader: Leader, order: TraceOrder, tell: Callable[[int], None]) -> Traced:
+    """`tell` hears how many records have been there and back; what it raises ends the measurement."""
+    size, linger_ms = order.size, order.linger_ms
     network_ms = _handshake_ms(leader.address)
-    with _Reader(access, leader, does_commit) as reader:
-        sender = _Sender(access, leader, acks, linger_ms)
+    with _Reader(library, leader, order.does_commit) as reader:
+        sender = _Sender(library, leader, order.acks, linger_ms)
         # Only with acks=all is there something to tell apart.
-        twin = _Sender(access, leader, "1", linger_ms) if acks == "all" else None
+        twin = _Sender(library, leader, "1", linger_ms) if order.acks == "all" else None
         for _ in range(WARM_UP):
             reader.wait_for(_one(sender, reader, size)[0])
             if twin is not None:
                 _one(twin, reader, size)
         records, leader_only_ms, clocks_ms = [], [], []
-        for _ in range(count):
+        for number in range(order.count):
+            tell(number)
             if twin is not None:
                 sent = _one(twin, reader, size)[1]
                 leader_only_ms.append(_broker_ms(sent, network_ms))
@@ -124,18 +140,18 @@ def _handshake_ms(address: tuple[str, int]) -> float:
                 probe.connect(target)
                 spans.append((time.perf_counter() - began) * 1000)
     except OSError as error:
-        raise Failed(f"The leader at {address[0]}:{address[1]} cannot be reached: {error}.") from None
+        raise Refused(f"The leader at {address[0]}:{address[1]} cannot be reached: {error}.") from None
     return median(spans)
 
 
 class _Sender:
     """Sends one record at a time and learns from the statistics where its time went."""
 
-    def __init__(self, access: Access, leader: Leader, acks: str, linger_ms: float) -> None:
+    def __init__(self, library: ClientLibrary, leader: Leader, acks: str, linger_ms: float) -> None:
         self._leader = leader
         self._sums: dict[str, tuple[float, int]] = {}
         self._reports = 0
-        self._producer = access.producer(
+        self._producer = library.producer(
             {
                 "acks": acks,
                 "linger.ms": linger_ms,
@@ -160,7 +176,7 @@ class _Sender:
             self._producer.poll(0.1)
         fault, message = delivered[0]
         if fault is not None:
-            raise failed("A record was not acknowledged", fault)
+            raise refused("A record was not acknowledged", fault)
         latency_ms = (message.latency() or 0.0) * 1000
         self._wait_for_statistics()
         return Sent(began, wall_ms, latency_ms, *(self._mean_ms(part) for part in PARTS[:2]))
@@ -172,7 +188,7 @@ class _Sender:
         while self._reports < enough and not all(count for _, count in self._sums.values()):
             self._producer.poll(0.1)
             if time.monotonic() > deadline:
-                raise Failed("The client library gives no statistics: is statistics.interval.ms set with -X?")
+                raise Refused("The client library gives no statistics: is statistics.interval.ms set with -X?")
 
     def _mean_ms(self, part: str) -> float:
         # A question of the library's own (metadata, say) may have gone the same way meanwhile: then it is the mean.
@@ -201,7 +217,7 @@ class Read(NamedTuple):
 class _Reader:
     """A consumer on a thread of its own, which notes when each record came and when it was done with it."""
 
-    def __init__(self, access: Access, leader: Leader, does_commit: bool) -> None:
+    def __init__(self, library: ClientLibrary, leader: Leader, does_commit: bool) -> None:
         self._run = os.urandom(6).hex()
         self._leader = leader
         self._does_commit = does_commit
@@ -211,7 +227,7 @@ class _Reader:
         self._news = threading.Condition()
         self._fault: KafkaError | None = None
         self._is_over = False
-        self._consumer: Consumer = access.consumer(
+        self._consumer: Consumer = library.consumer(
             {
                 "group.id": self.group,
                 "enable.auto.commit": False,
@@ -230,7 +246,7 @@ class _Reader:
             _, end = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_SECONDS)
         except KafkaException as refusal:
             self._consumer.close()
-            raise failed(f"The end of {topic} is not known", refusal.args[0]) from None
+            raise refused(f"The end of {topic} is not known", refusal.args[0]) from None
         self._consumer.assign([TopicPartition(topic, partition, end)])
         self._thread.start()
         return self
@@ -251,8 +267,8 @@ class _Reader:
             if index in self._seen:
                 return self._seen[index]
         if self._fault is not None:
-            raise failed("The records cannot be read back", self._fault)
-        raise Failed(f"A record was acknowledged but could not be read within {ANSWER_SECONDS:g} seconds.")
+            raise refused("The records cannot be read back", self._fault)
+        raise Refused(f"A record was acknowledged but could not be read within {ANSWER_SECONDS:g} seconds.")
 
     def _loop(self) -> None:
         while not self._is_over:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millpond.spark.pipelines.kinds.skew_report import (
+from millpond.remote.skew import (
     AS_IT_IS,
     HotKey,
     PartitionLoad,

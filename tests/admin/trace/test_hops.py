@@ -1,14 +1,12 @@
-"""From times to a budget, and its chart."""
+"""From times to a budget."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from millpond.cli.trace.hops import Budget, Times, chart, make_budget, percentile
+from millpond.admin.trace.hops import Budget, Times, make_budget, percentile
 
 RECORD = Times(linger=5, send=0.5, broker=4, acknowledge=0.5, process=1, acknowledged=10, arrived=12)
 
@@ -59,37 +57,3 @@ def test_the_worst_record_is_the_one_that_took_longest_from_end_to_end() -> None
 @pytest.mark.parametrize(("share", "found"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.001, 1)])
 def test_percentiles(share: float, found: int) -> None:
     assert percentile(list(range(100, 0, -1)), share) == found
-
-
-def test_the_chart_is_a_fall_of_bars() -> None:
-    assert chart(make_budget([RECORD], [1.5], "replicate"), 80) == [
-        "                 p50     p99   worst  ms",
-        "linger          5.00    5.00    5.00    ███████████████▍",
-        "send            0.50    0.50    0.50                   █▌",
-        "append          1.50    4.00    4.00 ┐                   ████▋",
-        "replicate       2.50                 ┘                        ███████▊",
-        "acknowledge     0.50    0.50    0.50                                 █▌",
-        "fetch           2.50    2.50    2.50                                 ███████▊",
-        "process         1.00    1.00    1.00                                         ███",
-        "",
-        "acknowledged   10.00   10.00   10.00",
-        "end to end     13.00   13.00   13.00",
-    ]
-
-
-spans = st.floats(0, 9e4)
-
-
-@given(st.lists(st.builds(Times, *[spans] * 7), min_size=1, max_size=30), st.integers(60, 200), st.data())
-def test_any_chart_fits_its_width_and_every_hop_has_a_bar(
-    records: list[Times], width: int, data: st.DataObject
-) -> None:
-    twins = data.draw(st.lists(spans, min_size=1, max_size=5))
-    lines = chart(make_budget(records, twins, "replicate"), width)
-    assert all(len(line) <= width for line in lines)
-    assert sum(line[-1:] in "▏▎▍▌▋▊▉█" and bool(line) for line in lines) == 7
-
-
-def test_times_that_no_clock_can_tell_apart_from_none() -> None:
-    lines = chart(make_budget([Times(0.0, 0.0, 0.0, 0.0, 5e-324, 0.0, 0.0)], [0.0], "replicate"), 80)
-    assert sum(line[-1:] in "▏▎▍▌▋▊▉█" and bool(line) for line in lines) == 7

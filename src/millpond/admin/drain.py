@@ -1,0 +1,67 @@
+"""Taking everything away from nodes: the plan for it, the mark by which they get nothing new, and what is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from millpond.admin.balance import plan_drain, stuck_on_drained
+from millpond.admin.errors import Refused
+from millpond.admin.members import Member, Members, set_drained
+from millpond.admin.moves import look
+from millpond.admin.placement import Held, Planned
+from millpond.base.ids import TopicPartition
+from millpond.base.words import counted
+from millpond.remote.cluster import Cluster
+
+LOOKS: Final = 5
+LOOK_SECONDS: Final = 0.2
+NAMED_MAX: Final = 5
+
+
+def find_member(members: Members, node_id: int) -> Member:
+    member = members.get(node_id)
+    if member is None:
+        numbers = ", ".join(str(each.node_id) for each in members.nodes)
+        raise Refused(f"There is no node {node_id}; there are {numbers}.")
+    return member
+
+
+def plan_drain_of(cluster: Cluster, node_ids: Sequence[int]) -> list[Planned]:
+    """The moves after which these nodes hold nothing; Refused where something of theirs can go nowhere else."""
+    load = look(cluster)
+    load = replace(load, drained=load.drained | {*node_ids})
+    moves = plan_drain(load)
+    stuck = stuck_on_drained(load, moves)
+    for node_id in node_ids:
+        if mine := [each for each in stuck if node_id in load.partitions[each].target]:
+            raise _stuck(mine, node_id)
+    return moves
+
+
+def mark_drained(cluster: Cluster, node_ids: Sequence[int], is_drained: bool) -> None:
+    for node_id in node_ids:
+        set_drained(cluster, node_id, is_drained)
+
+
+def still_held(cluster: Cluster, node_ids: Sequence[int]) -> dict[TopicPartition, Held]:
+    """What some of these nodes hold, or are to get; the node that is asked may be a moment behind the controller."""
+    for _ in range(LOOKS):
+        held = {each: found for each, found in look(cluster).partitions.items() if {*node_ids} & {*found.target}}
+        if not held:
+            break
+        time.sleep(LOOK_SECONDS)
+    return held
+
+
+def _stuck(partitions: list[TopicPartition], node_id: int) -> Refused:
+    topic = partitions[0].topic
+    named = ", ".join(each.folder for each in partitions[:NAMED_MAX]) + (" …" if len(partitions) > NAMED_MAX else "")
+    return Refused(
+        f"Node {node_id} cannot be emptied: {counted(len(partitions), 'partition')} ({named}) cannot go "
+        "anywhere else now. Where there are too few nodes, let another one join (`millpond up --join HOST:PORT`), or "
+        f"have fewer replicas (`millpond topic replicas {topic} --factor N`); where a replica is behind, wait for "
+        f"it, or drain its node, too, if that is dead (`millpond node drain {node_id} M`)."
+    )

@@ -1,0 +1,90 @@
+"""The client library (librdkafka) as our own tools use it: what every client is told, and what its errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Producer
+
+    from millpond.admin.errors import Refused
+
+ANSWER_SECONDS: Final = 15.0
+
+COMMON: Final[Mapping[str, object]] = {
+    "client.id": "millpond",
+    "socket.timeout.ms": 10_000,
+    "socket.connection.setup.timeout.ms": 5_000,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1_000,
+    # What matters comes back as an error; the library's own lines on standard error would only repeat it.
+    "log_level": 0,
+    "error_cb": lambda _: None,
+}
+"""What every client of librdkafka is told."""
+
+_WORDS: Final = {
+    "_TRANSPORT": "the connection was lost; is the node still running?",
+    "_ALL_BROKERS_DOWN": "no broker can be reached; is the node still running?",
+    "_TIMED_OUT": "no answer came in time; is the node still running?",
+    "_MSG_TIMED_OUT": "the record was not acknowledged in time; `millpond status` says how the nodes are.",
+    "MSG_SIZE_TOO_LARGE": "a record is too large; raise -X message.max.bytes and the topic's max.message.bytes.",
+    "_UNSUPPORTED_FEATURE": "the cluster is too old for this command.",
+    "_AUTHENTICATION": "the cluster refused the credentials; give others with -X sasl.username=… -X sasl.password=…",
+}
+"""What librdkafka's own errors mean to the person at the keyboard."""
+
+
+def reason(error: KafkaError) -> str:
+    """Why a broker or the client library refused, in words. The broker's own message is the best one there is."""
+    own = _WORDS.get(error.name())
+    if own is not None:
+        return own
+    text = str(error.str()).removeprefix("Broker: ") or str(error.name())
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def refused(what: str, error: KafkaError) -> Refused:
+    """`what` could not be done, because of `error`."""
+    # Every command imports this file at its start; only few get here.
+    from millpond.admin.errors import Refused
+
+    return Refused(f"{what}: {reason(error)}")
+
+
+class ClientLibrary(Protocol):
+    """Makes clients of one cluster."""
+
+    def producer(self, settings: Mapping[str, object]) -> Producer: ...
+
+    def consumer(self, settings: Mapping[str, object]) -> Consumer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainLibrary:
+    """Clients by an address and the settings that somebody gave beside it."""
+
+    bootstrap: str
+    extras: Mapping[str, str] = field(default_factory=dict)
+
+    def producer(self, settings: Mapping[str, object]) -> Producer:
+        from confluent_kafka import KafkaException, Producer
+
+        try:
+            return Producer(self._all(settings))
+        except KafkaException as refusal:
+            raise refused("The client library refused a setting", refusal.args[0]) from None
+
+    def consumer(self, settings: Mapping[str, object]) -> Consumer:
+        from confluent_kafka import Consumer, KafkaException
+
+        try:
+            return Consumer(self._all(settings))
+        except KafkaException as refusal:
+            raise refused("The client library refused a setting", refusal.args[0]) from None
+
+    def _all(self, settings: Mapping[str, object]) -> dict[str, object]:
+        return {**COMMON, "bootstrap.servers": self.bootstrap, **settings, **self.extras}
+

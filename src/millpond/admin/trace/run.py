@@ -1,0 +1,102 @@
+"""A latency budget, measured on a cluster: a topic, its leader, many records there and back, and what to know of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from millpond.admin.errors import Refused
+from millpond.admin.groups import delete_groups
+from millpond.admin.library import ClientLibrary
+from millpond.admin.topics import delete_topics, find_topic
+from millpond.admin.trace.hops import Budget, make_budget
+from millpond.admin.trace.measurement import Leader, Traced, TraceOrder, measure
+from millpond.base.words import counted
+from millpond.remote.cluster import Cluster
+from millpond.remote.topics import create_topic
+
+CLOCK_MS_MAX: Final = 3.0
+"""Timestamps are whole milliseconds: a smaller difference says nothing about a clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What was measured."""
+
+    order: TraceOrder
+    topic: str
+    replicas: int
+    network_ms: float
+    clock_ms: float | None
+    budget: Budget
+    notes: tuple[str, ...]
+    """What whoever reads the numbers has to know to trust them."""
+
+
+def run_trace(
+    cluster: Cluster, library: ClientLibrary, order: TraceOrder, tell: Callable[[int], None] = lambda _: None
+) -> Trace:
+    with _topic(cluster, order.topic) as name:
+        leader, replicas = _leader(cluster, name, order.partition)
+        traced = measure(library, leader, order, tell)
+        if order.does_commit:
+            # Nobody will ask for what this group has read.
+            delete_groups(cluster, [traced.group])
+    # A single replica has nobody to wait for but its disk.
+    safe_name = None if order.acks == "1" else "replicate" if replicas > 1 else "sync"
+    budget = make_budget(traced.records, traced.leader_only_ms, safe_name)
+    notes = tuple(_notes(traced, budget, safe_name, order.does_commit))
+    return Trace(order, name, replicas, traced.network_ms, traced.clock_ms, budget, notes)
+
+
+@contextmanager
+def _topic(cluster: Cluster, name: str | None) -> Iterator[str]:
+    """The topic that was named; or a new one, which the broker stamps, and which goes at the end."""
+    if name is not None:
+        yield name
+        return
+    own = f"millpond-trace-{os.urandom(4).hex()}"
+    create_topic(cluster, own, 1, settings={"message.timestamp.type": "LogAppendTime"})
+    try:
+        yield own
+    finally:
+        delete_topics(cluster, [own])
+
+
+def _leader(cluster: Cluster, topic: str, partition: int) -> tuple[Leader, int]:
+    """The leader of the partition, and how many replicas it has."""
+    partitions = find_topic(cluster, topic).partitions
+    if partition not in partitions:
+        raise Refused(
+            f"Topic {topic} has {counted(len(partitions), 'partition')}, from 0 on: "
+            f"there is no partition {partition}."
+        )
+    info = partitions[partition]
+    address = cluster.addresses().get(info.leader)
+    if address is None:
+        raise Refused(f"Partition {partition} of {topic} has no leader at the moment: try again when it has one.")
+    return Leader(topic, partition, info.leader, address), len(info.replicas)
+
+
+def _notes(traced: Traced, budget: Budget, safe_name: str | None, does_commit: bool) -> Iterator[str]:
+    yield (
+        f"send and acknowledge have half of a TCP handshake each ({traced.network_ms:.2f} ms); the rest of the round "
+        "trip is the broker's."
+    )
+    if safe_name is not None:
+        yield (
+            f"append and {safe_name} cannot be seen apart from outside: p99 and worst are of both together. The "
+            "median of append is that of as many records with acks=1."
+        )
+    if safe_name == "sync":
+        yield "With one replica acks=all waits for no follower, at most for the disk."
+    if not does_commit:
+        yield "process is the hand-over to the reader alone; --commit adds the commit of its offset."
+    if budget.is_read_early and safe_name is not None:
+        yield f"Readers had the records before {safe_name} was over: their fetch begins after append."
+    if traced.clock_ms is not None and abs(traced.clock_ms) > CLOCK_MS_MAX:
+        ahead = "ahead of" if traced.clock_ms > 0 else "behind"
+        yield f"The broker's clock is about {abs(traced.clock_ms):.0f} ms {ahead} the one here."
