@@ -17,22 +17,38 @@ from millpond.cli.options import option
 @click.command("console")
 @option("--listen", meta="HOST:PORT", default=DEFAULT, help="Where browsers connect.")
 @click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
+@click.option(
+    "--password-file", metavar="FILE", help="Who knows its first line may log in; needed where others can reach it."
+)
+@click.option("--name", "names", metavar="NAME", multiple=True, help="A host name by which browsers may call it.")
+@click.option("--pipelines", metavar="FOLDER", help="Where pipelines keep their state.")
 @cluster_options
-def command(listen: str, read_only: bool, access: Access) -> None:
+def command(
+    listen: str,
+    read_only: bool,
+    password_file: str | None,
+    names: tuple[str, ...],
+    pipelines: str | None,
+    access: Access,
+) -> None:
     """Serve the console: topics, records, groups and more in the browser, for any Kafka cluster.
 
-    It listens on this machine only, because it has no login yet. From elsewhere:
-    ssh -L 8080:127.0.0.1:8080 THIS-MACHINE
+    Without a password it listens on this machine only. From elsewhere: ssh -L 8080:127.0.0.1:8080 THIS-MACHINE.
+    With a password it may listen anywhere; put TLS in front of it, because nothing is encrypted here.
 
     \b
     Examples:
       millpond console
       millpond console --bootstrap 10.0.0.1:9092 --read-only
       millpond console --listen 127.0.0.1:9000
+      millpond console --listen 0.0.0.0:8080 --password-file secret.txt --name queue.example.org
     """
     if missing := missing_packages():
         raise Failed(f"The console needs {' and '.join(missing)}: install with `pip install {' '.join(missing)}`.")
     listen = f"127.0.0.1:{listen}" if listen.isdigit() else listen
     words = [*PROGRAM, "--bootstrap", access.bootstrap, "--listen", listen, *(["--read-only"] if read_only else [])]
+    words += [f"--password-file={password_file}"] if password_file is not None else []
+    words += [f"--name={name}" for name in names]
+    words += [f"--pipelines={pipelines}"] if pipelines is not None else []
     # Passwords may be among them: other users see the words of a process, and not what is around it.
     os.execve(sys.executable, words, {**os.environ, CLIENT_SETTINGS: json.dumps(dict(access.extras))})

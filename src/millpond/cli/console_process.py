@@ -39,8 +39,9 @@ def missing_packages() -> list[str]:
 class ConsoleProcess:
     """None runs without an `address`."""
 
-    def __init__(self, address: str | None) -> None:
+    def __init__(self, address: str | None, password_file: str | None = None) -> None:
         self._address = address
+        self._password_file = password_file
         self._listener: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -55,9 +56,11 @@ class ConsoleProcess:
         from millpond.node.loopback import open_listener
 
         try:
-            self._listener = open_listener(self._address)
+            self._listener = open_listener(self._address, has_login=self._password_file is not None)
         except ValueError as fault:
-            return [("console", f"none: {fault}")]
+            # In the words of this command.
+            text = str(fault).replace("--password-file", "--console-password-file").replace("--listen", "--console")
+            return [("console", f"none: {text}")]
         except OSError as fault:
             return [("console", f"none: {self._address}: {cause(fault)}; choose another with --console HOST:PORT")]
         host, port = self._listener.getsockname()[:2]
@@ -89,6 +92,7 @@ class ConsoleProcess:
                 return
             fd = self._listener.fileno()
             words = [*PROGRAM, "--bootstrap", bootstrap, "--fd", str(fd), "--with-parent"]
+            words += [f"--password-file={self._password_file}"] if self._password_file is not None else []
             try:
                 # In a session of its own: Ctrl-C is for the node, and the console ends with it.
                 process = subprocess.Popen(

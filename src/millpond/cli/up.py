@@ -86,6 +86,12 @@ if TYPE_CHECKING:
     type=click.Choice(["text", "json"]),
     help="How it writes what happens on standard error.  [default: text]",
 )
+@click.option(
+    "--console-password-file",
+    metavar="FILE",
+    envvar="MILLPOND_CONSOLE_PASSWORD_FILE",
+    help="Its first line lets people log in to the console, which may then be anywhere.",
+)
 @click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input does.")
 def command(
     data: str | None,
@@ -100,6 +106,7 @@ def command(
     no_console: bool,
     metrics: str | None,
     journal: str | None,
+    console_password_file: str | None,
     with_parent: bool,
 ) -> None:
     """Run a node in the foreground, until Ctrl-C, SIGTERM or SIGHUP.
@@ -139,7 +146,8 @@ def command(
 
         texts |= texts_of_member(texts.get(DATA_FOLDER.name, DATA_FOLDER.default))
     settings = _settings(texts)
-    console = ConsoleProcess(console_address(console_at, is_off=no_console, is_child=with_parent))
+    console_at = console_address(console_at, is_off=no_console, is_child=with_parent)
+    console = ConsoleProcess(console_at, console_password_file)
     if (count := _cores(settings, cores)) > 1:
         from millpond.cli.cores import run_cores
 

@@ -9,16 +9,21 @@ import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 
 import uvicorn
 
+from millpond.admin.library import PlainLibrary
 from millpond.base.settings import SettingError
 from millpond.console.app import make_app
 from millpond.console.desk import Desk
+from millpond.console.guard import Rules
+from millpond.console.login import Login, PasswordError, read_password
 from millpond.console.room import Room
 from millpond.console.shapes import sentence
-from millpond.node.loopback import open_listener
+from millpond.node.loopback import is_loopback, open_listener
 from millpond.remote.errors import ConfigError
+from millpond.spark.pipelines.tables import HOME
 
 CONNECTIONS_MAX = 256
 END_SECONDS = 1
@@ -32,17 +37,33 @@ def main() -> int:
     settings = json.loads(os.environ.pop("MILLPOND_CONSOLE_CLIENT", "{}"))
     try:
         desk = Desk({"bootstrap.servers": arguments.bootstrap, **settings})
+        login = None if arguments.password_file is None else Login(read_password(arguments.password_file))
     except ConfigError as fault:
         return _fail(sentence(fault))
+    except PasswordError as fault:
+        return _fail(f"The console's password cannot be read: {sentence(fault)}")
     try:
         fd = arguments.fd
-        listener = open_listener(arguments.listen) if fd is None else socket.socket(fileno=fd)
+        if fd is None:
+            listener = open_listener(arguments.listen, has_login=login is not None)
+        else:
+            listener = socket.socket(fileno=fd)
     except (OSError, SettingError) as fault:
         why = fault.strerror if isinstance(fault, OSError) else str(fault)
         return _fail(f"The console cannot listen on {arguments.listen}: {why}; choose another with --listen.")
     except ValueError as fault:
         return _fail(str(fault))
-    room = Room(arguments.bootstrap, desk, is_read_only=arguments.read_only)
+    host, port = listener.getsockname()[:2]
+    is_open = not is_loopback(host)
+    assert login is not None or not is_open, "others are let in only with a login"
+    names = frozenset(each.lower() for each in arguments.name)
+    room = Room(
+        arguments.bootstrap,
+        desk,
+        PlainLibrary(arguments.bootstrap, settings),
+        arguments.pipelines,
+        Rules(arguments.read_only, login, names | ({socket.gethostname().lower()} if is_open else set()), is_open),
+    )
     config = uvicorn.Config(
         make_app(room),
         log_level="warning",
@@ -59,9 +80,10 @@ def main() -> int:
         os.nice(POLITE)
         threading.Thread(target=_end_with_parent, daemon=True).start()
     else:
-        host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         print(f"Console of {arguments.bootstrap}: http://{shown}:{port}  (Ctrl-C ends it)", flush=True)
+        if is_open:
+            print("Others can reach it, and what they send is not encrypted: put TLS in front of it.", flush=True)
     uvicorn.Server(config).run([listener])
     # Threads that still wait for a broker must not hold the process.
     sys.stdout.flush()
@@ -74,6 +96,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", default="127.0.0.1:8080")
     parser.add_argument("--fd", type=int, help="A socket that listens already.")
     parser.add_argument("--read-only", action="store_true")
+    parser.add_argument("--password-file", type=Path, help="Whoever knows its first line may log in.")
+    parser.add_argument("--name", action="append", default=[], help="A name by which browsers call it.")
+    parser.add_argument("--pipelines", type=Path, default=Path(HOME), help="Where pipelines keep their state.")
     parser.add_argument("--with-parent", action="store_true", help="End when standard input does.")
     return parser
 

@@ -16,12 +16,38 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from millpond.console import groups, letters, nodes, overview, records, topics, transactions
+from millpond.console import (
+    groups,
+    letters,
+    login,
+    moves,
+    nodes,
+    overview,
+    pipelines,
+    plan,
+    records,
+    skew,
+    tasks,
+    topics,
+    trace,
+    transactions,
+)
 from millpond.console.guard import Guard
 from millpond.console.responses import FAULTS
 from millpond.console.room import Room
 
-PAGES: Final = ("", "topics", "groups", "letters", "transactions", "cluster")
+PAGES: Final = (
+    "",
+    "topics",
+    "groups",
+    "letters",
+    "transactions",
+    "cluster",
+    "pipelines",
+    "hot",
+    "plan",
+    "trace",
+)
 """The first word of the address of each view."""
 
 SHELL: Final = "index.html"
@@ -55,6 +81,7 @@ def make_app(room: Room) -> ASGIApp:
 
     app = Starlette(
         routes=[
+            *login.routes(room.rules.login),
             *overview.routes(room),
             *records.ROUTES,
             *topics.ROUTES,
@@ -62,6 +89,12 @@ def make_app(room: Room) -> ASGIApp:
             *letters.ROUTES,
             *transactions.ROUTES,
             *nodes.ROUTES,
+            *moves.ROUTES,
+            *pipelines.ROUTES,
+            *skew.ROUTES,
+            *plan.ROUTES,
+            *trace.ROUTES,
+            *tasks.ROUTES,
             Route("/api/{path:path}", nothing),
             Route("/static/{path:path}", static),
             Route("/{path:path}", page),
@@ -70,7 +103,7 @@ def make_app(room: Room) -> ASGIApp:
         lifespan=life,
     )
     app.state.room = room
-    return Guard(app, room.refused, is_read_only=room.is_read_only)
+    return Guard(app, room.refused, room.rules)
 
 
 def static_files() -> dict[str, StaticFile]:

@@ -3,16 +3,25 @@
 A page of another origin could send requests to a loopback address. Three rules keep it out: the Host must be a name
 of the loopback (else a foreign name could be pointed here: DNS rebinding), an Origin must be our own, and whatever
 changes something must carry a header that a foreign page cannot send without asking first. Nobody answers that.
+
+Where others can reach the console, the Host may also be an address in numbers, which nobody can point elsewhere, or a
+name that was given at the start; and whoever asks for data must have logged in.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from millpond.console import login as logins
+from millpond.console.login import Login, token_of
+from millpond.console.shapes import BODY_BYTES_MAX
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 """Names of this machine that nobody else can point elsewhere. Any port: it may have been forwarded."""
@@ -20,7 +29,6 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 CHANGE_HEADER: Final = "x-millpond-console"
 READS: Final = ("GET", "HEAD")
 METHODS: Final = (*READS, "POST", "PATCH", "DELETE")
-BODY_BYTES_MAX: Final = 2 << 20
 ADDRESS_BYTES_MAX: Final = 8 << 10
 
 HEADERS: Final = {
@@ -39,13 +47,47 @@ HEADERS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the guard goes by."""
+
+    is_read_only: bool = False
+    login: Login | None = None
+    """None: whoever reaches the console is on this machine, and needs none."""
+    names: frozenset[str] = frozenset()
+    """Names beside those of the loopback by which browsers may call it."""
+    is_open: bool = False
+    """Whether others than this machine can reach it."""
+
+    def takes_host(self, host: str) -> bool:
+        name = _name_of(host)
+        if name in LOOPBACK or name in self.names:
+            return True
+        return self.is_open and _is_address(name)
+
+
+def _name_of(host: str) -> str:
+    """Without the port."""
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0].lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        address = ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return not address.is_unspecified
+
+
 class Guard:
     """Stands before everything else."""
 
-    def __init__(self, app: ASGIApp, refused: Counter[str], *, is_read_only: bool) -> None:
+    def __init__(self, app: ASGIApp, refused: Counter[str], rules: Rules) -> None:
         self._app = app
         self._refused = refused
-        self._is_read_only = is_read_only
+        self._rules = rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -67,15 +109,38 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
+        return self._foreign(scope, headers) or self._unknown(scope, headers) or self._unfit(scope, headers)
+
+    def _foreign(self, scope: Scope, headers: Headers) -> Response | None:
+        """By a name or a page that is not ours."""
         host = headers.get("host", "")
-        if host.rpartition(":")[0] not in LOOPBACK and host not in LOOPBACK:
-            return self._refuse(403, "host", "The console answers to 127.0.0.1 and localhost only: open it by these.")
+        if not self._rules.takes_host(host):
+            return self._refuse(
+                403,
+                "host",
+                "The console answers to 127.0.0.1 and localhost only: open it by these, or name others with --name."
+                if not self._rules.is_open
+                else "The console does not answer to this name: open it by its address, or start it with --name.",
+            )
         origin = headers.get("origin")
         is_foreign = origin is not None and origin != f"{scope['scheme']}://{host}"
         # A link from elsewhere may open a page; nothing but our own pages may read or change data.
         is_page = scope["method"] in READS and not scope["path"].startswith("/api/")
         if is_foreign or (not is_page and headers.get("sec-fetch-site", "none") not in ("same-origin", "none")):
             return self._refuse(403, "origin", "This was asked by a page of another origin.")
+        return None
+
+    def _unknown(self, scope: Scope, headers: Headers) -> Response | None:
+        """By somebody who has not logged in. The pages themselves are no secret; data and changes are."""
+        login, path = self._rules.login, scope["path"]
+        if login is None or not path.startswith("/api/") or path in logins.PATHS:
+            return None
+        if login.knows(token_of(headers.get("cookie", ""))):
+            return None
+        return self._refuse(401, "login", "Log in first.")
+
+    def _unfit(self, scope: Scope, headers: Headers) -> Response | None:
+        """In a way that nothing here is asked."""
         if scope["method"] not in METHODS:
             return self._refuse(405, "method", f"The console has no use for {scope['method']}.")
         if len(scope["raw_path"]) + len(scope["query_string"]) > ADDRESS_BYTES_MAX:
@@ -89,7 +154,7 @@ class Guard:
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > BODY_BYTES_MAX:
             return self._refuse(413, "size", f"A request may have {BODY_BYTES_MAX:,} bytes.")
-        if self._is_read_only:
+        if self._rules.is_read_only and scope["path"] not in logins.PATHS:
             return self._refuse(
                 403, "read-only", "This console is read-only: start it without --read-only to change something."
             )

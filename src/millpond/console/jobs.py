@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,9 +16,17 @@ from millpond.console.shapes import sentence
 RUNNING_MAX: Final = 2
 KEPT_MAX: Final = 20
 
+SHOWN: Final = ("id", "kind", "what", "began_ms", "total", "done", "state", "error", "details", "result")
+
+
+class Stopped(Exception):
+    """Somebody has asked for it; what was done so far stays done."""
+
 
 @dataclass(slots=True)
 class Job:
+    kind: str
+    """The page that it belongs to."""
     what: str
     id: str = field(default_factory=lambda: secrets.token_urlsafe(9))
     began_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
@@ -27,24 +35,32 @@ class Job:
     state: str = "running"
     """running, done, stopped or failed."""
     error: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What else there is to say of how far it is."""
+    result: Any = None
     stop: threading.Event = field(default_factory=threading.Event)
 
     def shape(self) -> dict[str, Any]:
-        return {each: getattr(self, each) for each in ("id", "what", "began_ms", "total", "done", "state", "error")}
+        return {each: getattr(self, each) for each in SHOWN}
+
+    def check(self) -> None:
+        """Stopped if somebody has asked for it."""
+        if self.stop.is_set():
+            raise Stopped
 
 
 class Jobs:
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
 
-    def start(self, what: str, work: Callable[[Job], None]) -> Job:
+    def start(self, kind: str, what: str, work: Callable[[Job], None]) -> Job:
         """`work` notes how far it is in the job, and looks whether it shall stop."""
         if sum(each.state == "running" for each in self._jobs.values()) >= RUNNING_MAX:
             raise Refused(f"{RUNNING_MAX} long tasks run already: wait for one, or stop it")
         ended = [each.id for each in self._jobs.values() if each.state != "running"]
         for old in ended[: max(0, len(self._jobs) + 1 - KEPT_MAX)]:
             del self._jobs[old]
-        job = Job(what)
+        job = Job(kind, what)
         self._jobs[job.id] = job
         threading.Thread(target=self._run, args=(job, work), name=f"job {what}", daemon=True).start()
         return job
@@ -54,9 +70,15 @@ class Jobs:
             raise Refused("There is no such task any more: it ended, or the console was started again")
         return self._jobs[job_id]
 
+    def running(self, kind: str) -> list[Job]:
+        """Those of one page."""
+        return [each for each in self._jobs.values() if each.kind == kind and each.state == "running"]
+
     def _run(self, job: Job, work: Callable[[Job], None]) -> None:
         try:
             work(job)
+        except Stopped:
+            job.state = "stopped"
         except FAULTS as fault:
             job.error, job.state = sentence(fault), "failed"
         except Exception as bug:

@@ -10,12 +10,19 @@ from starlette.routing import Route
 
 from millpond.admin.dead_letters.letters import Filter, Letter, LetterId
 from millpond.admin.dead_letters.purge import PurgePlan, apply_purge, plan_purge
-from millpond.admin.dead_letters.redrive import LetterFate, Redrive, RedriveOrder, RedrivePlan, plan_redrive
+from millpond.admin.dead_letters.redrive import (
+    Edit,
+    LetterFate,
+    Redrive,
+    RedriveOrder,
+    RedrivePlan,
+    plan_redrive,
+)
 from millpond.admin.dead_letters.topics import count_letters, last_letters, list_letter_topics
 from millpond.admin.errors import Refused
 from millpond.client.dead_letters import own_headers
 from millpond.console.jobs import Job
-from millpond.console.records import HEADERS_MAX, OFFSET_MAX, PARTITION_MAX, cut
+from millpond.console.records import HEADERS_MAX, OFFSET_MAX, PARTITION_MAX, cut, text_as_bytes
 from millpond.console.responses import reply
 from millpond.console.room import room_of
 from millpond.console.shapes import BadRequest, Body, number, words
@@ -28,6 +35,8 @@ VALUE_BYTES: Final = 16 << 10
 NAMES_MAX: Final = 50
 IDS_MAX: Final = 10_000
 REDRIVES_MAX: Final = 1_000
+RATE_MAX: Final = 1_000_000
+EDITS_MAX: Final = 100
 
 
 async def topics(request: Request) -> Response:
@@ -55,7 +64,7 @@ async def letters(request: Request) -> Response:
             "errors": counts.errors.most_common(NAMES_MAX),
             "origins": counts.origins.most_common(NAMES_MAX),
             "groups": counts.groups.most_common(NAMES_MAX),
-            "over_time": list(counts.over_time().items()),
+            "over_time": list(counts.errors_over_time().items()),
             "letters": await desk.ask(look),
         }
     )
@@ -85,6 +94,8 @@ async def redrive(request: Request) -> Response:
         to=body.text_or_none("to") or None,
         every_group=body.flag("every_group"),
         redrives_max=body.number_or_none("redrives_max", 1, REDRIVES_MAX) or 3,
+        rate=body.number_or_none("rate", 1, RATE_MAX),
+        edits=_edits(body),
     )
     room = room_of(request)
     if body.flag("dry_run"):
@@ -102,7 +113,26 @@ async def redrive(request: Request) -> Response:
             finally:
                 room.desk.forget()
 
-    return reply(room.jobs.start(f"Redrive of {topic}", work).shape(), 202)
+    return reply(room.jobs.start("letters", f"Redrive of {topic}", work).shape(), 202)
+
+
+def _edits(body: Body) -> dict[LetterId, Edit]:
+    """By the names of letters: what is sent instead of them."""
+    edits = {}
+    for given in body.list("edits"):
+        if not isinstance(given, dict):
+            raise BadRequest("An edit must be an object.")
+        edit = Body(given)
+        key, value = (
+            text_as_bytes(edit.text_or_none(name), edit.text(f"{name}_encoding", "text")) for name in ("key", "value")
+        )
+        headers = None
+        if edit.has("headers"):
+            headers = tuple((name, text.encode()) for name, text in edit.texts("headers").items())
+        edits[_letter_id(edit.text("id"))] = Edit(key, value, headers)
+    if len(edits) > EDITS_MAX:
+        raise BadRequest(f"Correct at most {EDITS_MAX} letters at a time.")
+    return edits
 
 
 def _filter(body: Body) -> Filter:
@@ -163,21 +193,9 @@ async def purge(request: Request) -> Response:
     return reply({"records": plan.records, "waiting": plan.waiting, "is_done": agreed is not None})
 
 
-async def job(request: Request) -> Response:
-    return reply(room_of(request).jobs.get(request.path_params["job"]).shape())
-
-
-async def stop_job(request: Request) -> Response:
-    asked = room_of(request).jobs.get(request.path_params["job"])
-    asked.stop.set()
-    return reply(asked.shape())
-
-
 ROUTES: Final = [
     Route("/api/letters", topics),
     Route("/api/letters/{topic}", letters),
     Route("/api/letters/{topic}/redrive", redrive, methods=["POST"]),
     Route("/api/letters/{topic}/purge", purge, methods=["POST"]),
-    Route("/api/jobs/{job}", job),
-    Route("/api/jobs/{job}/stop", stop_job, methods=["POST"]),
 ]

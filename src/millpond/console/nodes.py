@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -9,7 +10,9 @@ from starlette.routing import Route
 
 from millpond.admin.health import look_at_health
 from millpond.admin.members import describe_members
+from millpond.admin.moves import Move, drained_nodes, moves_under_way
 from millpond.base.errors import RemoteError
+from millpond.base.ids import TopicPartition
 from millpond.console.overview import node_shape
 from millpond.console.room import room_of
 from millpond.console.streams import EventStream, looks
@@ -32,13 +35,25 @@ def _look(cluster: Cluster) -> dict[str, Any]:
     except (ClientError, RemoteError) as fault:
         # Not every Kafka cluster says who votes.
         quorum_failure = str(fault)
+    drained = set(drained_nodes(cluster))
+    under_way: dict[TopicPartition, Move] = {}
+    with suppress(ClientError, RemoteError):
+        # Not every Kafka cluster says what moves.
+        under_way = moves_under_way(cluster)
     behind = [[each.node_id, partition] for each in health.nodes.nodes for partition in each.behind]
     return {
         "cluster_id": health.nodes.cluster_id,
         "nodes": [
-            node_shape(health, each.node_id) | {"quorum": members.get(each.node_id)} for each in health.nodes.nodes
+            node_shape(health, each.node_id)
+            | {"quorum": members.get(each.node_id), "is_drained": each.node_id in drained}
+            for each in health.nodes.nodes
         ],
         "quorum_failure": quorum_failure,
+        "moving": [
+            {"partition": partition, "replicas": move.replicas, "adding": move.adding, "removing": move.removing}
+            for partition, move in sorted(under_way.items())[:NAMES_MAX]
+        ],
+        "moving_total": len(under_way),
         "behind": behind[:NAMES_MAX],
         "behind_total": len(behind),
         "leaderless": health.leaderless[:NAMES_MAX],

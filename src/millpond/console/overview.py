@@ -100,7 +100,8 @@ async def about(request: Request) -> Response:
         {
             "version": __version__,
             "bootstrap": room.bootstrap,
-            "is_read_only": room.is_read_only,
+            "is_read_only": room.rules.is_read_only,
+            "has_login": room.rules.login is not None,
             "streams": room.streams.open_count,
             "refused": dict(room.refused),
         }

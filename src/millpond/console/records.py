@@ -204,7 +204,7 @@ async def produce(request: Request) -> Response:
     index = body.number_or_none("partition", 0, PARTITION_MAX)
     encoding = body.text("encoding", "text")
     key, value = (
-        _bytes(body.text_or_none(name), encoding if name == "value" else "text") for name in ("key", "value")
+        text_as_bytes(body.text_or_none(name), encoding if name == "value" else "text") for name in ("key", "value")
     )
     headers = tuple((name, text.encode()) for name, text in body.texts("headers").items())
     if len(headers) > HEADERS_MAX:
@@ -215,7 +215,8 @@ async def produce(request: Request) -> Response:
     return reply({"partition": partition, "offset": offset}, 201)
 
 
-def _bytes(text: str | None, encoding: str) -> bytes | None:
+def text_as_bytes(text: str | None, encoding: str) -> bytes | None:
+    """What somebody has typed, as they say that it is meant."""
     if text is None:
         return None
     try:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from starlette.requests import Request
 
+from millpond.admin.library import PlainLibrary
 from millpond.console.desk import Desk
+from millpond.console.guard import Rules
 from millpond.console.jobs import Jobs
 from millpond.console.streams import Streams
 
@@ -16,7 +19,11 @@ from millpond.console.streams import Streams
 class Room:
     bootstrap: str
     desk: Desk
-    is_read_only: bool = False
+    library: PlainLibrary
+    """For what only a client of librdkafka can do."""
+    pipelines: Path
+    """The folder in which runs of pipelines leave what they have done."""
+    rules: Rules = Rules()
     jobs: Jobs = field(default_factory=Jobs)
     streams: Streams = field(default_factory=Streams)
     refused: Counter[str] = field(default_factory=Counter)

@@ -14,8 +14,9 @@ from uuid import UUID
 from starlette.requests import Request
 
 from millpond.base.ids import TopicPartition
-from millpond.console.guard import BODY_BYTES_MAX
 
+BODY_BYTES_MAX: Final = 2 << 20
+"""Of a request."""
 PAGE_ROWS: Final = 50
 PAGES_MAX: Final = 100_000
 FILTER_SIGNS_MAX: Final = 256
@@ -61,6 +62,19 @@ def number(request: Request, name: str, default: int, lowest: int, highest: int)
     if not (text.removeprefix("-").isdecimal() and len(text) <= 20 and lowest <= int(text) <= highest):
         raise BadRequest(f"{name}={text[:40]}: give a whole number from {lowest:,} to {highest:,}.")
     return int(text)
+
+
+def amount(request: Request, name: str, default: float, lowest: float, highest: float) -> float:
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    try:
+        value = float(text) if len(text) <= 40 else math.nan
+    except ValueError:
+        value = math.nan
+    if not lowest <= value <= highest:
+        raise BadRequest(f"{name}={text[:40]}: give a number from {lowest:,g} to {highest:,g}.")
+    return value
 
 
 def words(request: Request, name: str, default: str = "") -> str:
@@ -110,6 +124,9 @@ class Body:
         if not isinstance(fields, dict):
             raise BadRequest("The request must be a JSON object.")
         return cls(fields)
+
+    def has(self, name: str) -> bool:
+        return self._fields.get(name) is not None
 
     def text(self, name: str, default: str | None = None) -> str:
         value = self._fields.get(name, default)

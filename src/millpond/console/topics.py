@@ -13,6 +13,7 @@ from millpond.admin.dead_letters.letters import INTERNAL
 from millpond.admin.errors import Refused
 from millpond.admin.groups import list_groups
 from millpond.admin.offsets import bounds_of
+from millpond.admin.retention import describe_retention
 from millpond.admin.settings import Subject, read_settings
 from millpond.admin.topics import (
     alter_topic,
@@ -29,10 +30,11 @@ from millpond.console.room import room_of
 from millpond.console.shapes import BadRequest, Body, Page, flag
 from millpond.console.streams import EventStream, looks
 from millpond.remote.cluster import Cluster
-from millpond.remote.offsets import committed_by_group, latest
+from millpond.remote.offsets import committed_by_group, latest, log_ends
 from millpond.remote.topics import BY_DEFAULT, create_topic
 
 FRESH_SECONDS: Final = 1.5
+HORIZON_SECONDS: Final = 10.0
 GROUPS_MAX: Final = 100
 """So many groups are asked what they have committed in a topic."""
 PARTITIONS_MAX: Final = 100_000
@@ -75,6 +77,7 @@ def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
     (facts,) = describe_topics(cluster, [name])
     led = [TopicPartition(name, each.partition) for each in facts.partitions if each.leader >= 0]
     stable = latest(cluster, led, "read_committed")
+    ends = log_ends(cluster, led)
     listed = list_groups(cluster)
     groups = {}
     for group in listed[:GROUPS_MAX]:
@@ -93,6 +96,7 @@ def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
                 "in_sync": each.in_sync,
                 "start": each.start,
                 "end": each.end,
+                "log_end": ends.get(TopicPartition(name, each.partition)),
                 "last_stable": stable.get(TopicPartition(name, each.partition)),
                 "size_bytes": each.size_bytes,
             }
@@ -117,6 +121,15 @@ async def settings(request: Request) -> Response:
     name = request.path_params["name"]
 
     return reply(await room_of(request).desk.ask(lambda cluster: read_settings(cluster, Subject("topic", name))))
+
+
+async def retention(request: Request) -> Response:
+    name = request.path_params["name"]
+    return reply(
+        await room_of(request).desk.recent(
+            ("retention", name), HORIZON_SECONDS, lambda cluster: describe_retention(cluster, name)
+        )
+    )
 
 
 async def create(request: Request) -> Response:
@@ -174,5 +187,6 @@ ROUTES: Final = [
     Route("/api/topics/{name}", alter, methods=["PATCH"]),
     Route("/api/topics/{name}", delete, methods=["DELETE"]),
     Route("/api/topics/{name}/settings", settings),
+    Route("/api/topics/{name}/retention", retention),
     Route("/api/live/topics/{name}", live_topic),
 ]

@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from millpond.admin.topics import led_partitions
 from millpond.admin.transactions import (
+    OpenProducer,
     Transaction,
     abort_hanging,
     abort_transaction,
@@ -55,6 +56,10 @@ def _look(cluster: Cluster) -> dict[str, Any]:
     producers = open_producers(cluster, led_partitions(cluster.topics().values()))
     held = held_back(cluster, producers)
     owned = owners(cluster, producers)
+    first: dict[TopicPartition, OpenProducer] = {}
+    for each in producers:
+        # In the order of their offsets: nothing behind the first is seen by readers of committed records.
+        first.setdefault(each.partition, each)
     hanging = hanging_producers(cluster) if len(owned) < len(producers) else []
     return {
         "ids": len(everything),
@@ -64,6 +69,18 @@ def _look(cluster: Cluster) -> dict[str, Any]:
         ],
         "open_total": len(opened),
         "held_back": sum(held.values()),
+        "blocked": [
+            {
+                "partition": partition,
+                "records": held.get(partition, 0),
+                "producer_id": producer.producer_id,
+                "transaction": owned[producer].id if producer in owned else None,
+                "first_offset": producer.first_offset,
+                "last_write_ms": producer.last_write_ms,
+            }
+            for partition, producer in sorted(first.items(), key=lambda each: -held.get(each[0], 0))[:OPEN_MAX]
+        ],
+        "blocked_total": len(first),
         "hanging": [
             {
                 "topic": each.partition.topic,

@@ -1,4 +1,4 @@
-"""A listening socket that only this machine reaches: what the console is served on."""
+"""A listening socket that only this machine reaches, unless there is a login: what the console is served on."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import socket
 from millpond.config.node import host_and_port
 
 
-def open_listener(listen: str) -> socket.socket:
-    """ValueError for an address that others could reach: there is no login yet."""
+def open_listener(listen: str, *, has_login: bool = False) -> socket.socket:
+    """ValueError for an address that others could reach, where there is no login."""
     host, port = host_and_port(listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    if host != "localhost" and not _is_loopback(host):
+    if not has_login and not is_loopback(host):
         raise ValueError(
-            f"The console has no login yet, so it listens on this machine only: {host} would let others in. "
-            "Give --listen 127.0.0.1:8080, and reach it from elsewhere through ssh -L 8080:127.0.0.1:8080."
+            f"Without a login the console listens on this machine only: {host} would let others in. "
+            "Give a login with --password-file FILE; or give --listen 127.0.0.1:8080, and reach it from elsewhere "
+            "through ssh -L 8080:127.0.0.1:8080."
         )
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -28,7 +29,10 @@ def open_listener(listen: str) -> socket.socket:
     return listener
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether nobody but this machine reaches it."""
+    if host == "localhost":
+        return True
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

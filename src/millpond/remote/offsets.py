@@ -20,6 +20,9 @@ PARTITIONS_AT_ONCE_MAX: Final = 10_000
 _EARLIEST: Final = -2
 _LATEST: Final = -1
 _NONE: Final = -1
+_CONSUMER: Final = -1
+_DEBUGGER: Final = -2
+"""Who asks: neither a consumer nor a replica, but somebody who looks into the log."""
 _OFFSET_FETCH_NEWEST: Final = 7
 """The last version that asks for one group at a time."""
 
@@ -34,6 +37,11 @@ def latest(
 ) -> dict[TopicPartition, int]:
     """The offset after the last record that a reader may see."""
     return _list_offsets(cluster, dict.fromkeys(partitions, _LATEST), isolation)
+
+
+def log_ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The offset after the last record that the leader has, whether readers may see it yet or not."""
+    return _list_offsets(cluster, dict.fromkeys(partitions, _LATEST), "read_uncommitted", replica_id=_DEBUGGER)
 
 
 def at_times(
@@ -73,21 +81,26 @@ def committed_by_group(cluster: Cluster, group: str) -> dict[TopicPartition, int
 
 
 def _list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: Isolation
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: Isolation, replica_id: int = _CONSUMER
 ) -> dict[TopicPartition, int]:
     listed: dict[TopicPartition, int] = {}
 
     def ask_for_the_rest() -> None:
         left = [each for each in wanted if each not in listed]
         for connection, asked in by_connection(left, lambda each: cluster.leader(*each), PARTITIONS_AT_ONCE_MAX):
-            listed.update(_ask_leader(cluster, connection, {each: wanted[each] for each in asked}, isolation))
+            times = {each: wanted[each] for each in asked}
+            listed.update(_ask_leader(cluster, connection, times, isolation, replica_id))
 
     cluster.retrying("ask for offsets", ask_for_the_rest)
     return {partition: listed[partition] for partition in wanted}
 
 
 def _ask_leader(
-    cluster: Cluster, connection: BrokerConnection, asked: Mapping[TopicPartition, int], isolation: Isolation
+    cluster: Cluster,
+    connection: BrokerConnection,
+    asked: Mapping[TopicPartition, int],
+    isolation: Isolation,
+    replica_id: int,
 ) -> dict[TopicPartition, int]:
     kind = m.ListOffsetsRequest
     topics = by_topic(
@@ -95,7 +108,7 @@ def _ask_leader(
         for (topic, index), moment in asked.items()
     )
     request = kind(
-        replica_id=-1,
+        replica_id=replica_id,
         isolation_level=ISOLATION_LEVELS[isolation],
         topics=[kind.ListOffsetsTopic(name=name, partitions=each) for name, each in topics.items()],
     )

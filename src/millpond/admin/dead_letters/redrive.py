@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
 
@@ -20,7 +20,8 @@ from millpond.admin.dead_letters.redriven import Page, Redriven, ensure_marks_to
 from millpond.admin.errors import Refused, unknown_topic
 from millpond.admin.offsets import Bounds
 from millpond.base.ids import TopicPartition
-from millpond.client.dead_letters import redriven_count, redriven_headers
+from millpond.client.dead_letters import REDRIVEN, own_headers, redriven_count, redriven_headers
+from millpond.client.message import Headers, Message
 from millpond.client.partitioner import by_key
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import ClientError, Fenced
@@ -51,6 +52,16 @@ class LetterFate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """A record as somebody has corrected it."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers | None
+    """Its own; what a redrive adds is added all the same. None: as they were."""
+
+
+@dataclass(frozen=True, slots=True)
 class RedriveOrder:
     """What somebody wants to have redriven, and how."""
 
@@ -62,6 +73,8 @@ class RedriveOrder:
     redrives_max: int = 3
     rate: float | None = None
     batch: int = 500
+    edits: Mapping[LetterId, Edit] = field(default_factory=dict)
+    """What is sent instead of a letter's own key, value and headers."""
 
     def fate(self, letter: Letter, redriven: Redriven) -> LetterFate:
         if not self.wanted.takes(letter):
@@ -74,6 +87,16 @@ class RedriveOrder:
 
     def target(self, letter: Letter) -> str | None:
         return self.to or (letter.facts.origin.topic if letter.facts else None)
+
+    def message(self, letter: Letter) -> Message:
+        """What is sent: the letter, as it was corrected where somebody has. How often it was sent stays as it is."""
+        edit = self.edits.get(letter.id)
+        if edit is None:
+            return letter.message
+        counted = ((REDRIVEN, b"%d" % redriven_count(letter.message)),)
+        own = letter.message.headers if edit.headers is None else edit.headers
+        headers = (*own_headers(own), *counted)
+        return replace(letter.message, key=edit.key, value=edit.value, headers=headers)
 
     def group(self, letter: Letter) -> str:
         """The group that is meant; "" for all. Who reads another topic has failed nothing of it."""
@@ -184,7 +207,7 @@ class Redrive:
         now_ms = time.time_ns() // 1_000_000
         pages = set[Page]()
         for letter in batch:
-            message = letter.message
+            message = self._order.message(letter)
             headers = redriven_headers(message, group=self._order.group(letter))
             record = Record(0, now_ms, message.key, message.value, headers)
             records[self._target(letter)].append(record)
@@ -202,14 +225,18 @@ class Redrive:
             raise self._interrupted(refusal) from refusal
 
     def _target(self, letter: Letter) -> TopicPartition:
-        """The partition it was in, which may have been chosen by other means than the key; else by the key."""
-        topic = self._order.target(letter)
+        """The partition it was in, which may have been chosen by other means than the key; else by the key.
+
+        One whose key was corrected goes where that key goes.
+        """
+        topic, key = self._order.target(letter), self._order.message(letter).key
         assert topic is not None
         count = self.plan.partition_counts[topic]
         origin = letter.facts.origin if letter.facts else None
-        if origin is not None and origin.topic == topic and 0 <= origin.partition < count:
+        is_same_key = key == letter.message.key
+        if origin is not None and origin.topic == topic and 0 <= origin.partition < count and is_same_key:
             return TopicPartition(topic, origin.partition)
-        return TopicPartition(topic, by_key(letter.message.key, count))
+        return TopicPartition(topic, by_key(key, count))
 
     def _interrupted(self, refusal: ClientError) -> Refused:
         if isinstance(refusal, Fenced):

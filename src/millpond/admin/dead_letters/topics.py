@@ -47,31 +47,37 @@ class LetterCounts:
     errors: Counter[str] = field(default_factory=Counter)
     origins: Counter[str] = field(default_factory=Counter)
     groups: Counter[str] = field(default_factory=Counter)
-    seconds: Counter[int] = field(default_factory=Counter)
-    """By the second in which the letter was written."""
+    seconds: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """By the error, and the second in which the letter was written."""
 
     def add(self, letter: Letter, is_redriven: bool) -> None:
         facts = letter.facts
         self.records += 1
         self.waiting += not is_redriven
-        self.errors[facts.error_type if facts else UNKNOWN] += 1
+        error = facts.error_type if facts else UNKNOWN
+        self.errors[error] += 1
         self.origins[facts.origin.topic if facts else UNKNOWN] += 1
         self.groups[facts.group if facts else UNKNOWN] += 1
         if letter.message.timestamp_ms >= 0:
-            self.seconds[letter.message.timestamp_ms // 1000] += 1
+            self.seconds[error, letter.message.timestamp_ms // 1000] += 1
 
     def over_time(self) -> dict[int, int]:
         """Counts by when a span began (milliseconds since 1970), in spans of one length; empty ones too if few."""
+        return {begins_ms: errors.total() for begins_ms, errors in self.errors_over_time().items()}
+
+    def errors_over_time(self) -> dict[int, Counter[str]]:
+        """The same, each by its errors."""
         if not self.seconds:
             return {}
-        first, last = min(self.seconds) * 1000, max(self.seconds) * 1000
+        moments = [second for _, second in self.seconds]
+        first, last = min(moments) * 1000, max(moments) * 1000
         step = next((each for each in _SPANS_MS if (last - first) // each < SPANS_MAX - 1), _SPANS_MS[-1])
         begins = range(first // step * step, last + 1, step)
         # A stamp can be any number: from 1970 to the year of one may be more spans than memory.
-        counts = Counter(dict.fromkeys(begins if len(begins) <= ROWS_MAX else (), 0))
-        for second, count in sorted(self.seconds.items()):
-            counts[second * 1000 // step * step] += count
-        return dict(counts)
+        counts: dict[int, Counter[str]] = {each: Counter() for each in (begins if len(begins) <= ROWS_MAX else ())}
+        for (error, second), count in sorted(self.seconds.items(), key=lambda each: each[0][1]):
+            counts.setdefault(second * 1000 // step * step, Counter())[error] += count
+        return counts
 
 
 def list_letter_topics(cluster: Cluster) -> tuple[list[LetterTopicFacts], int]:

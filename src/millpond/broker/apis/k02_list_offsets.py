@@ -5,8 +5,8 @@ earliest local offset · 9 the latest tiered offset · 10 timeout · 11 the earl
 There is no tiered storage: the local start is the start, and nothing is tiered.
 
 A new leader that cannot tell yet how far consumers have seen answers OFFSET_NOT_AVAILABLE for the end. Replicas see
-everything. A look-up by time may have to read files and unpack a batch: a worker does that for all partitions of the
-request.
+everything, and so does whoever asks as the debugger (-2), as with Kafka. A look-up by time may have to read files and
+unpack a batch: a worker does that for all partitions of the request.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 READ_COMMITTED = 1
+CONSUMER = -1
 LEADER_EPOCH_FROM, NOT_AVAILABLE_FROM = 4, 5
 LOOKUPS_AGAIN_MAX = 5
 """How often a look-up is made again because compaction exchanged the files under it."""
@@ -46,7 +47,7 @@ class _Search(NamedTuple):
 
 def handle(broker: Services, call: Call, request: m.ListOffsetsRequest) -> Outcome:
     committed_only = request.isolation_level == READ_COMMITTED
-    by_replica = request.replica_id >= 0
+    by_replica = request.replica_id != CONSUMER
     searches: list[_Search] = []
     response = m.ListOffsetsResponse(
         topics=[

@@ -1,0 +1,48 @@
+"""How far back a topic reaches, and what it is allowed to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from millpond.admin.offsets import bounds_of
+from millpond.admin.settings import Subject, read_settings
+from millpond.admin.topics import find_topic, led_partitions
+from millpond.remote.cluster import Cluster
+from millpond.remote.reader import first_records
+
+PARTITIONS_MAX: Final = 200
+"""Of so many partitions the first record is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    policy: str
+    """delete, compact or both, as cleanup.policy says it."""
+    keeps_ms: int | None
+    """None: without a limit."""
+    keeps_bytes: int | None
+    """Of one partition."""
+    oldest_ms: Mapping[int, int]
+    """When the first record of each partition was written, in milliseconds since 1970; empty ones are left out."""
+
+
+def describe_retention(cluster: Cluster, topic: str) -> Retention:
+    info = find_topic(cluster, topic)
+    values = {each.name: each.value or "" for each in read_settings(cluster, Subject("topic", topic))}
+    bounds = bounds_of(cluster, led_partitions([info])[:PARTITIONS_MAX])
+    starts = {each: bound.start for each, bound in bounds.items() if bound.start < bound.end}
+    oldest = {
+        partition.partition: record.timestamp
+        for partition, record in first_records(cluster, starts).items()
+        if record.timestamp >= 0
+    }
+    return Retention(
+        values.get("cleanup.policy", ""), _limit(values, "retention.ms"), _limit(values, "retention.bytes"), oldest
+    )
+
+
+def _limit(values: Mapping[str, str], name: str) -> int | None:
+    text = values.get(name, "")
+    return int(text) if text.isdecimal() else None

@@ -1,0 +1,54 @@
+"""The sizing arithmetic over HTTP: numbers in, numbers and the sums that led to them out."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from millpond.admin.plan import Demand, Engine, Machine, make_plan, sums
+from millpond.console.responses import reply
+from millpond.console.shapes import amount
+
+LARGE: Final = 1e15
+
+
+async def plan(request: Request) -> Response:
+    demand = Demand(
+        messages_per_second=amount(request, "messages_per_second", 1e6, 1e-3, 1e12),
+        message_bytes=amount(request, "message_bytes", 1e3, 1, 1e9),
+        peak=amount(request, "peak", 2, 1, 1e3),
+        replication=round(amount(request, "replication", 3, 1, 10)),
+        retention_seconds=amount(request, "retention_seconds", 7 * 86_400, 1, 1e10),
+        groups=round(amount(request, "groups", 2, 0, 1e4)),
+        partition_bytes_per_second=amount(request, "partition_bytes_per_second", 1e7, 1, 1e12),
+        headroom=amount(request, "headroom", 2, 1, 1e3),
+        batch_bytes=amount(request, "batch_bytes", 1e5, 1, 1e9),
+    )
+    machine = Machine(
+        disk_bytes=amount(request, "disk_bytes", 20e12, 1, LARGE),
+        disk_bytes_per_second=amount(request, "disk_bytes_per_second", 1e8, 1, LARGE),
+        network_bytes_per_second=amount(request, "network_bytes_per_second", 1.25e9, 1, LARGE),
+        cores=round(amount(request, "cores", 1, 1, 1024)),
+        engine=_engine(request),
+    )
+    found = make_plan(demand, machine)
+    return reply(
+        {"demand": demand, "machine": machine, "plan": found, "sections": sums(found, demand, machine)},
+    )
+
+
+def _engine(request: Request) -> Engine | None:
+    """What one core can do, as `millpond plan --measure` says it; without it disks and network decide alone."""
+    if not request.query_params.get("core_write_bytes_per_second"):
+        return None
+    return Engine(
+        amount(request, "core_write_bytes_per_second", 3e8, 1, LARGE),
+        amount(request, "core_read_bytes_per_second", 1e9, 1, LARGE),
+        amount(request, "core_requests_per_second", 2e4, 1, LARGE),
+    )
+
+
+ROUTES: Final = [Route("/api/plan", plan)]

@@ -1,0 +1,34 @@
+"""Long tasks over HTTP: how far one is, which run, stopping one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from millpond.console.responses import reply
+from millpond.console.room import room_of
+from millpond.console.shapes import words
+
+
+async def running(request: Request) -> Response:
+    return reply([each.shape() for each in room_of(request).jobs.running(words(request, "kind"))])
+
+
+async def job(request: Request) -> Response:
+    return reply(room_of(request).jobs.get(request.path_params["job"]).shape())
+
+
+async def stop(request: Request) -> Response:
+    asked = room_of(request).jobs.get(request.path_params["job"])
+    asked.stop.set()
+    return reply(asked.shape())
+
+
+ROUTES: Final = [
+    Route("/api/jobs", running),
+    Route("/api/jobs/{job}", job),
+    Route("/api/jobs/{job}/stop", stop, methods=["POST"]),
+]
