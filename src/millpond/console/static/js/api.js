@@ -34,6 +34,7 @@ async function reach(path, options) {
 async function answer(response) {
   lost(false);
   const body = await response.json().catch(() => ({}));
+  if (response.status === 401 && !response.url.endsWith("/api/login")) document.dispatchEvent(new Event("login"));
   if (!response.ok) throw new Error(body.error ?? `The server answered ${response.status}.`);
   return body;
 }
@@ -67,8 +68,9 @@ export function live(path, on, signal, { once = false } = {}) {
       close();
       if (once) { on.failure?.({ error: "The connection to the console was lost." }); return; }
       lost(true);
-      // EventSource gives up for good after some refusals; we do not.
+      // EventSource gives up for good after some refusals; we do not. Why it was refused only a question can tell.
       timer = setTimeout(open, 2000);
+      get("/api/about").catch(() => {});
     };
   };
   const close = () => { source?.close(); source = null; clearTimeout(timer); };

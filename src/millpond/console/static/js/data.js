@@ -1,6 +1,7 @@
 // What is in a record: bytes that may be anything, shown as JSON, text or hex, never as markup.
 
-import { h } from "./dom.js";
+import { readAvro } from "./avro.js";
+import { ask, field, h } from "./dom.js";
 import { bytes as size, count } from "./format.js";
 
 export function decode(data) {
@@ -45,8 +46,36 @@ function hexDump(raw) {
   return lines.join("\n");
 }
 
-// The whole, with a switch between the ways to read it.
-export function whole(data, label) {
+// The schema that somebody gave for the keys or values of a topic; it stays in this browser.
+function schemaOf(topic, label) {
+  return localStorage.getItem(`avro ${label} ${topic}`) ?? "";
+}
+
+function askForSchema(topic, label, done) {
+  ask({
+    title: `Avro schema of the ${label}s of ${topic}`, action: "Use it",
+    body: [h("p", { class: "hint" }, "As JSON. It is kept in this browser and sent nowhere. The five bytes of a schema registry before a record are passed over."),
+      field("Schema", h("textarea", { name: "schema", rows: "10", spellcheck: "false", autofocus: true }, schemaOf(topic, label)))],
+    act: async (form) => {
+      const text = form.elements.schema.value.trim();
+      if (text) JSON.parse(text);
+      localStorage.setItem(`avro ${label} ${topic}`, text);
+      if (text) done();
+    },
+  });
+}
+
+function avroText(raw, schema) {
+  try {
+    const { value, registryId } = readAvro(raw, JSON.parse(schema));
+    return `${registryId === null ? "" : `// schema ${registryId} of the registry\n`}${JSON.stringify(value, null, 2)}`;
+  } catch (error) {
+    return `This is not Avro of that schema: ${error.message}`;
+  }
+}
+
+// The whole, with a switch between the ways to read it. Avro needs a schema, which is kept for each topic.
+export function whole(data, label, topic = null) {
   if (data === null) return h("p", { class: "soft" }, "null");
   const raw = decode(data);
   const text = asText(raw);
@@ -60,17 +89,22 @@ export function whole(data, label) {
     tree === undefined ? null : ["JSON", () => JSON.stringify(tree, null, 2)],
     ["Text", () => text ?? new TextDecoder().decode(raw)],
     ["Hex", () => hexDump(raw)],
+    topic === null ? null : ["Avro", () => avroText(raw, schemaOf(topic, label))],
   ].filter(Boolean);
   const shown = h("pre", { class: "data", tabindex: "0", "aria-label": label });
   const buttons = ways.map(([way, make]) => h("button", { type: "button", onclick: () => pick(way, make) }, way));
+  const schema = topic === null ? null : h("button", { type: "button", class: "quiet", hidden: true, onclick: () => askForSchema(topic, label, () => pick("Avro", ways.at(-1)[1])) }, "Schema …");
   const pick = (way, make) => {
+    if (schema) schema.hidden = way !== "Avro";
+    if (way === "Avro" && !schemaOf(topic, label)) { askForSchema(topic, label, () => pick(way, make)); return; }
     shown.textContent = make();
     shown.className = way === "Hex" ? "data hex" : "data";
     buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.textContent === way)));
   };
-  pick(...(text === null ? ways.at(-1) : ways[0]));
+  const first = topic !== null && schemaOf(topic, label) && text === null ? "Avro" : text === null ? "Hex" : ways[0][0];
+  pick(...ways.find(([way]) => way === first));
   return h("div", { class: "stack" },
-    h("div", { class: "tools" }, h("div", { class: "switch", role: "group", "aria-label": `How to read the ${label}` }, buttons),
+    h("div", { class: "tools" }, h("div", { class: "switch", role: "group", "aria-label": `How to read the ${label}` }, buttons), schema,
       h("span", { class: "hint" }, size(data.bytes), isCut(data) ? `, of which the first ${size(raw.length)} are shown` : ""),
       navigator.clipboard ? h("button", { type: "button", class: "quiet", onclick: () => navigator.clipboard.writeText(shown.textContent) }, "Copy") : null),
     shown);

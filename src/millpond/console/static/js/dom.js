@@ -56,6 +56,21 @@ export function head(title, { crumb, chips = [], actions = [] } = {}) {
     actions);
 }
 
+export function tile(title, value, more, { level = "", extra = null, href = null, wide = false } = {}) {
+  return h(href ? "a" : "div", { class: `card tile${wide ? " wide" : ""}`, href }, h("span", { class: "name" }, title), h("span", { class: `value ${level}` }, value),
+    more ? h("span", { class: "more" }, more) : null, extra);
+}
+
+export function table(columns, rows) {
+  return h("div", { class: "scroll" }, h("table", {},
+    h("thead", {}, h("tr", {}, columns.map(([title, kind]) => h("th", { scope: "col", class: kind }, title)))), h("tbody", {}, rows)));
+}
+
+export function copyButton(text, label = "Copy") {
+  if (!navigator.clipboard) return null;
+  return h("button", { type: "button", class: "quiet", onclick: async () => { await navigator.clipboard.writeText(typeof text === "function" ? text() : text); note("Copied."); } }, label);
+}
+
 export function card(title, ...children) {
   return h("section", { class: "card" }, title ? (title instanceof Node ? title : h("h2", {}, title)) : null, children);
 }

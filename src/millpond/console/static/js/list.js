@@ -57,3 +57,34 @@ export function list({ path, label, columns, none, params, signal, switches = []
   load();
   return { table, load };
 }
+
+// A list that is here already: `set` gives it new rows, and where one is in it stays. `text` is what a row is found by.
+export function local({ label, columns, text, none, size = 50 }) {
+  let rows = [];
+  let page = 1;
+  const input = h("input", { type: "search", class: "grow", placeholder: `Filter ${label}`, "aria-label": `Filter ${label}` });
+  const head = h("div", { class: "cardhead tools", hidden: true }, input);
+  const body = h("div");
+  const draw = () => {
+    const wanted = input.value.trim().toLowerCase();
+    const fitting = wanted ? rows.filter((each) => text(each).toLowerCase().includes(wanted)) : rows;
+    const pages = Math.max(1, Math.ceil(fitting.length / size));
+    page = Math.min(page, pages);
+    // A few need no filter.
+    head.hidden = rows.length <= 8 && !wanted;
+    if (!fitting.length) {
+      fill(body, rows.length ? h("div", { class: "empty" }, h("strong", {}, `Nothing is like “${input.value}”.`)) : none());
+      return;
+    }
+    const turn = (by) => { page += by; draw(); };
+    fill(body,
+      h("div", { class: "scroll" }, h("table", {},
+        h("thead", {}, h("tr", {}, columns.map(([title, , kind]) => h("th", { class: kind, scope: "col" }, title)))),
+        h("tbody", {}, fitting.slice((page - 1) * size, page * size).map((each) => h("tr", {}, columns.map(([, cell, kind]) => h("td", { class: kind }, cell(each)))))))),
+      pages > 1 ? h("div", { class: "foot" }, h("span", {}, `${count(fitting.length)}${fitting.length === rows.length ? "" : ` of ${count(rows.length)}`} ${label}`), h("span", { class: "tools" },
+        h("button", { disabled: page <= 1, onclick: () => turn(-1), "data-focus": `previous ${label}`, "aria-label": `Previous ${label}` }, "Previous"), `Page ${page} of ${count(pages)}`,
+        h("button", { disabled: page >= pages, onclick: () => turn(1), "data-focus": `next ${label}`, "aria-label": `Next ${label}` }, "Next"))) : null);
+  };
+  input.addEventListener("input", () => { page = 1; draw(); });
+  return { parts: [head, body], set: (given) => { rows = given; draw(); } };
+}

@@ -1,7 +1,7 @@
 // The shell: which page the address means, the navigation, the theme.
 
-import { get } from "./api.js";
-import { empty, fill, h, note } from "./dom.js";
+import { change, get } from "./api.js";
+import { empty, field, fill, h, note } from "./dom.js";
 import { go, start, state } from "./router.js";
 
 const PAGES = [
@@ -11,6 +11,10 @@ const PAGES = [
   { path: "letters", title: "Dead letters", load: () => import("./pages/letters.js") },
   { path: "transactions", title: "Transactions", load: () => import("./pages/transactions.js") },
   { path: "cluster", title: "Cluster", load: () => import("./pages/cluster.js") },
+  { path: "pipelines", title: "Pipelines", load: () => import("./pages/pipelines.js") },
+  { path: "hot", title: "Hot partitions", load: () => import("./pages/hot.js") },
+  { path: "plan", title: "Plan", load: () => import("./pages/plan.js") },
+  { path: "trace", title: "Trace", load: () => import("./pages/trace.js") },
 ];
 
 let leave = new AbortController();
@@ -57,6 +61,48 @@ function navigate(event) {
   });
 }
 
+// Who we talk to; whether it may be shown.
+async function introduce() {
+  try {
+    const about = await get("/api/about");
+    state.readOnly = about.is_read_only;
+    state.bootstrap = about.bootstrap;
+    fill(document.getElementById("where"), about.is_read_only ? "read-only · " : "", about.bootstrap);
+    const out = document.getElementById("logout");
+    out.hidden = !about.has_login;
+    out.onclick = async () => { await change("POST", "/api/logout"); logIn(); };
+  } catch (error) {
+    if (isAsking) return false;
+    note(error.message);
+  }
+  return true;
+}
+
+let isAsking = false;
+
+function logIn() {
+  if (isAsking) return;
+  isAsking = true;
+  leave.abort();
+  document.title = "Log in · Millpond";
+  document.getElementById("logout").hidden = true;
+  const said = h("div");
+  const password = h("input", { type: "password", name: "password", required: true, autocomplete: "current-password", autofocus: true });
+  const form = h("form", { class: "card pad stack login", onsubmit: async (event) => {
+    event.preventDefault();
+    try {
+      await change("POST", "/api/login", { password: password.value });
+      isAsking = false;
+      if (await introduce()) await show();
+    } catch (error) {
+      password.value = "";
+      fill(said, h("p", { class: "fault", role: "alert" }, error.message));
+    }
+  } }, h("h1", {}, "Log in"), field("Password", password, "As in the file that the console was started with (--password-file)."), said, h("div", {}, h("button", { class: "main", type: "submit" }, "Log in")));
+  fill(document.getElementById("main"), form);
+  password.focus();
+}
+
 const THEMES = ["system", "light", "dark"];
 
 function theme(name) {
@@ -75,12 +121,6 @@ function theme(name) {
 theme(THEMES.includes(localStorage.getItem("theme")) ? localStorage.getItem("theme") : "system");
 fill(document.getElementById("nav"), PAGES.map((each) => h("a", { href: `/${each.path}`, "data-path": each.path }, each.title)));
 document.addEventListener("click", navigate);
+document.addEventListener("login", logIn);
 start(show);
-try {
-  const about = await get("/api/about");
-  state.readOnly = about.is_read_only;
-  fill(document.getElementById("where"), about.is_read_only ? "read-only · " : "", about.bootstrap);
-} catch (error) {
-  note(error.message);
-}
-await show();
+if (await introduce()) await show();

@@ -1,6 +1,6 @@
 // Where we are: going to another address, and keeping what stands behind the question mark.
 
-export const state = { readOnly: false };
+export const state = { readOnly: false, bootstrap: "127.0.0.1:9092" };
 
 let show = async () => {};
 

@@ -2,14 +2,15 @@
 
 import { change, get, live, name } from "../api.js";
 import { curve } from "../charts.js";
-import { ask, card, choice, empty, fault, field, fill, h, head, note } from "../dom.js";
+import { ask, card, choice, empty, fault, field, fill, h, head, note, svg, tile } from "../dom.js";
 import { NOTHING, ago, compact, count, counted, moment, rate, span } from "../format.js";
-import { list } from "../list.js";
+import { list, local } from "../list.js";
 import { go, state } from "../router.js";
 
 const LEVEL = { stable: "good", rebalancing: "warn", empty: "", dead: "bad" };
 const CURVE_MAX = 120;
-const ROWS = 100;
+// Reading and writing that differ by less, as a share, keep the lag as it is.
+const FLAT = 0.05;
 
 export async function draw(main, words, params, signal) {
   if (words.length) return one(main, words.join("/"), params, signal);
@@ -34,38 +35,51 @@ async function one(main, group, params, signal) {
   const past = h("div");
   const curvePoints = [];
   let last = null;
-  let page = 1;
+  let people = {};
+  const parts = local({
+    label: "partitions", size: 100, text: (each) => `${each.topic}-${each.partition} ${holder(each)}`,
+    none: () => empty("The group has committed nothing and reads nothing."),
+    columns: [
+      ["Partition", (each) => h("a", { href: `/topics/${name(each.topic)}/records?partition=${each.partition}&from=${each.committed ?? "beginning"}` }, `${each.topic}-${each.partition}`), "name"],
+      ["Member", (each) => holder(each), "optional soft"],
+      ["Committed", (each) => count(each.committed), "num optional"],
+      ["End", (each) => count(each.end), "num optional"],
+      ["Unread", (each) => [count(each.lag), each.lost ? h("div", { class: "bad-text" }, `${count(each.lost)} lost`) : null], "num"],
+      ["Behind", (each) => (each.behind_ms === null ? NOTHING : span(each.behind_ms)), "num"],
+      ["Trend", (each) => trend(each), "num"],
+      ["Caught up in", (each) => catchUp(each), "num"],
+    ],
+  });
+  const members = local({
+    label: "members", text: (each) => `${each.instance ?? ""} ${each.client} ${each.id} ${each.host} ${each.partitions.map(([topic, index]) => `${topic}-${index}`).join(" ")}`,
+    none: () => empty("It has no members now.", h("span", {}, "Its offsets stay, so that whoever joins goes on from there.")),
+    columns: [
+      ["Member", (each) => [each.instance || each.client || each.id, h("div", { class: "hint mono" }, each.id)], "name"],
+      ["Host", (each) => each.host, "soft"],
+      ["Partitions", (each) => (each.partitions.length ? assigned(each.partitions) : h("span", { class: "warn-text" }, "none: more members than partitions"))],
+    ],
+  });
+  const holder = (each) => (each.member ? people[each.member]?.instance || people[each.member]?.client || each.member : "nobody");
+  const top = h("div", { class: "stack" }, h("p", { class: "hint" }, "Measuring …"));
+  const frame = h("div", { class: "stack" }, top, card("Partitions", parts.parts), card("Members", members.parts));
   fill(main, head(group, { crumb: h("a", { href: "/groups" }, "Groups"), chips: [chips], actions: state.readOnly ? [] : [
     h("button", { onclick: () => reset(group, last) }, "Reset offsets …"), h("button", { class: "danger", onclick: () => remove(group) }, "Delete …")] }), body, past);
   const paint = (look) => {
     last = look;
+    if (!frame.isConnected) fill(body, frame);
     curvePoints.push(look.lag);
     if (curvePoints.length > CURVE_MAX) curvePoints.shift();
     fill(chips, h("span", { class: "chip" }, h("span", { class: `state ${LEVEL[look.state] ?? ""}` }, look.state)), h("span", { class: "chip" }, counted(look.members, "member")), h("span", { class: "chip" }, `${look.type} protocol${look.assignor ? `, ${look.assignor}` : ""}`), h("span", { class: "chip optional" }, `coordinator ${look.coordinator}`));
-    fill(body, h("div", { class: "stack" }, verdict(look),
+    people = Object.fromEntries(look.people.map((each) => [each.id, each]));
+    parts.set(look.partitions);
+    members.set(look.people);
+    fill(top, verdict(look),
       h("div", { class: "tiles" },
-        tile("Unread", count(look.lag), "records", curve(curvePoints, "Unread records since you look")),
+        tile("Unread", count(look.lag), ["records ", trend(look)], { extra: curve(curvePoints, "Unread records since you look") }),
         tile("Behind", look.behind_ms === null ? (look.lag ? NOTHING : "0 s") : span(look.behind_ms), "the age of the oldest unread record"),
         tile("Reads", rate(look.read_per_second), `written ${rate(look.written_per_second)}`),
-        tile("Caught up in", look.lag === 0 ? "now" : look.catch_up_seconds === null ? NOTHING : look.catch_up_seconds === "never" ? "never" : span(look.catch_up_seconds * 1000), "at this pace")),
-      partitions(look), members(look)));
-  };
-  const partitions = (look) => {
-    const pages = Math.max(1, Math.ceil(look.partitions.length / ROWS));
-    const shown = look.partitions.slice((page - 1) * ROWS, page * ROWS);
-    const people = Object.fromEntries(look.people.map((each) => [each.id, each]));
-    return card("Partitions", look.partitions.length ? [h("div", { class: "scroll" }, h("table", {},
-      h("thead", {}, h("tr", {}, [["Partition"], ["Member", "optional"], ["Committed", "num optional"], ["End", "num optional"], ["Unread", "num"], ["Behind", "num"], ["Reads", "num optional"], ["Caught up in", "num"]].map(([title, kind]) => h("th", { scope: "col", class: kind }, title)))),
-      h("tbody", {}, shown.map((each) => h("tr", {},
-        h("td", { class: "name" }, h("a", { href: `/topics/${name(each.topic)}/records?partition=${each.partition}&from=${each.committed ?? "beginning"}` }, `${each.topic}-${each.partition}`)),
-        h("td", { class: "optional soft" }, each.member ? people[each.member]?.instance || people[each.member]?.client || each.member : "nobody"),
-        h("td", { class: "num optional" }, count(each.committed)), h("td", { class: "num optional" }, count(each.end)),
-        h("td", { class: "num" }, count(each.lag), each.lost ? h("div", { class: "bad-text" }, `${count(each.lost)} lost`) : null),
-        h("td", { class: "num" }, each.behind_ms === null ? NOTHING : span(each.behind_ms)),
-        h("td", { class: "num optional" }, rate(each.read_per_second)),
-        h("td", { class: "num" }, !each.lag ? "now" : each.catch_up_seconds === null ? NOTHING : each.catch_up_seconds === "never" ? "never" : span(each.catch_up_seconds * 1000))))))),
-      pages > 1 ? h("div", { class: "foot" }, `${counted(look.partitions_total, "partition")}, the largest lag first`, h("span", { class: "tools" }, h("button", { disabled: page <= 1, onclick: () => { page -= 1; paint(last); }, "data-focus": "previous" }, "Previous"), h("button", { disabled: page >= pages, onclick: () => { page += 1; paint(last); }, "data-focus": "next" }, "Next"))) : null]
-      : empty("The group has committed nothing and reads nothing."));
+        tile("Caught up in", catchUp(look), "at this pace")),
+      look.partitions_total > look.partitions.length ? h("p", { class: "hint" }, `The ${count(look.partitions.length)} partitions with the largest lag of ${count(look.partitions_total)}:`) : null);
   };
   live(`/api/live/groups/${name(group)}`, { look: paint, failure: ({ error }) => { if (!last) fill(body, fault(new Error(error)), h("a", { class: "button", href: "/groups" }, "See all groups")); return !last; } }, signal);
   try {
@@ -75,8 +89,17 @@ async function one(main, group, params, signal) {
   }
 }
 
-function tile(title, value, more, extra) {
-  return h("div", { class: "card tile" }, h("span", { class: "name" }, title), h("span", { class: "value" }, value), h("span", { class: "more" }, more), extra);
+function catchUp(each) {
+  return !each.lag ? "now" : each.catch_up_seconds === null ? NOTHING : each.catch_up_seconds === "never" ? "never" : span(each.catch_up_seconds * 1000);
+}
+
+// Whether it gets better: what is read beside what is written.
+function trend(each) {
+  const { read_per_second: read, written_per_second: written } = each;
+  if (read === null || written === null || (!read && !written)) return h("span", { class: "soft" }, "steady");
+  const gain = read - written;
+  if (Math.abs(gain) <= FLAT * Math.max(read, written)) return h("span", { class: "soft" }, "steady");
+  return gain > 0 ? h("span", { class: "good-text" }, `▼ ${rate(gain)}`) : h("span", { class: "warn-text" }, `▲ ${rate(-gain)}`);
 }
 
 function verdict(look) {
@@ -84,14 +107,6 @@ function verdict(look) {
   if (!look.members && look.lag) return h("p", { class: "caution" }, "Nobody reads: start a consumer of this group.");
   if (look.catch_up_seconds === "never") return h("p", { class: "caution" }, "More is written than read: it will not catch up at this pace. Start more members, up to one for each partition, or make the handler faster.");
   return null;
-}
-
-function members(look) {
-  return card("Members", look.people.length ? h("div", { class: "scroll" }, h("table", {},
-    h("thead", {}, h("tr", {}, ["Member", "Host", "Partitions"].map((title) => h("th", { scope: "col" }, title)))),
-    h("tbody", {}, look.people.map((each) => h("tr", {}, h("td", { class: "name" }, each.instance || each.client || each.id, h("div", { class: "hint mono" }, each.id)), h("td", { class: "soft" }, each.host),
-      h("td", {}, each.partitions.length ? assigned(each.partitions) : h("span", { class: "warn-text" }, "none: more members than partitions")))))))
-    : empty("It has no members now.", h("span", {}, "Its offsets stay, so that whoever joins goes on from there.")));
 }
 
 function assigned(partitions) {
@@ -103,11 +118,40 @@ function assigned(partitions) {
 function rebalances(all) {
   if (!all?.length) return card("Rebalances", empty("No rebalance of this group is written down.", h("span", {}, "Only a Millpond cluster keeps that history, from a group’s first rebalance on.")));
   const longest = Math.max(1, ...all.map((each) => each.paused_ms ?? 0));
-  return card("Rebalances", h("ol", { class: "timeline" }, all.map((each) => h("li", {},
-    h("div", {}, h("div", {}, ago(each.started_ms)), h("div", { class: "hint" }, moment(each.started_ms).slice(0, 19))),
-    h("div", {}, h("div", {}, each.causes.map((cause) => `${cause.why}${cause.client_id || cause.member_id ? ` (${cause.instance_id || cause.client_id || cause.member_id}${cause.client_host ? ` on ${cause.client_host}` : ""})` : ""}${cause.detail ? `: ${cause.detail}` : ""}`).join("; ") || "No cause was noted."),
-      h("div", { class: "hint" }, `${each.generation === null ? "" : `generation ${each.generation}, `}${counted(each.members, "member")}, ${each.moves_total < 0 ? "moves not counted" : `${counted(each.moves_total, "partition")} moved`}, ${each.paused_ms === null ? "not finished" : `paused ${span(each.paused_ms)}`}`),
-      each.paused_ms ? h("div", { class: "meter", role: "img", "aria-label": `Paused ${span(each.paused_ms)}` }, h("div", { "width%": Math.max(1, (each.paused_ms / longest) * 100) })) : null)))));
+  return card(h("div", { class: "cardhead" }, h("h2", {}, "Rebalances"), h("span", { class: "soft" }, `the last ${count(all.length)}, paused ${span(all.reduce((sum, each) => sum + (each.paused_ms ?? 0), 0))} in all`)),
+    h("div", { class: "pad" }, drawn(all)),
+    h("ol", { class: "timeline" }, all.map((each) => h("li", {},
+      h("div", {}, h("div", {}, ago(each.started_ms)), h("div", { class: "hint" }, moment(each.started_ms).slice(0, 19))),
+      h("div", {}, h("div", {}, each.causes.map(said).join("; ") || "No cause was noted."),
+        h("div", { class: "hint" }, `${each.generation === null ? "" : `generation ${each.generation}, `}${counted(each.members, "member")}, ${each.moves_total < 0 ? "moves not counted" : `${counted(each.moves_total, "partition")} moved`}, ${each.paused_ms === null ? "not finished" : `paused ${span(each.paused_ms)}`}`),
+        each.paused_ms ? h("div", { class: "meter", role: "img", "aria-label": `Paused ${span(each.paused_ms)}` }, h("div", { "width%": Math.max(1, (each.paused_ms / longest) * 100) })) : null,
+        each.moves.length ? h("details", {}, h("summary", {}, "Who got what"), h("ul", { class: "plain" }, each.moves.slice(0, 100).map((move) => h("li", {}, `${move.partition.topic}-${move.partition.partition}: ${move.before ?? "nobody"} → ${move.after ?? "nobody"}`))),
+          each.moves_total > Math.min(100, each.moves.length) ? h("p", { class: "hint" }, `and ${count(each.moves_total - Math.min(100, each.moves.length))} more`) : null) : null)))));
+}
+
+function said(cause) {
+  const who = cause.instance_id || cause.client_id || cause.member_id;
+  return `${cause.why}${who ? ` (${who}${cause.client_host ? ` on ${cause.client_host}` : ""})` : ""}${cause.detail ? `: ${cause.detail}` : ""}`;
+}
+
+// All of them on one line of time: where each began, how long readers stood still, how many partitions moved.
+function drawn(all) {
+  const first = Math.min(...all.map((each) => each.started_ms));
+  const end = Math.max(Date.now(), ...all.map((each) => each.started_ms + (each.paused_ms ?? 0)));
+  const wide = Math.max(1, end - first);
+  const most = Math.max(1, ...all.map((each) => each.moves_total));
+  const at = (ms) => 4 + ((ms - first) / wide) * 992;
+  const words = `${counted(all.length, "rebalance")} since ${moment(first).slice(0, 19)}`;
+  return h("div", { class: "line-of-time" },
+    svg("svg", { viewBox: "0 0 1000 64", preserveAspectRatio: "none", role: "img", "aria-label": words, class: "moments" },
+      svg("line", { x1: "0", x2: "1000", y1: "52", y2: "52", class: "axis" }),
+      all.map((each) => {
+        const height = 10 + 34 * (Math.max(0, each.moves_total) / most);
+        const bar = svg("rect", { x: String(at(each.started_ms)), y: String(52 - height), width: String(Math.max(3, ((each.paused_ms ?? 0) / wide) * 992)), height: String(height), class: each.paused_ms === null ? "open" : "paused" });
+        bar.append(svg("title", {}, `${moment(each.started_ms).slice(0, 19)}: ${each.causes.map(said).join("; ") || "no cause was noted"}; ${counted(Math.max(0, each.moves_total), "partition")} moved, ${each.paused_ms === null ? "not finished" : `paused ${span(each.paused_ms)}`}`));
+        return bar;
+      })),
+    h("div", { class: "ends" }, h("span", {}, moment(first).slice(0, 19)), h("span", {}, "the taller, the more partitions moved; as wide as the pause"), h("span", {}, "now")));
 }
 
 function reset(group, look) {

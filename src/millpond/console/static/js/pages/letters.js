@@ -1,10 +1,13 @@
 // Dead letters: what failed, why, and the way back.
 
 import { change, get, name, query } from "../api.js";
-import { headers, preview, whole } from "../data.js";
+import { decode, headers, preview, whole } from "../data.js";
 import { ask, card, choice, empty, fault, field, fill, h, head, note } from "../dom.js";
 import { ago, count, counted, moment } from "../format.js";
+import { follow } from "../jobs.js";
 import { keep, state } from "../router.js";
+
+const COLOURS = 6;
 
 export async function draw(main, words, params, signal) {
   if (words.length) return one(main, words[0], params, signal);
@@ -63,18 +66,21 @@ async function one(main, topic, params, signal) {
       h("td", { class: "key optional" }, preview(letter.key)), h("td", { class: "nowrap" }, h("span", { class: `state ${letter.is_redriven ? "good" : "warn"}` }, letter.is_redriven ? "redriven" : "waiting")));
     let shown = null;
     open.onclick = () => {
-      if (shown) { shown.remove(); shown = null; } else { shown = h("tr", { class: "detail" }, h("td", { colspan: "6" }, detail(letter))); line.after(shown); }
+      if (shown) { shown.remove(); shown = null; } else { shown = h("tr", { class: "detail" }, h("td", { colspan: "6" }, detail(topic, letter, () => again()))); line.after(shown); }
       open.setAttribute("aria-expanded", String(Boolean(shown)));
     };
     return [line];
   });
   const most = Math.max(1, ...look.errors.map(([, number]) => number));
-  const tall = Math.max(1, ...look.over_time.map(([, number]) => number));
+  const total = (errors) => Object.values(errors).reduce((sum, number) => sum + number, 0);
+  const tall = Math.max(1, ...look.over_time.map(([, errors]) => total(errors)));
+  const ranks = Object.fromEntries(look.errors.map(([each], at) => [each, at]));
   fill(body,
     h("div", { class: "columns" },
       card(h("div", { class: "cardhead" }, h("h2", {}, "By error"), h("span", { class: "soft" }, `${counted(look.records, "letter")}, ${count(look.waiting)} waiting`)), h("div", { class: "pad bars" }, look.errors.slice(0, 10).map(([each, number]) => [
-        h("span", { class: "name" }, h("a", { href: `/letters/${name(topic)}${query({ error: each })}` }, each || "(no headers)")), h("div", { class: "meter", role: "img", "aria-label": counted(number, "letter") }, h("div", { "width%": (number / most) * 100 })), h("span", { class: "num" }, count(number))]))),
-      card("Over time", h("div", { class: "pad" }, look.over_time.length ? [h("div", { class: "columns-chart", role: "img", "aria-label": `Letters over time, at most ${tall} in a span` }, look.over_time.map(([at, number]) => h("div", { "height%": (number / tall) * 100, title: `${moment(at)}: ${counted(number, "letter")}` }))),
+        h("span", { class: "name" }, h("i", { class: `dot g${ranks[each] % COLOURS}` }), h("a", { href: `/letters/${name(topic)}${query({ error: each })}` }, each || "(no headers)")), h("div", { class: "meter", role: "img", "aria-label": counted(number, "letter") }, h("div", { "width%": (number / most) * 100 })), h("span", { class: "num" }, count(number))]))),
+      card("Over time", h("div", { class: "pad" }, look.over_time.length ? [h("div", { class: "columns-chart", role: "img", "aria-label": `Letters over time, at most ${tall} in a span` }, look.over_time.map(([at, errors]) => h("div", { class: "column", "height%": (total(errors) / tall) * 100, title: `${moment(at).slice(0, 19)}: ${Object.entries(errors).map(([each, number]) => `${each} ${count(number)}`).join(", ") || "none"}` },
+          Object.entries(errors).sort(([one], [other]) => ranks[one] - ranks[other]).map(([each, number]) => h("div", { class: `g${(ranks[each] ?? 0) % COLOURS}`, "height%": (number / Math.max(1, total(errors))) * 100 }))))),
         h("div", { class: "ends" }, h("span", {}, moment(look.over_time[0][0]).slice(0, 16)), h("span", {}, moment(look.over_time.at(-1)[0]).slice(0, 16)))] : h("span", { class: "soft" }, "No times are known.")))),
     h("section", { class: "card" }, h("div", { class: "cardhead tools" }, kind, key, h("span", { class: "grow" }), state.readOnly ? null : send),
       look.letters.length ? h("div", { class: "scroll" }, h("table", { class: "records" }, h("thead", {}, h("tr", {}, state.readOnly ? null : h("th", {}, everything), [["Letter"], ["Written", "optional"], ["Cause"], ["Key", "optional"], ["State"]].map(([title, kind_]) => h("th", { scope: "col", class: kind_ }, title)))), h("tbody", {}, rows)))
@@ -83,7 +89,34 @@ async function one(main, topic, params, signal) {
   adapt();
 }
 
-function detail(letter) {
+// The letter and its cause, beside the record where it came from, if that is still there.
+function detail(topic, letter, done) {
+  const { cause } = letter;
+  const origin = h("div", { class: "stack" }, h("h2", {}, "Where it came from"));
+  if (cause) {
+    const { topic: home, partition, offset } = cause.origin;
+    get(`/api/topics/${name(home)}/records/${partition}/${offset}`).then((record) => origin.append(
+      h("p", {}, h("a", { href: `/topics/${name(home)}/records?partition=${partition}&from=${offset}` }, `${home}-${partition}, offset ${count(offset)}`), h("span", { class: "hint" }, ` ${moment(record.timestamp_ms)}`)),
+      h("p", { class: same(record, letter) ? "good-text" : "warn-text" }, same(record, letter) ? "Key and value are the same as in the letter." : "Key or value differ from the letter."),
+      h("h2", {}, "Key"), whole(record.key, "key", home), h("h2", {}, "Value"), whole(record.value, "value", home)))
+      .catch((error) => origin.append(h("p", { class: "soft" }, error.message)));
+  } else origin.append(h("p", { class: "soft" }, "Nobody says where it came from."));
+  return h("div", { class: "stack" },
+    state.readOnly ? null : h("div", { class: "tools" }, h("button", { type: "button", class: "main", onclick: () => redrive(topic, { ids: [letter.id] }, done) }, "Redrive it …"), h("button", { type: "button", onclick: () => edit(topic, letter, done) }, "Edit and redrive …")),
+    h("div", { class: "columns" }, h("div", { class: "stack" }, h("h2", {}, "The letter"), facts(letter)), origin));
+}
+
+function same(record, letter) {
+  return ["key", "value"].every((part) => {
+    const one = record[part];
+    const other = letter[part];
+    if (one === null || other === null) return one === other;
+    const short = Math.min(one.data.length, other.data.length) & ~3;
+    return one.bytes === other.bytes && one.data.slice(0, short - 4) === other.data.slice(0, short - 4);
+  });
+}
+
+function facts(letter) {
   const { cause } = letter;
   return h("div", { class: "stack" },
     cause ? h("dl", { class: "facts" },
@@ -97,15 +130,51 @@ function detail(letter) {
     h("h2", {}, "Key"), whole(letter.key, "key"), h("h2", {}, "Value"), whole(letter.value, "value"));
 }
 
+// What can be typed is text; anything else is shown and sent as hex.
+function typed(data) {
+  if (data === null) return ["null", ""];
+  const raw = decode(data);
+  try {
+    return ["text", new TextDecoder("utf-8", { fatal: true }).decode(raw)];
+  } catch {
+    return ["hex", Array.from(raw, (each) => each.toString(16).padStart(2, "0")).join("")];
+  }
+}
+
+const ENCODINGS = [["text", "Text or JSON"], ["hex", "Hex"], ["base64", "Base64"], ["null", "Null"]];
+
+function edit(topic, letter, done) {
+  const parts = Object.fromEntries(["key", "value"].map((part) => [part, typed(letter[part])]));
+  const isCut = ["key", "value"].some((part) => letter[part] && letter[part].bytes > (letter[part].data.length / 4) * 3);
+  if (isCut) { note("This letter is too large to be edited here."); return; }
+  ask({
+    title: `Edit letter ${letter.id}`, action: "Go on",
+    body: [h("p", { class: "hint" }, "What you write here is sent instead of the letter; the letter itself stays as it is, marked as redriven. Its headers go with it as they are. A dry run comes first."),
+      h("div", { class: "two" }, field("Key", h("input", { name: "key", autocomplete: "off", value: parts.key[1] })), field("The key is", choice("key_encoding", ENCODINGS, parts.key[0]))),
+      field("Value", h("textarea", { name: "value", rows: "10", spellcheck: "false", autofocus: true }, parts.value[1])), field("The value is", choice("value_encoding", ENCODINGS, parts.value[0]))],
+    act: async (form) => {
+      const change_ = { id: letter.id, headers: null };
+      for (const part of ["key", "value"]) {
+        const encoding = form.elements[`${part}_encoding`].value;
+        change_[part] = encoding === "null" ? null : form.elements[part].value;
+        change_[`${part}_encoding`] = encoding === "null" ? "text" : encoding;
+      }
+      redrive(topic, { ids: [letter.id], edits: [change_] }, done);
+    },
+  });
+}
+
 function redrive(topic, which, done) {
   let agreed = false;
   const plan = h("div", { class: "stack" });
   const dialog = ask({
     title: `Redrive letters of ${topic}`, action: "Dry run",
     body: [h("p", { class: "hint" }, "They go back to the topic and partition they came from, each of them once, for the group that failed. First a dry run says what would happen."),
-      field("Into another topic", h("input", { name: "to", placeholder: "where they came from", autocomplete: "off" })), plan],
+      which.edits ? h("p", { class: "caution" }, "One letter goes as you have edited it.") : null,
+      h("div", { class: "two" }, field("Into another topic", h("input", { name: "to", placeholder: "where they came from", autocomplete: "off" })),
+        field("At most so many a second", h("input", { name: "rate", type: "number", min: "1", max: "1000000", placeholder: "without a limit" }))), plan],
     act: async (form) => {
-      const order = { ...which, to: form.elements.to.value.trim() || null };
+      const order = { ...which, to: form.elements.to.value.trim() || null, rate: form.elements.rate.valueAsNumber || null };
       if (!agreed) {
         const dry = await change("POST", `/api/letters/${name(topic)}/redrive`, { ...order, dry_run: true });
         fill(plan, Object.entries(dry.targets).map(([target, number]) => h("p", {}, `${counted(number, "letter")} → ${target}`)),
@@ -116,23 +185,14 @@ function redrive(topic, which, done) {
         if (dry.records) { agreed = true; button(`Redrive ${counted(dry.records, "letter")}`); }
         throw null;
       }
-      let job = await change("POST", `/api/letters/${name(topic)}/redrive`, order);
-      const bar = h("div", { class: "progress" }, h("div", { "width%": 0 }));
-      const text = h("p", { role: "status" }, "Sending …");
-      fill(plan, bar, text, h("button", { type: "button", onclick: () => change("POST", `/api/jobs/${job.id}/stop`) }, "Stop: what is not sent yet stays"));
-      while (job.state === "running") {
-        await new Promise((resume) => setTimeout(resume, 300));
-        job = await get(`/api/jobs/${job.id}`);
-        bar.firstChild.style.width = `${job.total ? (job.done / job.total) * 100 : 0}%`;
-        text.textContent = `${count(job.done)} of ${count(job.total)} sent`;
-      }
+      const job = await follow(await change("POST", `/api/letters/${name(topic)}/redrive`, order), plan, { unit: "sent", stop: "Undo what is not sent yet" });
       if (job.state === "failed") throw new Error(job.error);
-      note(job.state === "stopped" ? `Stopped after ${counted(job.done, "letter")}.` : `Redrove ${counted(job.done, "letter")}.`);
+      note(job.state === "stopped" ? `${counted(job.done, "letter")} sent; the other ${count(job.total - job.done)} wait as before.` : `Redrove ${counted(job.done, "letter")}.`);
       done();
     },
   });
   const button = (text) => { dialog.querySelector("button[type=submit]").textContent = text; };
-  dialog.querySelector("input[name=to]").addEventListener("input", () => { agreed = false; fill(plan); button("Dry run"); });
+  for (const each of dialog.querySelectorAll("input")) each.addEventListener("input", () => { agreed = false; fill(plan); button("Dry run"); });
 }
 
 function purge(topic, done) {

@@ -1,8 +1,9 @@
 // The records of a topic: a page from anywhere, live tail, search, and producing one.
 
 import { change, get, live, name, query } from "../api.js";
+import { asCommand, asPythonConsumer, asPythonProducer } from "../code.js";
 import { headers, preview, whole } from "../data.js";
-import { ask, choice, empty, fault, field, fill, h, note } from "../dom.js";
+import { ask, choice, copyButton, empty, fault, field, fill, h, note } from "../dom.js";
 import { count, counted, moment } from "../format.js";
 import { keep, state } from "../router.js";
 
@@ -46,7 +47,7 @@ export async function records(body, topic, params, signal) {
         fill(cell, h("div", { class: "stack" },
           h("dl", { class: "facts" }, h("dt", {}, "Partition"), h("dd", {}, full.partition), h("dt", {}, "Offset"), h("dd", {}, count(full.offset)), h("dt", {}, "Time"), h("dd", {}, moment(full.timestamp_ms))),
           full.headers.length ? [h("h2", {}, "Headers"), headers(full)] : null,
-          h("h2", {}, "Key"), whole(full.key, "key"), h("h2", {}, "Value"), whole(full.value, "value")));
+          h("h2", {}, "Key"), whole(full.key, "key", topic), h("h2", {}, "Value"), whole(full.value, "value", topic), asCode(topic, full)));
       } catch (error) {
         fill(cell, fault(error));
       }
@@ -170,6 +171,19 @@ export async function records(body, topic, params, signal) {
       state.readOnly ? null : h("button", { type: "button", class: "main", onclick: () => produce(topic, partition, () => (tailButton.getAttribute("aria-pressed") === "true" ? null : load())) }, "Produce one")),
     bar, status, table, nothing, foot));
   if (params.get("live")) { await load(); tail(); } else if (search.value) { const text = search.value; await load(); search.value = text; find(); } else await load();
+}
+
+function asCode(topic, record) {
+  const ways = [["Python that reads it", asPythonConsumer], ["Python that writes it again", asPythonProducer], ["Command", asCommand]];
+  const shown = h("pre", { class: "data", tabindex: "0", "aria-label": "code", hidden: true });
+  const isCut = [record.key, record.value, ...record.headers.map(([, value]) => value)].some((data) => data && data.bytes > (data.data.length / 4) * 3);
+  const buttons = ways.map(([label, make]) => h("button", { type: "button", "aria-pressed": "false", onclick: (event) => {
+    shown.hidden = false;
+    shown.textContent = make(state.bootstrap, topic, record);
+    buttons.forEach((each) => each.setAttribute("aria-pressed", String(each === event.target)));
+  } }, label));
+  return [h("h2", {}, "As code"), h("div", { class: "tools" }, h("div", { class: "switch", role: "group", "aria-label": "Which code" }, isCut ? [buttons[0], buttons[2]] : buttons), copyButton(() => shown.textContent, "Copy the code"),
+    isCut ? h("span", { class: "hint" }, "It is too large to be written as code.") : null), shown];
 }
 
 function produce(topic, partition, done) {

@@ -1,13 +1,17 @@
 // One topic: its partitions drawn as logs, its settings; records have a file of their own.
 
 import { change, get, live, name } from "../api.js";
-import { ask, card, choice, empty, fault, field, fill, h, head, note } from "../dom.js";
-import { bytes, compact, count, counted, rate, span } from "../format.js";
+import { curve } from "../charts.js";
+import { ask, card, choice, empty, fault, field, fill, h, head, note, tile } from "../dom.js";
+import { NOTHING, ago, bytes, compact, count, counted, rate, span } from "../format.js";
 import { go, keep, state } from "../router.js";
 import { records } from "./records.js";
 
 const PARTITIONS_SHOWN = 64;
 const COLOURS = 6;
+const GROWTH_LOOKS = 60;
+const HORIZON_MS = 15000;
+const DAY_SECONDS = 86400;
 
 export async function draw(main, [topic, view = "partitions"], params, signal) {
   const views = { partitions, records, settings };
@@ -29,6 +33,8 @@ export async function draw(main, [topic, view = "partitions"], params, signal) {
 
 async function partitions(body, topic, params, signal, chips) {
   let before = null;
+  let kept = null;
+  const sizes = [];
   let page = Number(params.get("page")) || 1;
   let last = null;
   const paint = (look) => {
@@ -38,19 +44,21 @@ async function partitions(body, topic, params, signal, chips) {
     const pages = Math.ceil(all.length / PARTITIONS_SHOWN);
     page = Math.min(Math.max(1, page), pages);
     const shown = all.slice((page - 1) * PARTITIONS_SHOWN, page * PARTITIONS_SHOWN);
-    const highest = Math.max(1, ...all.map((each) => each.end ?? 0));
+    const highest = Math.max(1, ...all.map((each) => Math.max(each.end ?? 0, each.log_end ?? 0)));
     const records = all.reduce((sum, each) => sum + ((each.end ?? 0) - (each.start ?? 0)), 0);
     const ends = all.reduce((sum, each) => sum + (each.end ?? 0), 0);
     const seconds = before ? look.at_seconds - before.at : 0;
     const speed = seconds > 0 ? Math.max(0, ends - before.ends) / seconds : before?.speed ?? null;
     if (!before || seconds > 0) before = { at: look.at_seconds, ends, speed };
+    const size = all.reduce((sum, each) => sum + (each.size_bytes ?? 0), 0);
+    if (!sizes.length || sizes.at(-1).at < look.at_seconds) sizes.push({ at: look.at_seconds, size, speed: speed ?? 0 });
+    if (sizes.length > GROWTH_LOOKS) sizes.shift();
     fill(chips, [
       h("span", { class: "chip" }, counted(all.length, "partition")), h("span", { class: "chip" }, `${compact(records)} records`),
-      h("span", { class: "chip" }, bytes(all.reduce((sum, each) => sum + (each.size_bytes ?? 0), 0))),
-      speed === null ? null : h("span", { class: `chip${speed ? " accent" : ""}` }, `${rate(speed)} written`),
       look.settings.filter((each) => ["retention.ms", "cleanup.policy", "retention.bytes"].includes(each.name)).map((each) => h("span", { class: "chip" }, keeps(each)))].flat().filter(Boolean));
     const turn = (by) => { page += by; keep({ page: page > 1 ? page : "" }); paint(last); };
     fill(body,
+      growth(look, sizes, kept),
       card(h("div", { class: "cardhead" }, h("h2", {}, "Partitions as logs"), legend(look, groups)),
         h("div", { class: "logs" }, shown.map((each) => log(each, look, groups, highest))),
         pages > 1 ? h("div", { class: "foot" }, `Partitions ${shown[0].partition} to ${shown.at(-1).partition} of ${count(all.length)}`, h("span", { class: "tools" },
@@ -59,7 +67,40 @@ async function partitions(body, topic, params, signal, chips) {
       look.groups_left_out ? h("p", { class: "hint" }, `${counted(look.groups_left_out, "group")} were not looked at.`) : null);
   };
   fill(body, h("p", { class: "hint" }, "Looking at the partitions …"));
+  const horizon = async () => {
+    try {
+      kept = await get(`/api/topics/${name(topic)}/retention`, signal);
+      if (last) paint(last);
+    } catch {
+      // The look itself says what is wrong.
+    }
+    if (!signal.aborted) setTimeout(horizon, HORIZON_MS);
+  };
+  horizon();
   live(`/api/live/topics/${name(topic)}`, { look: paint, failure: ({ error }) => { if (!last) fill(body, fault(new Error(error)), h("a", { class: "button", href: "/topics" }, "See all topics")); return !last; } }, signal);
+}
+
+// How fast it grows, how far back it reaches, and how far it could with what it may keep.
+function growth(look, sizes, kept) {
+  const first = sizes[0];
+  const newest = sizes.at(-1);
+  const seconds = newest.at - first.at;
+  const perSecond = seconds > 1 ? (newest.size - first.size) / seconds : null;
+  const oldest = kept ? Math.min(...Object.values(kept.oldest_ms)) : null;
+  const reaches = kept && Number.isFinite(oldest) ? Math.max(0, Date.now() - oldest) : null;
+  const isDeleted = kept?.policy.includes("delete");
+  const leds = look.partitions.filter((each) => each.size_bytes !== null).length || 1;
+  // retention.bytes is for each partition, and the growth is that of all.
+  const byBytes = isDeleted && kept.keeps_bytes !== null && perSecond > 0 ? ((kept.keeps_bytes * leds) / perSecond) * 1000 : null;
+  const byTime = isDeleted ? kept.keeps_ms : null;
+  const horizon = [byTime, byBytes].filter((each) => each !== null).sort((one, other) => one - other)[0] ?? null;
+  const goes = isDeleted && kept.keeps_ms !== null && Number.isFinite(oldest) ? oldest + kept.keeps_ms - Date.now() : null;
+  return h("div", { class: "tiles" },
+    tile("Size", bytes(newest.size), perSecond === null ? "measuring its growth …" : perSecond < 0 ? `shrinks by ${bytes(-perSecond)}/s: old segments go` : `grows by ${bytes(perSecond)}/s, ${bytes(perSecond * DAY_SECONDS)} a day`),
+    tile("Written", rate(newest.speed), "records a second", { extra: curve(sizes.map((each) => each.speed), "Records written a second since you look") }),
+    tile("Reaches back", reaches === null ? NOTHING : span(reaches), reaches === null ? (kept ? "it is empty" : "looking …") : `the oldest record is from ${ago(oldest)}`),
+    tile("Retention horizon", !kept ? NOTHING : !isDeleted ? "for ever" : horizon === null ? "for ever" : span(horizon),
+      !kept ? "" : !isDeleted ? `cleanup.policy is ${kept.policy}: old values of a key go, not old records` : horizon === null ? "neither retention.ms nor retention.bytes limits it" : horizon === byBytes ? "by retention.bytes at this growth" : goes !== null && goes > 0 ? `by retention.ms; the oldest records go in ${span(goes)} or later` : "by retention.ms; a segment goes once its last record is older"));
 }
 
 function keeps({ name: setting, value }) {
@@ -72,6 +113,7 @@ function legend(look, groups) {
   const key = (kind, text) => h("span", { class: "key" }, h("i", { class: kind }), text);
   return h("div", { class: "legend" }, key("there", "records that are there"),
     look.partitions.some((each) => each.start > 0) ? key("past", "deleted") : null,
+    look.partitions.some((each) => each.log_end > each.end) ? key("unsafe", "not on all replicas yet") : null,
     look.partitions.some((each) => each.last_stable !== null && each.last_stable < each.end) ? key("held", "held back by an open transaction") : null,
     groups.slice(0, 12).map((group, at) => h("span", { class: "key" }, h("i", { class: `g${at % COLOURS}` }), h("a", { href: `/groups/${name(group)}` }, group))),
     groups.length > 12 ? `and ${groups.length - 12} more groups` : null);
@@ -91,8 +133,9 @@ function log(each, look, groups, highest) {
         h("div", { class: "there", "left%": share(each.start), "width%": share(each.end - each.start) }),
         each.last_stable !== null && each.last_stable < each.end ? h("div", { class: "held", "left%": share(each.last_stable), "width%": share(each.end - each.last_stable) }) : null,
         h("div", { class: "edge", "left%": share(each.end) }),
+        each.log_end > each.end ? h("div", { class: "unsafe", "left%": share(each.end), "width%": share(each.log_end - each.end) }) : null,
         marks.map(([group, at, offset]) => h("div", { class: `mark g${at % COLOURS}`, "left%": share(Math.min(offset, highest)), title: `${group}: ${count(offset)}, ${count(Math.max(0, each.end - offset))} unread` }))] : null),
-      isLed ? h("div", { class: "ends" }, h("span", {}, `start ${count(each.start)}`), each.last_stable < each.end ? h("span", { class: "warn-text" }, `last stable ${count(each.last_stable)}`) : null, h("span", {}, `high watermark ${count(each.end)}`)) : null),
+      isLed ? h("div", { class: "ends" }, h("span", {}, `start ${count(each.start)}`), each.last_stable < each.end ? h("span", { class: "warn-text" }, `last stable ${count(each.last_stable)}`) : null, h("span", {}, `high watermark ${count(each.end)}`, each.log_end > each.end ? `, end ${count(each.log_end)}` : each.log_end === each.end ? " = end" : "")) : null),
     h("div", { class: "hint" }, isLed ? h("span", { class: `state ${behind ? "warn" : "good"}` }, `leader ${each.leader}`) : h("span", { class: "state bad" }, "no leader"),
       h("div", {}, `in sync ${each.in_sync.join(", ") || "none"}${behind ? ` of ${each.replicas.join(", ")}` : ""}`)));
 }

@@ -2,7 +2,7 @@
 
 import { change, live, name } from "../api.js";
 import { meter } from "../charts.js";
-import { ask, card, empty, field, fill, h, head, note } from "../dom.js";
+import { ask, card, empty, field, fill, h, head, note, table, tile } from "../dom.js";
 import { NOTHING, ago, compact, count, counted, span } from "../format.js";
 import { list } from "../list.js";
 import { state } from "../router.js";
@@ -11,7 +11,7 @@ const LEVEL = { ongoing: "warn", committing: "warn", aborting: "warn", committed
 
 export async function draw(main, words, params, signal) {
   const now = h("div", { class: "stack" }, h("p", { class: "hint" }, "Looking at the transactions …"));
-  const { table, load } = list({
+  const { table: listed, load } = list({
     path: "/api/transactions", label: "transactional ids", params, signal,
     columns: [
       ["Transactional id", (each) => each.id, "name"],
@@ -22,7 +22,7 @@ export async function draw(main, words, params, signal) {
     ],
     none: () => empty("Nobody has used a transaction yet.", h("span", {}, "A producer with a transactional.id appears here.")),
   });
-  fill(main, head("Transactions"), now, h("h2", {}, "Every id"), table);
+  fill(main, head("Transactions"), now, h("h2", {}, "Every id"), listed);
   live("/api/live/transactions", { look: (look) => paint(now, look, load) }, signal);
 }
 
@@ -33,7 +33,12 @@ function paint(now, look, again) {
       tile("Open", count(look.open_total), `of ${counted(look.ids, "transactional id")}`),
       tile("Oldest", oldest ? span(oldest.age_ms) : NOTHING, oldest ? oldest.id : "none is open"),
       tile("Held back", compact(look.held_back), "records that readers of committed ones do not see yet"),
-      tile("Hanging", count(look.hanging.length), look.hanging.length ? "no coordinator will end them" : "none", look.hanging.length ? "bad-text" : "")),
+      tile("Hanging", count(look.hanging.length), look.hanging.length ? "no coordinator will end them" : "none", look.hanging.length ? { level: "bad-text" } : {})),
+    look.blocked.length ? card("Who holds back readers", table([["Partition"], ["Held back", "num"], ["By"], ["From offset", "num optional"], ["Last write", "optional"]], look.blocked.map((each) => h("tr", {},
+      h("td", { class: "name" }, h("a", { href: `/topics/${name(each.partition.topic)}/records?partition=${each.partition.partition}&from=${each.first_offset}` }, `${each.partition.topic}-${each.partition.partition}`)),
+      h("td", { class: "num" }, counted(each.records, "record")), h("td", {}, each.transaction === null ? h("span", { class: "bad-text" }, `producer ${each.producer_id}, which no coordinator will end`) : each.transaction),
+      h("td", { class: "num optional" }, count(each.first_offset)), h("td", { class: "optional soft" }, ago(each.last_write_ms))))),
+    h("div", { class: "foot" }, look.blocked_total > look.blocked.length ? `${count(look.blocked.length)} of ${counted(look.blocked_total, "partition")}` : "Readers of committed records wait at the first open transaction of each partition.")) : null,
     card("Open", look.open.length ? h("div", { class: "scroll" }, h("table", {},
       h("thead", {}, h("tr", {}, [["Transactional id"], ["State"], ["Age"], ["Partitions", "optional"], ["Holds back", "num"], [""]].map(([title, kind]) => h("th", { scope: "col", class: kind }, title)))),
       h("tbody", {}, look.open.map((each) => h("tr", {},
@@ -49,10 +54,6 @@ function paint(now, look, again) {
       h("thead", {}, h("tr", {}, ["Partition", "Producer", "Last write", "Holds back", ""].map((title) => h("th", { scope: "col" }, title)))),
       h("tbody", {}, look.hanging.map((each) => h("tr", {}, h("td", { class: "name" }, h("a", { href: `/topics/${name(each.topic)}/records?partition=${each.partition}&from=${each.first_offset}` }, `${each.topic}-${each.partition}`)), h("td", {}, each.producer_id), h("td", {}, ago(each.last_write_ms)), h("td", {}, count(each.holds_back)),
         h("td", { class: "num" }, state.readOnly ? null : h("button", { class: "danger", onclick: () => abortHanging(each) }, "Abort …")))))))) : null);
-}
-
-function tile(title, value, more, level = "") {
-  return h("div", { class: "card tile" }, h("span", { class: "name" }, title), h("span", { class: `value ${level}` }, value), h("span", { class: "more" }, more));
 }
 
 function abort(transaction, again) {
