@@ -95,26 +95,32 @@ def test_letters_are_shown_redriven_once_and_purged(console: Console, pond: Pond
     pond.produce(letters, ("c", "3"), headers=letter(topic, b"Timeout"))
     path = f"/api/letters/{letters}"
     assert letters in [each["topic"] for each in console.get("/api/letters").body["topics"]]
+    counts = console.get(f"{path}/counts").body
+    assert (counts["records"], counts["waiting"]) == (3, 3)
+    assert counts["errors"] == [["ValueError", 2], ["Timeout", 1]]
+    assert sum(sum(errors.values()) for _, errors in counts["over_time"]) == 3
     look = console.get(path).body
-    assert (look["records"], look["waiting"]) == (3, 3)
-    assert look["errors"] == [["ValueError", 2], ["Timeout", 1]]
     assert look["letters"][0]["cause"]["origin"] == {"topic": topic, "partition": 1, "offset": 5, "timestamp_ms": 0}
     assert len(console.get(f"{path}?error=Timeout").body["letters"]) == 1
 
     plan = console.change("POST", f"{path}/redrive", {"error": "ValueError", "dry_run": True}).body
     assert (plan["records"], plan["targets"]) == (2, {topic: 2})
-    assert console.get(path).body["waiting"] == 3
+    assert console.get(f"{path}/counts").body["waiting"] == 3
 
     def redrive(body: dict[str, Any]) -> dict[str, Any]:
         job = console.change("POST", f"{path}/redrive", body).body
         return dict(until(lambda: (now := console.get(f"/api/jobs/{job['id']}").body)["state"] != "running" and now))
 
-    assert redrive({"ids": ["0:0"]}) | {"id": "", "began_ms": 0} == {
-        "id": "", "what": f"Redrive of {letters}", "began_ms": 0, "total": 1, "done": 1, "state": "done", "error": "",
-    }  # fmt: skip
+    edit = {"id": "0:0", "key": "a", "value": "00ff", "value_encoding": "hex", "headers": {"mended": "yes"}}
+    job = redrive({"ids": ["0:0"], "edits": [edit]})
+    assert (job["what"], job["total"], job["done"], job["state"]) == (f"Redrive of {letters}", 1, 1, "done")
+    sent = console.get(f"/api/topics/{topic}/records?partition=1").body["records"][-1]
+    assert sent["value"] == {"bytes": 2, "data": "AP8="}
+    assert [name for name, _ in sent["headers"]] == ["mended", dead_letters.REDRIVEN, dead_letters.REDRIVEN_FOR]
+    assert console.change("POST", f"{path}/redrive", {"ids": ["0:1"], "edits": [{"id": "0:1", "value": 5}]}).status == 400
     assert redrive({"all": True})["done"] == 2
     assert redrive({"all": True})["done"] == 0
-    until(lambda: console.get(path).body["waiting"] == 0)
+    until(lambda: console.get(f"{path}/counts").body["waiting"] == 0)
     end = console.first_event(f"/api/live/topics/{topic}")["partitions"][1]["end"]
     # Three records and the markers of two transactions.
     assert end >= 13
@@ -128,7 +134,7 @@ def test_letters_are_shown_redriven_once_and_purged(console: Console, pond: Pond
     }  # fmt: skip
     assert console.change("POST", f"{path}/purge", {"mode": "all", "agreed": 2}).status == 409
     assert console.change("POST", f"{path}/purge", {"mode": "all", "agreed": 3}).body["is_done"]
-    assert console.get(path).body["records"] == 0
+    assert console.get(f"{path}/counts").body["records"] == 0
 
 
 def test_the_cluster_shows_its_nodes_and_votes(console: Console) -> None:
@@ -152,6 +158,8 @@ def test_an_open_transaction_is_shown_and_aborted(console: Console, pond: Pond, 
     (shown,) = (each for each in look["open"] if each["id"] == name)
     assert (shown["state"], shown["partitions"], shown["holds_back"]) == ("ongoing", [[topic, 0]], 1)
     assert look["hanging"] == []
+    (blocked,) = (each for each in look["blocked"] if each["partition"]["topic"] == topic)
+    assert (blocked["records"], blocked["transaction"], blocked["first_offset"]) == (1, name, 10)
     (row,) = console.get(f"/api/transactions?filter={quote(name, safe='')}").body["rows"]
     assert row["state"] == "ongoing"
     assert console.change("POST", "/api/transactions/abort", {"id": name, "confirm": ""}).status == 400

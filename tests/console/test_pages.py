@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millpond.client import dead_letters
 from millpond.testing import Pond
+from support.browser import PHONE, READY, Tab, axe_source, barriers, unnamed
 from support.console import Console
 
 PAGES = {
@@ -23,9 +25,12 @@ PAGES = {
     "/letters/orders.dlq": "orders.dlq",
     "/transactions": "Transactions",
     "/cluster": "Cluster",
+    "/pipelines": "Pipelines",
+    "/hot": "Hot partitions",
+    "/hot/orders": "orders",
+    "/plan": "Plan",
+    "/trace": "Trace",
 }
-PHONE = {"width": 390, "height": 844}
-SECONDS_MAX = 20_000
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,7 +39,10 @@ def something_to_see(pond: Pond) -> None:
 
     pond.consumer("billing").commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
     pond.create_topic("orders.dlq")
-    cause = {
+    pond.produce("orders.dlq", ("customer-1", '{"order": 1}'), headers=CAUSE)
+
+
+CAUSE = {
         dead_letters.TOPIC: b"orders",
         dead_letters.PARTITION: b"0",
         dead_letters.OFFSET: b"1",
@@ -44,30 +52,7 @@ def something_to_see(pond: Pond) -> None:
         dead_letters.ERROR_MESSAGE: b"<b>no</b>",
         dead_letters.GROUP: b"billing",
         dead_letters.TIME: b"0",
-    }
-    pond.produce("orders.dlq", ("customer-1", '{"order": 1}'), headers=cause)
-
-
-class Tab:
-    """A page of the console, and all that went wrong in it."""
-
-    def __init__(self, browser: Any, console: Console, **options: Any) -> None:
-        self.context = browser.new_context(**options)
-        self.context.set_default_timeout(SECONDS_MAX)
-        self.page = self.context.new_page()
-        self.faults: list[str] = []
-        self.page.on("console", lambda said: said.type in ("error", "warning") and self.faults.append(said.text))
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("request", lambda asked: self._check(asked.url, console.url))
-        self._url = console.url
-
-    def _check(self, url: str, ours: str) -> None:
-        if not url.startswith(ours):
-            self.faults.append(f"another host: {url}")
-
-    def open(self, path: str) -> Any:
-        self.page.goto(self._url + path)
-        return self.page
+}
 
 
 @pytest.fixture
@@ -86,20 +71,6 @@ def phone(browser: Any, console: Console) -> Iterator[Tab]:
     assert opened.faults == []
 
 
-READY = "main .card, main table, main .empty"
-
-
-def unnamed(page: Any) -> list[str]:
-    """Things to press or fill in that have no name for those who do not see them, by the browser's own reckoning."""
-    found: list[str] = page.evaluate(
-        """() => [...document.querySelectorAll('a, button, input, select, textarea')]
-            .filter((each) => each.checkVisibility())
-            .filter((each) => !(each.textContent.trim() || each.ariaLabel || each.labels?.length || each.title))
-            .map((each) => each.outerHTML)"""
-    )
-    return found
-
-
 def test_every_page_has_its_title_and_its_address(tab: Tab) -> None:
     for path, title in PAGES.items():
         page = tab.open(path)
@@ -109,6 +80,22 @@ def test_every_page_has_its_title_and_its_address(tab: Tab) -> None:
         assert page.locator(".fault").count() == 0, path
         assert page.locator("#nav a[aria-current=page]").count() == 1
         assert unnamed(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_in_the_way_of_anybody(
+    browser: Any, console: Console, scheme: str, pytestconfig: pytest.Config
+) -> None:
+    axe = axe_source(pytestconfig.cache.mkdir("axe"))  # type: ignore[union-attr]
+    # Its own script is none of ours, so the policy that keeps out all others is off here.
+    tab = Tab(browser, console, color_scheme=scheme, bypass_csp=True)
+    found = []
+    for path in PAGES:
+        page = tab.open(path)
+        page.locator(READY).first.wait_for()
+        found += [f"{path}: {each}" for each in barriers(page, axe)]
+    tab.context.close()
+    assert found == []
 
 
 def test_no_page_is_wider_than_a_phone(phone: Tab) -> None:
@@ -176,6 +163,133 @@ def test_a_letter_is_redriven_after_a_dry_run(tab: Tab) -> None:
     page.get_by_text("1 letter → orders").wait_for()
     page.get_by_role("button", name="Redrive 1 letter").click()
     page.locator(".state", has_text="redriven").wait_for()
+
+
+def test_a_letter_is_edited_beside_where_it_came_from(tab: Tab, pond: Pond) -> None:
+    pond.produce("orders.dlq", ("customer-2", '{"order": "two"}'), headers=CAUSE)
+    page = tab.open("/letters/orders.dlq")
+    page.get_by_role("button", name="Letter 0:1").click()
+    page.get_by_text("Key or value differ from the letter.").wait_for()
+    page.get_by_role("button", name="Edit and redrive").click()
+    page.get_by_label("Value", exact=True).fill('{"order": 2}')
+    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Dry run").click()
+    page.get_by_text("1 letter → orders").wait_for()
+    page.get_by_role("button", name="Redrive 1 letter").click()
+    page.locator(".note", has_text="Redrove 1 letter").wait_for()
+    page = tab.open("/topics/orders/records?partition=0")
+    page.locator("td.value", has_text='{"order": 2}').first.wait_for()
+
+
+def test_avro_is_read_with_a_schema_that_somebody_gives(tab: Tab, pond: Pond) -> None:
+    topic = pond.new_topic(1)
+    # Schema 7 of a registry, then {"name": "Ann", "ages": [3, -2]}.
+    pond.produce(topic, ("k", b"\x00\x00\x00\x00\x07\x06Ann\x04\x06\x03\x00"))
+    page = tab.open(f"/topics/{topic}/records")
+    page.locator("button.open").first.click()
+    page.get_by_role("button", name="Avro").last.click()
+    schema = (
+        '{"type": "record", "name": "a.Person", "fields": [{"name": "name", "type": "string"},'
+        ' {"name": "ages", "type": {"type": "array", "items": "int"}}]}'
+    )
+    page.get_by_label("Schema", exact=True).fill(schema)
+    page.get_by_role("button", name="Use it").click()
+    shown = page.locator("pre.data", has_text="schema 7 of the registry")
+    shown.wait_for()
+    assert '"Ann"' in shown.text_content()
+    assert "-2" in shown.text_content()
+    # What does not fit is said, not guessed.
+    page.evaluate("topic => localStorage.setItem(`avro value ${topic}`, '\"double\"')", topic)
+    page.get_by_role("button", name="Hex").last.click()
+    page.get_by_role("button", name="Avro").last.click()
+    page.locator("pre.data", has_text="This is not Avro of that schema").wait_for()
+
+
+def test_a_record_is_shown_as_code_that_runs(tab: Tab, pond: Pond) -> None:
+    topic = pond.new_topic(1)
+    pond.produce(topic, (b'k"\\', b"\xff\n'x"), headers={"trace": b"a"})
+    page = tab.open(f"/topics/{topic}/records")
+    page.locator("button.open").first.click()
+    page.get_by_role("button", name="Python that writes it again").click()
+    code = page.locator("pre[aria-label=code]").text_content()
+    exec(compile(code, "shown", "exec"), {})
+    first, second = pond.consume(topic, 2)
+    assert (first.key(), first.value(), first.headers()) == (second.key(), second.value(), second.headers())
+    page.get_by_role("button", name="Command").click()
+    assert f"millpond consume {topic}" in page.locator("pre[aria-label=code]").text_content()
+
+
+def test_a_trace_is_measured_and_drawn(tab: Tab) -> None:
+    page = tab.open("/trace?count=5")
+    page.get_by_role("button", name="Measure").click()
+    page.get_by_role("heading", name="Hop by hop").wait_for()
+    names = page.locator(".waterfall .name").all_text_contents()
+    assert names == ["linger", "send", "append", "sync", "acknowledge", "fetch", "process"]
+
+
+def test_a_plan_follows_its_sliders(tab: Tab) -> None:
+    page = tab.open("/plan")
+    brokers = page.locator(".tile", has_text="Brokers").locator(".value")
+    brokers.wait_for()
+    # A million messages of 1 KB a second, for a week, in three replicas: the disks decide.
+    assert brokers.text_content() == "91"
+    page.get_by_label("Replicas", exact=True).focus()
+    page.keyboard.press("ArrowLeft")
+    page.locator(".tile .value", has_text="61").wait_for()
+    assert "replication=2" in page.url
+
+
+def test_a_hot_key_is_found_with_a_way_out(tab: Tab, pond: Pond) -> None:
+    topic = pond.new_topic(4)
+    pond.produce(topic, *((f"key-{number}", "x" * 50) for number in range(200)))
+    pond.produce(topic, *(("whale", "x" * 50) for _ in range(600)))
+    page = tab.open(f"/hot/{topic}")
+    page.locator(".health strong", has_text="A hot key").wait_for()
+    page.locator("td", has_text="whale").first.wait_for()
+    page.get_by_role("heading", name="Spread the hot keys").wait_for()
+
+
+def test_pipelines_are_shown_as_their_runs_write_them(browser: Any, pond: Pond, tmp_path: Path) -> None:
+    from millpond.spark.pipelines.progress import JobFigures, Snapshot
+    from millpond.spark.pipelines.status import write_status
+
+    job = JobFigures("archive", "archive", "finished", batch=4, lag=0, rows_in=1200, writes={"topic": "orders"})
+    snapshot = Snapshot("nightly", "finished", 1, 1_000, 61_000, (job,), source="orders", dead_letters={"orders.dlq": 2})
+    write_status(tmp_path / "nightly", snapshot)
+    console = Console(pond.bootstrap, "--pipelines", str(tmp_path))
+    tab = Tab(browser, console)
+    try:
+        page = tab.open("/pipelines")
+        page.get_by_role("heading", name="nightly").wait_for()
+        page.get_by_text("orders.dlq +2").wait_for()
+        page.get_by_role("cell", name="archive").first.wait_for()
+        page.get_by_text("after 1m").wait_for()
+    finally:
+        tab.context.close()
+        console.close()
+    assert tab.faults == []
+
+
+def test_who_has_not_logged_in_is_asked_to(browser: Any, pond: Pond, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("open sesame\n")
+    console = Console(pond.bootstrap, "--password-file", str(secret))
+    tab = Tab(browser, console)
+    try:
+        page = tab.open("/topics")
+        page.get_by_label("Password").fill("wrong password")
+        page.keyboard.press("Enter")
+        page.get_by_text("That is not the password.").wait_for()
+        page.get_by_label("Password").fill("open sesame")
+        page.keyboard.press("Enter")
+        page.locator("td", has_text="orders").first.wait_for()
+        page.get_by_role("button", name="Log out").click()
+        page.get_by_label("Password").wait_for()
+    finally:
+        tab.context.close()
+        console.close()
+    # A browser says in its console which questions were refused; nothing else went wrong.
+    assert [each for each in tab.faults if "401" not in each] == []
 
 
 def test_a_lost_connection_is_said_and_comes_back(browser: Any, pond: Pond) -> None:

@@ -47,6 +47,16 @@ def test_a_topic_shows_its_partitions_and_who_reads_them(console: Console, pond:
     assert look["groups"] == {"billing": {"0": 2}}
 
 
+def test_a_topic_says_how_far_back_it_reaches(console: Console, pond: Pond) -> None:
+    topic = pond.create_topic("kept", 2, retention_ms=86_400_000, retention_bytes=1_000_000)
+    pond.produce(topic, "x", partition=1)
+    kept = console.get(f"/api/topics/{topic}/retention").body
+    assert (kept["policy"], kept["keeps_ms"], kept["keeps_bytes"]) == ("delete", 86_400_000, 1_000_000)
+    assert list(kept["oldest_ms"]) == ["1"]
+    look = console.first_event(f"/api/live/topics/{topic}")
+    assert [(each["end"], each["log_end"]) for each in look["partitions"]] == [(0, 0), (1, 1)]
+
+
 def test_a_topic_that_is_not_there_is_said_in_a_sentence(console: Console) -> None:
     failure = console.first_event("/api/live/topics/order", "failure")
     assert "orders" in failure["error"]
@@ -103,7 +113,7 @@ def test_a_cluster_that_is_away_is_said() -> None:
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "192.0.2.7:8080", "example.com:8080", "[::]:0", "nonsense"])
 def test_only_the_loopback_is_listened_on(listen: str) -> None:
-    with pytest.raises(ValueError, match=r"no login|host:port"):
+    with pytest.raises(ValueError, match=r"Without a login|host:port"):
         open_listener(listen)
 
 

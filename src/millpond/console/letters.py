@@ -54,7 +54,13 @@ async def letters(request: Request) -> Response:
         last, redriven = last_letters(cluster, topic, wanted, limit)
         return [_shape(each, each.id in redriven) for each in reversed(last)]
 
-    counts = await desk.recent(
+    return reply({"letters": await desk.ask(look)})
+
+
+async def counts(request: Request) -> Response:
+    """What all letters have in common. Apart from the letters: of many, the last are there at once."""
+    topic = request.path_params["topic"]
+    counts = await room_of(request).desk.recent(
         ("counts", topic), FRESH_SECONDS, lambda cluster: count_letters(cluster, topic, Filter())
     )
     return reply(
@@ -65,7 +71,6 @@ async def letters(request: Request) -> Response:
             "origins": counts.origins.most_common(NAMES_MAX),
             "groups": counts.groups.most_common(NAMES_MAX),
             "over_time": list(counts.errors_over_time().items()),
-            "letters": await desk.ask(look),
         }
     )
 
@@ -196,6 +201,7 @@ async def purge(request: Request) -> Response:
 ROUTES: Final = [
     Route("/api/letters", topics),
     Route("/api/letters/{topic}", letters),
+    Route("/api/letters/{topic}/counts", counts),
     Route("/api/letters/{topic}/redrive", redrive, methods=["POST"]),
     Route("/api/letters/{topic}/purge", purge, methods=["POST"]),
 ]

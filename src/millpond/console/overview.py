@@ -103,6 +103,7 @@ async def about(request: Request) -> Response:
             "is_read_only": room.rules.is_read_only,
             "has_login": room.rules.login is not None,
             "streams": room.streams.open_count,
+            "streams_refused": room.streams.refused_count,
             "refused": dict(room.refused),
         }
     )

@@ -30,6 +30,7 @@ class Streams:
 
     def __init__(self) -> None:
         self.open_count = 0
+        self.refused_count = 0
 
 
 class EventStream:
@@ -41,7 +42,11 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._streams.open_count >= STREAMS_MAX:
-            refusal = JSONResponse({"error": f"{STREAMS_MAX} live views are open: close one first."}, 503)
+            self._streams.refused_count += 1
+            # Whoever was refused must not hold the place of a connection, too.
+            refusal = JSONResponse(
+                {"error": f"{STREAMS_MAX} live views are open: close one first."}, 503, {"connection": "close"}
+            )
             await refusal(scope, receive, send)
             return
         self._streams.open_count += 1

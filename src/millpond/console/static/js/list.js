@@ -59,10 +59,10 @@ export function list({ path, label, columns, none, params, signal, switches = []
 }
 
 // A list that is here already: `set` gives it new rows, and where one is in it stays. `text` is what a row is found by.
-export function local({ label, columns, text, none, size = 50 }) {
+export function local({ label, columns, text, none, size = 50, params = null }) {
   let rows = [];
   let page = 1;
-  const input = h("input", { type: "search", class: "grow", placeholder: `Filter ${label}`, "aria-label": `Filter ${label}` });
+  const input = h("input", { type: "search", class: "grow", placeholder: `Filter ${label}`, "aria-label": `Filter ${label}`, value: params?.get("filter") ?? "" });
   const head = h("div", { class: "cardhead tools", hidden: true }, input);
   const body = h("div");
   const draw = () => {
@@ -85,6 +85,6 @@ export function local({ label, columns, text, none, size = 50 }) {
         h("button", { disabled: page <= 1, onclick: () => turn(-1), "data-focus": `previous ${label}`, "aria-label": `Previous ${label}` }, "Previous"), `Page ${page} of ${count(pages)}`,
         h("button", { disabled: page >= pages, onclick: () => turn(1), "data-focus": `next ${label}`, "aria-label": `Next ${label}` }, "Next"))) : null);
   };
-  input.addEventListener("input", () => { page = 1; draw(); });
+  input.addEventListener("input", () => { page = 1; if (params) keep({ filter: input.value }); draw(); });
   return { parts: [head, body], set: (given) => { rows = given; draw(); } };
 }

@@ -5,6 +5,7 @@ import { decode, headers, preview, whole } from "../data.js";
 import { ask, card, choice, empty, fault, field, fill, h, head, note } from "../dom.js";
 import { ago, count, counted, moment } from "../format.js";
 import { follow } from "../jobs.js";
+import { local } from "../list.js";
 import { keep, state } from "../router.js";
 
 const COLOURS = 6;
@@ -14,22 +15,19 @@ export async function draw(main, words, params, signal) {
   const body = h("div", {}, h("p", { class: "hint" }, "Looking for dead letters …"));
   fill(main, head("Dead letters"), body);
   const { topics, left_out } = await get("/api/letters", signal);
-  const filter = h("input", { type: "search", class: "grow", placeholder: "Filter topics by name", "aria-label": "Filter topics by name", value: params.get("filter") ?? "" });
-  const rows = h("tbody");
-  const paint = () => {
-    keep({ filter: filter.value });
-    fill(rows, topics.filter((each) => each.topic.toLowerCase().includes(filter.value.toLowerCase())).map((each) => h("tr", { class: "pick" },
-      h("td", { class: "name" }, h("a", { href: `/letters/${name(each.topic)}` }, each.topic)),
-      h("td", { class: "num" }, `${each.is_estimate ? "~" : ""}${count(each.records)}`),
-      h("td", { class: "num" }, `${each.is_estimate ? "~" : ""}${count(each.waiting)}`),
-      h("td", { class: "num optional soft" }, ago(each.oldest_ms)), h("td", { class: "num soft" }, ago(each.newest_ms)))));
-  };
-  filter.addEventListener("input", paint);
-  fill(body, topics.length ? card(h("div", { class: "cardhead tools" }, filter), h("div", { class: "scroll" }, h("table", {},
-    h("thead", {}, h("tr", {}, [["Topic"], ["Letters", "num"], ["Waiting", "num"], ["Oldest", "num optional"], ["Newest", "num"]].map(([title, kind]) => h("th", { scope: "col", class: kind }, title)))), rows)))
-    : card(null, empty("There are no dead letters.", h("span", {}, "A worker puts a record here when it gives up on it: into a topic named *.dlq, with the cause in its headers."))),
-  left_out ? h("p", { class: "hint" }, `${counted(left_out, "partition")} of topics with other names were not looked into.`) : null);
-  paint();
+  const listed = local({
+    label: "topics", params, text: (each) => each.topic,
+    none: () => empty("There are no dead letters.", h("span", {}, "A worker puts a record here when it gives up on it: into a topic named *.dlq, with the cause in its headers.")),
+    columns: [
+      ["Topic", (each) => h("a", { href: `/letters/${name(each.topic)}` }, each.topic), "name"],
+      ["Letters", (each) => `${each.is_estimate ? "~" : ""}${count(each.records)}`, "num"],
+      ["Waiting", (each) => `${each.is_estimate ? "~" : ""}${count(each.waiting)}`, "num"],
+      ["Oldest", (each) => ago(each.oldest_ms), "num optional soft"],
+      ["Newest", (each) => ago(each.newest_ms), "num soft"],
+    ],
+  });
+  fill(body, card(null, listed.parts), left_out ? h("p", { class: "hint" }, `${counted(left_out, "partition")} of topics with other names were not looked into.`) : null);
+  listed.set(topics);
 }
 
 async function one(main, topic, params, signal) {
@@ -47,9 +45,10 @@ async function one(main, topic, params, signal) {
     if (!signal.aborted) fill(body, fault(refusal), h("a", { class: "button", href: "/letters" }, "See all dead letters"));
     return;
   }
-  const kind = choice("error", [["", "Every error"], ...look.errors.map(([each, number]) => [each, `${each || "(no headers)"} (${count(number)})`])], error, { "aria-label": "Only this error" });
+  const kind = choice("error", [["", "Every error"], ...(error ? [[error, error]] : [])], error, { "aria-label": "Only this error" });
   kind.addEventListener("change", () => again({ error: kind.value, limit: "" }));
   key.addEventListener("change", () => again({ key: key.value, limit: "" }));
+  const common = h("div", { class: "columns" }, card("By error", h("p", { class: "pad hint" }, "Counting …")), card("Over time", h("p", { class: "pad hint" }, "Counting …")));
   const send = h("button", { class: "main", type: "button" });
   const everything = h("input", { type: "checkbox", "aria-label": "Pick all that are shown" });
   const boxes = [];
@@ -71,22 +70,42 @@ async function one(main, topic, params, signal) {
     };
     return [line];
   });
-  const most = Math.max(1, ...look.errors.map(([, number]) => number));
-  const total = (errors) => Object.values(errors).reduce((sum, number) => sum + number, 0);
-  const tall = Math.max(1, ...look.over_time.map(([, errors]) => total(errors)));
-  const ranks = Object.fromEntries(look.errors.map(([each], at) => [each, at]));
-  fill(body,
-    h("div", { class: "columns" },
-      card(h("div", { class: "cardhead" }, h("h2", {}, "By error"), h("span", { class: "soft" }, `${counted(look.records, "letter")}, ${count(look.waiting)} waiting`)), h("div", { class: "pad bars" }, look.errors.slice(0, 10).map(([each, number]) => [
-        h("span", { class: "name" }, h("i", { class: `dot g${ranks[each] % COLOURS}` }), h("a", { href: `/letters/${name(topic)}${query({ error: each })}` }, each || "(no headers)")), h("div", { class: "meter", role: "img", "aria-label": counted(number, "letter") }, h("div", { "width%": (number / most) * 100 })), h("span", { class: "num" }, count(number))]))),
-      card("Over time", h("div", { class: "pad" }, look.over_time.length ? [h("div", { class: "columns-chart", role: "img", "aria-label": `Letters over time, at most ${tall} in a span` }, look.over_time.map(([at, errors]) => h("div", { class: "column", "height%": (total(errors) / tall) * 100, title: `${moment(at).slice(0, 19)}: ${Object.entries(errors).map(([each, number]) => `${each} ${count(number)}`).join(", ") || "none"}` },
-          Object.entries(errors).sort(([one], [other]) => ranks[one] - ranks[other]).map(([each, number]) => h("div", { class: `g${(ranks[each] ?? 0) % COLOURS}`, "height%": (number / Math.max(1, total(errors))) * 100 }))))),
-        h("div", { class: "ends" }, h("span", {}, moment(look.over_time[0][0]).slice(0, 16)), h("span", {}, moment(look.over_time.at(-1)[0]).slice(0, 16)))] : h("span", { class: "soft" }, "No times are known.")))),
+  fill(body, common,
     h("section", { class: "card" }, h("div", { class: "cardhead tools" }, kind, key, h("span", { class: "grow" }), state.readOnly ? null : send),
       look.letters.length ? h("div", { class: "scroll" }, h("table", { class: "records" }, h("thead", {}, h("tr", {}, state.readOnly ? null : h("th", {}, everything), [["Letter"], ["Written", "optional"], ["Cause"], ["Key", "optional"], ["State"]].map(([title, kind_]) => h("th", { scope: "col", class: kind_ }, title)))), h("tbody", {}, rows)))
-        : look.records ? empty("No letter is like that.", h("button", { onclick: () => again({ error: "", key: "", limit: "" }) }, "Show all")) : empty("This topic is empty."),
+        : error || key.value ? empty("No letter is like that.", h("button", { onclick: () => again({ error: "", key: "", limit: "" }) }, "Show all")) : empty("This topic is empty."),
       h("div", { class: "foot" }, `The last ${count(look.letters.length)}, the newest first`, look.letters.length >= limit && limit < 500 ? h("button", { onclick: () => again({ limit: Math.min(500, limit + 150) }) }, "Show more") : null)));
   adapt();
+  try {
+    const counts = await get(`/api/letters/${name(topic)}/counts`, signal);
+    fill(common, byError(topic, counts), overTime(counts));
+    const known = counts.errors.map(([each, number]) => [each, `${each || "(no headers)"} (${count(number)})`]);
+    fill(kind, [["", "Every error"], ...known].map(([value, text]) => h("option", { value, selected: value === error }, text)));
+  } catch (refusal) {
+    if (!signal.aborted) fill(common, fault(refusal));
+  }
+}
+
+function total(errors) {
+  return Object.values(errors).reduce((sum, number) => sum + number, 0);
+}
+
+function byError(topic, counts) {
+  const most = Math.max(1, ...counts.errors.map(([, number]) => number));
+  return card(h("div", { class: "cardhead" }, h("h2", {}, "By error"), h("span", { class: "soft" }, `${counted(counts.records, "letter")}, ${count(counts.waiting)} waiting`)),
+    counts.errors.length ? h("div", { class: "pad bars" }, counts.errors.slice(0, 10).map(([each, number], rank) => [
+      h("span", { class: "name" }, h("i", { class: `dot g${rank % COLOURS}` }), h("a", { href: `/letters/${name(topic)}${query({ error: each })}` }, each || "(no headers)")),
+      h("div", { class: "meter", role: "img", "aria-label": counted(number, "letter") }, h("div", { "width%": (number / most) * 100 })), h("span", { class: "num" }, count(number))])) : empty("There are none."));
+}
+
+function overTime(counts) {
+  const tall = Math.max(1, ...counts.over_time.map(([, errors]) => total(errors)));
+  const ranks = Object.fromEntries(counts.errors.map(([each], rank) => [each, rank]));
+  const column = ([at, errors]) => h("div", { class: "column", "height%": (total(errors) / tall) * 100, title: `${moment(at).slice(0, 19)}: ${Object.entries(errors).map(([each, number]) => `${each} ${count(number)}`).join(", ") || "none"}` },
+    Object.entries(errors).sort(([one], [other]) => ranks[one] - ranks[other]).map(([each, number]) => h("div", { class: `g${(ranks[each] ?? 0) % COLOURS}`, "height%": (number / Math.max(1, total(errors))) * 100 })));
+  return card("Over time", h("div", { class: "pad" }, counts.over_time.length ? [
+    h("div", { class: "columns-chart", role: "img", "aria-label": `Letters over time by their errors, at most ${tall} in a span` }, counts.over_time.map(column)),
+    h("div", { class: "ends" }, h("span", {}, moment(counts.over_time[0][0]).slice(0, 16)), h("span", {}, moment(counts.over_time.at(-1)[0]).slice(0, 16)))] : h("span", { class: "soft" }, "No times are known.")));
 }
 
 // The letter and its cause, beside the record where it came from, if that is still there.

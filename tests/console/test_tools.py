@@ -1,0 +1,88 @@
+"""Plans, traces, hot partitions and pipelines over HTTP."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond.admin.plan import Demand, Machine, make_plan
+from millpond.console.pipelines import look_at_pipelines
+from millpond.spark.pipelines.progress import JobFigures, Snapshot
+from millpond.spark.pipelines.status import write_status
+from millpond.testing import Pond
+from support.console import Console, until
+
+
+def ended(console: Console, job: dict[str, Any]) -> dict[str, Any]:
+    return dict(until(lambda: (now := console.get(f"/api/jobs/{job['id']}").body)["state"] != "running" and now))
+
+
+def test_a_plan_is_that_of_the_command_line(console: Console) -> None:
+    body = console.get("/api/plan?messages_per_second=50000&message_bytes=400&retention_seconds=259200").body
+    demand = Demand(50_000, 400, 2, 3, 259_200, 2, 1e7, 2)
+    plan = make_plan(demand, Machine(20e12, 1e8, 1.25e9))
+    assert body["plan"]["brokers"] == plan.brokers
+    assert body["plan"]["stored"] == plan.stored
+    assert [each["title"] for each in body["sections"]][-1] == "Partitions"
+    counted = console.get("/api/plan?core_write_bytes_per_second=1000000").body
+    assert "cores" in counted["plan"]["brokers_by"]
+
+
+def test_a_trace_is_measured_and_can_be_stopped(console: Console, pond: Pond) -> None:
+    job = ended(console, console.change("POST", "/api/trace", {"count": 3, "linger_ms": 0}).body)
+    assert (job["state"], job["done"], job["error"]) == ("done", 3, "")
+    hops = {each["name"]: each for each in job["result"]["budget"]["hops"]}
+    assert list(hops) == ["linger", "send", "append", "sync", "acknowledge", "fetch", "process"]
+    assert 0 < hops["append"]["p50_ms"] < 5_000
+    assert job["result"]["notes"]
+    long = console.change("POST", "/api/trace", {"count": 1000, "linger_ms": 20}).body
+    until(lambda: console.get(f"/api/jobs/{long['id']}").body["done"])
+    console.change("POST", f"/api/jobs/{long['id']}/stop", {})
+    assert ended(console, long)["state"] == "stopped"
+    assert "millpond-trace" not in console.get("/api/topics").data.decode(), "its own topic is deleted again"
+    nowhere = ended(console, console.change("POST", "/api/trace", {"topic": "nowhere"}).body)
+    assert (nowhere["state"], "no topic nowhere" in nowhere["error"]) == ("failed", True)
+
+
+def test_topics_are_listed_by_how_uneven_they_are(console: Console, pond: Pond) -> None:
+    even, uneven = pond.new_topic(2, "even"), pond.new_topic(2, "uneven")
+    for partition in (0, 1):
+        pond.produce(even, *(os.urandom(100) for _ in range(50)), partition=partition)
+    pond.produce(uneven, *(os.urandom(100) for _ in range(50)), partition=1)
+    rows = {each["topic"]: each for each in console.get("/api/skew?filter=even").body["rows"]}
+    assert list(rows) == [uneven, even]
+    assert (rows[uneven]["busiest"], rows[uneven]["imbalance"]) == (1, 2)
+    assert rows[even]["imbalance"] == pytest.approx(1, abs=0.05)
+
+
+def test_a_hot_key_is_found_in_what_came(console: Console, pond: Pond) -> None:
+    topic = pond.new_topic(4)
+    pond.produce(topic, *((f"key-{number}", "x" * 50) for number in range(300)), *(("whale", "x" * 50),) * 700)
+    (report,) = console.events(f"/api/live/skew/{topic}", "report")
+    assert (report["cause"], report["keys"], report["records"]) == ("hot_key", 301, 1000)
+    assert report["hottest"][0]["share"] > 0.6
+    assert not report["is_estimate"]
+    assert "'whale'" in report["advice"]
+    (some,) = console.events(f"/api/live/skew/{topic}?records=100", "report")
+    assert (some["is_estimate"], some["records"]) == (True, 1000)
+    assert 90 <= some["records_read"] <= 110
+    assert sum(each["records"] for each in some["loads"]) == 1000
+    (nothing,) = console.events(f"/api/live/skew/{topic}?since_ms=99999999999999", "report")
+    assert nothing["cause"] == "empty"
+    assert "no topic" in console.first_event("/api/live/skew/nowhere", "failure")["error"]
+
+
+def test_runs_of_pipelines_are_shown_the_running_first(tmp_path: Path) -> None:
+    assert look_at_pipelines(tmp_path / "none")["pipelines"] == []
+    job = JobFigures("copy", "archive", "running", batch=1, lag=7)
+    for name, state in (("a", "finished"), ("b", "running")):
+        write_status(tmp_path / name, Snapshot(name, state, 1, 0, 1000, (job,)))  # type: ignore[arg-type]
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "status.json").write_text("no JSON")
+    look = look_at_pipelines(tmp_path)
+    # The one that says it runs holds no lock: its process is gone.
+    assert {each["name"]: each["condition"] for each in look["pipelines"]} == {"a": "finished", "b": "dead"}
+    assert look["pipelines"][0]["jobs"][0]["lag"] == 7
