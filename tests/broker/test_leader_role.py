@@ -305,6 +305,7 @@ def test_a_new_leader_does_not_tell_the_end_before_it_knows_it(play: Play) -> No
     assert play.end() == 1
     play.produce(acks=LEADER)
     assert play.end() == 1, "what lies beyond is not committed, and nobody has seen it"
+    assert play.end(replica_id=-2) == 2, "who looks into the log sees all of it"
 
 
 # What does not count.

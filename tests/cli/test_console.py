@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import pytest
@@ -86,5 +86,18 @@ def test_there_is_none_where_it_is_turned_off(
     assert "console" not in up(*options)[1]
 
 
-def test_an_address_that_others_reach_is_refused(up: Callable[..., tuple[subprocess.Popen[str], Rows]]) -> None:
-    assert "no login" in up("--console", "0.0.0.0:0")[1]["console"]
+def test_an_address_that_others_reach_needs_a_password(
+    up: Callable[..., tuple[subprocess.Popen[str], Rows]], tmp_path: Path
+) -> None:
+    refused = up("--console", "0.0.0.0:0")[1]["console"]
+    assert refused.startswith("none: Without a login")
+    assert "--console-password-file" in refused
+
+
+def test_with_a_password_the_console_asks_for_it(
+    up: Callable[..., tuple[subprocess.Popen[str], Rows]], tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("open sesame\n")
+    _, rows = up("--console", "127.0.0.1:0", "--console-password-file", str(tmp_path / "secret"))
+    with pytest.raises(HTTPError, match="401"):
+        about(rows["console"])

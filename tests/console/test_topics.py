@@ -82,6 +82,10 @@ def test_a_topic_is_made_changed_and_deleted(console: Console) -> None:
     wrong = console.change("PATCH", "/api/topics/made", {"set": {"retention.ms": "soon"}})
     assert wrong.status == 409
     assert "retention.ms" in wrong.body["error"]
+    asked = {"set": {"retention.ms": "soon"}, "dry_run": True}
+    assert console.change("PATCH", "/api/topics/made", asked).status == 409
+    asked = {"set": {"retention.ms": "3000"}, "dry_run": True}
+    assert console.change("PATCH", "/api/topics/made", asked).status == 200
     assert setting("retention.ms")["value"] == "2000"
     assert console.change("PATCH", "/api/topics/made", {"unset": ["retention.ms"]}).status == 200
     assert setting("retention.ms")["is_own"] is False

@@ -143,16 +143,18 @@ class SkewLook:
         read = {index: each.records for index, each in self._read.items()}
         # What was read of a partition stands for all that came to it.
         weights = {index: self._came[index] / records for index, records in read.items()}
+        records_read = round(sum(read.values()))
+        mean = sum(each.bytes for each in self._read.values()) / max(1, records_read)
         loads = tuple(
             PartitionLoad(
                 index,
-                came if index in weights else 0,
-                round(self._read[index].bytes * weights[index]) if index in weights else 0,
+                came,
+                # One that was not come to, because time was up, is taken for one of usual records.
+                round(self._read[index].bytes * weights[index] if index in weights else came * mean),
             )
             for index, came in sorted(self._came.items())
         )
         report = judged(_report(self._topic, loads, self._keys, weights), EVEN)
-        records_read = round(sum(read.values()))
         return SkewFacts(report, self.records, records_read, self.total < self.records)
 
 

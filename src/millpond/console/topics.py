@@ -14,7 +14,7 @@ from millpond.admin.errors import Refused
 from millpond.admin.groups import list_groups
 from millpond.admin.offsets import bounds_of
 from millpond.admin.retention import describe_retention
-from millpond.admin.settings import Subject, read_settings
+from millpond.admin.settings import Subject, change_settings, read_settings
 from millpond.admin.topics import (
     alter_topic,
     delete_topics,
@@ -151,6 +151,12 @@ async def alter(request: Request) -> Response:
     partitions = body.number_or_none("partitions", 1, PARTITIONS_MAX)
     if not wanted and not unset and partitions is None:
         raise BadRequest("Say what to change: set, unset or partitions.")
+    if body.flag("dry_run"):
+        topic = Subject("topic", name)
+        changes = await room_of(request).desk.ask(
+            lambda cluster: change_settings(cluster, topic, wanted, unset, dry=True)
+        )
+        return reply({"name": name, "changes": changes})
 
     def apply(cluster: Cluster) -> None:
         find_topic(cluster, name)

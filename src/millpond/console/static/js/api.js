@@ -70,7 +70,7 @@ export function live(path, on, signal, { once = false } = {}) {
       lost(true);
       // EventSource gives up for good after some refusals; we do not. Why it was refused only a question can tell.
       timer = setTimeout(open, 2000);
-      get("/api/about").catch(() => {});
+      fetch("/api/about").then((response) => { if (response.status === 401) document.dispatchEvent(new Event("login")); }).catch(() => {});
     };
   };
   const close = () => { source?.close(); source = null; clearTimeout(timer); };

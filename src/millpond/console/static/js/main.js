@@ -18,8 +18,10 @@ const PAGES = [
 ];
 
 let leave = new AbortController();
+let isAsking = false;
 
 async function show() {
+  if (isAsking) return;
   leave.abort();
   leave = new AbortController();
   const signal = leave.signal;
@@ -77,8 +79,6 @@ async function introduce() {
   }
   return true;
 }
-
-let isAsking = false;
 
 function logIn() {
   if (isAsking) return;

@@ -12,7 +12,7 @@ export async function draw(main, words, params, signal) {
   const task = h("div");
   const chips = h("div", { class: "tools" });
   let nodes = [];
-  const started = () => watchMoves(task, signal);
+  const started = (job) => watchMoves(task, signal, job);
   fill(main, head("Cluster", { chips: [chips], actions: state.readOnly ? [] : [
     h("button", { onclick: () => balance(started) }, "Balance …"), h("button", { onclick: () => movePartitions(nodes, started) }, "Move partitions …"), h("button", { onclick: () => changeFactor(started) }, "Replicas …")] }), task, body);
   started();

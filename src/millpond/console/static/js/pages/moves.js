@@ -26,7 +26,7 @@ export function moveDialog({ title, hint, body = [], order, started }) {
       }
       const job = await change("POST", "/api/cluster/moves", { ...wanted, agreed });
       note(`${job.what} has begun.`);
-      started();
+      started(job);
     },
   });
   const button = (text) => { dialog.querySelector("button[type=submit]").textContent = text; };
@@ -49,10 +49,10 @@ function planned(found) {
   ];
 }
 
-// What this console moves now, until it has ended.
-export async function watchMoves(place, signal) {
+// What this console moves, until it has ended: a task that has just begun, or the one that runs.
+export async function watchMoves(place, signal, begun = null) {
   try {
-    const [job] = await get("/api/jobs?kind=moves", signal);
+    const job = begun ?? (await get("/api/jobs?kind=moves", signal))[0];
     if (!job) return;
     const box = h("div", { class: "pad stack tight" });
     fill(place, card(job.what, box));

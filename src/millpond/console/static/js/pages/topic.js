@@ -177,9 +177,20 @@ function setting(topic, each, changed) {
     }
   };
   const save = h("button", { hidden: true, onclick: () => send({ set: { [each.name]: input.value } }) }, "Save");
-  const look = () => { save.hidden = input.value === each.value; fill(said); };
+  let checks = 0;
+  // The cluster says whether it would take the value, before anybody saves it.
+  const check = async () => {
+    const mine = checks += 1;
+    if (input.value === each.value) return;
+    try {
+      await change("PATCH", `/api/topics/${name(topic)}`, { set: { [each.name]: input.value }, dry_run: true });
+    } catch (error) {
+      if (mine === checks) { fill(said, fault(error)); save.disabled = true; }
+    }
+  };
+  let typing = null;
+  const look = () => { checks += 1; save.hidden = input.value === each.value; save.disabled = false; fill(said); clearTimeout(typing); typing = setTimeout(check, 300); };
   input.addEventListener("input", look);
-  input.addEventListener("change", look);
   input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !save.hidden) save.click(); if (event.key === "Escape") { input.value = each.value; look(); } });
   return h("div", { class: "setting" },
     h("div", {}, h("div", { class: "title" }, h("code", {}, each.name), h("span", { class: each.is_own ? "chip accent" : "chip" }, each.is_own ? "set here" : each.source), each.is_fixed ? h("span", { class: "chip" }, "cannot be changed") : null),
