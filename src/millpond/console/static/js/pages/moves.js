@@ -82,10 +82,13 @@ export function drain(node, started) {
   });
 }
 
-export async function undrain(node, done) {
-  await change("POST", "/api/cluster/undrain", { node: node.node_id });
-  note(`Node ${node.node_id} is one like the others again.`);
-  done?.();
+export async function undrain(node) {
+  try {
+    await change("POST", "/api/cluster/undrain", { node: node.node_id });
+    note(`Node ${node.node_id} is one like the others again.`);
+  } catch (error) {
+    note(error.message);
+  }
 }
 
 export function balance(started) {
