@@ -64,7 +64,16 @@ async function one(main, group, params, signal) {
   const frame = h("div", { class: "stack" }, top, card("Partitions", parts.parts), card("Members", members.parts));
   fill(main, head(group, { crumb: h("a", { href: "/groups" }, "Groups"), chips: [chips], actions: state.readOnly ? [] : [
     h("button", { onclick: () => reset(group, last) }, "Reset offsets …"), h("button", { class: "danger", onclick: () => remove(group) }, "Delete …")] }), body, past);
+  const remember = async () => {
+    try {
+      fill(past, rebalances((await get(`/api/groups/${name(group)}/history`, signal)).rebalances));
+    } catch (error) {
+      if (!signal.aborted) fill(past, card("Rebalances", h("div", { class: "pad" }, fault(error))));
+    }
+  };
   const paint = (look) => {
+    // A group that has other members, or has settled, may have been through another rebalance.
+    if (last && (last.state !== look.state || last.members !== look.members)) remember();
     last = look;
     if (!frame.isConnected) fill(body, frame);
     curvePoints.push(look.lag);
@@ -82,11 +91,7 @@ async function one(main, group, params, signal) {
       look.partitions_total > look.partitions.length ? h("p", { class: "hint" }, `The ${count(look.partitions.length)} partitions with the largest lag of ${count(look.partitions_total)}:`) : null);
   };
   live(`/api/live/groups/${name(group)}`, { look: paint, failure: ({ error }) => { if (!last) fill(body, fault(new Error(error)), h("a", { class: "button", href: "/groups" }, "See all groups")); return !last; } }, signal);
-  try {
-    fill(past, rebalances((await get(`/api/groups/${name(group)}/history`, signal)).rebalances));
-  } catch (error) {
-    if (!signal.aborted) fill(past, card("Rebalances", h("div", { class: "pad" }, fault(error))));
-  }
+  await remember();
 }
 
 function catchUp(each) {
