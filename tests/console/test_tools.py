@@ -31,6 +31,13 @@ def test_a_plan_is_that_of_the_command_line(console: Console) -> None:
     assert "cores" in counted["plan"]["brokers_by"]
 
 
+def test_a_plan_can_begin_with_what_the_cluster_does(console: Console) -> None:
+    found = console.get("/api/plan/workload").body
+    assert found["replicas"] == 1
+    assert found["record_bytes"] > 10
+    assert found["records_per_second"] >= 0
+
+
 def test_a_trace_is_measured_and_can_be_stopped(console: Console, pond: Pond) -> None:
     job = ended(console, console.change("POST", "/api/trace", {"count": 3, "linger_ms": 0}).body)
     assert (job["state"], job["done"], job["error"]) == ("done", 3, "")

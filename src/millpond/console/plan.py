@@ -9,10 +9,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from millpond.admin.plan import Demand, Engine, Machine, make_plan, sums
+from millpond.admin.workload import observe_workload
 from millpond.console.responses import reply
+from millpond.console.room import room_of
 from millpond.console.shapes import amount
 
 LARGE: Final = 1e15
+LOOK_SECONDS: Final = 2.0
 
 
 async def plan(request: Request) -> Response:
@@ -51,4 +54,13 @@ def _engine(request: Request) -> Engine | None:
     )
 
 
-ROUTES: Final = [Route("/api/plan", plan)]
+async def workload(request: Request) -> Response:
+    """What the cluster does now, to begin a plan with."""
+    return reply(
+        await room_of(request).desk.recent(
+            "workload", LOOK_SECONDS, lambda cluster: observe_workload(cluster, LOOK_SECONDS)
+        )
+    )
+
+
+ROUTES: Final = [Route("/api/plan", plan), Route("/api/plan/workload", workload)]

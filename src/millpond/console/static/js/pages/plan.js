@@ -2,7 +2,7 @@
 
 import { get, query } from "../api.js";
 import { meter } from "../charts.js";
-import { card, fault, fill, h, head, tile } from "../dom.js";
+import { card, fault, fill, h, head, note, tile } from "../dom.js";
 import { keep } from "../router.js";
 
 const DAY = 86400;
@@ -58,7 +58,8 @@ export async function draw(main, words, params, signal) {
   const engine = h("input", { type: "checkbox", checked: params.get("core_write_bytes_per_second") !== null });
   let waiting = null;
   let timer = null;
-  const sliders = (list) => list.map((each) => slider(each, params, values, () => later()));
+  const setters = {};
+  const sliders = (list) => list.map((each) => slider(each, params, values, setters, () => later()));
   const cores = h("div", { class: "stack" }, sliders(ENGINE));
   const load = async () => {
     const given = Object.fromEntries([...DEMAND, ...MACHINE, ...(engine.checked ? ENGINE : [])].map(([name]) => [name, values[name]]));
@@ -74,10 +75,25 @@ export async function draw(main, words, params, signal) {
     }
   };
   const later = () => { clearTimeout(timer); timer = setTimeout(load, 40); };
+  const now = h("button", { type: "button", onclick: async () => {
+    now.disabled = true;
+    try {
+      const found = await get("/api/plan/workload", signal);
+      setters.messages_per_second(found.records_per_second);
+      if (found.record_bytes !== null) setters.message_bytes(found.record_bytes);
+      setters.replication(found.replicas);
+      setters.groups(found.groups);
+      later();
+    } catch (error) {
+      if (!signal.aborted) note(error.message);
+    } finally {
+      now.disabled = false;
+    }
+  } }, "As this cluster is now");
   engine.addEventListener("change", () => { cores.hidden = !engine.checked; later(); });
   cores.hidden = !engine.checked;
   signal.addEventListener("abort", () => { clearTimeout(timer); waiting?.abort(); });
-  fill(main, head("Plan", { chips: [h("span", { class: "hint" }, "Storage, bandwidth, brokers and partitions for a workload, sum by sum")] }),
+  fill(main, head("Plan", { chips: [h("span", { class: "hint" }, "Storage, bandwidth, brokers and partitions for a workload, sum by sum")], actions: [now] }),
     h("div", { class: "planner" },
       h("div", { class: "stack" },
         card("What is asked", h("div", { class: "pad stack tight" }, sliders(DEMAND))),
@@ -87,7 +103,7 @@ export async function draw(main, words, params, signal) {
   await load();
 }
 
-function slider([name, label, lowest, highest, otherwise, show, isWhole], params, values, changed) {
+function slider([name, label, lowest, highest, otherwise, show, isWhole], params, values, setters, changed) {
   const asked = Number(params.get(name));
   const start = params.get(name) !== null && Number.isFinite(asked) && asked >= lowest && asked <= highest ? asked : otherwise;
   values[name] = start;
@@ -104,6 +120,12 @@ function slider([name, label, lowest, highest, otherwise, show, isWhole], params
     input.setAttribute("aria-valuetext", show(values[name]));
     changed();
   });
+  setters[name] = (value) => {
+    values[name] = Math.min(highest, Math.max(lowest, isWhole ? Math.round(value) : Number(value.toPrecision(2))));
+    input.value = String(toStep(values[name]));
+    said.textContent = show(values[name]);
+    input.setAttribute("aria-valuetext", show(values[name]));
+  };
   return h("label", { class: "slider" }, h("span", {}, label), said, input);
 }
 
