@@ -23,7 +23,7 @@ class Room:
     """For what only a client of librdkafka can do."""
     pipelines: Path
     """The folder in which runs of pipelines leave what they have done."""
-    rules: Rules = Rules()
+    rules: Rules = field(default_factory=Rules)
     jobs: Jobs = field(default_factory=Jobs)
     streams: Streams = field(default_factory=Streams)
     refused: Counter[str] = field(default_factory=Counter)
