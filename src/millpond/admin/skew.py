@@ -131,10 +131,10 @@ class SkewLook:
 
     def _add(self, partition: int, record: Record) -> None:
         size = len(record.key or b"") + len(record.value or b"")
-        place = (None if record.key is None else bytes(record.key), partition)
-        if place not in self._keys:
+        held = (None if record.key is None else bytes(record.key), partition)
+        if held not in self._keys:
             self._key_bytes += 64 + len(record.key or b"")
-        for each in (self._read[partition], self._keys[place]):
+        for each in (self._read[partition], self._keys[held]):
             each.records += 1
             each.bytes += size
 
