@@ -57,7 +57,7 @@ def topic_balances(cluster: Cluster) -> list[TopicBalance]:
             index: sizes.get((each.leader, TopicPartition(name, index)), 0)
             for index, each in topic.partitions.items()
         }
-        busiest = max(held, key=lambda index: held[index])
+        busiest = max(held, key=held.__getitem__)
         whole = sum(held.values())
         balances.append(
             TopicBalance(name, len(held), whole, busiest, held[busiest], imbalance(list(held.values())))
