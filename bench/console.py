@@ -1,7 +1,7 @@
 """What the console costs, and how soon its pages are there, beside a large cluster.
 
-Not a row: `python -m bench.console [--quick]`. A node gets 1,000 topics with 10,000 partitions, a group of 500 members
-and 100,000 dead letters. A real browser opens each page anew: first paint is when it shows something, there is when the
+Not a row: `python -m bench.console [--quick]`. A node gets 1,000 topics with 10,000 partitions, a group of 500 and
+100,000 dead letters. A real browser opens each page anew: first paint is when it shows something, there is when the
 page's own data stands, ready is when a filter that was typed, or a button that was pressed, has done its work.
 Then a node is started, and written to, with a console and without, turn by turn; the ratio of the medians is told.
 """
@@ -95,7 +95,9 @@ def fill(node: Node, less: int) -> None:
 
 
 def produce_letters(node: Node, number: int) -> None:
-    producer = Producer({"bootstrap.servers": node.address, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
+    producer = Producer(
+        {"bootstrap.servers": node.address, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
+    )
     for each in range(number):
         facts = {
             dead_letters.TOPIC: READ.encode(),
@@ -208,7 +210,11 @@ def open_pages(address: str, rounds: int) -> Iterator[Opened]:
                 found.append(Opened(view.path, float(page.evaluate(PAINT)), there_ms, ready_ms))
                 page.close()
             yield Opened(
-                view.path, *(statistics.median(getattr(each, name) for each in found) for name in ("paint_ms", "there_ms", "ready_ms"))
+                view.path,
+                *(
+                    statistics.median(getattr(each, name) for each in found)
+                    for name in ("paint_ms", "there_ms", "ready_ms")
+                ),
             )
         browser.close()
 

@@ -117,7 +117,10 @@ def test_letters_are_shown_redriven_once_and_purged(console: Console, pond: Pond
     sent = console.get(f"/api/topics/{topic}/records?partition=1").body["records"][-1]
     assert sent["value"] == {"bytes": 2, "data": "AP8="}
     assert [name for name, _ in sent["headers"]] == ["mended", dead_letters.REDRIVEN, dead_letters.REDRIVEN_FOR]
-    assert console.change("POST", f"{path}/redrive", {"ids": ["0:1"], "edits": [{"id": "0:1", "value": 5}]}).status == 400
+    assert (
+        console.change("POST", f"{path}/redrive", {"ids": ["0:1"], "edits": [{"id": "0:1", "value": 5}]}).status
+        == 400
+    )
     assert redrive({"all": True})["done"] == 2
     assert redrive({"all": True})["done"] == 0
     until(lambda: console.get(f"{path}/counts").body["waiting"] == 0)

@@ -71,7 +71,9 @@ def test_tries_are_limited_by_address_and_in_all() -> None:
     assert sum(login.may_try(f"address {number}") for number in range(5_000)) < 100
 
 
-@pytest.mark.parametrize(("text", "fits"), [("eight888", True), ("short", False), ("", False), ("\n" + "x" * 20, False)])
+@pytest.mark.parametrize(
+    ("text", "fits"), [("eight888", True), ("short", False), ("", False), ("\n" + "x" * 20, False)]
+)
 def test_the_password_is_the_first_line_of_a_file(tmp_path: Path, text: str, fits: bool) -> None:
     (tmp_path / "secret").write_text(f"{text}\nsecond line\n")
     if fits:

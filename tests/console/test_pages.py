@@ -43,15 +43,15 @@ def something_to_see(pond: Pond) -> None:
 
 
 CAUSE = {
-        dead_letters.TOPIC: b"orders",
-        dead_letters.PARTITION: b"0",
-        dead_letters.OFFSET: b"1",
-        dead_letters.TIMESTAMP: b"0",
-        dead_letters.ATTEMPTS: b"3",
-        dead_letters.ERROR_TYPE: b"ValueError",
-        dead_letters.ERROR_MESSAGE: b"<b>no</b>",
-        dead_letters.GROUP: b"billing",
-        dead_letters.TIME: b"0",
+    dead_letters.TOPIC: b"orders",
+    dead_letters.PARTITION: b"0",
+    dead_letters.OFFSET: b"1",
+    dead_letters.TIMESTAMP: b"0",
+    dead_letters.ATTEMPTS: b"3",
+    dead_letters.ERROR_TYPE: b"ValueError",
+    dead_letters.ERROR_MESSAGE: b"<b>no</b>",
+    dead_letters.GROUP: b"billing",
+    dead_letters.TIME: b"0",
 }
 
 
@@ -254,7 +254,9 @@ def test_pipelines_are_shown_as_their_runs_write_them(browser: Any, pond: Pond, 
     from millpond.spark.pipelines.status import write_status
 
     job = JobFigures("archive", "archive", "finished", batch=4, lag=0, rows_in=1200, writes={"topic": "orders"})
-    snapshot = Snapshot("nightly", "finished", 1, 1_000, 61_000, (job,), source="orders", dead_letters={"orders.dlq": 2})
+    snapshot = Snapshot(
+        "nightly", "finished", 1, 1_000, 61_000, (job,), source="orders", dead_letters={"orders.dlq": 2}
+    )
     write_status(tmp_path / "nightly", snapshot)
     console = Console(pond.bootstrap, "--pipelines", str(tmp_path))
     tab = Tab(browser, console)

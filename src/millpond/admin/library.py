@@ -87,4 +87,3 @@ class PlainLibrary:
 
     def _all(self, settings: Mapping[str, object]) -> dict[str, object]:
         return {**COMMON, "bootstrap.servers": self.bootstrap, **settings, **self.extras}
-

@@ -1,7 +1,8 @@
 """How evenly a topic's partitions are loaded, by which keys, and what would help: asked of any cluster.
 
-A look over all topics reads nothing but sizes. A look at one topic reads the latest records of a span of time: of each
-partition as large a share of what it got in that time as of the others, so that what is read is as uneven as the whole.
+A look over all topics reads nothing but sizes. A look at one topic reads the latest records of a span of time: of
+each partition as large a share of what it got in that time as of the others, so that what is read is as uneven as
+the whole.
 """
 
 from __future__ import annotations
@@ -59,9 +60,7 @@ def topic_balances(cluster: Cluster) -> list[TopicBalance]:
         }
         busiest = max(held, key=held.__getitem__)
         whole = sum(held.values())
-        balances.append(
-            TopicBalance(name, len(held), whole, busiest, held[busiest], imbalance(list(held.values())))
-        )
+        balances.append(TopicBalance(name, len(held), whole, busiest, held[busiest], imbalance(list(held.values()))))
     return sorted(balances, key=lambda each: (not each.bytes, -each.imbalance, each.topic))
 
 

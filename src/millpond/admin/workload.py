@@ -44,4 +44,6 @@ def observe_workload(cluster: Cluster, seconds: float) -> Workload:
     grown = size_after - size_before
     record_bytes = grown / written if written and grown > 0 else size_after / there if there else None
     counts = sorted(len(each.replicas) for topic in topics for each in topic.partitions.values())
-    return Workload(written / took, record_bytes, counts[len(counts) // 2] if counts else 1, len(list_groups(cluster)))
+    return Workload(
+        written / took, record_bytes, counts[len(counts) // 2] if counts else 1, len(list_groups(cluster))
+    )

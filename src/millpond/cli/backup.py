@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
+from millpond.base.units import show_bytes
 from millpond.cli.errors import Failed, cause, sentence
 from millpond.cli.options import AS_JSON, option
 from millpond.cli.terminal import print_json
 from millpond.cli.text import counted
 from millpond.cli.times import now_ms
-from millpond.base.units import show_bytes
 from millpond.config.node import DATA_FOLDER
 
 

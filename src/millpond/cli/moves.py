@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from millpond.base.units import read_byte_rate, show_byte_rate, show_bytes
 from millpond.cli.stop import noted
 from millpond.cli.terminal import confirm, print_json, print_table
 from millpond.cli.text import counted
 from millpond.cli.times import show_span
-from millpond.base.units import read_byte_rate, show_byte_rate, show_bytes
 
 if TYPE_CHECKING:
     from millpond.admin.placement import Planned

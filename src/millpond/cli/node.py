@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from millpond.base.units import show_bytes
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.cluster.view import named
 from millpond.cli.completion.names import NodeNumber
@@ -15,7 +16,6 @@ from millpond.cli.moves import move_options, run_plan
 from millpond.cli.options import AS_JSON, YES
 from millpond.cli.terminal import confirm, panel, print_json, print_list, print_table
 from millpond.cli.text import NOTHING, counted
-from millpond.base.units import show_bytes
 
 if TYPE_CHECKING:
     from millpond.admin.members import Member

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
+from millpond.base.units import show_bytes
 from millpond.cli.errors import Failed, cause, sentence
 from millpond.cli.options import option
 from millpond.cli.terminal import progress_bar
 from millpond.cli.text import counted
 from millpond.cli.times import show_time
-from millpond.base.units import show_bytes
 from millpond.config.node import DATA_FOLDER
 
 

@@ -8,12 +8,12 @@ import click
 
 from millpond.admin import concerns
 from millpond.base.spans import read_span
+from millpond.base.units import read_bytes, show_bytes
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.options import AS_JSON, option
 from millpond.cli.terminal import print_json, print_table
 from millpond.cli.text import NOTHING, counted, safe
 from millpond.cli.times import show_span
-from millpond.base.units import read_bytes, show_bytes
 
 if TYPE_CHECKING:
     from millpond.admin.concerns import Concern

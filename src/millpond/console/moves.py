@@ -167,7 +167,9 @@ def _order(body: Body) -> MoveOrder:
 
 def _numbers(body: Body, name: str) -> tuple[int, ...]:
     numbers = body.list(name)
-    if not 0 < len(numbers) <= NODES_MAX or not all(type(each) is int and 0 <= each <= PARTITION_MAX for each in numbers):
+    if not 0 < len(numbers) <= NODES_MAX or not all(
+        type(each) is int and 0 <= each <= PARTITION_MAX for each in numbers
+    ):
         raise BadRequest(f"{name} must be a list of whole numbers.")
     return tuple(dict.fromkeys(numbers))
 

@@ -1,4 +1,4 @@
-"""A latency budget, measured on a cluster: a topic, its leader, many records there and back, and what to know of them."""
+"""A latency budget, measured on a cluster: a topic, its leader, many records there and back, and notes on them."""
 
 from __future__ import annotations
 

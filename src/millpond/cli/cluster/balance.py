@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from millpond.base.units import show_bytes
 from millpond.cli.moves import run_plan
 from millpond.cli.terminal import print_table
 from millpond.cli.text import can_show, counted
-from millpond.base.units import show_bytes
 
 if TYPE_CHECKING:
     from millpond.admin.placement import Load, Planned

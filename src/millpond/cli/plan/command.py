@@ -8,11 +8,11 @@ from typing import Final
 
 import click
 
-from millpond.base.spans import read_span
-from millpond.cli.options import option
 from millpond.admin.plan import Demand, Engine, Machine, Plan, Section, make_plan, sums
-from millpond.cli.terminal import print_json
+from millpond.base.spans import read_span
 from millpond.base.units import read_byte_rate, read_bytes, read_rate, show_byte_rate, show_bytes, show_number
+from millpond.cli.options import option
+from millpond.cli.terminal import print_json
 
 MEASURE_SECONDS: Final = 4.0
 

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from millpond.admin.plan import Engine
 from millpond.base.errors import RemoteError
 from millpond.base.ids import TopicPartition
 from millpond.base.resource import Closable
 from millpond.cli.errors import Failed
-from millpond.admin.plan import Engine
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import ClientError, check
 from millpond.remote.reader import FETCH_NEWEST, fetch_request

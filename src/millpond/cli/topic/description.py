@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from millpond.admin.topics import TopicFacts
+from millpond.base.units import show_bytes
 from millpond.cli.terminal import Cell, print_table
 from millpond.cli.text import counted
-from millpond.base.units import show_bytes
 
 
 def print_description(topic: TopicFacts) -> None:

@@ -8,8 +8,8 @@ from zlib import crc32
 
 import pytest
 
-from millpond.spark.pipelines.kinds.skew import Skew, measure
 from millpond.remote.skew import AS_IT_IS
+from millpond.spark.pipelines.kinds.skew import Skew, measure
 from millpond.spark.pipelines.values import DeclarationError
 from millpond.wire.partitioner import partition_for_key
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from millpond.remote.skew import AS_IT_IS, HotKey, PartitionLoad, Prediction, Report, judged
 from millpond.spark.pipelines.kind import Context, Kind, Plan
 from millpond.spark.pipelines.kind import Report as Telling
 from millpond.spark.pipelines.kinds.columns import KEY, PARTITION, RAW_VALUE, RECORD, TOPIC
 from millpond.spark.pipelines.kinds.flows import asked
 from millpond.spark.pipelines.kinds.ranges import range_options, read_batch
-from millpond.remote.skew import AS_IT_IS, HotKey, PartitionLoad, Prediction, Report, judged
 from millpond.spark.pipelines.status import write_whole
 from millpond.spark.pipelines.tables import Declaration, Job, job_folder
 from millpond.spark.pipelines.values import (
