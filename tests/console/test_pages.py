@@ -95,7 +95,7 @@ def test_nothing_is_in_the_way_of_anybody(
         page.locator(READY).first.wait_for()
         found += [f"{path}: {each}" for each in barriers(page, axe)]
     tab.context.close()
-    assert found == []
+    assert not found, "\n".join(found)
 
 
 def test_no_page_is_wider_than_a_phone(phone: Tab) -> None:
@@ -199,7 +199,7 @@ def test_avro_is_read_with_a_schema_that_somebody_gives(tab: Tab, pond: Pond) ->
     assert '"Ann"' in shown.text_content()
     assert "-2" in shown.text_content()
     # What does not fit is said, not guessed.
-    page.evaluate("topic => localStorage.setItem(`avro value ${topic}`, '\"double\"')", topic)
+    page.evaluate("topic => localStorage.setItem(`avro value ${topic}`, '\"boolean\"')", topic)
     page.get_by_role("button", name="Hex").last.click()
     page.get_by_role("button", name="Avro").last.click()
     page.locator("pre.data", has_text="This is not Avro of that schema").wait_for()

@@ -163,7 +163,14 @@ class Cluster(Closable):
 
     def broker(self, broker_id: int) -> BrokerConnection:
         """The connection to one broker, for questions that each answers for itself."""
-        return self._connection(self.addresses()[broker_id], _QUESTIONS)
+        address = self.addresses().get(broker_id)
+        if address is None:
+            # What is remembered may be older than the broker.
+            self.topics([])
+            address = self._brokers.get(broker_id)
+        if address is None:
+            raise Unreachable(f"there is no broker {broker_id} now", retriable=True)
+        return self._connection(address, _QUESTIONS)
 
     def brokers(self) -> list[BrokerConnection]:
         return [self.broker(each) for each in self.addresses()]

@@ -55,7 +55,7 @@ function askForSchema(topic, label, done) {
   ask({
     title: `Avro schema of the ${label}s of ${topic}`, action: "Use it",
     body: [h("p", { class: "hint" }, "As JSON. It is kept in this browser and sent nowhere. The five bytes of a schema registry before a record are passed over."),
-      field("Schema", h("textarea", { name: "schema", rows: "10", spellcheck: "false", autofocus: true }, schemaOf(topic, label)))],
+      field("Schema", h("textarea", { name: "schema", rows: "10", spellcheck: "false", autofocus: true, text: schemaOf(topic, label) }))],
     act: async (form) => {
       const text = form.elements.schema.value.trim();
       if (text) JSON.parse(text);

@@ -9,6 +9,7 @@ export function h(name, props = {}, ...children) {
     else if (key === "width%") element.style.width = `${value}%`;
     else if (key === "left%") element.style.left = `${value}%`;
     else if (key === "height%") element.style.height = `${value}%`;
+    else if (key === "text") element.value = value;
     else if (key in element && typeof value !== "string") element[key] = value;
     else element.setAttribute(key, value === true ? "" : value);
   }

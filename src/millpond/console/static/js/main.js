@@ -110,7 +110,7 @@ function theme(name) {
   else document.documentElement.dataset.theme = name;
   const button = document.getElementById("theme");
   button.textContent = { system: "Auto", light: "Light", dark: "Dark" }[name];
-  button.setAttribute("aria-label", `Colours: ${name}. Change`);
+  button.setAttribute("aria-label", `${button.textContent} colours. Change`);
   button.onclick = () => {
     const next = THEMES[(THEMES.indexOf(name) + 1) % THEMES.length];
     localStorage.setItem("theme", next);

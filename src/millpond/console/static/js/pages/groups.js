@@ -188,7 +188,7 @@ function reset(group, look) {
         return;
       }
       steps = result.steps;
-      fill(plan, h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "Partition"), h("th", { class: "num" }, "Now"), h("th", { class: "num" }, "Then"), h("th", { class: "num" }, ""))),
+      fill(plan, h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "Partition"), h("th", { class: "num" }, "Now"), h("th", { class: "num" }, "Then"), h("th", { class: "num" }, "Change"))),
         h("tbody", {}, steps.slice(0, 200).map((each) => h("tr", {}, h("td", {}, `${each.topic}-${each.partition}`, each.note ? h("div", { class: "hint" }, each.note) : null), h("td", { class: "num" }, count(each.before)), h("td", { class: "num" }, count(each.after)), h("td", { class: "num soft" }, each.before === null ? "new" : each.after === each.before ? "stays" : `${each.after > each.before ? "+" : "−"}${count(Math.abs(each.after - each.before))}`))))));
       button(`Reset ${counted(steps.filter((each) => each.before !== each.after).length, "partition")}`);
       throw null;

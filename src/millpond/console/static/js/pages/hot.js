@@ -86,7 +86,7 @@ function shown(topic, report) {
         report.hottest.slice(0, 12).map((each) => h("tr", {}, h("td", { class: "mono" }, preview(each.key)), h("td", { class: "num optional" }, each.partition), h("td", { class: "num" }, compact(each.records)), h("td", { class: "num" }, `${(each.share * 100).toFixed(1)} %`))))
         : empty("No record has a key.", h("span", {}, "Clients spread them evenly by themselves.")))),
     card("What would help", h("div", { class: "pad stack tight" },
-      table([["With"], ["Partitions", "num"], ["Busiest beside the average", "num"], [""]], report.predictions.map((each) => h("tr", {}, h("td", {}, each.key), h("td", { class: "num" }, count(each.partitions)), h("td", { class: "num" }, `${each.imbalance.toFixed(2)}×`), h("td", {}, h("span", { class: `state ${each.imbalance <= report.even ? "good" : "warn"}` }, each.imbalance <= report.even ? "even" : "uneven"))))),
+      table([["With"], ["Partitions", "num"], ["Busiest beside the average", "num"], ["Then it is"]], report.predictions.map((each) => h("tr", {}, h("td", {}, each.key), h("td", { class: "num" }, count(each.partitions)), h("td", { class: "num" }, `${each.imbalance.toFixed(2)}×`), h("td", {}, h("span", { class: `state ${each.imbalance <= report.even ? "good" : "warn"}` }, each.imbalance <= report.even ? "even" : "uneven"))))),
       h("p", { class: "hint" }, "These are no guesses: the keys that were read are hashed again, as clients do it. Partitions can be added, never taken away; keys move when their number changes."),
       report.cause === "hot_key" && salt ? fix(hot, salt) : null)),
   ];

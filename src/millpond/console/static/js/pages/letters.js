@@ -170,7 +170,7 @@ function edit(topic, letter, done) {
     title: `Edit letter ${letter.id}`, action: "Go on",
     body: [h("p", { class: "hint" }, "What you write here is sent instead of the letter; the letter itself stays as it is, marked as redriven. Its headers go with it as they are. A dry run comes first."),
       h("div", { class: "two" }, field("Key", h("input", { name: "key", autocomplete: "off", value: parts.key[1] })), field("The key is", choice("key_encoding", ENCODINGS, parts.key[0]))),
-      field("Value", h("textarea", { name: "value", rows: "10", spellcheck: "false", autofocus: true }, parts.value[1])), field("The value is", choice("value_encoding", ENCODINGS, parts.value[0]))],
+      field("Value", h("textarea", { name: "value", rows: "10", spellcheck: "false", autofocus: true, text: parts.value[1] })), field("The value is", choice("value_encoding", ENCODINGS, parts.value[0]))],
     act: async (form) => {
       const change_ = { id: letter.id, headers: null };
       for (const part of ["key", "value"]) {

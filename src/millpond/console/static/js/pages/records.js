@@ -33,7 +33,7 @@ export async function records(body, topic, params, signal) {
 
   const row = (record) => {
     const id = `${record.partition}:${record.offset}`;
-    const open = h("button", { class: "open", type: "button", "aria-expanded": "false", "data-focus": id, "aria-label": `Record ${record.offset} of partition ${record.partition}` }, id);
+    const open = h("button", { class: "open", type: "button", "aria-expanded": "false", "data-focus": id, "aria-label": `Record ${id}` }, id);
     const line = h("tr", { class: "pick" }, h("td", { class: "nowrap" }, open), h("td", { class: "nowrap optional soft" }, moment(record.timestamp_ms)), h("td", { class: "key" }, preview(record.key)), h("td", { class: "value" }, preview(record.value)));
     let detail = null;
     open.onclick = async () => {

@@ -40,7 +40,7 @@ function paint(now, look, again) {
       h("td", { class: "num optional" }, count(each.first_offset)), h("td", { class: "optional soft" }, ago(each.last_write_ms))))),
     h("div", { class: "foot" }, look.blocked_total > look.blocked.length ? `${count(look.blocked.length)} of ${counted(look.blocked_total, "partition")}` : "Readers of committed records wait at the first open transaction of each partition.")) : null,
     card("Open", look.open.length ? h("div", { class: "scroll" }, h("table", {},
-      h("thead", {}, h("tr", {}, [["Transactional id"], ["State"], ["Age"], ["Partitions", "optional"], ["Holds back", "num"], [""]].map(([title, kind]) => h("th", { scope: "col", class: kind }, title)))),
+      h("thead", {}, h("tr", {}, [["Transactional id"], ["State"], ["Age"], ["Partitions", "optional"], ["Holds back", "num"], ["What to do", "num"]].map(([title, kind]) => h("th", { scope: "col", class: kind }, title)))),
       h("tbody", {}, look.open.map((each) => h("tr", {},
         h("td", { class: "name" }, each.id, h("div", { class: "hint" }, `producer ${each.producer_id}`)),
         h("td", {}, h("span", { class: `state ${LEVEL[each.state] ?? ""}` }, each.state)),
@@ -51,7 +51,7 @@ function paint(now, look, again) {
       : empty("No transaction is open.", h("span", {}, "Readers of committed records see everything.")),
     look.open_total > look.open.length ? h("div", { class: "foot" }, `The oldest ${count(look.open.length)} of ${count(look.open_total)}`) : null),
     look.hanging.length ? card("Hanging", h("div", { class: "scroll" }, h("table", {},
-      h("thead", {}, h("tr", {}, ["Partition", "Producer", "Last write", "Holds back", ""].map((title) => h("th", { scope: "col" }, title)))),
+      h("thead", {}, h("tr", {}, ["Partition", "Producer", "Last write", "Holds back", "What to do"].map((title) => h("th", { scope: "col" }, title)))),
       h("tbody", {}, look.hanging.map((each) => h("tr", {}, h("td", { class: "name" }, h("a", { href: `/topics/${name(each.topic)}/records?partition=${each.partition}&from=${each.first_offset}` }, `${each.topic}-${each.partition}`)), h("td", {}, each.producer_id), h("td", {}, ago(each.last_write_ms)), h("td", {}, count(each.holds_back)),
         h("td", { class: "num" }, state.readOnly ? null : h("button", { class: "danger", onclick: () => abortHanging(each) }, "Abort …")))))))) : null);
 }
