@@ -78,7 +78,7 @@ def test_what_is_in_one_topic_does_not_hide_all_others(cluster: Cluster, pond: P
 
 
 def test_letters_of_any_time_can_be_counted() -> None:
-    counts = LetterCounts(seconds=Counter({0: 2, 2**62 // 1000: 1}))
+    counts = LetterCounts(seconds=Counter({("", 0): 2, ("", 2**62 // 1000): 1}))
     assert list(counts.over_time().values()) == [2, 1]
 
 
