@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import IO
 
 import psutil  # type: ignore[import-untyped]
 
@@ -59,6 +60,10 @@ class CoresNode(Node):
     def _pids(self) -> list[int]:
         own = psutil.Process(self.pid)
         return [self.pid, *(child.pid for child in own.children())]
+
+    def launched(self, words: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        # Linux shares the processors among sessions first, and each core has one: so has what it is compared with.
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
     def pid_of(self, core: int) -> int:
         """The process of a core holds the core's folder."""
@@ -169,9 +174,9 @@ class Setup:
 
 ONE, ONE_OF_FULL, CORES, APART = (
     "1 process",
-    "1 process, nothing of the machine idle",
+    "1 process, no core idle",
     "2 processes",
-    "2 nodes that know nothing of each other",
+    "2 nodes apart",
 )
 
 

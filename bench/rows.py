@@ -373,11 +373,11 @@ def cores(plan: Plan) -> list[Line]:
             "client_cpu_ratio": figures["client_cpu_s_per_million"] / one["client_cpu_s_per_million"],
         }
         read = figures["consumed"] / figures["messages"]
-        note = f"{figures['records_per_fetch']:.0f} records a fetch, {read:.0%} of it read"
+        note = f"{figures['records_per_fetch']:.0f} records a fetch, {read:.0%} read"
         if title != ONE:
             speed, nodes, clients = (f"x{ratio:.2f}" for ratio in ratios.values())
-            note = f"{speed} of one, CPU a message {nodes}, of the clients {clients}; {note}"
-        lines.append(Line(f"40 clients on 8 partitions, {title}", {**figures, **ratios}, note=note))
+            note = f"{speed} of one, CPU {nodes}, clients' {clients}; {note}"
+        lines.append(Line(f"40 clients, {title}", {**figures, **ratios}, note=note))
     return lines
 
 
