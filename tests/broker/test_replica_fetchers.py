@@ -18,7 +18,7 @@ from millpond.broker.checkpoint_writer import CheckpointWriter
 from millpond.broker.flusher import Flusher
 from millpond.broker.links.peers import Peers
 from millpond.broker.replication import fetchers as replica_fetchers
-from millpond.broker.replication.fetchers import FetcherServices, ReplicaFetchers
+from millpond.broker.replication.fetchers import CUT_BELOW_COMMITTED, FetcherServices, ReplicaFetchers
 from millpond.broker.replication.partitions import Partition
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
@@ -528,3 +528,37 @@ def test_an_answer_that_comes_while_records_are_synced_is_not_taken_for_theirs(d
     desk.answer(reply(0, high_watermark=1))
     desk.next()
     assert one.committed_offset == 1
+
+
+def test_committed_records_that_the_leader_lacks_are_kept_when_they_are_cut_off(desk: Desk) -> None:
+    """A leader that goes by something wrong must not be able to delete what is nowhere else any more."""
+    partition = desk.partition()
+    desk.answer(reply(0, desk.records(0, b"a") + desk.records(1, b"b"), high_watermark=2))
+    desk.next()
+    assert partition.committed_offset == 2
+    before = partition.log.read_batches(1, 1 << 20)
+    desk.answer(diverging(3, 1))
+    assert wishes(desk.next()) == {0: (3, 1, 3)}
+    assert desk.journal == [CUT_BELOW_COMMITTED]
+    assert desk.world.disk.read(f"{partition.log.folder}/{1:020d}.cut") == before
+
+
+def test_a_log_that_begins_anew_further_back_notes_that_before_it_grows(desk: Desk) -> None:
+    """A start of before that is still noted would hide what comes now, after the next crash."""
+    partition = desk.partition()
+    desk.answer(reply(0, desk.records(0, b"a") + desk.records(1, b"b"), high_watermark=2, start=2))
+    desk.next()
+    assert desk.store.noted_start(partition.name) == partition.log.start_offset == 2
+    desk.answer(diverging(3, 1))
+    assert wishes(desk.next())[0][1] == 1
+    assert desk.store.noted_start(partition.name) == partition.log.start_offset == 1
+
+
+def test_a_new_follower_tells_of_a_start_only_when_it_is_noted(desk: Desk) -> None:
+    partition = desk.partition(follows=False)
+    partition.log.append(desk.batch(b"v", b"w"), leader_epoch=2, now_ms=0, from_client=False)
+    partition.log.delete_before(1)
+    assert desk.store.noted_start(partition.name) == 0
+    desk.follow(partition, 3)
+    assert desk.next().topics[0].partitions[0].log_start_offset == 1
+    assert desk.store.noted_start(partition.name) == 1

@@ -9,6 +9,7 @@ import pytest
 from millpond.base.errors import ErrorCode, Refused
 from millpond.log.limits import LogLimits
 from millpond.sim.world.disk import PowerCut, SimDisk
+from millpond.wire.batch import patch_offset_and_epoch
 from support.seeds import seeds
 
 SEEDS = (1, 2, 3)
@@ -280,16 +281,61 @@ def test_an_epoch_that_wrote_nothing_is_gone_for_good(pond):
     assert log.epochs.entries == [(1, 0)]
 
 
-def test_an_empty_folder_never_starts_before_offsets_that_were_used(pond, sim):
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_an_empty_folder_never_starts_before_offsets_that_were_used(pond, sim, is_clean):
     store, log = pond.open()
     pond.fill(log, 5)
     pond.sync(log)
-    store.checkpoint()
-    store.abandon()
+    pond.delete_before(log, 5)
+    store.close() if is_clean else store.abandon()
     for name in sim.list(pond.partition):
         sim.remove(f"{pond.partition}/{name}")
     _, log = pond.open()
     assert (log.start_offset, log.end_offset) == (5, 5)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_folder_whose_records_are_all_gone_is_damaged(pond, sim, is_clean):
+    """Who leads with such a log would have every replica delete what it has."""
+    store, log = pond.open()
+    pond.fill(log, 5)
+    pond.sync(log)
+    store.checkpoint()
+    store.close() if is_clean else store.abandon()
+    sim.remove(f"{pond.partition}/{0:020d}.log")
+    store = pond.store()
+    report = store.open(pond.now_ms)
+    assert "is empty, but all below offset 5" in report.failed[pond.tp]
+    assert report.has_lost
+
+
+def test_epochs_of_deleted_records_that_are_back_after_a_crash_are_known(pond):
+    store, log = pond.open()
+    for epoch in (1, 2, 3, 3):
+        pond.append(log, b"value", epoch=epoch)
+    pond.sync(log)
+    store.checkpoint()
+    # The note of the epochs follows with the next sync, that of the start with the next checkpoint.
+    log.delete_before(3)
+    pond.sync(log)
+    store.abandon()
+    _, log = pond.open()
+    assert (log.start_offset, log.epochs.entries) == (0, [(1, 0), (2, 1), (3, 2)])
+
+
+def test_epochs_of_what_was_cut_off_are_not_those_of_what_came_after_a_gap(pond):
+    store, log = pond.open()
+    for epoch in (1, 1, 2, 2):
+        pond.append(log, b"value", epoch=epoch)
+    pond.sync(log)
+    store.checkpoint()
+    pond.cut(log, 2)
+    batch = pond.batch(b"after a gap")
+    patch_offset_and_epoch(batch, 0, 5, 3)
+    log.append_follower(batch, now_ms=pond.now_ms)
+    store.abandon()
+    _, log = pond.open()
+    assert log.epochs.entries == [(1, 0), (3, 5)]
 
 
 def test_an_offset_that_rotted_deletes_nothing(make_pond):
@@ -330,3 +376,33 @@ def test_a_kill_and_then_a_power_cut_cannot_take_the_place_of_what_was_retired(m
         pond.disk.crash()
         _, log = pond.open()
         assert log.end_offset == end
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_an_older_note_of_epochs_is_not_believed(pond, sim, is_clean):
+    """One that an earlier version left behind, or that somebody has put back."""
+    store, log = pond.open()
+    old = b""
+    for epoch in (1, 1, 2, 2, 3):
+        pond.append(log, b"value", epoch=epoch)
+        pond.sync(log)
+        old = old or sim.read(f"{pond.partition}/leader-epoch-checkpoint")
+    store.checkpoint()
+    store.close() if is_clean else store.abandon()
+    sim.replace(f"{pond.partition}/leader-epoch-checkpoint", old)
+    store, log = pond.open()
+    assert log.epochs.entries == [(1, 0), (2, 2), (3, 4)]
+    store.close()
+    _, log = pond.open()
+    assert log.epochs.entries == [(1, 0), (2, 2), (3, 4)]
+
+
+def test_the_last_segment_may_be_empty_when_epochs_are_looked_at(pond, sim):
+    store, log = pond.open()
+    for epoch in (1, 2):
+        pond.append(log, b"value", epoch=epoch)
+    log.roll()
+    store.close()
+    sim.replace(f"{pond.partition}/leader-epoch-checkpoint", b"0\n1\n1 0\n")
+    _, log = pond.open()
+    assert log.epochs.entries == [(1, 0), (2, 1)]

@@ -8,6 +8,7 @@ import pytest
 from millpond.base.errors import Refused
 from millpond.base.ids import TopicPartition
 from millpond.log.limits import LogLimits
+from millpond.log.recovery import open_log
 from millpond.log.store import FolderInUse
 from millpond.node.disk import RealDisk
 from millpond.sim.world.disk import PowerCut, SimDisk
@@ -61,12 +62,11 @@ def test_one_partition_that_cannot_be_opened_does_not_keep_the_others(pond, sim)
         pond.sync(each)
     store.checkpoint()
     store.abandon()
-    sim.remove(f"{pond.partition}/{0:020d}.log")
     sim.flip_bit(f"/data/other-1/{0:020d}.log", 70)
     store = pond.store()
     report = store.open(pond.now_ms)
     assert list(report.failed) == [TopicPartition("other", 1)]
-    assert store.get(pond.tp).end_offset == 3, "offsets go on where they were"
+    assert store.get(pond.tp).end_offset == 3
     store.checkpoint()
     assert b"other 1 3" in sim.read("/data/recovery-point-offset-checkpoint"), "what is known of it stays known"
     store.delete(TopicPartition("other", 1)).run()
@@ -303,3 +303,244 @@ def test_damage_does_not_pass(pond, sim):
     assert store.damaged == {pond.tp}
     assert store.reopen(pond.tp, pond.limits, pond.now_ms) == []
     assert pond.tp in store.failed
+
+
+# What is believed at the next start.
+
+
+def filled(pond, **counts):
+    """A store with partitions of so many synced records each."""
+    store, _ = pond.open()
+    for name, count in counts.items():
+        log = store.create(TopicPartition(name, 0), UUID(int=len(name)))
+        pond.fill(log, count)
+        pond.sync(log)
+        if count > 2:
+            log.delete_before(2)
+    store.checkpoint()
+    return store
+
+
+def test_a_start_that_is_broken_off_is_no_clean_end_and_forgets_nothing(pond, sim, monkeypatch):
+    """A signal before the loop runs is an exception, and whoever could not start closes all the same."""
+    filled(pond, aa=5, zz=5).abandon()
+    noted = {name: sim.read(f"/data/{name}") for name in sim.list("/data") if name.endswith("-checkpoint")}
+    assert b"zz 0 2" in noted["log-start-offset-checkpoint"]
+
+    def interrupted(files, folder, *more):
+        if folder.endswith("zz-0"):
+            raise KeyboardInterrupt
+        return open_log(files, folder, *more)
+
+    monkeypatch.setattr("millpond.log.store.open_log", interrupted)
+    store = pond.store()
+    with pytest.raises(KeyboardInterrupt):
+        store.open(pond.now_ms)
+    store.close()
+    assert not sim.exists("/data/.kafka_cleanshutdown")
+    assert {name: sim.read(f"/data/{name}") for name in noted} == noted
+    monkeypatch.undo()
+    store = pond.store()
+    assert not store.open(pond.now_ms).clean
+    assert store.get(TopicPartition("zz", 0)).start_offset == 2
+
+
+def test_an_end_that_nobody_vouches_for_is_no_clean_one(pond, sim):
+    filled(pond).close(is_vouched=False)
+    assert not sim.exists("/data/.kafka_cleanshutdown")
+    pond.open()
+
+
+def test_a_full_disk_at_the_end_leaves_the_folder_free_and_unmarked(pond, sim):
+    store = filled(pond, other=4)
+    pond.append(store.get(TopicPartition("other", 0)), b"x")
+    sim.fail_opens("recovery-point-offset-checkpoint", code=errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        store.close()
+    assert not sim.exists("/data/.kafka_cleanshutdown")
+    sim.heal()
+    pond.open()
+
+
+def test_a_checkpoint_that_is_being_written_may_name_a_deleted_partition(pond, sim):
+    """The next partition of that name went by the start of the one before, and lost its first records in a crash."""
+    store, log = pond.open()
+    pond.fill(log, 5)
+    pond.sync(log)
+    log.delete_before(5)
+    job = store.begin_checkpoint()
+    store.delete(pond.tp)
+    assert store.is_leaving(pond.tp)
+    with pytest.raises(Refused):
+        store.create(pond.tp, UUID(int=9))
+    job.run()
+    store.end_checkpoint(job)
+    again = store.create(pond.tp, UUID(int=9))
+    pond.fill(again, 6)
+    pond.sync(again)
+    store.abandon()
+    _, again = pond.open()
+    assert (again.start_offset, again.end_offset) == (0, 6)
+
+
+@pytest.mark.parametrize("is_power_cut", [True, False])
+def test_a_start_that_a_crash_has_taken_back_hides_nothing_later(pond, sim, is_power_cut):
+    store, log = pond.open()
+    pond.fill(log, 3)
+    pond.sync(log)
+    pond.fill(log, 3)
+    pond.delete_before(log, 6)
+    store.abandon()
+    # As a power cut leaves it.
+    log_file = f"{pond.partition}/{0:020d}.log"
+    whole = sim.read(log_file)
+    sim.replace(log_file, whole[: len(whole) // 2])
+    store, log = pond.open()
+    assert (log.start_offset, log.end_offset) == (3, 3)
+    pond.fill(log, 4)
+    pond.sync(log)
+    store.abandon()
+    if is_power_cut:
+        sim.crash()
+    _, log = pond.open()
+    assert (log.start_offset, log.end_offset) == (3, 7)
+
+
+def test_a_log_that_was_changed_after_a_clean_end_is_not_taken_at_its_word(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 2)
+    pond.sync(log)
+    old = sim.read(f"{pond.partition}/{0:020d}.log")
+    pond.fill(log, 2)
+    store.close()
+    new = sim.read(f"{pond.partition}/{0:020d}.log")
+    sim.replace(f"{pond.partition}/{0:020d}.log", old)
+    store = pond.store()
+    report = store.open(pond.now_ms)
+    assert report.has_lost
+    assert not report.clean
+    assert "ends at offset 2, but all below 4" in report.failed[pond.tp]
+    store.close()
+    sim.replace(f"{pond.partition}/{0:020d}.log", new)
+    _, log = pond.open()
+    assert log.end_offset == 4
+
+
+def test_a_folder_that_is_gone_after_a_clean_end_is_a_loss(pond, sim):
+    filled(pond, other=4).close()
+    sim.remove_folder("/data/other-0")
+    store = pond.store()
+    report = store.open(pond.now_ms)
+    assert report.has_lost
+    assert "other-0" in report.notes[0]
+    store.checkpoint()
+    store.abandon()
+    store = pond.store()
+    report = store.open(pond.now_ms)
+    # A topic that was deleted just before a crash looks the same.
+    assert (report.has_lost, store.missing) == (False, {TopicPartition("other", 0)})
+    assert store.create(TopicPartition("other", 0), UUID(int=3)).end_offset == 0
+    assert not store.missing
+    store.close()
+    assert not pond.store().open(pond.now_ms).has_lost
+
+
+def test_a_log_that_has_lost_its_owner_is_a_loss(pond, sim):
+    filled(pond, other=4).close()
+    sim.remove("/data/other-0/partition.metadata")
+    assert pond.store().open(pond.now_ms).has_lost
+
+
+def test_files_that_nobody_could_take_away_do_not_become_those_of_the_next_log(pond, sim, monkeypatch):
+    store, log = pond.open()
+    pond.fill(log, 40)
+    with monkeypatch.context() as patch:
+        patch.setattr(sim, "rename", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "rename")))
+        with pytest.raises(OSError, match="rename"):
+            store.delete(pond.tp)
+        with pytest.raises(Refused, match="rename"):
+            store.create(pond.tp, UUID(int=9))
+    again = store.create(pond.tp, UUID(int=9))
+    pond.fill(again, 2)
+    store.close()
+    _, again = pond.open()
+    assert len(pond.records(again)) == 2
+    assert any(name.endswith("-stray") for name in sim.list("/data"))
+
+
+def test_a_new_log_that_found_no_room_leaves_nothing_behind(pond, sim):
+    store, _ = pond.open()
+    sim.fail_opens("other-0/partition.metadata", times=1, code=errno.ENOSPC)
+    with pytest.raises(Refused):
+        store.create(TopicPartition("other", 0), UUID(int=9))
+    store.create(TopicPartition("other", 0), UUID(int=9))
+    assert not any("stray" in name for name in sim.list("/data"))
+
+
+def test_a_deleted_folder_that_cannot_be_removed_keeps_nobody_from_starting(pond, sim, monkeypatch):
+    store, _ = pond.open()
+    store.create(TopicPartition("gone", 0), UUID(int=3))
+    store.delete(TopicPartition("gone", 0))
+    store.close()
+    monkeypatch.setattr(sim, "remove_folder", lambda *_: (_ for _ in ()).throw(PermissionError("not ours")))
+    report = pond.store().open(pond.now_ms)
+    assert "not ours" in report.notes[0]
+    assert report.clean
+
+
+def test_what_was_written_just_before_a_crash_is_not_too_old_after_it(pond):
+    """Records with old timestamps are as young as their append, which is noted only now and then."""
+    store, log = pond.open()
+    pond.append(log, b"old", timestamp=pond.now_ms - 10 * 86_400_000)
+    store.abandon()
+    pond.now_ms += 1_000
+    store, log = pond.open()
+    assert log.segments.active.appended_ms == pond.now_ms
+    pond.sync(log)
+    store.close()
+    pond.now_ms += 1_000
+    _, log = pond.open()
+    assert log.segments.active.appended_ms == pond.now_ms - 1_000
+
+
+def test_a_partition_that_cannot_be_opened_keeps_its_append_times(pond, sim):
+    store, log = pond.open()
+    pond.append(log, b"old", timestamp=pond.now_ms - 10 * 86_400_000)
+    store.close()
+    noted_ms, pond.now_ms = pond.now_ms, pond.now_ms + 1_000
+    sim.fail_reads(".log")
+    store = pond.store()
+    assert pond.tp in store.open(pond.now_ms).failed
+    sim.fail_opens("append-times-checkpoint.tmp", times=1, code=errno.ENOSPC)
+    store.create(TopicPartition("other", 0), UUID(int=3)).append(
+        pond.batch(b"x", timestamp=0), leader_epoch=0, now_ms=pond.now_ms
+    )
+    with pytest.raises(OSError, match="No space"):
+        store.checkpoint()
+    sim.heal()
+    store.checkpoint()
+    store.reopen(pond.tp, pond.limits, pond.now_ms)
+    assert store.get(pond.tp).segments.active.appended_ms == noted_ms
+    store.abandon()
+    _, log = pond.open()
+    assert log.segments.active.appended_ms == noted_ms
+
+
+def test_a_cut_off_end_is_known_until_it_is_told(pond, sim):
+    """A start that is killed before it has told has cut it off already, and the next one finds nothing wrong."""
+    store, log = pond.open()
+    pond.fill(log, 5)
+    pond.sync(log)
+    store.abandon()
+    sim.flip_bit(f"{pond.partition}/{0:020d}.log", log.segments.active.size - 1)
+    for _ in range(2):
+        store = pond.store()
+        report = store.open(pond.now_ms)
+        assert report.has_lost
+        assert store.get(pond.tp).end_offset == 4
+        store.abandon()
+    store = pond.store()
+    store.open(pond.now_ms)
+    store.forget_loss()
+    store.close()
+    assert not pond.store().open(pond.now_ms).has_lost

@@ -4,6 +4,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.log.limits import LogLimits
+from millpond.sim.world.disk import SimDisk
 
 
 def test_the_log_ends_where_it_was_cut(pond):
@@ -136,3 +137,80 @@ def test_markers_that_only_memory_knew_are_not_lost(pond):
     pond.fill(log, 2)
     pond.cut(log, 3)
     assert log.aborted_transactions(0, 3) == [(7, 0)]
+
+
+def test_what_others_were_told_is_committed_is_kept_aside_when_it_is_cut(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 30)
+    pond.sync(log)
+    files = {base: sim.read(f"{pond.partition}/{base:020d}.log") for base in log.segments.bases}
+    cut_in = max(base for base in files if base < 14)
+    truncation = log.begin_truncation(14, keeps=True)
+    store.checkpoint()
+    truncation.run()
+    log.finish_truncation(truncation)
+    kept = sim.read(f"{pond.partition}/{cut_in:020d}.log")
+    assert kept + sim.read(f"{pond.partition}/{14:020d}.cut") == files[cut_in]
+    for base in files:
+        if base > 14:
+            assert sim.read(f"{pond.partition}/{base:020d}.log.cut") == files[base]
+    store.close()
+    _, log = pond.open()
+    assert (log.end_offset, len(pond.records(log))) == (14, 14)
+
+
+def test_a_log_is_cut_though_there_is_no_room_to_keep_what_goes(pond, sim):
+    store, log = pond.open()
+    pond.fill(log, 5)
+    pond.sync(log)
+    truncation = log.begin_truncation(2, keeps=True)
+    store.checkpoint()
+    sim.fail_opens(".cut", code=28)
+    truncation.run()
+    log.finish_truncation(truncation)
+    assert log.end_offset == 2
+    assert log.failed is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_abort_that_was_cut_off_does_not_come_back(make_pond, seed):
+    """Neither when the power goes after a clean end: the next transaction of that producer would be left out."""
+    pond = make_pond(disk=SimDisk(seed))
+    store, log = pond.open()
+
+    def write(sequence):
+        batch = pond.batch(b"v", producer_id=1, producer_epoch=0, base_sequence=sequence, transactional=True)
+        verification = log.verification(1, 0, sequence, pond.now_ms)
+        return log.append(batch, leader_epoch=0, now_ms=pond.now_ms, verification=verification).first_offset
+
+    write(0)
+    log.append_marker(1, 0, False, 0, now_ms=pond.now_ms, leader_epoch=0)
+    store.close()
+    store, log = pond.open()
+    assert log.aborted_transactions(0, 2) == [(1, 0)]
+    pond.cut(log, 0)
+    write(0)
+    log.append_marker(1, 0, True, 0, now_ms=pond.now_ms, leader_epoch=0)
+    store.close()
+    pond.disk.crash()
+    store, log = pond.open()
+    assert log.aborted_transactions(0, 2) == []
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_what_was_to_be_removed_is_not_looked_for_in_a_log_that_began_anew(pond, sim, is_clean):
+    """An unclean election has made a leader of an empty replica: the names of the first segments come again."""
+    store, log = pond.open()
+    pond.fill(log, 40)
+    pond.sync(log)
+    old = log.segments.bases[:2]
+    removal = log.retire(log.segments[:2])
+    pond.cut(log, 0)
+    assert [name for name in sim.list(pond.partition) if name.endswith(".log")] == [f"{0:020d}.log"]
+    pond.fill(log, 40)
+    assert log.segments.bases[:2] == old
+    if removal.begin():
+        removal.run()
+    store.close() if is_clean else store.abandon()
+    _, log = pond.open()
+    assert (log.start_offset, log.end_offset, len(pond.records(log))) == (0, 40, 40)

@@ -8,6 +8,12 @@ from millpond.replication.follower import Append, AskAgain, Fetched, FetchFrom, 
 from millpond.sim.machines.toy_log import ToyLog
 
 
+class Emptied(ToyLog):
+    """Of which everything was deleted."""
+
+    start_offset = end_offset = 3  # type: ignore[assignment]
+
+
 def follow(*epochs: int, high_watermark: int = 0) -> PartitionFollower:
     log = ToyLog()
     for epoch in epochs:
@@ -64,3 +70,11 @@ def test_out_of_range_is_a_longer_log_here_or_a_later_start_there() -> None:
     ):
         follower = follow(1, 1, 1)
         assert follower.on_response(follower.fetch(), fetched) == [effect]
+
+
+def test_who_has_nothing_in_common_with_its_leader_begins_anew() -> None:
+    """The leader was elected without records: to cut to the own start would come to nothing, again and again."""
+    follower = follow(1, 1, 1)
+    follower.log = Emptied()
+    fetched = Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, start_offset=0, end_offset=1)
+    assert follower.on_response(follower.fetch(), fetched) == [Restart(0)]

@@ -36,7 +36,7 @@ class Aborted(NamedTuple):
 class AbortedIndex:
     """Last offsets rise. In memory while its segment grows; that of a sealed one is searched in the file."""
 
-    __slots__ = ("_count", "_disk", "_entries", "_file", "_flushed", "_is_written")
+    __slots__ = ("_count", "_disk", "_entries", "_file", "_flushed", "_is_written", "is_shortened")
 
     def __init__(self, files: OpenFiles, path: str) -> None:
         self._disk = files.disk
@@ -45,6 +45,8 @@ class AbortedIndex:
         self._is_written = False
         """Whether the file holds the flushed entries and nothing else."""
         self._file = CachedFile(files, path)
+        self.is_shortened = False
+        """Whether entries were taken out of the file: without a sync they may come back."""
         self._count: int | None = None
         """How many entries the file of a sealed index has, once somebody has asked."""
 
@@ -147,6 +149,7 @@ class AbortedIndex:
         try:
             if file.size() != self._flushed * _ENTRY.size:
                 file.truncate(self._flushed * _ENTRY.size)
+                self.is_shortened = True
             if block:
                 file.append((block,))
             self._flushed = len(entries)

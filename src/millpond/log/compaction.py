@@ -386,7 +386,8 @@ class Compaction:
             self.clean_offset = Offset(max(self.clean_offset, plan.end_offset))
         finally:
             self._let_go(plan)
-        return RemovalJob(self._disk, self._folder, tuple(paths), delay_ms, self._durability.away)
+        away = self._durability.away
+        return RemovalJob(self._disk, self._folder, tuple(paths), delay_ms, away, away.beginnings)
 
     def _put_in_place(self, swap: Swap, segments: Segments) -> list[str]:
         old = [segment for segment in segments if segment.base_offset in swap.bases]
@@ -416,7 +417,8 @@ class Compaction:
         # The log goes first: without it a recovery undoes the swap instead of finishing it.
         written = sorted((name for name in names if name.endswith((CLEANED, SWAP))), key=lambda name: LOG not in name)
         paths = tuple(f"{self._folder}/{name}" for name in written)
-        return RemovalJob(self._disk, self._folder, paths, away=self._durability.away)
+        away = self._durability.away
+        return RemovalJob(self._disk, self._folder, paths, away=away, beginnings=away.beginnings)
 
     def cut_back(self, offset: int) -> None:
         """The log now ends there."""

@@ -35,6 +35,8 @@ class Away:
     others: int = 0
     closed: bool = False
     """The log is no more: work that has not begun must not begin."""
+    beginnings: int = 0
+    """How often the log has begun anew: what was to be removed before may have the name of what is there now."""
 
     def __bool__(self) -> bool:
         return self.syncs > 0 or self.others > 0

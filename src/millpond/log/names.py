@@ -21,7 +21,8 @@ DELETED = ".deleted"
 TEMPORARY = ".tmp"
 """A file that takes another's place once it is whole and safe."""
 CUT = ".cut"
-"""Bytes that recovery had to cut off although they may have been whole; kept for a person to look at."""
+"""Bytes that had to be cut off although they may be whole, by recovery or because a leader lacks what was committed;
+kept for a person to look at."""
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
 METADATA_FILE = "partition.metadata"
@@ -30,6 +31,9 @@ FAILED_SYNC_FILE = "failed-sync"
 
 CORES_FOLDER = "cores"
 """Within the data folder: the folders of all cores but the first. No partition can have such a name."""
+
+LOST_FILE = "lost-records"
+"""In the data folder: recovery has cut off the end of a log, and the others have not been told yet."""
 
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"

@@ -518,8 +518,9 @@ class PartitionLog:
         first_offset = self.segments[0].base_offset
         if segments and self.start_offset < first_offset:
             self._move_start(first_offset)
+        away = self.durability.away
         return RemovalJob(
-            self.disk, self.folder, tuple(paths), self.limits.file_delete_delay_ms, self.durability.away
+            self.disk, self.folder, tuple(paths), self.limits.file_delete_delay_ms, away, away.beginnings
         )
 
     def forget_epochs_at_end(self) -> None:
@@ -531,11 +532,12 @@ class PartitionLog:
         if self.epochs.cut_end(self.end_offset):
             self.owe_epochs()
 
-    def begin_truncation(self, offset: int, *, is_new_start: bool = False) -> Truncation:
+    def begin_truncation(self, offset: int, *, is_new_start: bool = False, keeps: bool = False) -> Truncation:
         """Forget every batch that ends after `offset`, as a follower must that has what its leader has not.
 
-        With `is_new_start` all of them, and the log goes on at `offset`: the leader's log begins only there. The
-        caller has a checkpoint written, runs the result on a worker, and calls `finish_truncation`.
+        With `is_new_start` all of them, and the log goes on at `offset`: the leader's log begins only there. If it
+        `keeps` them, somebody can still look at what was forgotten. The caller has a checkpoint written, runs the
+        result on a worker, and calls `finish_truncation`.
         """
         self._check_online()
         offset = max(offset, 0)
@@ -548,6 +550,8 @@ class PartitionLog:
                 offset = min(offset, span.base_offset if span else self.end_offset)
         except OSError as error:
             raise self._unreadable(error) from error
+        if is_new_start or offset < self.segments[0].base_offset:
+            self.durability.away.beginnings += 1
         # A crash may find any part of a log that is given up whole, and must not take it for damage.
         self.durability.cut_back(0 if is_new_start else offset)
         self.compaction.cut_back(offset)
@@ -559,6 +563,7 @@ class PartitionLog:
             self.segments.list,
             self.last_append_ms,
             is_new_start,
+            keeps,
         )
         self.durability.away.others += 1
         return self._truncation
@@ -669,7 +674,7 @@ class PartitionLog:
             self.fail(error)
             return None
         ticket = self.sync_target()
-        if active.aborted.entries():
+        if active.aborted.entries() or active.aborted.is_shortened:
             ticket.paths.append(active.aborted.path)
             ticket.folders.add(self.folder)
         return ticket

@@ -7,7 +7,7 @@ were known to be safe, so the partition stays offline for a person (or a replica
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -31,7 +31,7 @@ from millpond.log.names import (
 from millpond.log.open_files import OpenFiles
 from millpond.log.partition_log import PartitionLog
 from millpond.log.producers import ProducerStates
-from millpond.log.scan import SCAN_BYTES, Damaged, checked, headers
+from millpond.log.scan import SCAN_BYTES, Damaged, checked, copy_tail, headers
 from millpond.log.segment import Segment
 from millpond.log.snapshots import Snapshots
 from millpond.wire.batch import HEADER_BYTES, BatchHeader, read_header
@@ -60,6 +60,13 @@ class Opening:
     """What a person should hear of; filled while opening."""
     has_cut: bool = False
     """Whether bytes were cut off at the end: records that others count on may have been among them."""
+    before_cut: Callable[[], None] = lambda: None
+    """Called before the first of them goes: the next start must know, should this one not come to tell."""
+
+    def cut(self) -> None:
+        if not self.has_cut:
+            self.has_cut = True
+            self.before_cut()
 
 
 def open_log(files: OpenFiles, folder: str, limits: LogLimits, opening: Opening) -> PartitionLog:
@@ -94,18 +101,15 @@ class _Opener:
 
     def open(self) -> PartitionLog:
         segments = self._segments()
-        clean = self.opening.clean
         for segment in segments:
             if segment.base_offset in self.rebuild:
                 segment.rebuild_indexes(self.limits.index_interval_bytes)
                 self._distrust(segment)
-        unsynced_from = len(segments)
-        if clean:
+        if self.opening.clean:
             segments[-1].load_tail(self.limits.index_interval_bytes, self.present)
-            # Most partitions are idle: a file is opened again when it is needed.
-            segments[-1].close()
-        else:
-            unsynced_from = self._recover(segments)
+            self._doubt(segments[-1].next_offset)
+        clean = self.opening.clean
+        unsynced_from = len(segments) if clean else self._recover(segments)
         end = segments[-1].next_offset
         snapshots = Snapshots(self.disk, self.folder, self.names)
         snapshots.drop_after(end)
@@ -114,7 +118,13 @@ class _Opener:
                 snapshots.drop_below(segment.next_offset)
         noted_epochs = self._noted_epochs()
         epochs = LeaderEpochs(noted_epochs or ())
-        epochs.cut_end(end)
+        epochs_from = segments[0].base_offset
+        if noted_epochs is not None:
+            epochs_from = end if clean else max(epochs_from, min(self.opening.recovery_point, end))
+        if not self._agrees(epochs, segments, epochs_from):
+            epochs_from = segments[0].base_offset
+        # What is noted from there on may be of what was cut off since: the batches tell.
+        epochs.cut_end(epochs_from)
         snapshot = snapshots.newest(min(end, self.ends_from))
         replay_from, producers = snapshot or (segments[0].base_offset, ProducerStates())
         self._recall(producers, segments, replay_from)
@@ -131,13 +141,13 @@ class _Opener:
             snapshots=snapshots,
             topic_id=self._topic_id(),
         )
-        epochs_from = segments[0].base_offset
-        if noted_epochs is not None:
-            epochs_from = end if clean else max(epochs_from, min(self.opening.recovery_point, end))
         self._replay(log, min(replay_from, end), epochs_from)
         self._seal_ends(log)
+        self._learn_first_epochs(log)
         durability = log.durability
         if clean:
+            # Most partitions are idle: a file is opened again when it is needed.
+            segments[-1].close()
             durability.owe_nothing()
         else:
             # The process may have ended before its first sync: neither the folder's name nor its owner is safe yet.
@@ -153,6 +163,45 @@ class _Opener:
         if self.ends_from != _NOWHERE:
             durability.owe_folder()
         return log
+
+    def _doubt(self, end: int) -> None:
+        """Whoever ends in order notes where each log ends. One that ends elsewhere was changed by somebody since."""
+        if end != self.opening.recovery_point:
+            self.opening.clean = False
+            self.opening.notes.append(
+                f"{self.folder} ends at offset {end}, and ended at {self.opening.recovery_point} when it was closed; "
+                f"it is checked as after a crash"
+            )
+
+    def _agrees(self, epochs: LeaderEpochs, segments: list[Segment], upper: int) -> bool:
+        """Whether the last batch before offset `upper` is of the leader epoch that is noted for it.
+
+        An older note does not know the epochs since: by it replicas would be cut back below what is committed.
+        """
+        holding = next((each for each in reversed(segments) if each.size and each.base_offset < upper), None)
+        if holding is None:
+            return True
+        try:
+            span = holding.locate(min(upper, holding.next_offset) - 1)
+        except Damaged:
+            # Whoever reads it will find out.
+            return True
+        if span is None or span.base_offset < self.opening.start_offset:
+            return True
+        header = read_header(holding.file.read_at(span.position, HEADER_BYTES))
+        return epochs.of(header.base_offset) == header.leader_epoch
+
+    def _learn_first_epochs(self, log: PartitionLog) -> None:
+        """Records that were deleted just before a crash may be back, and their epochs not be noted any more."""
+        start, entries = log.start_offset, log.epochs.entries
+        upper = entries[0][1] if entries else log.end_offset
+        for segment in log.segments if start < upper else ():
+            if segment.base_offset >= upper:
+                return
+            for _, header in segment.batches_from(start):
+                if header.base_offset >= upper:
+                    return
+                log.epochs.learn(header.leader_epoch, header.base_offset)
 
     def _recall(self, producers: ProducerStates, segments: list[Segment], upto: int) -> None:
         """Complete what a snapshot at offset `upto` told, as far as the last batches before it are cheap to find."""
@@ -171,9 +220,12 @@ class _Opener:
         files = (read_offset_name(name) for name in self.names)
         bases = sorted(entry[0] for entry in files if entry and entry[1] == LOG)
         if not bases:
-            # Better an offset that was never used than one that was used before.
-            base = max(self.opening.start_offset, self.opening.recovery_point)
-            return [Segment.create(self.files, self.folder, base)]
+            if self.opening.recovery_point > self.opening.start_offset:
+                raise LogDamaged(
+                    f"{self.folder} is empty, but all below offset {self.opening.recovery_point} was known to be "
+                    f"safe; put the missing files back, or delete the folder to begin it anew"
+                )
+            return [Segment.create(self.files, self.folder, self.opening.start_offset)]
         segments = []
         for base, following in zip(bases, [*bases[1:], -1], strict=True):
             size = self.disk.size(f"{self.folder}/{offset_name(base, LOG)}")
@@ -245,7 +297,6 @@ class _Opener:
 
     def _cut(self, segments: list[Segment], number: int, damage: Damaged) -> None:
         segment = segments[number]
-        self.opening.has_cut = True
         if segment.next_offset < self.opening.recovery_point:
             raise LogDamaged(
                 f"{segment.path(LOG)} is damaged at {damage}, below offset {self.opening.recovery_point} that was "
@@ -253,32 +304,21 @@ class _Opener:
             )
         if _holds_a_batch_after(segment.file, damage.position, segment.size):
             path = f"{self.folder}/{offset_name(segment.next_offset, CUT)}"
-            self._copy_tail(segment, damage.position, path)
+            copy_tail(self.disk, segment.file, damage.position, segment.size, path)
+            self.disk.sync_folder(self.folder)
             self.opening.notes.append(
                 f"{segment.path(LOG)}: {damage}; the log ends at offset {segment.next_offset}, and the "
                 f"{segment.size - damage.position} bytes from the damage on are kept in {path}"
             )
+        self.opening.cut()
         segment.cut(damage.position, self.limits.index_interval_bytes)
         self._drop_following(segments, number)
-
-    def _copy_tail(self, segment: Segment, position: int, path: str) -> None:
-        copy = self.disk.open(path, create=True)
-        try:
-            copy.truncate(0)
-            while position < segment.size:
-                piece = segment.file.read_at(position, SCAN_BYTES)
-                copy.append((piece,))
-                position += len(piece)
-            copy.sync()
-        finally:
-            copy.close()
-        self.disk.sync_folder(self.folder)
 
     def _drop_following(self, segments: list[Segment], number: int) -> None:
         """The log ends inside this segment: later ones do not connect to it."""
         for segment in segments[number + 1 :]:
             if segment.size:
-                self.opening.has_cut = True
+                self.opening.cut()
                 self.opening.notes.append(
                     f"{segment.path(LOG)} does not connect to offset {segments[number].next_offset} before it; "
                     f"kept as {segment.path(LOG)}{CUT}"

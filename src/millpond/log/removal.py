@@ -18,6 +18,7 @@ class RemovalJob:
     paths: tuple[str, ...] = ()
     delay_ms: int = 0
     away: Away = field(default_factory=Away)
+    beginnings: int = 0
 
     def joined(self, later: RemovalJob) -> RemovalJob:
         """Both in one, for files of the same log."""
@@ -25,8 +26,8 @@ class RemovalJob:
 
     def begin(self) -> bool:
         """On the loop, just before `run`: whether it is still wanted."""
-        if self.away.closed:
-            # The folder of this name may be another log's by now.
+        if self.away.closed or self.away.beginnings != self.beginnings:
+            # The folder or the files of this name may be another log's by now.
             return False
         self.away.others += 1
         return True

@@ -107,6 +107,19 @@ def _batches_with_data(
         position += header.size
 
 
+def copy_tail(disk: Disk, file: File, position: int, end: int, path: str) -> None:
+    """Copy the bytes from `position` to `end` to a file of their own, which is synced."""
+    copy = disk.open(path, create=True)
+    try:
+        copy.truncate(0)
+        while position < end and (piece := file.read_at(position, min(SCAN_BYTES, end - position))):
+            copy.append((piece,))
+            position += len(piece)
+        copy.sync()
+    finally:
+        copy.close()
+
+
 def whole_batches(data: Batches) -> Batches:
     """The data without the batch that is cut at its end."""
     whole = 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.base.ids import TopicPartition
+from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.base.ports import Disk, Entropy, FileLock
 from millpond.log.checkpoints import DamagedCheckpoint, decode_lines, encode_lines, encode_offsets, read_offsets
 from millpond.log.durability import run_tickets
@@ -19,6 +19,8 @@ from millpond.log.names import (
     CLEANER_FILE,
     DELETE_FOLDER,
     LOCK_FILE,
+    LOST_FILE,
+    METADATA_FILE,
     RECOVERY_FILE,
     START_FILE,
     STRAY_FOLDER,
@@ -34,6 +36,9 @@ from millpond.log.segment import NO_TIMESTAMP, Segment
 
 _UNCERTAIN = TopicPartition("", -1)
 """No partition: what is noted with it is not known to be what a checkpoint file holds."""
+
+MISSING_NAMED = 5
+"""How many folders that are gone are named."""
 
 
 class FolderInUse(Exception):
@@ -84,11 +89,18 @@ class LogStore:
         """Partitions that could not be opened, and why."""
         self.damaged: set[TopicPartition] = set()
         """Those of them that will not get better by themselves."""
+        self.missing: set[TopicPartition] = set()
+        """Partitions that had records when that was noted last, and of which not even the folder is there any more:
+        deleted just before a crash, or by somebody else."""
         self._leaving: dict[TopicPartition, list[PartitionLog]] = {}
         self._entropy = entropy
         self._lock: FileLock | None = None
+        self._is_open = False
+        """Whether all of the folder has been looked through."""
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._append_times: list[tuple[str, int, int, int]] = []
+        self._noted_times: dict[TopicPartition, dict[int, int]] = {}
+        """The same as the last life has left it, by partition and base offset."""
         self._clock = RetentionClock()
         self._ahead_ms = 0
         self.files = OpenFiles.of_process(disk)
@@ -106,25 +118,69 @@ class LogStore:
         report = OpenReport(clean=self._take_marker())
         for name in (RECOVERY_FILE, START_FILE, CLEANER_FILE):
             self._written[name] = self._checkpoint(name, report)
+        self._read_append_times(report)
+        was_clean = report.clean
         for name in self.disk.list(self.folder):
             if name.endswith(DELETE_FOLDER):
-                self.disk.remove_folder(self._path(name))
+                self._remove_leftover(name, report)
                 continue
             tp = read_partition_folder(name)
             if tp is None:
                 continue
-            opening = self._open_one(tp, limits_for(tp) if limits_for else self.limits, report.clean, now_ms)
+            opening = self._open_one(tp, limits_for(tp) if limits_for else self.limits, was_clean, now_ms)
             report.notes += opening.notes
-            report.has_lost |= opening.has_cut
+            report.has_lost |= opening.has_cut or self._has_lost_owner(tp, report)
+            report.clean = report.clean and opening.clean
         report.failed = dict(self.failed)
-        report.has_lost |= bool(self.failed)
-        self._restore_append_times(report)
+        report.has_lost |= bool(self.failed) or self.disk.exists(self._path(LOST_FILE))
+        self._look_for_missing(report, was_clean=was_clean)
+        if self._notes_too_much():
+            # Before the logs grow: what they get below a start that is noted, and not theirs, would be lost.
+            self.checkpoint()
+        self._is_open = True
         return report
+
+    def _has_lost_owner(self, tp: TopicPartition, report: OpenReport) -> bool:
+        """Whether a log does not say whose it is, though its first sync wrote that down: now it is nobody's."""
+        log = self.logs.get(tp)
+        if log is None or log.topic_id != NO_TOPIC_ID or not self._written[RECOVERY_FILE].get(tp, 0):
+            return False
+        report.notes.append(f"{log.folder} does not say of which topic it is: {METADATA_FILE} is missing or damaged")
+        return True
+
+    def _remove_leftover(self, name: str, report: OpenReport) -> None:
+        try:
+            self.disk.remove_folder(self._path(name))
+        except OSError as error:
+            report.notes.append(f"files of a deleted partition cannot be removed: {error}")
+
+    def _look_for_missing(self, report: OpenReport, *, was_clean: bool) -> None:
+        noted = self._written[RECOVERY_FILE].items()
+        self.missing = {tp for tp, offset in noted if offset > 0 and tp not in self.logs and tp not in self.failed}
+        if was_clean and self.missing:
+            # Whoever ends in order notes what is there.
+            report.has_lost = True
+            names = ", ".join(tp.folder for tp in sorted(self.missing)[:MISSING_NAMED])
+            report.notes.append(
+                f"{self.folder}: folders that were there at the last end are gone: {len(self.missing)} ({names})"
+            )
+
+    def _notes_too_much(self) -> bool:
+        """Whether more is noted than a log has: a crash took its end."""
+        return any(
+            noted.get(tp, 0) > offset
+            for tp, log in self.logs.items()
+            for noted, offset in (
+                (self._written[START_FILE], log.start_offset),
+                (self._written[CLEANER_FILE], log.compaction.clean_offset),
+            )
+        )
 
     def _open_one(self, tp: TopicPartition, limits: LogLimits, clean: bool, now_ms: int) -> Opening:
         """Open one partition's folder, or write down why that cannot be; how it went."""
         points, starts, cleaned = (self._written[name] for name in (RECOVERY_FILE, START_FILE, CLEANER_FILE))
         opening = Opening(clean, points.get(tp, 0), starts.get(tp, 0), cleaned.get(tp, 0), now_ms)
+        opening.before_cut = self._note_loss
         try:
             log = open_log(self.files, self._path(tp.folder), limits, opening)
         except (LogDamaged, OSError) as fault:
@@ -134,7 +190,27 @@ class LogStore:
         else:
             self.failed.pop(tp, None)
             self.logs[tp] = log
+            self._set_append_times(tp, log, opening)
         return opening
+
+    def _note_loss(self) -> None:
+        # Without room for it there is only this life that can tell.
+        with contextlib.suppress(OSError):
+            self.disk.replace(self._path(LOST_FILE), b"")
+
+    def forget_loss(self) -> None:
+        """It is told, or written down elsewhere, what recovery had to cut off. On any thread; waits for the disk."""
+        if self.disk.exists(self._path(LOST_FILE)):
+            self.disk.remove(self._path(LOST_FILE))
+            self.disk.sync_folder(self.folder)
+
+    def _set_append_times(self, tp: TopicPartition, log: PartitionLog, opening: Opening) -> None:
+        noted = self._noted_times.get(tp, {})
+        for segment in log.segments if noted or not opening.clean else ():
+            segment.appended_ms = noted.get(segment.base_offset, segment.appended_ms)
+            if not opening.clean and segment.size and segment.next_offset > opening.recovery_point:
+                # Written since the last checkpoint, and when exactly nobody knows: its time begins now.
+                segment.appended_ms = opening.now_ms
 
     def reopen(self, tp: TopicPartition, limits: LogLimits, now_ms: int) -> list[str]:
         """Try again a partition that could not be opened for want of files or by a fault of the disk that may pass.
@@ -144,7 +220,7 @@ class LogStore:
         assert tp in self.failed, f"{tp.folder} is no partition that could not be opened"
         return [] if tp in self.damaged else self._open_one(tp, limits, False, now_ms).notes
 
-    def _restore_append_times(self, report: OpenReport) -> None:
+    def _read_append_times(self, report: OpenReport) -> None:
         try:
             rows = decode_lines(self.disk.read(self._path(APPEND_TIMES_FILE)), 4)
             self._append_times = [(topic, int(n), int(base), int(moment)) for topic, n, base, moment in rows]
@@ -152,12 +228,8 @@ class LogStore:
             return
         except (DamagedCheckpoint, ValueError) as damage:
             report.notes.append(f"{self._path(APPEND_TIMES_FILE)}: {damage}")
-            return
         for topic, partition, base, moment in self._append_times:
-            log = self.logs.get(TopicPartition(topic, partition))
-            for segment in log.segments if log is not None else ():
-                if segment.base_offset == base:
-                    segment.appended_ms = moment
+            self._noted_times.setdefault(TopicPartition(topic, partition), {})[base] = moment
 
     def _make_data_folder(self) -> None:
         """Create it with its parents; their names must outlive a power cut as the data in them will."""
@@ -182,7 +254,7 @@ class LogStore:
             return read_offsets(self.disk, self._path(name))
         except DamagedCheckpoint as damage:
             report.notes.append(f"{self._path(name)}: {damage}; everything is checked instead")
-            report.clean = report.clean and name != RECOVERY_FILE
+            report.clean = report.clean and name == CLEANER_FILE
             return {}
 
     # Partitions
@@ -201,13 +273,14 @@ class LogStore:
         if self.is_leaving(tp):
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is still being written for a deleted topic")
         try:
+            if self.disk.exists(path):
+                # One that could not be renamed when its partition was deleted: a new log in it would get its files.
+                self.disk.rename(path, self._path(former_folder_name(tp, self._entropy.uuid(), STRAY_FOLDER)))
+            self.missing.discard(tp)
             if self._is_noted(tp):
                 # The offsets of an earlier partition of this name would mislead the next recovery.
                 self.checkpoint()
-            self.disk.make_folder(path)
-            first = Segment.create(self.files, path, 0)
-            log = PartitionLog(self.files, path, limits or self.limits, segments=[first])
-            log.set_topic_id(topic_id)
+            log = self._new_log(path, topic_id, limits or self.limits)
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}: {error}") from error
         # The folder itself is new: its own name must be synced, too.
@@ -215,8 +288,24 @@ class LogStore:
         self.logs[tp] = log
         return log
 
+    def _new_log(self, path: str, topic_id: UUID, limits: LogLimits) -> PartitionLog:
+        self.disk.make_folder(path)
+        log: PartitionLog | None = None
+        try:
+            log = PartitionLog(self.files, path, limits, segments=[Segment.create(self.files, path, 0)])
+            log.set_topic_id(topic_id)
+        except OSError:
+            if log is not None:
+                log.abandon()
+            with contextlib.suppress(OSError):
+                self.disk.remove_folder(path)
+            raise
+        return log
+
     def _is_noted(self, tp: TopicPartition) -> bool:
-        return any(tp in offsets for offsets in self._written.values())
+        """Whether a checkpoint, also one that is being written, tells of a partition of this name."""
+        away = self._checkpoint_away.offsets if self._checkpoint_away is not None else {}
+        return any(tp in offsets for offsets in (*self._written.values(), *away.values()))
 
     def delete(self, tp: TopicPartition) -> FolderRemovalJob:
         """Take the partition away: gone for everyone at once, its files go with the job."""
@@ -308,17 +397,26 @@ class LogStore:
                 for segment in log.segments.list
                 if segment.appended_ms != NO_TIMESTAMP and is_append_time_needed(segment)
             ]
-        times.sort()
         noted = {RECOVERY_FILE: synced, START_FILE: starts, CLEANER_FILE: cleaned}
-        if self.failed:
+        if self.failed or self.missing:
             for name, offsets in noted.items():
                 # A partition that could not be opened keeps what is known of it.
-                offsets.update({tp: offset for tp, offset in self._written[name].items() if tp in self.failed})
+                offsets.update({tp: offset for tp, offset in self._written[name].items() if self._is_away(tp)})
+            times += [row for row in self._append_times if self._is_away(TopicPartition(*row[:2]))]
+        times.sort()
         changed = {name: offsets for name, offsets in noted.items() if offsets != self._written[name]}
         self._checkpoint_away = CheckpointJob(
             self.disk, self.folder, changed, times if times != self._append_times else None
         )
         return self._checkpoint_away
+
+    def _is_away(self, tp: TopicPartition) -> bool:
+        return tp in self.failed or tp in self.missing
+
+    def noted_start(self, tp: TopicPartition) -> int:
+        """Where the log begins as the checkpoint tells it; -1 if nobody knows what that tells."""
+        starts = self._written[START_FILE]
+        return -1 if _UNCERTAIN in starts else starts.get(tp, 0)
 
     def notes_no_more_than(self, tp: TopicPartition, offset: int) -> bool:
         """Whether no checkpoint, also none that is being written, says that more of the log is safe than this."""
@@ -338,7 +436,8 @@ class LogStore:
             for name, offsets in job.offsets.items():
                 # What may be noted counts as noted, so that a partition of such a name waits for the next checkpoint.
                 self._written[name] = {**self._written[name], **offsets, _UNCERTAIN: -1}
-            self._append_times = [] if job.append_times is not None else self._append_times
+            if job.append_times is not None:
+                self._append_times = [*job.append_times, (*_UNCERTAIN, 0, 0)]
             return
         self._written.update(job.offsets)
         if job.append_times is not None:
@@ -346,9 +445,17 @@ class LogStore:
 
     # Ending
 
-    def close(self) -> None:
-        """Close every log and say that it was done; waits for the disk."""
+    def close(self, *, is_vouched: bool = True) -> None:
+        """Close every log and say that it was done; waits for the disk.
+
+        Unless it `is_vouched` for, the next start takes the end for a crash: it is not written down what this life
+        found to be lost.
+        """
         if self._lock is None:
+            return
+        if not self._is_open:
+            # Some partitions were not even looked at: they are neither recovered nor in a checkpoint of this life.
+            self.abandon()
             return
         closing = [(log, ticket) for log in self.logs.values() if (ticket := log.begin_close()) is not None]
         errors = run_tickets(self.disk, self.folder, [ticket for _, ticket in closing])
@@ -360,11 +467,13 @@ class LogStore:
         if self._checkpoint_away is not None:
             # The loop ended before it heard how it went.
             self.end_checkpoint(self._checkpoint_away, OSError("not known"))
-        self.checkpoint()
-        # A partition that could not be opened has not been recovered: the next start must not take it for clean.
-        if is_clean and not self.failed:
-            self.disk.replace(self._path(CLEAN_SHUTDOWN_FILE), b'{"version":0,"brokerEpoch":-1}')
-        self._release()
+        try:
+            self.checkpoint()
+            # A partition that could not be opened has not been recovered: the next start must not take it for clean.
+            if is_clean and is_vouched and not self.failed:
+                self.disk.replace(self._path(CLEAN_SHUTDOWN_FILE), b'{"version":0,"brokerEpoch":-1}')
+        finally:
+            self._release()
 
     def abandon(self) -> None:
         """Let everything go as it is, as a crash would."""

@@ -6,14 +6,16 @@ less is safe, a checkpoint writes that down, `run` cuts the files on a worker, `
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from millpond.base.ports import Disk
 from millpond.log.limits import LogLimits
-from millpond.log.names import EPOCHS_FILE
+from millpond.log.names import CUT, EPOCHS_FILE, LOG, SEGMENT_SUFFIXES, offset_name, read_offset_name
 from millpond.log.open_files import OpenFiles
 from millpond.log.producers import ProducerStates
+from millpond.log.scan import copy_tail
 from millpond.log.segment import Segment
 from millpond.log.snapshots import Snapshots
 
@@ -40,7 +42,9 @@ class Truncation:
     """All segments as the log has them."""
     now_ms: int
     is_new_start: bool = False
-    """Nothing is kept, and the log begins again at `offset`, wherever that lies."""
+    """Nothing is left, and the log begins again at `offset`, wherever that lies."""
+    keeps: bool = False
+    """Whether the batches that are forgotten stay in the folder, in files that nobody reads."""
     result: CutLog | None = None
 
     def run(self) -> None:
@@ -57,6 +61,8 @@ class Truncation:
         # From the end, so that a crash finds a log without its end, never one without its middle.
         for segment in reversed(self.segments[below:]):
             self._remove(segment)
+        if not below:
+            self._remove_leftovers()
         kept = self.segments[: max(below - 1, 0)]
         # Without any below, the whole log lies above the offset, or is given up.
         active = self._cut(files, self.segments[below - 1]) if below else self._new(files)
@@ -81,16 +87,37 @@ class Truncation:
         segment.close()
         segment = Segment(files, self.folder, last.base_offset, last.next_offset, last.size)
         if span is not None:
+            if self.keeps:
+                self._keep_tail(segment, span.position)
             segment.cut(span.position, interval)
         else:
             segment.load_tail(interval)
         segment.appended_ms, segment.first_append_ms = last.appended_ms, last.first_append_ms
         return segment
 
+    def _keep_tail(self, segment: Segment, position: int) -> None:
+        path = f"{self.folder}/{offset_name(self.offset, CUT)}"
+        try:
+            copy_tail(self.disk, segment.file, position, segment.size, path)
+        except OSError:
+            # There may be no room for it, and the log has to go on with its leader all the same.
+            with contextlib.suppress(OSError):
+                self.disk.remove(path)
+
+    def _remove_leftovers(self) -> None:
+        """Segments that were deleted from the front and wait for their removal: the log may come to their names."""
+        for name in reversed(self.disk.list(self.folder)):
+            parts = read_offset_name(name)
+            if parts is not None and parts[1] in SEGMENT_SUFFIXES:
+                self.disk.remove(f"{self.folder}/{name}")
+
     def _remove(self, segment: Segment) -> None:
         for path in reversed(segment.paths()):
             if self.disk.exists(path):
-                self.disk.remove(path)
+                if self.keeps and segment.size and path.endswith(LOG):
+                    self.disk.rename(path, path + CUT)
+                else:
+                    self.disk.remove(path)
 
     def _replayed(self, snapshots: Snapshots, segments: list[Segment]) -> ProducerStates:
         """The producers' states as the newest snapshot and the log after it tell them."""

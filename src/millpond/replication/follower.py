@@ -62,7 +62,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Drop the whole log and begin again at `offset`: the leader has nothing below it any more."""
+    """Drop the whole log and begin again at `offset`, where the leader's begins: the two have nothing in common."""
 
     offset: int
 
@@ -121,6 +121,9 @@ class PartitionFollower:
         return mine.end_offset
 
     def _out_of_range(self, fetched: Fetched) -> Effect:
+        if 0 <= fetched.end_offset < self.log.start_offset:
+            # It has nothing of what is here: a replica leads that had lost its records.
+            return Restart(fetched.start_offset)
         if fetched.end_offset < self.log.end_offset:
             return Truncate(max(fetched.end_offset, self.log.start_offset))
         if fetched.start_offset > self.log.end_offset:

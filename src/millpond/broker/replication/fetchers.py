@@ -50,6 +50,10 @@ TURN_BYTES: Final = 1 << 20
 WISHES_MAX: Final = 500
 """How many partitions one request names: with thousands of them neither loop may stand still."""
 IN_FLIGHT_MAX: Final = 2
+CUT_BELOW_COMMITTED: Final = (
+    "the leader lacks records that were committed: they are cut off here, too, and kept in files that end with .cut"
+)
+"""So it must be where a replica was made leader that lacked them (an unclean election), and never else."""
 SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -77,7 +81,8 @@ class _Replica:
     complaint: str = ""
     """What the journal has been told of it last."""
     noted_start: int = 0
-    """Where its log begins for good: what lay before does not come back when this node is killed."""
+    """Where its log begins for good: what lay before does not come back when this node is killed, and what lies
+    behind does not go."""
 
     @property
     def key(self) -> _Key:
@@ -176,7 +181,7 @@ class _Fetcher:
     # Who is followed.
 
     def add(self, partition: Partition, follower: PartitionFollower) -> None:
-        replica = _Replica(partition, follower, noted_start=partition.log.start_offset)
+        replica = _Replica(partition, follower, noted_start=self._services.store.noted_start(partition.name))
         self._replicas[replica.key] = replica
         self._want(replica)
 
@@ -197,8 +202,9 @@ class _Fetcher:
             self._set_apart(replica)
             self._sync(replica)
             return
-        if replica.partition.log.start_offset > replica.noted_start:
-            # The next fetch tells where our log begins, and whoever deleted what lay before is answered then.
+        if replica.partition.log.start_offset != replica.noted_start:
+            # The next fetch tells where our log begins, and whoever deleted what lay before is answered then. Where
+            # it begins anew further back, records are about to come that an old note would hide.
             self._set_apart(replica)
             self._note_start(replica)
             return
@@ -536,6 +542,7 @@ class _Fetcher:
         self._set_apart(replica)
         services, partition = self._services, replica.partition
         log = partition.log
+        committed = replica.follower.high_watermark
         if log.durability.away.syncs:
             # It would look for files that are gone by then.
             self._clock.call_later(
@@ -546,19 +553,22 @@ class _Fetcher:
             )
             return
         try:
-            truncation = log.begin_truncation(offset, is_new_start=is_new_start)
+            truncation = log.begin_truncation(offset, is_new_start=is_new_start, keeps=offset < committed)
         except Refused as refusal:
             self._complain(replica, refusal)
             self._want_later(replica)
             return
-        services.journal(
-            "replica begins anew" if is_new_start else "replica is cut back",
-            partition=partition.name.folder,
-            offset=truncation.offset,
-            end_offset=log.end_offset,
-            leader=self._leader,
-            leader_epoch=replica.follower.leader_epoch,
-        )
+        facts = {
+            "partition": partition.name.folder,
+            "offset": truncation.offset,
+            "end_offset": log.end_offset,
+            "leader": self._leader,
+            "leader_epoch": replica.follower.leader_epoch,
+        }
+        if truncation.keeps:
+            services.journal(CUT_BELOW_COMMITTED, committed=committed, **facts)
+        else:
+            services.journal("replica begins anew" if is_new_start else "replica is cut back", **facts)
         services.cuts.add(partition)
 
         def ended(error: OSError | None) -> None:

@@ -6,6 +6,7 @@ was interrupted is done again from the beginning, and comes to the same. The met
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
 from base64 import b64decode, b64encode
@@ -21,12 +22,12 @@ from millpond.broker.lives.identity import read_identity, write_identity
 from millpond.broker.quorum.snapshots import SnapshotFiles, encode_snapshot
 from millpond.broker.quorum.state import STATE_FILE, write_election
 from millpond.broker.quorum.voters import voter_of
-from millpond.broker.quorum.wire import METADATA_TOPIC_ID
+from millpond.broker.quorum.wire import METADATA_PARTITION, METADATA_TOPIC_ID
 from millpond.broker.replication.high_watermarks import FILE as HIGH_WATERMARKS_FILE
 from millpond.broker.rescue.plan import Plan
 from millpond.broker.rescue.survivor import METADATA_FOLDER, CannotRescue, Survivor
 from millpond.log.checkpoints import DamagedCheckpoint, encode_metadata, encode_offsets, read_offsets
-from millpond.log.names import METADATA_FILE
+from millpond.log.names import METADATA_FILE, RECOVERY_FILE, START_FILE
 from millpond.metadata.image import NO_DIRECTORY
 from millpond.quorum.messages import SnapshotId
 from millpond.quorum.ports import Election
@@ -182,11 +183,22 @@ def carry_out(disk: Disk, folder: str, order: Order) -> None:
     disk.replace(f"{metadata}/{METADATA_FILE}", encode_metadata(METADATA_TOPIC_ID))
     write_election(disk, f"{metadata}/{STATE_FILE}", Election(order.epoch))
     disk.replace(f"{folder}/{HIGH_WATERMARKS_FILE}", encode_offsets(_marks(disk, folder) | dict(order.marks)))
+    for name in (RECOVERY_FILE, START_FILE):
+        # Of the log that is kept aside: the new one would look like what is left of it.
+        _forget_metadata(disk, f"{folder}/{name}")
     # A log that ends before its newest snapshot begins anew behind it.
     SnapshotFiles(disk, metadata).write(SnapshotId(order.end_offset, order.epoch), order.snapshot)
     write_identity(disk, folder, replace(identity, rescues=order.rescues, mark=disk.mark(metadata)))
     disk.rename(f"{folder}/{ORDER_FILE}", f"{folder}/rescue.{order.rescues}.done")
     disk.sync_folder(folder)
+
+
+def _forget_metadata(disk: Disk, path: str) -> None:
+    # A damaged one says nothing to the next start either.
+    with contextlib.suppress(DamagedCheckpoint):
+        offsets = read_offsets(disk, path)
+        if offsets.pop(METADATA_PARTITION, None) is not None:
+            disk.replace(path, encode_offsets(offsets))
 
 
 def _marks(disk: Disk, folder: str) -> dict[TopicPartition, int]:

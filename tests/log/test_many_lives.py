@@ -1,0 +1,220 @@
+"""Life after life of a log, by chance: whatever is noted beside it, each life goes by what its batches tell.
+
+Kills, power cuts, clean ends and ends that are none follow each other, with notes that find no room, starts that move
+and logs that are cut back, deleted and made anew under the same name in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+from uuid import UUID
+
+import pytest
+
+from millpond.base.errors import Refused
+from millpond.log.limits import LogLimits
+from millpond.log.producers import ProducerStates
+from millpond.sim.world.disk import SimDisk
+from support.seeds import seeds
+
+STEPS = 60
+PRODUCER = 1
+NOTES = ("leader-epoch-checkpoint", "-offset-checkpoint", ".snapshot", "append-times")
+
+
+class Lives:
+    def __init__(self, pond, seed):
+        self.pond = pond
+        self.dice = random.Random(seed)
+        self.values = {}
+        """offset: (value, leader epoch, sequence), as the log had them when it was looked at last"""
+        self.start = 0
+        """Where the log has begun at most."""
+        self.deleted = 0
+        """Where it begins for good."""
+        self.epoch = 1
+        self.sequence = -1
+        self.topics = 7
+        self.story = []
+        self.store, self.log = None, None
+        self.begin()
+
+    # What is looked at
+
+    def begin(self, safe=None):
+        """The next life. After a power cut only what was synced has to be there."""
+        store = self.store = self.pond.store()
+        report = store.open(self.pond.now_ms)
+        assert not report.failed, report.failed
+        log = store.get(self.pond.tp)
+        if log is not None and log.topic_id != self.pond.topic_id and (log.topic_id.int or log.end_offset):
+            # Its removal did not survive, or it was never synced: the broker sets it aside.
+            store.set_aside(self.pond.tp)
+        self.log = store.create(self.pond.tp, self.pond.topic_id)
+        if safe is not None:
+            end = self.log.end_offset
+            assert end >= safe
+            self.values = {each: row for each, row in self.values.items() if each < end}
+            self.start, self.deleted = min(self.start, end), min(self.deleted, end)
+        self.check()
+
+    def check(self):
+        log = self.log
+        found = {
+            header.base_offset: header
+            for segment in log.segments
+            for _, header in segment.batches_from(segment.base_offset)
+        }
+        for offset, header in found.items():
+            assert self.values[offset][1] == header.leader_epoch
+            if offset >= log.start_offset:
+                assert log.epochs.of(offset) == header.leader_epoch, (offset, log.epochs.entries)
+        read = self.pond.values(log)
+        assert read == {offset: row[0] for offset, row in self.values.items() if offset >= log.start_offset}
+        assert min(self.deleted, log.end_offset) <= log.start_offset <= max(self.start, 0)
+        replayed = ProducerStates()
+        for segment in log.segments:
+            for _ in replayed.replay(segment.file, segment.batches_from(segment.base_offset), 0, self.pond.now_ms):
+                pass
+        for producer_id, entry in replayed.entries.items():
+            assert log.producers.entries[producer_id].last_sequence == entry.last_sequence
+
+    # What happens
+
+    def append(self):
+        if self.dice.random() < 0.3:
+            self.epoch += 1
+        known = self.log.producers.entries.get(PRODUCER)
+        sequence = (known.last_sequence if known is not None else self.sequence) + 1
+        value = b"%d-%d" % (self.epoch, self.dice.randrange(1000))
+        with contextlib.suppress(Refused):
+            offset = self.pond.append(
+                self.log,
+                value,
+                epoch=self.epoch,
+                producer_id=PRODUCER,
+                producer_epoch=0,
+                base_sequence=sequence,
+                timestamp=self.pond.now_ms - self.dice.choice((0, 10**9)),
+            )
+            self.values[offset] = value, self.epoch, sequence
+            self.sequence = sequence
+
+    def begin_epoch(self):
+        self.epoch += 1
+        self.log.begin_epoch(self.epoch)
+
+    def sync(self):
+        ticket = self.log.sync_target()
+        error = None
+        try:
+            ticket.run()
+        except OSError as fault:
+            error = fault
+        if error is None:
+            self.log.synced(ticket)
+        else:
+            self.log.fail(error, ticket)
+
+    def checkpoint(self):
+        with contextlib.suppress(OSError):
+            self.store.checkpoint()
+            self.deleted = self.log.start_offset
+
+    def delete_before(self):
+        self.log.delete_before(self.dice.randint(self.log.start_offset, self.log.end_offset))
+        self.start = max(self.start, self.log.start_offset)
+
+    def retire(self):
+        if len(self.log.segments) > 1:
+            job = self.log.retire(self.log.segments[:1])
+            self.start = max(self.start, self.log.start_offset)
+            if self.dice.random() < 0.5:
+                job.run()
+                self.deleted = max(self.deleted, self.log.segments[0].base_offset)
+
+    def cut(self):
+        self.pond.disk.heal()
+        offset = self.dice.randint(max(self.log.end_offset - 6, 0), self.log.end_offset)
+        if offset == self.log.end_offset:
+            self.log.forget_epochs_at_end()
+            return
+        truncation = self.log.begin_truncation(offset, keeps=self.dice.random() < 0.5)
+        self.store.checkpoint()
+        self.values = {each: row for each, row in self.values.items() if each < truncation.offset}
+        truncation.run()
+        self.log.finish_truncation(truncation)
+        self.start = min(self.start, self.log.end_offset)
+        self.deleted = min(self.deleted, self.log.end_offset)
+        if self.log.start_offset != self.store.noted_start(self.pond.tp):
+            # As a follower does before it goes on.
+            self.checkpoint()
+
+    def no_room(self):
+        part = self.dice.choice(NOTES)
+        self.pond.disk.fail_opens(part, times=self.dice.choice((1, 3)), code=errno.ENOSPC)
+
+    def room(self):
+        self.pond.disk.heal()
+
+    def begin_anew(self):
+        """Deleted and made again, with a checkpoint on its way now and then."""
+        self.pond.disk.heal()
+        job = self.store.begin_checkpoint() if self.dice.random() < 0.7 else None
+        self.store.delete(self.pond.tp)
+        self.topics += 1
+        self.pond.topic_id = UUID(int=self.topics)
+        if job is not None and self.store.is_leaving(self.pond.tp):
+            job.run()
+            self.store.end_checkpoint(job)
+            job = None
+        self.log = self.store.create(self.pond.tp, self.pond.topic_id)
+        if job is not None:
+            job.run()
+            self.store.end_checkpoint(job)
+        self.values, self.start, self.deleted, self.sequence = {}, 0, 0, -1
+
+    def end(self):
+        with contextlib.suppress(OSError):
+            self.store.close(is_vouched=self.dice.random() < 0.7)
+            self.deleted = self.log.start_offset
+        self.pond.disk.heal()
+        self.begin()
+
+    def kill(self):
+        self.store.abandon()
+        self.pond.disk.heal()
+        self.pond.disk.drop_process()
+        self.begin()
+
+    def power_cut(self):
+        safe = self.log.synced_offset
+        self.store.abandon()
+        self.pond.disk.heal()
+        self.pond.disk.crash()
+        self.begin(safe)
+
+    def live(self):
+        often = (self.append, self.append, self.append, self.append, self.sync, self.checkpoint)
+        seldom = (self.begin_epoch, self.delete_before, self.retire, self.cut, self.no_room, self.room)
+        ends = (self.end, self.kill, self.power_cut, self.begin_anew)
+        for _ in range(STEPS):
+            step = self.dice.choice(self.dice.choice((often, often, seldom, ends)))
+            self.story.append(step.__name__)
+            self.pond.now_ms += 1000
+            if self.log.failed is not None:
+                self.kill()
+            step()
+        self.end()
+
+
+@pytest.mark.parametrize("seed", seeds(range(30)))
+def test_each_life_goes_by_what_the_batches_tell(make_pond, seed):
+    lives = Lives(make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=400, index_interval_bytes=150)), seed)
+    try:
+        lives.live()
+    except BaseException:
+        print(lives.story)
+        raise
