@@ -62,5 +62,70 @@ def test_what_is_committed_is_known_after_a_start() -> None:
     pond.follower.high_watermark = 50
     first.close()
     assert noted().of(POND, 0) == 50
+    # The next life has not opened it yet, and may end before it does.
+    partitions.discard(pond)
+    second = noted()
+    add("sluice", UUID(int=9), "12", 4)
+    second.write()
+    sim.run_for(100)
+    assert (noted().of(POND, 0), noted().of(UUID(int=9), 0)) == (50, 4)
+    second.close()
+    assert noted().of(POND, 0) == 50
+    second.forget_but([(UUID(int=9), 0)])
+    second.close()
+    assert (noted().of(POND, 0), noted().of(UUID(int=9), 0)) == (0, 4), "it is known to be another node's by now"
     world.disk.replace(f"/data/{FILE}", b"nonsense")
     assert (noted().of(POND, 0), journal) == (0, ["recovery"])
+
+
+def test_a_process_that_never_had_the_folder_writes_nothing_into_it() -> None:
+    """Another node may run there: a second one on the same folder is refused, and ends."""
+    world = SimWorld(1).start("node")
+    world.disk.make_folder("/data")
+    marks = [(POND, 0, 0)]
+    HighWatermarks(
+        world.clock, world.disk, "/data", world.workers, Partitions(), lambda *_, **__: None, also=lambda: marks
+    ).close()
+    assert not world.disk.exists(f"/data/{FILE}")
+
+
+def test_what_the_last_life_knew_of_the_metadata_is_not_forgotten_by_one_that_knows_less() -> None:
+    world = SimWorld(1).start("node")
+    world.disk.make_folder("/data")
+
+    def life(offset: int) -> HighWatermarks:
+        made = HighWatermarks(
+            world.clock,
+            world.disk,
+            "/data",
+            world.workers,
+            Partitions(),
+            lambda *_, **__: None,
+            also=lambda: [(POND, 0, offset)],
+        )
+        made.load()
+        return made
+
+    for offset, known in ((70, 70), (3, 70), (90, 90)):
+        life(offset).close()
+        assert life(0).of(POND, 0) == known
+
+
+def test_a_full_disk_keeps_nobody_from_closing_the_rest() -> None:
+    sim = SimWorld(1)
+    world = sim.start("node")
+    world.disk.make_folder("/data")
+    journal: list[str] = []
+    marks = HighWatermarks(
+        world.clock,
+        world.disk,
+        "/data",
+        world.workers,
+        Partitions(),
+        lambda event, **_: journal.append(event),
+        also=lambda: [(POND, 0, 5)],
+    )
+    marks.load()
+    sim.hosts["node"].disk.fail_opens(FILE, code=28)
+    marks.close()
+    assert journal == ["checkpoint failed"]

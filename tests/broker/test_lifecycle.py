@@ -60,7 +60,9 @@ class Stage:
             leader_epoch=1,
         )
         to_controller: Any = SimpleNamespace(ask=self._ask)
-        life = Lifecycle(world, settings, lambda event, **_: self.journal.append(event), controller, to_controller)
+        life = Lifecycle(
+            world, settings, lambda event, **_: self.journal.append(event), controller, to_controller, lambda: None
+        )
         life.start(Appearance("127.0.0.1", 9092, DISK_ID), was_clean=was_clean, has_lost=has_lost)
         return life
 
@@ -365,9 +367,8 @@ def test_one_that_was_never_let_in_and_one_that_is_alone_leave_at_once(stage: St
     life.leave(lambda: left.append(True))
     assert left == [True]
     world = stage.sim.start("other")
-    alone = Lifecycle(
-        world, node_settings({}), lambda *_, **__: None, SimpleNamespace(supported={}), SimpleNamespace()
-    )  # type: ignore[arg-type]
+    nobody: Any = SimpleNamespace(supported={})
+    alone = Lifecycle(world, node_settings({}), lambda *_, **__: None, nobody, nobody, lambda: None)
     alone.start_alone(5, UUID(int=5))
     assert alone.ready.ended
     alone.leave(lambda: left.append(True))

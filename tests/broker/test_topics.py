@@ -74,6 +74,7 @@ class Play:
         self.journal: list[str] = []
         self.removals: list[Any] = []
         self.late: list[int] = []
+        self.confessions: list[int] = []
         self.fetchers = Fetchers()
         self.noted: dict[tuple[UUID, int], int] = {}
         self.batch = make_batch
@@ -98,6 +99,7 @@ class Play:
             remove_later=self.removals.append,
             journal=lambda event, **facts: self.journal.append(f"{event} {facts}"),
             on_late=lambda: self.late.append(len(self.partitions.of_topic(POND))),
+            confess=lambda: self.confessions.append(len(self.partitions)),
         )
 
     def commit(self, *records: Record) -> Later[None]:
@@ -628,3 +630,50 @@ def test_what_is_told_twice_is_opened_once(play: Play) -> None:
     partition = play.partitions.get("pond", 0)
     play.keeper.on_records(replicated(OTHER))
     assert play.partitions.get("pond", 0) is partition
+
+
+# What is missing.
+
+
+def test_a_replica_whose_folder_is_gone_does_not_begin_at_record_0_while_others_count_on_it(play: Play) -> None:
+    """As their leader it would have them cut back to nothing."""
+    play.commit(*replicated(ME))
+    play.append("pond")
+    play.store.get(TopicPartition("pond", 0)).close()  # type: ignore[union-attr]
+    play.store.checkpoint()
+    play.disk.remove_folder("/data/pond-0")
+    play.boot()
+    play.keeper.open_all()
+    assert (play.open_names(), play.confessions) == ([], [0])
+    assert "its folder is gone" in play.journal[0]
+    play.clock.run_for(REOPEN_MS)
+    assert (play.open_names(), play.confessions) == ([], [0]), "it is said once"
+    play.commit(PartitionChangeRecord(0, POND, leader=OTHER, isr=(OTHER,)))
+    assert play.open_names() == ["pond-0"]
+    assert play.fetchers.leaders == {"pond-0": (OTHER, 4)}
+
+
+def test_a_folder_of_a_topic_that_was_deleted_just_before_a_crash_is_not_missed(play: Play) -> None:
+    play.commit(*replicated(ME), *created("weir", WEIR, [ME]))
+    play.append("weir")
+    for log in play.store.logs.values():
+        log.close()
+    play.store.checkpoint()
+    play.commit(RemoveTopicRecord(WEIR))
+    for job in play.removals:
+        job.run()
+    play.boot()
+    assert play.store.missing == {TopicPartition("weir", 0)}
+    play.keeper.open_all()
+    assert not play.store.missing
+    assert play.confessions == []
+
+
+def test_the_only_replica_begins_anew_when_its_folder_is_gone(play: Play) -> None:
+    play.commit(*created("pond", POND, [ME]))
+    play.append("pond")
+    play.store.close()
+    play.disk.remove_folder("/data/pond-0")
+    play.boot()
+    play.keeper.open_all()
+    assert play.open_names() == ["pond-0"]

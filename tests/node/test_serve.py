@@ -131,6 +131,7 @@ def test_a_second_node_on_the_same_folder_is_refused(child: Child, tmp_path: Pat
     )
     assert second.returncode == 1
     assert "another process uses the data folder" in second.stderr
+    assert not (tmp_path / "data" / "high-watermark-checkpoint").exists(), "it has no business there"
     assert child.api_versions() > 10
 
 

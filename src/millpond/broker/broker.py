@@ -150,7 +150,9 @@ class Broker:
         self.voter_keeper = VoterKeeper(world.clock, self.controller, lambda: self.settings, journal)
         # Its heartbeats wait behind nothing.
         beating = ToController(world.clock, self.controller, self.dispatcher.ask, self._new_peers().ask)
-        self.lifecycle = Lifecycle(world, settings, journal, self.controller, beating)
+        self.lifecycle = Lifecycle(
+            world, settings, journal, self.controller, beating, forget_loss=self.store.forget_loss
+        )
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self._image_watch = ImageWatch(world.clock)
         self.high_watermarks = HighWatermarks(
@@ -231,6 +233,7 @@ class Broker:
             remove_later=self.housekeeping.remove_later,
             journal=journal,
             on_late=self._open_coordinations,
+            confess=lambda: self.lifecycle.confess(),
         )
         self._failed_replicas = FailedReplicas(
             node_id=self.node_id,
@@ -261,6 +264,8 @@ class Broker:
         self.permissions = Permissions(self)
         self.is_stopping = False
         self._has_begun = False
+        self._was_clean = False
+        """Whether the last end was a clean one, and nothing is missing."""
         self._listener: Listener | None = None
         self._address: tuple[str, int] | None = None
 
@@ -290,6 +295,7 @@ class Broker:
         # From the first moment on: a clock that is set right soon after a start is a leap like any other.
         self.store.retention_now(self.clock.wall_ms(), self.clock.monotonic_ms())
         report = self.store.open(self.clock.wall_ms())
+        self._was_clean = report.clean and not report.has_lost
         for name, reason in report.failed.items():
             self.journal("partition cannot be opened", partition=name.folder, reason=reason)
         for note in report.notes:
@@ -368,7 +374,12 @@ class Broker:
         if not self.controller.is_alone:
             self._compare_clocks()
         self._keeper.open_all(at_once=at_once)
-        self._keeper.followed().then(lambda _: self._on_leaders_changed())
+        self._keeper.followed().then(lambda _: self._on_opened())
+
+    def _on_opened(self) -> None:
+        ours = self.image.partitions_of(self.node_id)
+        self.high_watermarks.forget_but((topic.id, index) for topic, index, _ in ours)
+        self._on_leaders_changed()
 
     def _compare_clocks(self) -> None:
         """The controller has stamped this node's registration just now: by that its own clock can be judged.
@@ -624,10 +635,13 @@ class Broker:
         step()
 
     def close(self) -> None:
-        """Force everything to disk and mark the folder as cleanly left."""
+        """Force everything to disk and mark the folder as cleanly left.
+
+        Not after a start that has failed, or was given up, before it was written down what it found after a crash.
+        """
         self.controller.close()
         self.high_watermarks.close()
-        self.store.close()
+        self.store.close(is_vouched=self._was_clean or self.lifecycle.is_noted)
 
 
 def load_coordinators() -> None:

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Protocol
 from uuid import UUID
 
-from millpond.base.errors import Refused
+from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.base.later import Later, done
 from millpond.base.ports import Clock
@@ -89,6 +89,7 @@ class TopicKeeper:
         remove_later: Callable[[DelayedJob], None],
         journal: Journal,
         on_late: Callable[[], None],
+        confess: Callable[[], None],
     ) -> None:
         self._node_id = node_id
         self._image = image
@@ -102,6 +103,10 @@ class TopicKeeper:
         self._remove_later = remove_later
         self._journal = journal
         self._on_late = on_late
+        self._confess = confess
+        """Say that this node has lost records that others count on."""
+        self._missed: set[TopicPartition] = set()
+        """Partitions of which that was said."""
         self._settings_by_topic: dict[str, tuple[Settings, LogLimits]] = {}
         self._names: dict[UUID, str] = {}
         """Of all topics, also of those that have no replica here: groups that read them may be coordinated here. A
@@ -135,6 +140,8 @@ class TopicKeeper:
                 self._steps.append(partial(self._take_away, name))
             elif name.topic != METADATA_TOPIC and (owner is None or _is_foreign(log, owner)):
                 self._set_aside(name)
+        # The others were deleted just before the last end.
+        self._store.missing &= wanted.keys()
         for name, topic in wanted.items():
             there = self._partitions.by_id(topic.id, name.partition)
             if there is not None:
@@ -270,6 +277,7 @@ class TopicKeeper:
                 self._set_aside(name)
                 log = None
             if log is None:
+                self._check_not_missing(topic, name)
                 log = self._store.create(name, topic.id, limits)
             log.set_topic_id(topic.id)
             log.limits = limits
@@ -286,6 +294,21 @@ class TopicKeeper:
         partition.configure(settings)
         self._partitions.add(partition)
         self.give_role(partition)
+
+    def _check_not_missing(self, topic: Topic, name: TopicPartition) -> None:
+        """Refuse to begin at record 0 what others take for a replica in sync: they would be cut back to nothing."""
+        known = topic.partitions[name.partition]
+        if (
+            name in self._store.missing
+            and len(known.replicas) > 1
+            and (known.leader == self._node_id or self._node_id in (*known.isr, *known.elr))
+        ):
+            if name not in self._missed:
+                self._missed.add(name)
+                self._confess()
+            raise Refused(
+                ErrorCode.KAFKA_STORAGE_ERROR, "its folder is gone; it is copied anew once nobody counts on it"
+            )
 
     def _reopen(self, topic_id: UUID, index: int, wait_ms: int) -> None:
         topic = self._image.topics_by_id.get(topic_id)

@@ -94,12 +94,24 @@ class SimNode:
             return False
         except (OSError, Refused, CannotStart) as error:
             self._journal(f"cannot start: {error}")
-            self.kill()
+            self._end_start(broker)
             return False
         self._broker = broker
         broker.controller.offline.then(lambda error: self._end_offline(broker, error))
         broker.controller.outdated.then(lambda why: self._end_soon(broker, f"this node is outdated: {why}"))
         return True
+
+    def _end_start(self, broker: Broker) -> None:
+        """As the real node does that cannot start: it closes what it has opened."""
+        try:
+            broker.close()
+        except PowerCut:
+            self.sim.power_cuts.append(self.name)
+            self.crash()
+            return
+        except OSError as error:
+            self._journal(f"could not end cleanly: {error}")
+        self.kill()
 
     def _end_offline(self, broker: Broker, error: OSError) -> None:
         # One that was alone when it started may have company by now.

@@ -92,12 +92,21 @@ class Appearance:
 
 class Lifecycle:
     def __init__(
-        self, world: World, settings: Settings, journal: Journal, controller: Controller, to_controller: ToController
+        self,
+        world: World,
+        settings: Settings,
+        journal: Journal,
+        controller: Controller,
+        to_controller: ToController,
+        forget_loss: Callable[[], None],
     ) -> None:
+        """`forget_loss`: what the store has noted of lost records is in `last_life` now. Called on a worker."""
         self.broker_epoch = -1
         self.is_fenced = True
         self.ready: Later[None] = Later()
         """Ends once this node has been let in."""
+        self.is_noted = False
+        """Whether it is written down what this life has found of the one before: then its end can be a clean one."""
         self.shut_out: Later[CannotJoin] = Later()
         """Ends if the others do not let this node in and never will, also after it had been one of them."""
         self._world = world
@@ -106,6 +115,7 @@ class Lifecycle:
         self._journal = journal
         self._controller = controller
         self._to_controller = to_controller
+        self._forget_loss = forget_loss
         self._folder = settings[DATA_FOLDER]
         self._features = features_to_record(controller.supported)
         self._told_epoch = -1
@@ -168,6 +178,7 @@ class Lifecycle:
         self.broker_epoch = broker_epoch
         self._incarnation_id = incarnation_id
         self.is_fenced = False
+        self.is_noted = True
         self.ready.finish(None)
 
     def go_on_with_others(self, appearance: Appearance) -> None:
@@ -186,15 +197,18 @@ class Lifecycle:
     def _begin_life(self, incarnation_id: UUID) -> None:
         self.broker_epoch = -1
         self.is_fenced = True
+        self.is_noted = False
         self._incarnation_id = incarnation_id
         self._write(LastLife(self._last.epoch, self._world.boot_id, incarnation_id), self._register)
 
     def _write(self, life: LastLife, then: Callable[[], None]) -> None:
         def write() -> None:
             write_last_life(self._world.disk, self._folder, life)
+            self._forget_loss()
 
         def written(_: None) -> None:
             self._last = life
+            self.is_noted = True
             if not self._is_over:
                 then()
 

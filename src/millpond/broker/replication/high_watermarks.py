@@ -49,6 +49,9 @@ class HighWatermarks:
         self._written: dict[TopicPartition, int] = {}
         self._noted: list[Mark] = []
         """What was written last, as it was looked up."""
+        self._unopened: dict[TopicPartition, int] = {}
+        """What an earlier life has written of partitions that are not open in this one yet: it stays in the file."""
+        self._is_loaded = False
         self._is_away = False
 
     def load(self) -> None:
@@ -57,10 +60,20 @@ class HighWatermarks:
         except DamagedCheckpoint as damage:
             # They are found out anew from the followers.
             self._journal("recovery", note=f"{self._path}: {damage}")
+        self._unopened = dict(self._written)
+        self._is_loaded = True
 
     def of(self, topic_id: UUID, index: int) -> int:
-        """As it was written down; 0 if it never was."""
-        return self._written.get(TopicPartition(str(topic_id), index), 0)
+        """As it was written down; 0 if it never was. For a partition that is opened now."""
+        name = TopicPartition(str(topic_id), index)
+        self._unopened.pop(name, None)
+        return self._written.get(name, 0)
+
+    def forget_but(self, ours: Iterable[tuple[UUID, int]]) -> None:
+        """It is known by now which partitions are this node's."""
+        if self._unopened:
+            names = {TopicPartition(str(topic_id), index) for topic_id, index in ours}
+            self._unopened = {name: offset for name, offset in self._unopened.items() if name in names}
 
     def write(self) -> None:
         """Write down what has changed, on a worker: for thousands of partitions the text alone takes a while."""
@@ -75,15 +88,24 @@ class HighWatermarks:
         if len(some) == LOOKS_AT_ONCE:
             self._clock.call_soon(lambda: self._look_up(left, current))
             return
-        current += self._also()
+        current += self._also_noted()
         if current == self._noted:
             self._is_away = False
         else:
             self._write(current)
 
+    def _also_noted(self) -> list[Mark]:
+        """A start knows less at first than the life before it did."""
+        return [
+            (topic_id, index, max(offset, self._unopened.get(TopicPartition(str(topic_id), index), 0)))
+            for topic_id, index, offset in self._also()
+        ]
+
     def _write(self, current: list[Mark]) -> None:
+        unopened = dict(self._unopened)
+
         def write() -> dict[TopicPartition, int]:
-            offsets = _by_name(current)
+            offsets = unopened | _by_name(current)
             self._disk.replace(self._path, encode_offsets(offsets))
             return offsets
 
@@ -101,9 +123,16 @@ class HighWatermarks:
 
     def close(self) -> None:
         """The same at once. Waits for the disk."""
-        offsets = _by_name(_marks_of(self._partitions) + self._also())
-        if offsets != self._written:
+        if not self._is_loaded:
+            # This process has never had the folder: another one may have it.
+            return
+        offsets = self._unopened | _by_name(_marks_of(self._partitions) + self._also_noted())
+        if offsets == self._written:
+            return
+        try:
             self._disk.replace(self._path, encode_offsets(offsets))
+        except OSError as error:
+            self._journal("checkpoint failed", error=str(error))
 
 
 def _marks_of(partitions: Iterable[Partition]) -> list[Mark]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from millpond.base.errors import Refused
+from millpond.broker.replication.fetchers import CUT_BELOW_COMMITTED
 from millpond.broker.replication.partitions import Partition
 from millpond.metadata.codec import encode_record
 from millpond.metadata.image import Image
@@ -28,6 +29,7 @@ STRANGER_TRUSTED = "a broker that cannot lead does"
 HIGH_WATERMARK_FELL = "the high watermark of a leader fell"
 ROT_SPREAD = "damage has spread to another replica"
 WRONG_EPOCHS = "a replica goes by leader epochs that its batches do not have"
+COMMITTED_CUT = "a replica was cut back below what it knew to be committed"
 NOT_HEALED = "healed, and yet not well"
 
 Replica = tuple[int, UUID, int]
@@ -267,6 +269,13 @@ class Inspector:
                 wrong = wrong_epochs(partition)
                 if wrong is not None:
                     yield f"{WRONG_EPOCHS}: {partition.name.folder} at node {node_id}: {wrong}"
+
+    def look_at_cuts(self) -> Iterator[str]:
+        """What followers were told to cut off, in all their lives: nobody is ever made leader who lacks records."""
+        for node in self.cluster.nodes.values():
+            for line in node.journal_lines:
+                if CUT_BELOW_COMMITTED in line:
+                    yield f"{COMMITTED_CUT}: {line}"
 
     def look_at_healed(self) -> Iterator[str]:
         """What must be so some time after everything was healed; empty when it is."""

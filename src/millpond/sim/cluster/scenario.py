@@ -261,7 +261,7 @@ class Scenario:
         self._records_checked = auditor.records_read
         self._judge_metadata()
         self.inspector.look()
-        self.history.violations += self.inspector.look_at_epochs()
+        self.history.violations += [*self.inspector.look_at_epochs(), *self.inspector.look_at_cuts()]
 
     def _judge_metadata(self) -> None:
         heard: list[tuple[m.MetadataResponse, m.DescribeConfigsResponse]] = []
