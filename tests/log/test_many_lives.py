@@ -53,6 +53,7 @@ class Lives:
             # Its removal did not survive, or it was never synced: the broker sets it aside.
             store.set_aside(self.pond.tp)
         self.log = store.create(self.pond.tp, self.pond.topic_id)
+        self.log.set_topic_id(self.pond.topic_id)
         if safe is not None:
             end = self.log.end_offset
             assert end >= safe

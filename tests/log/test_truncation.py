@@ -206,6 +206,7 @@ def test_what_was_to_be_removed_is_not_looked_for_in_a_log_that_began_anew(pond,
     old = log.segments.bases[:2]
     removal = log.retire(log.segments[:2])
     pond.cut(log, 0)
+    store.checkpoint()
     assert [name for name in sim.list(pond.partition) if name.endswith(".log")] == [f"{0:020d}.log"]
     pond.fill(log, 40)
     assert log.segments.bases[:2] == old
