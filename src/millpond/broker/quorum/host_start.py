@@ -68,8 +68,8 @@ def make_host(
         voted = next((voter for voter in voters if voter.node_id == election.voted.node_id), election.voted)
         election = replace(election, voted=voted)
     if election is None:
-        # An empty folder may be that of a new cluster, or of a voter that was wiped. One that has metadata but no file
-        # of what it promised has lost that.
+        # An empty folder may be that of a new cluster, or of a voter that was wiped. One that has metadata but no
+        # file of what it promised has lost that.
         is_empty = metadata_log.end_offset == 0
         known = node_ids if metadata_log.voters is None else [each.node_id for each in metadata_log.voters]
         election = Election(is_new=not folder.is_sole if is_empty else known != [node_id])
