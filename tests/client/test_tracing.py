@@ -83,8 +83,9 @@ def test_a_record_and_its_handler_are_one_trace(pond: Any, spans: Any, delivery:
     (first,), (second,) = pond.read(topic), pond.read(onward)
     assert first.header("mine") == b"kept"
     trace_id = f"{request.context.trace_id:032x}"
-    assert first.header("traceparent") == f"00-{trace_id}-{sent.context.span_id:016x}-01".encode()
-    assert second.header("traceparent") == f"00-{trace_id}-{handled.context.span_id:016x}-01".encode()
+    # What follows are flags.
+    assert (first.header("traceparent") or b"")[:52] == f"00-{trace_id}-{sent.context.span_id:016x}".encode()
+    assert (second.header("traceparent") or b"")[:52] == f"00-{trace_id}-{handled.context.span_id:016x}".encode()
 
 
 def test_a_handler_that_fails_is_a_span_with_its_error(pond: Any, spans: Any) -> None:

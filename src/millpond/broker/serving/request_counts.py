@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millpond.base.histogram import Histogram
@@ -34,7 +34,9 @@ class RequestCounts:
         """There is an answer, or there never will be one."""
         self.times[key].observe(self._clock.monotonic_us() - arrived_us)
         if isinstance(response, Message):
-            for code in _codes(response, _errors_of(type(response))):
+            codes: list[int] = []
+            _find(response, _KNOWN.get(type(response)) or _errors_of(type(response)), codes, STRUCTURES_MAX)
+            for code in codes:
                 self.errors[key, code] += 1
 
     def on_produced(self, key: int, arrived_us: int, topic: Histogram) -> None:
@@ -56,9 +58,7 @@ _KNOWN: dict[type[Message], _Errors] = {}
 
 
 def _errors_of(kind: type[Message]) -> _Errors:
-    known = _KNOWN.get(kind)
-    if known is None:
-        known = _KNOWN[kind] = _errors_in(kind._schema.root) or _Errors(False, ())
+    known = _KNOWN[kind] = _errors_in(kind._schema.root) or _Errors(False, ())
     return known
 
 
@@ -72,17 +72,20 @@ def _errors_in(struct: notation.Struct) -> _Errors | None:
     return _Errors(is_here, tuple(within)) if is_here or within else None
 
 
-def _codes(response: Message, errors: _Errors) -> Iterator[int]:
-    left = STRUCTURES_MAX
-    ahead: list[tuple[Any, _Errors]] = [(response, errors)]
-    while ahead and left:
-        left -= 1
-        value, here = ahead.pop()
-        if here.is_here and value.error_code:
-            yield int(value.error_code)
-        for name, inner in here.within:
-            found = getattr(value, name)
-            if isinstance(found, list | tuple):
-                ahead += [(each, inner) for each in found[: max(left - len(ahead), 0)]]
-            elif found is not None:
-                ahead.append((found, inner))
+def _find(value: Any, errors: _Errors, codes: list[int], left: int) -> int:
+    """Put the error codes of a structure into `codes`; how many structures may still be looked into."""
+    is_here, within = errors
+    if is_here and value.error_code:
+        codes.append(int(value.error_code))
+    for name, inner in within:
+        found = getattr(value, name)
+        if found is None:
+            continue
+        some = found[: max(left, 0)] if isinstance(found, list) else (found,)
+        left -= len(some)
+        if inner.within:
+            for each in some:
+                left = _find(each, inner, codes, left)
+        else:
+            codes += [int(each.error_code) for each in some if each.error_code]
+    return left
