@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from bench.load_raw import Measured
 from bench.measure import Plan, client, median_of, one_slice
 from bench.node import HOST, Node, free_port
+from millpond.wire import messages as m
 
 PARTITIONS = 1_000
 PARTITIONS_QUICK = 200
 EVERY_SECONDS = 1.0
 ANSWER_SECONDS = 30.0
+CREATE_VERSION = 7
 
 
 class Scraper:
@@ -51,6 +53,15 @@ class Scraper:
         self.seconds.append(time.perf_counter() - began)
 
 
+def _create_wide(node: Node, count: int) -> None:
+    wanted = m.CreateTopicsRequest.CreatableTopic(name="wide", num_partitions=count, replication_factor=-1)
+    with node.connect() as asking:
+        reply = asking.call(m.CreateTopicsRequest(topics=[wanted], timeout_ms=60_000), CREATE_VERSION)
+    assert isinstance(reply, m.CreateTopicsResponse)
+    if reply.topics[0].error_code:
+        raise RuntimeError(f"the topic was not made: {reply.topics[0].error_message}")
+
+
 def measure_asked(plan: Plan, load: str, **arguments: object) -> tuple[Measured, Measured, Scraper, int]:
     """The load without being asked and with it, how the pages were, and how many partitions there are."""
     count = PARTITIONS_QUICK if plan.quick else PARTITIONS
@@ -58,9 +69,10 @@ def measure_asked(plan: Plan, load: str, **arguments: object) -> tuple[Measured,
     scraper = Scraper(port)
     alone: list[Measured] = []
     asked: list[Measured] = []
-    with Node({"num.partitions": str(count), "metrics.listener": f"{HOST}:{port}"}) as node:
-        assert node.create_topic("wide") == count
-        with client(load, node, topic="wide", **arguments) as started:
+    with Node({"metrics.listener": f"{HOST}:{port}"}) as node:
+        _create_wide(node, count)
+        node.create_topic("narrow")
+        with client(load, node, topic="narrow", **arguments) as started:
             for _ in range(plan.slices):
                 alone.append(one_slice(node, started, plan.slice_seconds))
                 with scraper.asking():
