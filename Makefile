@@ -64,6 +64,7 @@ docs: $(DEVELOP)
 	@$(BIN)/python tools/api_docs.py
 	@$(BIN)/python tools/client_docs.py
 	@$(BIN)/python tools/spark_docs.py
+	@$(BIN)/python tools/lesson_docs.py
 
 docs-site: $(SITE) docs
 	@$(BIN)/python tools/site.py build/pages

@@ -21,7 +21,13 @@ ABOVE_BROKER = ("remote", "node", "client", "sim", "admin", "testing", "console"
 NOUNS = {"housekeeping.py"}
 """Files whose name ends as a participle does and is none."""
 
-GENERATED = ("tools/config_docs.py", "tools/wire_stub.py", "tools/api_docs.py", "tools/spark_docs.py")
+GENERATED = (
+    "tools/config_docs.py",
+    "tools/wire_stub.py",
+    "tools/api_docs.py",
+    "tools/spark_docs.py",
+    "tools/lesson_docs.py",
+)
 
 
 def main() -> int:

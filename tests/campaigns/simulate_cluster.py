@@ -18,17 +18,16 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import Pool
 
-from millpond.sim.cluster.members_scenario import MembersScenario, make_members_plan
-from millpond.sim.cluster.moves_scenario import MovesScenario, make_moves_plan
-from millpond.sim.cluster.plan import FAULTS, Plan, make_plan
+from millpond.sim.cluster.campaigns import CAMPAIGNS
+from millpond.sim.cluster.plan import FAULTS, Plan
 from millpond.sim.cluster.scenario import Outcome, Scenario
 from millpond.sim.cluster.shrinker import kind_of, play, shrink
-from millpond.sim.cluster.upgrade_scenario import UpgradeScenario, make_upgrade_plan
+from millpond.sim.simulator.tape import CampaignSeed
 from millpond.sim.world.disk import PowerCut
 
 FINDINGS_SHOWN = 3
@@ -45,24 +44,15 @@ class Wanted:
 
     @property
     def kind(self) -> type[Scenario]:
-        return SCENARIOS[self.scenario][0]
+        return CAMPAIGNS[self.scenario].kind
 
     def plan(self, seed: int) -> Plan:
-        return SCENARIOS[self.scenario][1](self, seed)
+        return CAMPAIGNS[self.scenario].plan(seed, self.faults, self.nodes)
 
-
-SCENARIOS: dict[str, tuple[type[Scenario], Callable[[Wanted, int], Plan]]] = {
-    "faults": (Scenario, lambda wanted, seed: make_plan(seed, wanted.faults, wanted.nodes)),
-    "racks": (
-        Scenario,
-        lambda wanted, seed: replace(make_plan(seed, wanted.faults, wanted.nodes), has_racks=True),
-    ),
-    "members": (MembersScenario, lambda wanted, seed: make_members_plan(seed, wanted.faults)),
-    "moves": (MovesScenario, lambda wanted, seed: make_moves_plan(seed, wanted.faults)),
-    "upgrade": (UpgradeScenario, lambda wanted, seed: make_upgrade_plan(seed, wanted.faults)),
-}
-OWN_NODES = ("members", "moves", "upgrade")
-"""Those that say by themselves how many nodes there are."""
+    def link(self, seed: int) -> str | None:
+        """What opens the seed in the simulator: only what follows from the seed alone has one."""
+        is_usual = self.faults == FAULTS and self.nodes is None
+        return CampaignSeed(self.scenario, seed).link if is_usual else None
 
 
 def play_one(seed: int, wanted: Wanted) -> Outcome:
@@ -131,6 +121,8 @@ def campaign(seeds: range, jobs: int, wanted: Wanted) -> int:
                 print(f"  {finding}")
             words = f"--scenario {wanted.scenario} --shrink {outcome.seed}"
             print(f"  its story: python tests/campaigns/simulate_cluster.py {words}", flush=True)
+            if link := wanted.link(outcome.seed):
+                print(f"  in the simulator: millpond sim replay {link}, or /simulator?tape={link}", flush=True)
         if time.monotonic() - told > PROGRESS_S:
             told = time.monotonic()
             print(f"{done} of {len(seeds)} seeds, {len(failed)} failed", file=sys.stderr, flush=True)
@@ -150,21 +142,24 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=2, help="how many processes to use")
     parser.add_argument(
-        "--scenario", choices=[*SCENARIOS, "all"], default="faults", help="what happens beside faults"
+        "--scenario", choices=[*CAMPAIGNS, "all"], default="faults", help="what happens beside faults"
     )
     parser.add_argument("--nodes", type=int, help="so many nodes, whatever the seed says")
     parser.add_argument("--faults", default=",".join(FAULTS), help="kinds of faults, with commas between")
     parser.add_argument("--replay", type=int, metavar="SEED", help="play this one seed and tell everything")
     parser.add_argument("--shrink", type=int, metavar="SEED", help="leave out what it fails without, then tell")
     given = parser.parse_args()
-    names = list(SCENARIOS) if given.scenario == "all" else [given.scenario]
-    if given.nodes is not None and set(names) & set(OWN_NODES):
-        parser.error(f"--nodes is not for these: {', '.join(OWN_NODES)}")
+    names = list(CAMPAIGNS) if given.scenario == "all" else [given.scenario]
+    own_nodes = [name for name, campaign in CAMPAIGNS.items() if campaign.has_own_nodes]
+    if given.nodes is not None and set(names) & set(own_nodes):
+        parser.error(f"--nodes is not for these: {', '.join(own_nodes)}")
     failed = 0
     for name in names:
         wanted = Wanted(name, tuple(given.faults.split(",")), given.nodes)
         if given.replay is not None:
             failed |= replay(given.replay, wanted.plan(given.replay), wanted.kind)
+            if link := wanted.link(given.replay):
+                print(f"in the simulator: millpond sim replay {link}, or /simulator?tape={link}")
         elif given.shrink is not None:
             failed |= replay(given.shrink, shrunk(given.shrink, wanted), wanted.kind)
         else:

@@ -30,6 +30,7 @@ PAGES = {
     "/hot/orders": "orders",
     "/plan": "Plan",
     "/trace": "Trace",
+    "/simulator": "Simulator",
 }
 
 

@@ -113,6 +113,7 @@ COMMANDS_NOT_RUN = {
     "docs/monitoring.md": "tests/cli/test_monitoring.py and tests/deploy/test_monitoring.py run them",
     "docs/ecosystem.md": "parts of examples; tests/examples runs them with the archives of Apache Kafka",
     "docs/planning.md": "what a command prints",
+    "docs/simulator.md": "tests/cli/test_sim.py and tests/console/test_simulator.py run them",
     "docs/spark.md": "Spark; tests/docs/test_tutorial.py runs the same",
     "docs/moving.md": "tests/docs/test_moving.py runs the page against Apache Kafka",
     "docs/operations.md": "tests/docs/test_operations.py runs the page",

@@ -40,6 +40,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "group": ("millpond.cli.group.command", "Consumer groups: members, lag, offsets, rebalances."),
     "txn": ("millpond.cli.txn", "Transactions: list and describe them, abort one that hangs."),
     "trace": ("millpond.cli.trace.command", "Where a record's time goes, hop by hop, from send to read."),
+    "sim": ("millpond.cli.sim", "Watch the engine work and fail in a simulated world; lessons, links."),
     "plan": ("millpond.cli.plan.command", "Storage, bandwidth, brokers and partitions for a workload."),
     "dlq": ("millpond.cli.dlq.command", "Dead letters: list, show, count, redrive and purge them."),
     "pipeline": ("millpond.cli.pipeline.command", "Topics into tables and topics on Spark: run, check, status."),

@@ -26,6 +26,7 @@ from millpond.console import (
     pipelines,
     plan,
     records,
+    simulator,
     skew,
     tasks,
     topics,
@@ -47,6 +48,7 @@ PAGES: Final = (
     "hot",
     "plan",
     "trace",
+    "simulator",
 )
 """The first word of the address of each view."""
 
@@ -77,6 +79,7 @@ def make_app(room: Room) -> ASGIApp:
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
         yield
+        room.simulators.close()
         room.desk.close()
 
     app = Starlette(
@@ -94,6 +97,7 @@ def make_app(room: Room) -> ASGIApp:
             *skew.ROUTES,
             *plan.ROUTES,
             *trace.ROUTES,
+            *simulator.ROUTES,
             *tasks.ROUTES,
             Route("/api/{path:path}", nothing),
             Route("/static/{path:path}", static),

@@ -11,16 +11,30 @@ if TYPE_CHECKING:
     from millpond.testing.clients import TooFew
     from millpond.testing.cluster import PondNode, Ponds, ponds
     from millpond.testing.pond import Mode, Pond
+    from millpond.testing.simulation import SimulatedClient, SimulatedCluster, simulated
 
-__all__ = ["Mode", "Pond", "PondNode", "Ponds", "TooFew", "ponds"]
+__all__ = [
+    "Mode",
+    "Pond",
+    "PondNode",
+    "Ponds",
+    "SimulatedClient",
+    "SimulatedCluster",
+    "TooFew",
+    "ponds",
+    "simulated",
+]
 
 _FILES = {
     "Mode": "pond",
     "Pond": "pond",
     "PondNode": "cluster",
     "Ponds": "cluster",
+    "SimulatedClient": "simulation",
+    "SimulatedCluster": "simulation",
     "TooFew": "clients",
     "ponds": "cluster",
+    "simulated": "simulation",
 }
 
 

@@ -18,9 +18,26 @@ WINDOW_BYTES = 128 << 10
 CLOSE_WAIT_MS = 10_000
 
 
+class Tap(Protocol):
+    """Somebody who watches what is on the wires, and changes nothing."""
+
+    def sent(self, link: SimLink, data: bytes) -> None:
+        """A piece has left this end."""
+        ...
+
+    def arrived(self, link: SimLink, data: bytes) -> None:
+        """A piece that this end had sent has reached the other one."""
+        ...
+
+    def lost(self, link: SimLink) -> None:
+        """What this end had on the wire will never arrive."""
+        ...
+
+
 class Wires(Protocol):
     """What a link asks of its network."""
 
+    tap: Tap | None
     clock: Clock
     random: Random
     chunk_bytes_max: int
@@ -152,6 +169,8 @@ class SimLink:
 
     def _put_on_wire(self, data: bytes) -> None:
         """Empty data is the end of the stream."""
+        if self._wires.tap is not None:
+            self._wires.tap.sent(self, data)
         self._wire.append(data)
         self._under_way_bytes += len(data)
         now = self._wires.clock.monotonic_ms()
@@ -168,6 +187,8 @@ class SimLink:
         other = self.other
         assert other is not None
         data = self._wire.popleft()
+        if self._wires.tap is not None:
+            self._wires.tap.arrived(self, data)
         if other.alive:
             other._take_in(data)
             if self._broke_off and not data:
@@ -253,15 +274,20 @@ class SimLink:
     def reset(self) -> None:
         """The connection breaks under this end: it hears of it now, the other end is not told."""
         if self.alive:
-            self._wire.clear()
+            self._lose_wire()
             self._die()
 
     def vanish(self) -> None:
         """The machine of this end lost power: nobody is told, nothing more arrives from it."""
         self._handler = None
-        self._wire.clear()
+        self._lose_wire()
         if self.alive:
             self._die()
+
+    def _lose_wire(self) -> None:
+        self._wire.clear()
+        if self._wires.tap is not None:
+            self._wires.tap.lost(self)
 
     def _end(self) -> None:
         # A kernel that closes over unread bytes answers with a reset.

@@ -9,7 +9,7 @@ from random import Random
 
 from millpond.base.ports import Clock, Link, LinkHandler
 from millpond.sim.world.file_tree import fault
-from millpond.sim.world.link import SimLink
+from millpond.sim.world.link import SimLink, Tap
 
 CONNECT_RETRY_MS = 1_000
 CONNECT_ATTEMPTS = 30
@@ -54,6 +54,7 @@ class SimNetwork:
         self.random = Random(seed)
         self.latency_range_ms = latency_ms
         self.chunk_bytes_max = 64 << 10
+        self.tap: Tap | None = None
         self.listeners: dict[tuple[str, int], SimListener] = {}
         self.faults: list[tuple[Link, Exception]] = []
         self._links: list[SimLink] = []

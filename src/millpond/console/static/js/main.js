@@ -15,6 +15,7 @@ const PAGES = [
   { path: "hot", title: "Hot partitions", load: () => import("./pages/hot.js") },
   { path: "plan", title: "Plan", load: () => import("./pages/plan.js") },
   { path: "trace", title: "Trace", load: () => import("./pages/trace.js") },
+  { path: "simulator", title: "Simulator", load: () => import("./pages/simulator.js") },
 ];
 
 let leave = new AbortController();

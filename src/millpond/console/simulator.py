@@ -1,0 +1,77 @@
+"""The simulator over HTTP: every look is a tape and a moment, and changes nothing but the memory of its process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from millpond.console.room import room_of
+from millpond.console.shapes import BadRequest, flag, number, words
+from millpond.console.simulators import ANSWER_SECONDS, CAMPAIGN_SECONDS
+
+TAPE_SIGNS_MAX: Final = 6_000
+MOMENT_MAX: Final = 1 << 31
+NODES_MAX: Final = 5
+
+
+def _reply(data: bytes) -> Response:
+    return Response(data, media_type="application/json")
+
+
+def _tape(request: Request) -> str:
+    text = request.query_params.get("tape", "")
+    if len(text) > TAPE_SIGNS_MAX:
+        raise BadRequest(f"The link is too long: one has up to {TAPE_SIGNS_MAX:,} signs.")
+    return text
+
+
+def _added(request: Request) -> Any:
+    text = request.query_params.get("add", "")
+    if not text:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise BadRequest("add must be an action as JSON.") from None
+
+
+async def catalogue(request: Request) -> Response:
+    return _reply(await room_of(request).simulators.ask(words(request, "session"), {"ask": "catalogue"}))
+
+
+async def look(request: Request) -> Response:
+    tape = _tape(request)
+    question = {
+        "ask": "look",
+        "tape": tape,
+        "at_ms": number(request, "at", -1, -1, MOMENT_MAX),
+        "since_ms": number(request, "since", -1, -1, MOMENT_MAX),
+        "line": number(request, "line", 0, 0, MOMENT_MAX),
+        "seed": number(request, "seed", 1, 0, (1 << 32) - 1),
+        "nodes": number(request, "nodes", 3, 1, NODES_MAX),
+        "steps": flag(request, "step"),
+        "add": _added(request),
+    }
+    seconds = CAMPAIGN_SECONDS if tape.startswith("campaign.") else ANSWER_SECONDS
+    return _reply(await room_of(request).simulators.ask(words(request, "session"), question, seconds))
+
+
+async def flight(request: Request) -> Response:
+    question = {
+        "ask": "flight",
+        "tape": _tape(request),
+        "at_ms": number(request, "at", 0, 0, MOMENT_MAX),
+        "number": number(request, "number", 0, 0, MOMENT_MAX),
+    }
+    return _reply(await room_of(request).simulators.ask(words(request, "session"), question))
+
+
+ROUTES: Final = [
+    Route("/api/simulator", catalogue),
+    Route("/api/simulator/look", look),
+    Route("/api/simulator/flight", flight),
+]

@@ -1,0 +1,164 @@
+"""The simulator's own process: `python -m millpond.console.simulator_process`, one question a line, one line back.
+
+It holds one run. Asked about a later moment of the same tape it goes on; about an earlier one, or another tape, it
+plays from the beginning, which comes to the same. It has a limit for its memory and for each question, gives way to
+everything else on the machine, and ends with whoever started it. A line back begins with `+`, or with `-` where it is
+a sentence about what was wrong with the question.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from typing import Any, Final
+
+from millpond.sim.simulator.actions import KINDS, BadAction, describe, from_json
+from millpond.sim.simulator.campaigns import play_campaign
+from millpond.sim.simulator.lessons.catalogue import THEMES
+from millpond.sim.simulator.lessons.lesson import Lesson
+from millpond.sim.simulator.simulation import Simulation, TooMuch
+from millpond.sim.simulator.snapshot import Observer
+from millpond.sim.simulator.tape import (
+    LINK_SIGNS_MAX,
+    RUN_MS_MAX,
+    BadLink,
+    CampaignSeed,
+    Tape,
+    decode,
+    encode,
+)
+
+MEMORY_BYTES_MAX: Final = 1 << 30
+SECONDS_MAX: Final = 20
+"""Of real time, for one question about a tape."""
+POLITE: Final = 10
+STEP_MS_MAX: Final = 300
+QUIET: Final = ("heartbeat", "quorum", "metadata")
+
+
+class Bench:
+    """The run that is there, and what is asked about it."""
+
+    def __init__(self) -> None:
+        self._simulation: Simulation | None = None
+        self._observer: Observer | None = None
+        self._deadline = 0.0
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        self._deadline = time.monotonic() + SECONDS_MAX
+        match question.get("ask"):
+            case "catalogue":
+                return catalogue()
+            case "look":
+                return self._look(question)
+            case "flight":
+                return self._flight(question)
+        raise BadLink("There is no such question.")
+
+    def forget(self) -> None:
+        self._simulation = self._observer = None
+
+    def _look(self, question: dict[str, Any]) -> dict[str, Any]:
+        meant = decode(question["tape"]) if question["tape"] else Tape(seed=question["seed"], nodes=question["nodes"])
+        if isinstance(meant, CampaignSeed):
+            self.forget()
+            return {"campaign": play_campaign(meant).shape()}
+        at_ms = meant.end_ms if question["at_ms"] < 0 else question["at_ms"]
+        if at_ms > RUN_MS_MAX:
+            raise BadLink(f"A run may last {RUN_MS_MAX // 60_000} minutes of its own time: start another one.")
+        if question["add"] is not None:
+            meant = meant.cut(at_ms).then(from_json(question["add"]))
+        since_ms = question["since_ms"]
+        simulation, observer = self._at(meant.until(at_ms), at_ms)
+        if question["steps"]:
+            at_ms = self._step(simulation, at_ms)
+        tape = meant.until(at_ms)
+        simulation.go_on(tape)
+        link = encode(tape)
+        if len(link) > LINK_SIGNS_MAX:
+            raise BadLink("This run has too many actions for a link: start another one.")
+        look = observer.look(at_ms if since_ms < 0 else since_ms, question["line"])
+        return {"link": link, "seed": tape.seed, "end_ms": tape.end_ms, "actions": len(tape.moves), **look}
+
+    def _at(self, tape: Tape, at_ms: int) -> tuple[Simulation, Observer]:
+        """The tape, played up to that moment."""
+        simulation, observer = self._simulation, self._observer
+        if simulation is None or observer is None or not self._goes_on(simulation, tape, at_ms):
+            self.forget()
+            simulation = Simulation(tape, self._is_over)
+            observer = Observer(simulation)
+        simulation.go_on(tape)
+        try:
+            simulation.run_to(at_ms)
+        except TooMuch:
+            self.forget()
+            raise
+        self._simulation, self._observer = simulation, observer
+        return simulation, observer
+
+    def _goes_on(self, simulation: Simulation, tape: Tape, at_ms: int) -> bool:
+        return at_ms >= simulation.now_ms and simulation.tape.cut(simulation.now_ms).begins(tape)
+
+    def _step(self, simulation: Simulation, at_ms: int) -> int:
+        """On to the next thing that happens: a message that is about something, or a line of the story."""
+        lines = len(simulation.story.lines)
+        for moment in range(at_ms + 1, min(at_ms + STEP_MS_MAX, RUN_MS_MAX) + 1):
+            simulation.go_on(simulation.tape.until(moment))
+            simulation.run_to(moment)
+            flown = simulation.flights.since(simulation.story.origin_ms + moment - 1)
+            fresh = [each for each in flown if simulation.story.origin_ms + moment in (each.sent_ms, each.arrived_ms)]
+            if len(simulation.story.lines) > lines or any(each.theme not in QUIET for each in fresh):
+                return moment
+        return simulation.now_ms
+
+    def _is_over(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def _flight(self, question: dict[str, Any]) -> dict[str, Any]:
+        meant = decode(question["tape"])
+        if isinstance(meant, CampaignSeed):
+            raise BadLink("A campaign is told as a story only.")
+        simulation, _ = self._at(meant.until(question["at_ms"]), question["at_ms"])
+        flight = simulation.flights.by_number(question["number"])
+        if flight is None:
+            raise BadLink("This message is not remembered any more: only the latest are.")
+        return flight.details(simulation.story.origin_ms)
+
+
+def catalogue() -> dict[str, Any]:
+    return {
+        "themes": [{"title": title, "lessons": list(map(_lesson, lessons))} for title, lessons in THEMES.items()],
+        "actions": [describe(kind) for kind in KINDS],
+    }
+
+
+def _lesson(lesson: Lesson) -> dict[str, Any]:
+    shown = {each: getattr(lesson, each) for each in ("name", "title", "about", "question", "answer", "claims")}
+    tape = lesson.tape
+    return {**shown, "link": encode(tape), "question_ms": lesson.question_ms, "end_ms": tape.end_ms}
+
+
+def main() -> int:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    os.nice(POLITE)
+    bench = Bench()
+    for line in sys.stdin.buffer:
+        mark = b"+"
+        try:
+            reply: Any = bench.answer(json.loads(line))
+        except (BadLink, BadAction, TooMuch) as wrong:
+            text = str(wrong)
+            mark, reply = b"-", {"error": text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")}
+        except MemoryError:
+            bench.forget()
+            mark, reply = b"-", {"error": "This run takes more memory than it may: start another one."}
+        sys.stdout.buffer.write(mark + json.dumps(reply).encode() + b"\n")
+        sys.stdout.buffer.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Campaigns over seeds of whole clusters: what a name means, and the plan of each seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from millpond.sim.cluster.members_scenario import MembersScenario, make_members_plan
+from millpond.sim.cluster.moves_scenario import MovesScenario, make_moves_plan
+from millpond.sim.cluster.plan import FAULTS, Plan, make_plan
+from millpond.sim.cluster.scenario import Scenario
+from millpond.sim.cluster.upgrade_scenario import UpgradeScenario, make_upgrade_plan
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    kind: type[Scenario]
+    make_plan: Callable[[int, Sequence[str], int | None], Plan]
+    has_own_nodes: bool = False
+    """It says by itself how many nodes there are."""
+
+    def plan(self, seed: int, faults: Sequence[str] = FAULTS, nodes: int | None = None) -> Plan:
+        return self.make_plan(seed, faults, nodes)
+
+
+def _with_racks(seed: int, faults: Sequence[str], nodes: int | None) -> Plan:
+    return replace(make_plan(seed, faults, nodes), has_racks=True)
+
+
+CAMPAIGNS: Final[Mapping[str, Campaign]] = {
+    "faults": Campaign(Scenario, make_plan),
+    "racks": Campaign(Scenario, _with_racks),
+    "members": Campaign(MembersScenario, lambda seed, faults, _: make_members_plan(seed, faults), True),
+    "moves": Campaign(MovesScenario, lambda seed, faults, _: make_moves_plan(seed, faults), True),
+    "upgrade": Campaign(UpgradeScenario, lambda seed, faults, _: make_upgrade_plan(seed, faults), True),
+}

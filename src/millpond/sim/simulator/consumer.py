@@ -1,0 +1,464 @@
+"""A simulated consumer to look at: it belongs to a group, polls, works on what it got, and commits before or after.
+
+It does its work on one thread, as consumers do: what it lets go of it has finished. A crash takes it out of the world
+between two of its steps, and nobody is told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode
+from millpond.sim.cluster.client import ClusterClient
+from millpond.sim.coordination.group_member import GroupTopic
+from millpond.sim.coordination.group_reader import fetch_offsets
+from millpond.sim.script import Ask, Player, Rest, Script
+from millpond.sim.simulator.actions import AddConsumer
+from millpond.sim.simulator.fetched import Cursor, Taken, take
+from millpond.sim.simulator.ledger import ID_HEADER, Handled, Ledger, SentRecord
+from millpond.sim.simulator.membership import PATIENCE_MS, ClassicMembership, ConsumerMembership, Membership
+from millpond.sim.simulator.producer import Producer, Way
+from millpond.sim.simulator.story import Story
+from millpond.sim.simulator.transactions import Broken, Fenced, TransactionalWriter
+from millpond.sim.world.clock import VirtualClock
+from millpond.wire import messages as m
+from millpond.wire.batch import CorruptBatch
+from millpond.wire.partitioner import partition_for_key
+from millpond.wire.records import Record
+
+FETCH_VERSION: Final = 11
+COMMIT_VERSION: Final = 9
+FETCH_WAIT_MS: Final = 100
+FETCH_BYTES: Final = 2_000
+IDLE_MS: Final = 20
+RETRY_MS: Final = 60
+POISON: Final = "poison"
+ATTEMPTS_MAX: Final = 3
+READ_COMMITTED: Final = 1
+
+MakeClient = Callable[[str], ClusterClient]
+
+
+class Consumer:
+    """One place in a group. `start` begins another life of it."""
+
+    def __init__(
+        self,
+        plan: AddConsumer,
+        topic_id: UUID,
+        partition_count: Callable[[str], int],
+        make_client: MakeClient,
+        clock: VirtualClock,
+        ledger: Ledger,
+        story: Story,
+    ) -> None:
+        self.plan = plan
+        self.name = plan.consumer
+        self.life = 0
+        self.state = "starting"
+        self.owned: frozenset[int] = frozenset()
+        self.cursors: dict[int, Cursor] = {}
+        self.membership: Membership
+        self.busy_with: tuple[int, int] | None = None
+        """The partition and offset in its hands."""
+        self.crashes_between = False
+        self._topic_id = topic_id
+        self._partition_count = partition_count
+        self._make_client = make_client
+        self._clock = clock
+        self._ledger = ledger
+        self._story = story
+        self._releasing: frozenset[int] = frozenset()
+        self._is_busy = False
+        self._players: list[Player] = []
+        self._clients: list[ClusterClient] = []
+        self._begin()
+
+    # Lives
+
+    def _begin(self) -> None:
+        plan = self.plan
+        self.life += 1
+        self.state = "running"
+        self.owned = self._releasing = frozenset()
+        self.cursors = {}
+        self.busy_with = None
+        self._is_busy = self.crashes_between = False
+        # A request to join waits until everybody has: nothing else may stand behind it.
+        control, patient, self._data = (self._make_client(self.name) for _ in range(3))
+        patient.timeout_ms = PATIENCE_MS
+        self._clients = [control, patient, self._data]
+        self._turn = 0
+        self._letters = Producer(self._data, self._clock, self._ledger, self._story)
+        self._writer = TransactionalWriter(self._data, self._clock, self.name)
+        instance = self.name if plan.is_static else None
+        if plan.protocol == "consumer":
+            self.membership = ConsumerMembership(control, plan.group, plan.topic, self._topic_id, self, instance)
+        else:
+            self.membership = ClassicMembership(
+                control,
+                plan.group,
+                plan.topic,
+                self._topic_id,
+                self,
+                instance,
+                patient=patient,
+                is_cooperative=plan.protocol == "cooperative",
+            )
+        self._players = [Player(self._clock, self._belong()), Player(self._clock, self._work())]
+        for player in self._players:
+            player.start()
+
+    def start(self, plan: AddConsumer) -> bool:
+        """Another life, perhaps with other habits; False while it runs."""
+        if self.state == "running":
+            return False
+        self.plan = plan
+        self._begin()
+        return True
+
+    def leave(self) -> bool:
+        """In order; False when it does not run."""
+        if self.state != "running":
+            return False
+        self.membership.is_leaving = True
+        return True
+
+    def crash(self) -> bool:
+        if self.state != "running":
+            return False
+        self._end("crashed")
+        self._tell("is killed")
+        return True
+
+    def _end(self, state: str) -> None:
+        self.state = state
+        self.owned = self._releasing = frozenset()
+        self.busy_with = None
+        for player in self._players:
+            player.end()
+        self._letters.close()
+        for client in self._clients:
+            client.disconnect()
+
+    def _belong(self) -> Script[None]:
+        yield from self.membership.live()
+        self._end("stopped")
+        self._tell("has stopped" if self.plan.is_static else "has left the group")
+
+    # As the holder of partitions
+
+    def partition_count(self) -> int:
+        return self._partition_count(self.plan.topic)
+
+    def take(self, partitions: frozenset[int]) -> None:
+        self.owned |= partitions
+        if partitions:
+            self._tell(f"gets {_numbers(partitions)}, has {_numbers(self.owned)}")
+        elif not self.owned:
+            self._tell("gets nothing: it is idle")
+
+    def let_go(self, partitions: frozenset[int]) -> Script[None]:
+        if not partitions:
+            return
+        self._releasing = partitions
+        while self._is_busy:
+            yield Rest(2)
+        if self.plan.commit == "after" and not self.plan.output:
+            known = partitions & self.cursors.keys()
+            yield from self._commit({index: self.cursors[index].position for index in known})
+        self._release(partitions)
+        self._tell(f"gives up {_numbers(partitions)}, keeps {_numbers(self.owned)}")
+
+    def lose(self) -> None:
+        if self.owned:
+            self._tell(f"hears that {_numbers(self.owned)} are not its own any more")
+        self._release(self.owned)
+
+    def _release(self, partitions: frozenset[int]) -> None:
+        self.owned -= partitions
+        self._releasing = frozenset()
+        for index in partitions:
+            self.cursors.pop(index, None)
+
+    # Its work
+
+    def _work(self) -> Script[None]:
+        while True:
+            mine = self.owned - self._releasing
+            if not mine:
+                yield Rest(IDLE_MS)
+                continue
+            if self.plan.output and not self._writer.is_ready:
+                yield from self._writer.begin()
+                continue
+            new = mine - self.cursors.keys()
+            if new:
+                yield from self._find_positions(new)
+                continue
+            polled = yield from self._poll(mine)
+            polled = [each for each in polled if each.partition in self.owned - self._releasing]
+            if not polled:
+                continue
+            self._is_busy = True
+            yield from self._work_on(polled)
+            self._is_busy = False
+            self.busy_with = None
+
+    def _find_positions(self, partitions: frozenset[int]) -> Script[None]:
+        topic = GroupTopic(self.plan.topic, self._topic_id, self.partition_count())
+        committed = yield from fetch_offsets(
+            self._data, self._clock, self.plan.group, topic, partitions, lambda *_: None, require_stable=True
+        )
+        for index, offset in committed.items():
+            if index in self.owned:
+                self.cursors[index] = Cursor(max(offset, 0))
+        places = ", ".join(f"{index}:{max(offset, 0)}" for index, offset in sorted(committed.items()))
+        self._tell(f"goes on at {places}")
+
+    def _poll(self, partitions: frozenset[int]) -> Script[list[Taken]]:
+        kind = m.FetchRequest
+        asked = {index: self.cursors[index].position for index in sorted(partitions)}
+        request = kind(
+            max_wait_ms=FETCH_WAIT_MS,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES,
+            isolation_level=READ_COMMITTED if self.plan.read_committed else 0,
+            topics=[
+                kind.FetchTopic(
+                    topic=self.plan.topic,
+                    partitions=[
+                        kind.FetchPartition(partition=index, fetch_offset=position, partition_max_bytes=FETCH_BYTES)
+                        for index, position in asked.items()
+                    ],
+                )
+            ],
+            forgotten_topics_data=[],
+        )
+        reply = yield Ask(self._data, request, FETCH_VERSION)
+        parts = [] if reply is None else [part for topic in reply.responses for part in topic.partitions]
+        left = self.plan.poll_max
+        polled: list[Taken] = []
+        # Another one is first each time: one that stands still must not keep the others waiting.
+        self._turn += 1
+        for part in sorted(parts, key=lambda each: (each.partition_index + self._turn) % self.partition_count()):
+            cursor = self.cursors.get(part.partition_index)
+            if cursor is None or cursor.position != asked.get(part.partition_index):
+                continue
+            if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                self._begin_elsewhere(cursor, part)
+            if part.error_code:
+                continue
+            cursor.high_watermark, cursor.last_stable_offset = part.high_watermark, part.last_stable_offset
+            try:
+                taken = take(cursor, part, left, read_committed=self.plan.read_committed)
+            except CorruptBatch:
+                continue
+            left -= len(taken.records)
+            if taken.next_offset > cursor.position:
+                polled.append(taken)
+        if not parts or any(part.error_code for part in parts):
+            yield Rest(RETRY_MS)
+        return polled
+
+    def _begin_elsewhere(self, cursor: Cursor, part: m.FetchResponse.PartitionData) -> None:
+        """As auto.offset.reset=earliest: what is not there any more is passed over."""
+        begin = max(part.log_start_offset, 0)
+        if cursor.position < begin:
+            self._tell(
+                f"wants {part.partition_index}:{cursor.position}, but the log begins at {begin}: "
+                f"{begin - cursor.position} records are gone unread"
+            )
+        else:
+            # The log ends before: a leader that lacks records was elected.
+            begin = max(part.high_watermark, begin)
+            self._tell(f"wants {part.partition_index}:{cursor.position}, but the log ends at {begin}")
+        cursor.position = begin
+
+    def _work_on(self, polled: list[Taken]) -> Script[None]:
+        ends = {each.partition: each.next_offset for each in polled}
+        has_records = any(each.records for each in polled)
+        if self.plan.output and has_records:
+            yield from self._copy(polled, ends)
+            return
+        if self.plan.commit == "before":
+            yield from self._commit(ends)
+            if has_records:
+                yield from self._crash_if_due("after its commit, before its work")
+        for taken in polled:
+            for record in taken.records:
+                self.busy_with = taken.partition, record.offset
+                is_done = yield from self.handle(taken.partition, record)
+                if not is_done:
+                    ends[taken.partition] = record.offset
+                    break
+            cursor = self.cursors.get(taken.partition)
+            if cursor is not None:
+                cursor.position = ends[taken.partition]
+        if self.plan.commit == "after":
+            if has_records:
+                yield from self._crash_if_due("after its work, before its commit")
+            yield from self._commit(ends)
+
+    def _crash_if_due(self, when: str) -> Script[None]:
+        if self.crashes_between:
+            self._end("crashed")
+            self._tell(f"is killed {when}")
+            yield Rest(0)
+
+    def handle(self, partition: int, record: Record) -> Script[bool]:
+        """Whether it is done with: else the partition stands still."""
+        if self.plan.work_ms:
+            yield Rest(self.plan.work_ms)
+        record_id = id_of(record)
+        group = self.plan.group
+        if (record.value or b"").startswith(POISON.encode()):
+            self._ledger.failures[group, record_id] += 1
+            tries = self._ledger.failures[group, record_id]
+            if self.plan.dead_letters and tries >= ATTEMPTS_MAX:
+                yield from self._bury(partition, record, record_id)
+                return True
+            if tries <= ATTEMPTS_MAX or tries % 10 == 0:
+                self._tell(f"cannot work on {partition}:{record.offset} (attempt {tries})")
+            yield Rest(RETRY_MS)
+            return False
+        known = self._ledger.known.setdefault(group, set())
+        is_repeat = self.plan.deduplicates and record_id in known
+        known.add(record_id)
+        self.note_handled(partition, record, is_repeat=is_repeat)
+        return True
+
+    def note_handled(self, partition: int, record: Record, *, is_repeat: bool = False) -> None:
+        self._ledger.handle(
+            Handled(
+                self._clock.now_ms,
+                self.plan.group,
+                self.name,
+                self.plan.topic,
+                partition,
+                record.offset,
+                id_of(record),
+                is_repeat,
+            )
+        )
+
+    def _bury(self, partition: int, record: Record, record_id: int) -> Script[None]:
+        """Put it among the dead letters, and wait until it is safe there."""
+        letters = f"{self.plan.topic}.dlq"
+        heard: list[SentRecord] = []
+        letter = self._ledger.new_record(
+            SentRecord(
+                0,
+                self.name,
+                letters,
+                0,
+                None if record.key is None else record.key.decode(errors="replace"),
+                f"{self.plan.topic}-{partition}:{record.offset} failed {ATTEMPTS_MAX} times",
+                "all",
+                self._clock.now_ms,
+                source=record_id,
+            )
+        )
+        self._letters.send(letter, Way(), heard.append)
+        while not heard:
+            yield Rest(5)
+        self._ledger.given_up.setdefault(self.plan.group, {})[record_id] = letters
+        self._tell(f"puts {partition}:{record.offset} among the dead letters and goes on")
+
+    def _commit(self, offsets: Mapping[int, int]) -> Script[None]:
+        if not offsets:
+            return
+        kind = m.OffsetCommitRequest
+        request = kind(
+            group_id=self.plan.group,
+            generation_id_or_member_epoch=self.membership.generation,
+            member_id=self.membership.member_id,
+            group_instance_id=self.membership.instance,
+            topics=[
+                kind.OffsetCommitRequestTopic(
+                    name=self.plan.topic,
+                    partitions=[
+                        kind.OffsetCommitRequestPartition(
+                            partition_index=index, committed_offset=offset, committed_metadata=""
+                        )
+                        for index, offset in sorted(offsets.items())
+                    ],
+                )
+            ],
+        )
+        reply = yield Ask(self._data, request, COMMIT_VERSION)
+        codes = [] if reply is None else [part.error_code for topic in reply.topics for part in topic.partitions]
+        refused = next((ErrorCode(code).name for code in codes if code), None)
+        if refused is not None:
+            self._tell(f"may not commit: {refused}")
+
+    # Exactly once: what it reads, and what it writes, in one transaction
+
+    def _copy(self, polled: list[Taken], ends: dict[int, int]) -> Script[None]:
+        output = self.plan.output
+        count = self._partition_count(output)
+        by_target: dict[int, list[SentRecord]] = {}
+        handled: list[tuple[int, Record]] = []
+        for taken in polled:
+            for record in taken.records:
+                self.busy_with = taken.partition, record.offset
+                if self.plan.work_ms:
+                    yield Rest(self.plan.work_ms)
+                source = id_of(record)
+                # What it does outside, a mail say, is done now, whatever becomes of the transaction.
+                self._ledger.outside.setdefault(self.plan.group, Counter())[source] += 1
+                where = f"{taken.partition}:{record.offset}"
+                key = where if record.key is None else record.key.decode(errors="replace")
+                target = partition_for_key(key.encode(), count)
+                value = f"{(record.value or b'').decode(errors='replace')} done"
+                made = SentRecord(0, self.name, output, target, key, value, "all", self._clock.now_ms, source=source)
+                by_target.setdefault(target, []).append(self._ledger.new_record(made))
+                handled.append((taken.partition, record))
+        try:
+            for target, records in sorted(by_target.items()):
+                yield from self._writer.write(output, target, records)
+            membership = self.membership
+            yield from self._writer.commit_offsets(
+                self.plan.group, membership.member_id, membership.generation, self.plan.topic, ends
+            )
+            yield from self._crash_if_due("with its transaction open")
+            yield from self._writer.end(committed=True)
+        except Broken as broken:
+            self._tell(f"aborts its transaction: {broken}")
+            yield from self._abort(polled)
+            return
+        except Fenced:
+            self._end("fenced")
+            self._tell("is fenced: another one has its transactional id, or it took too long")
+            yield Rest(0)
+            return
+        self._tell(f"commits a transaction of {len(handled)} records and its offsets")
+        for partition, record in handled:
+            self.note_handled(partition, record)
+        for index, offset in ends.items():
+            if index in self.cursors:
+                self.cursors[index].position = offset
+
+    def _abort(self, polled: list[Taken]) -> Script[None]:
+        try:
+            yield from self._writer.end(committed=False)
+        except Fenced:
+            yield from self._writer.begin()
+        # What is committed tells where to go on.
+        for taken in polled:
+            self.cursors.pop(taken.partition, None)
+
+    def _tell(self, text: str) -> None:
+        self._story.tell(self._clock.now_ms, self.name, text)
+
+
+def id_of(record: Record) -> int:
+    """The record's own id, which it has from its producer."""
+    return int(dict(record.headers).get(ID_HEADER) or b"0")
+
+
+def _numbers(partitions: frozenset[int]) -> str:
+    return ", ".join(map(str, sorted(partitions))) or "nothing"

@@ -1,0 +1,37 @@
+"""A lesson: what happens, a question, what happens then, and the claims about queues that this shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millpond.sim.simulator.actions import Action
+from millpond.sim.simulator.tape import Tape, tape_of
+
+Steps = tuple[Action | int, ...]
+"""Actions, and numbers for the milliseconds between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    name: str
+    title: str
+    about: str
+    question: str
+    answer: str
+    claims: tuple[str, ...]
+    before: Steps
+    """Up to the question."""
+    after: Steps
+    """The answer."""
+    nodes: int = 3
+    seed: int = 1
+
+    @property
+    def tape(self) -> Tape:
+        # What is done at the question's own moment would be done before it is asked.
+        return tape_of((*self.before, 1, *self.after), seed=self.seed, nodes=self.nodes)
+
+    @property
+    def question_ms(self) -> int:
+        """When the question is asked."""
+        return sum(step for step in self.before if isinstance(step, int))

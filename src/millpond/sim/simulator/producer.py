@@ -1,0 +1,292 @@
+"""A simulated producer to look at: one batch of each partition in flight, retries in order, a buffer with an end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from millpond.base.errors import ErrorCode
+from millpond.sim.cluster.client import WRONG_NODE, ClusterClient
+from millpond.sim.simulator.ledger import ID_HEADER, Ledger, SentRecord, Status
+from millpond.sim.simulator.story import Story
+from millpond.sim.world.clock import VirtualClock
+from millpond.wire import messages as m
+from millpond.wire.records import Record, encode_batch
+
+PRODUCE_VERSION: Final = 9
+LOOK_MS: Final = 10
+"""How long to wait for the metadata to say who leads."""
+RETRY_MS: Final = 60
+RETRY_MS_MAX: Final = 480
+BATCH_RECORDS_MAX: Final = 10
+DELIVERY_MS: Final = 30_000
+"""How long a record is tried."""
+WAIT_MS: Final = 1_500
+ACKS: Final = {"0": 0, "1": 1, "all": -1}
+RETRIED: Final = (
+    *WRONG_NODE,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+)
+LOST_ITS_WAY: Final = (
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How records are sent."""
+
+    acks: str = "all"
+    idempotent: bool = True
+    buffer_max: int = 100
+
+    @property
+    def is_numbered(self) -> bool:
+        return self.idempotent and self.acks == "all"
+
+
+@dataclass(slots=True)
+class Lane:
+    """The records for one partition, in order."""
+
+    waiting: deque[SentRecord] = field(default_factory=deque)
+    in_flight: list[SentRecord] = field(default_factory=list)
+    sequence: int = 0
+    is_resting: bool = False
+
+
+def encode_records(
+    records: Sequence[SentRecord],
+    wall_ms: int,
+    *,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+) -> bytes:
+    return encode_batch(
+        [
+            Record(
+                delta,
+                wall_ms,
+                None if each.key is None else each.key.encode(),
+                each.value.encode(),
+                ((ID_HEADER, str(each.id).encode()),),
+            )
+            for delta, each in enumerate(records)
+        ],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+    )
+
+
+def produce_request(
+    topic: str, index: int, data: bytes, acks: int, transactional_id: str | None = None
+) -> m.ProduceRequest:
+    kind = m.ProduceRequest
+    return kind(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=WAIT_MS,
+        topic_data=[
+            kind.TopicProduceData(name=topic, partition_data=[kind.PartitionProduceData(index=index, records=data)])
+        ],
+    )
+
+
+class Producer:
+    """Sends what it is given. `Way` may change from call to call; a record keeps that of its own."""
+
+    def __init__(self, client: ClusterClient, clock: VirtualClock, ledger: Ledger, story: Story) -> None:
+        self.client = client
+        self.name = client.name
+        self.blocked: deque[SentRecord] = deque()
+        """What the program wants to send and the buffer has no room for."""
+        self.blocked_max = 0
+        self._clock = clock
+        self._ledger = ledger
+        self._story = story
+        self._way = Way()
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._producer = -1, -1
+        self._is_asking = False
+        self._is_closed = False
+        self._heard: dict[int, Callable[[SentRecord], None]] = {}
+
+    @property
+    def buffered(self) -> int:
+        """How many records it holds: those that wait, and those without a response."""
+        return sum(len(lane.waiting) + len(lane.in_flight) for lane in self._lanes.values())
+
+    @property
+    def way(self) -> Way:
+        return self._way
+
+    def send(self, record: SentRecord, way: Way, heard: Callable[[SentRecord], None] | None = None) -> None:
+        """Take a record; `heard` is called once when its fate is known."""
+        self._way = way
+        if heard is not None:
+            self._heard[record.id] = heard
+        self.blocked.append(record)
+        self._fill()
+
+    def close(self) -> None:
+        """Its process is gone: nothing more is sent, and nobody hears what became of the rest."""
+        self._is_closed = True
+        held = [each for lane in self._lanes.values() for each in (*lane.waiting, *lane.in_flight)]
+        for record in (*self.blocked, *held):
+            record.status = Status.IN_DOUBT if record.attempts else Status.REFUSED
+
+    def _fill(self) -> None:
+        """Let records into the buffer as long as there is room."""
+        while self.blocked and self.buffered < self._way.buffer_max:
+            record = self.blocked.popleft()
+            lane = self._lanes.setdefault((record.topic, record.partition), Lane())
+            lane.waiting.append(record)
+            # Whoever is called in the same moment goes along.
+            self._clock.call_soon(lambda at=(record.topic, record.partition): self._pump(at))  # type: ignore[misc]
+        if len(self.blocked) > self.blocked_max:
+            if not self.blocked_max:
+                self._tell(f"the buffer is full ({self._way.buffer_max}): sending blocks")
+            self.blocked_max = len(self.blocked)
+
+    def _pump(self, at: tuple[str, int]) -> None:
+        lane = self._lanes[at]
+        if self._is_closed or lane.in_flight or not lane.waiting or lane.is_resting:
+            return
+        if self._way.is_numbered and self._producer[0] < 0:
+            self._ask_for_id()
+            return
+        leader = self.client.leader_of(*at)
+        if leader is None:
+            self._rest(at, LOOK_MS)
+            return
+        self._send(at, lane, self._next_batch(lane), leader[0])
+
+    def _next_batch(self, lane: Lane) -> list[SentRecord]:
+        """What was sent before goes again as the batch that it was: that is what it is recognised by."""
+        was_sent = lane.waiting[0].attempts > 0
+        batch: list[SentRecord] = []
+        while lane.waiting and len(batch) < BATCH_RECORDS_MAX and (lane.waiting[0].attempts > 0) == was_sent:
+            batch.append(lane.waiting.popleft())
+        return batch
+
+    def _send(self, at: tuple[str, int], lane: Lane, batch: list[SentRecord], node_id: int) -> None:
+        for record in batch:
+            record.attempts += 1
+            record.status = Status.SENT
+        acks = batch[0].acks
+        numbered = self._way.is_numbered and acks == "all"
+        data = encode_records(
+            batch,
+            self._clock.wall_ms(),
+            producer_id=self._producer[0] if numbered else -1,
+            producer_epoch=self._producer[1] if numbered else -1,
+            base_sequence=lane.sequence if numbered else -1,
+        )
+        request = produce_request(*at, data, ACKS[acks])
+        if acks == "0":
+            self.client.nodes[node_id].send(request, PRODUCE_VERSION, _ignore, is_answered=False)
+            for record in batch:
+                self._settle(record, Status.UNASKED)
+            self._fill()
+            self._pump(at)
+            return
+        lane.in_flight = batch
+        self.client.nodes[node_id].send(
+            request, PRODUCE_VERSION, lambda reply: self._on_reply(at, lane, node_id, reply, numbered)
+        )
+
+    def _on_reply(
+        self, at: tuple[str, int], lane: Lane, node_id: int, reply: m.ProduceResponse | None, numbered: bool
+    ) -> None:
+        batch, lane.in_flight = lane.in_flight, []
+        if self._is_closed:
+            return
+        answer = None if reply is None else reply.responses[0].partition_responses[0]
+        code = ErrorCode.REQUEST_TIMED_OUT if answer is None else ErrorCode(answer.error_code)
+        if answer is not None and code is ErrorCode.NONE:
+            if numbered:
+                lane.sequence += len(batch)
+            for delta, record in enumerate(batch):
+                # A duplicate of long ago has no offset any more.
+                record.offset = answer.base_offset + delta if answer.base_offset >= 0 else -1
+                self._settle(record, Status.ACKNOWLEDGED)
+            self._tell_of(batch, f"acknowledged (acks={batch[0].acks})")
+            self._fill()
+            self._pump(at)
+            return
+        is_late = self._clock.now_ms - batch[0].made_ms > DELIVERY_MS
+        if code in RETRIED and not is_late:
+            self._tell_of(batch, "no response, will retry" if answer is None else f"{code.name}, will retry")
+            self.client.forget_leader(*at, node_id)
+            lane.waiting.extendleft(reversed(batch))
+            self._rest(at)
+            return
+        if code in LOST_ITS_WAY:
+            # The log lacks what came before, or does not know the producer: it begins anew, as clients do.
+            self._producer = -1, -1
+            for other in self._lanes.values():
+                other.sequence = 0
+        was_sent = answer is None or batch[0].attempts > 1
+        for record in batch:
+            self._settle(record, Status.IN_DOUBT if was_sent else Status.REFUSED)
+        self._tell_of(batch, f"given up: {code.name}")
+        self._fill()
+        self._pump(at)
+
+    def _rest(self, at: tuple[str, int], rest_ms: int = 0) -> None:
+        """Longer after each attempt of what is to be sent next, unless it is said how long."""
+        lane = self._lanes[at]
+        lane.is_resting = True
+        attempts = lane.waiting[0].attempts if lane.waiting else 0
+        rest_ms = rest_ms or min(RETRY_MS << min(max(attempts - 1, 0), 8), RETRY_MS_MAX)
+
+        def go_on() -> None:
+            lane.is_resting = False
+            self._pump(at)
+
+        self._clock.call_later(rest_ms, go_on)
+
+    def _settle(self, record: SentRecord, status: Status) -> None:
+        record.status, record.settled_ms = status, self._clock.now_ms
+        heard = self._heard.pop(record.id, None)
+        if heard is not None:
+            heard(record)
+
+    def _ask_for_id(self) -> None:
+        if self._is_asking:
+            return
+        self._is_asking = True
+        request = m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        # Not by `send`: without a transactional id any node can answer.
+        self.client.send_to_any(request, 4, self._on_id)
+
+    def _on_id(self, reply: m.InitProducerIdResponse | None) -> None:
+        self._is_asking = False
+        if reply is None or reply.error_code:
+            self._clock.call_later(RETRY_MS, self._ask_for_id)
+            return
+        self._producer = reply.producer_id, reply.producer_epoch
+        for at in list(self._lanes):
+            self._pump(at)
+
+    def _tell_of(self, batch: list[SentRecord], text: str) -> None:
+        names = ", ".join(each.name for each in batch[:4]) + (f" and {len(batch) - 4} more" if len(batch) > 4 else "")
+        where = f"{batch[0].topic}-{batch[0].partition}"
+        at = f" at {batch[0].offset}" if batch[0].status is Status.ACKNOWLEDGED else ""
+        self._tell(f"{names} → {where}{at}: {text}")
+
+    def _tell(self, text: str) -> None:
+        self._story.tell(self._clock.now_ms, self.name, text)
+
+
+def _ignore(_reply: object) -> None:
+    """Nobody answers a produce with acks=0."""

@@ -1,0 +1,562 @@
+"""A tape being played: the real engine on simulated nodes, clients that do what the actions say, and a clock to stop.
+
+Everything is bounded: virtual time, events, records, clients. An action that cannot be carried out is told in the
+story and changes nothing, so that every tape plays to its end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+from uuid import UUID
+
+from millpond.base.errors import ErrorCode
+from millpond.metadata.image import Image, Partition
+from millpond.sim.admin import SimAdmin
+from millpond.sim.cluster.client import ClusterClient
+from millpond.sim.cluster.cluster import SimCluster
+from millpond.sim.records.history import History
+from millpond.sim.script import Player, Rest, Script
+from millpond.sim.simulator.actions import (
+    Action,
+    AddConsumer,
+    AddPartitions,
+    CrashConsumer,
+    CreateTopic,
+    Cut,
+    Elect,
+    Heal,
+    Produce,
+    ResetOffsets,
+    SetConfig,
+    Slow,
+    StartNode,
+    StopConsumer,
+    StopNode,
+    Transact,
+    in_words,
+)
+from millpond.sim.simulator.consumer import Consumer
+from millpond.sim.simulator.flights import Flights
+from millpond.sim.simulator.ledger import Ledger, SentRecord
+from millpond.sim.simulator.producer import Producer, Way
+from millpond.sim.simulator.story import Story
+from millpond.sim.simulator.tape import Tape
+from millpond.sim.simulator.transactions import Broken, Fenced, TransactionalWriter
+from millpond.sim.world.world import SimWorld
+from millpond.wire import messages as m
+from millpond.wire.partitioner import partition_for_key
+
+FOUND_MS: Final = 30_000
+LOOK_MS: Final = 5
+EVENTS_MAX: Final = 4_000_000
+EVENTS_BETWEEN_CHECKS: Final = 100
+TOPICS_MAX: Final = 8
+PARTITIONS_MAX: Final = 30
+CLIENTS_MAX: Final = 24
+TIMEOUT_MS: Final = 1_000
+LATENCY_MS: Final = (1, 4)
+UNCLEAN: Final = 1
+PEOPLE: Final = "you"
+
+SETTINGS: Final = {
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "group.min.session.timeout.ms": "100",
+    "group.initial.rebalance.delay.ms": "50",
+    "group.consumer.session.timeout.ms": "1500",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "replica.lag.time.max.ms": "1000",
+    "log.retention.check.interval.ms": "500",
+    "log.cleaner.backoff.ms": "500",
+    "log.flush.offset.checkpoint.interval.ms": "2000",
+    "leader.imbalance.check.interval.seconds": "10",
+}
+"""Real settings, shorter than usual: nobody wants to watch for minutes."""
+
+
+class TooMuch(Exception):
+    """The run takes more than one may; the message says what."""
+
+
+@dataclass(slots=True)
+class KnownTopic:
+    id: UUID
+    partitions: int
+
+
+def never() -> bool:
+    return False
+
+
+class Simulation:
+    """Made, it is a founded cluster at time zero. `run_to` plays on; nothing is ever taken back."""
+
+    def __init__(self, tape: Tape, is_over: Callable[[], bool] = never) -> None:
+        """`is_over` is asked now and then whether the time for it is up."""
+        tape.check()
+        self.tape = tape
+        self.world = SimWorld(tape.seed)
+        self.world.network.latency_range_ms = LATENCY_MS
+        self.clock = self.world.clock
+        self.flights = Flights(self.clock)
+        self.world.network.tap = self.flights
+        self.story = Story()
+        self.ledger = Ledger()
+        self.topics: dict[str, KnownTopic] = {}
+        self.producers: dict[str, Producer] = {}
+        self.consumers: dict[str, Consumer] = {}
+        self.cuts: dict[tuple[str, str], str] = {}
+        """Ways that are cut or slow, and how."""
+        self.cluster = SimCluster(self.world, tape.nodes, History(), SETTINGS)
+        self._is_over = is_over
+        self._admin = SimAdmin(self.client("admin"), self.clock, self.cluster.history)
+        self._done = 0
+        self._turns: dict[str, int] = {}
+        self._known: dict[tuple[str, int], Partition] = {}
+        self._journal_told = dict.fromkeys(self.cluster.nodes, 0)
+        self._was_up = dict.fromkeys(self.cluster.nodes, True)
+        self._went_down: list[int] = []
+        self._asked: dict[str, int] = {}
+        """How many partitions of each topic somebody has asked for."""
+        self._checked_at = 0
+        self._found()
+
+    # Time
+
+    @property
+    def now_ms(self) -> int:
+        """Since the cluster was founded."""
+        return self.clock.now_ms - self.story.origin_ms
+
+    def run_to(self, at_ms: int) -> None:
+        """Play up to this moment, with every action that is due."""
+        for move in self.tape.moves[self._done :]:
+            if move.at_ms > at_ms:
+                break
+            self._run_until(move.at_ms)
+            self._done += 1
+            self.act(move.action)
+        self._run_until(at_ms)
+
+    def go_on(self, tape: Tape) -> None:
+        """The tape has grown: what was played of it is still its beginning."""
+        assert self.tape.cut(self.now_ms).begins(tape), "another tape"
+        self.tape = tape
+
+    def _run_until(self, at_ms: int) -> None:
+        left_ms = at_ms - self.now_ms
+        if left_ms > 0 and self.world.run_until(self._is_spent, within_ms=left_ms):
+            raise TooMuch(
+                f"This run has taken more than its share after {self.now_ms / 1000:.1f} s of its own time: "
+                "do less in it, or go in shorter steps."
+            )
+
+    def _is_spent(self) -> bool:
+        if self.clock.events_run - self._checked_at < EVENTS_BETWEEN_CHECKS:
+            return False
+        self._checked_at = self.clock.events_run
+        return self.clock.events_run > EVENTS_MAX or self._is_over()
+
+    def digest(self) -> str:
+        """The same for the same tape, whoever looked at it meanwhile."""
+        lines = [f"{line.at_ms} {line.who} {line.text}" for line in self.story.lines]
+        return hashlib.sha256("\n".join([*lines, str(self.clock.events_run)]).encode()).hexdigest()
+
+    # The beginning
+
+    def _found(self) -> None:
+        for node_id in self.cluster.nodes:
+            self.cluster.start(node_id)
+        if not self.world.run_until(lambda: self._is_founded() or self._is_spent(), within_ms=FOUND_MS):
+            raise TooMuch("The cluster was not founded in time.")
+        if not self._is_founded():
+            raise TooMuch("The cluster was not founded in time.")
+        self.story.origin_ms = self.clock.now_ms
+        for node_id, node in self.cluster.nodes.items():
+            self._journal_told[node_id] = len(node.journal_lines)
+        self.tell("cluster", f"{len(self.cluster.nodes)} nodes; node {self.cluster.controller_id} is the controller")
+        self._look()
+
+    def _is_founded(self) -> bool:
+        image = self.cluster.image
+        return image is not None and all(map(image.is_active, self.cluster.nodes))
+
+    def client(self, name: str) -> ClusterClient:
+        dice = Random(f"{name} {self.tape.seed}")
+        return ClusterClient(self.world.network, self.cluster.nodes, name, dice, timeout_ms=TIMEOUT_MS)
+
+    def tell(self, who: str, text: str) -> None:
+        self.story.tell(self.clock.now_ms, who, text)
+
+    # Looking: what the metadata say, and what nodes say
+
+    def _look(self) -> None:
+        image = self.cluster.image
+        if image is not None:
+            self._look_at(image)
+        for node_id, node in self.cluster.nodes.items():
+            for line in node.journal_lines[self._journal_told[node_id] :]:
+                self.tell(f"node {node_id}", line.split(" ", 2)[2])
+            self._journal_told[node_id] = len(node.journal_lines)
+            if self._was_up[node_id] and not node.is_up:
+                self.tell(f"node {node_id}", "is down")
+            self._was_up[node_id] = node.is_up
+        self.clock.call_later(LOOK_MS, self._look)
+
+    def _look_at(self, image: Image) -> None:
+        for name in self.topics:
+            topic = image.topics.get(name)
+            for index, now in enumerate(topic.partitions if topic is not None else ()):
+                before = self._known.get((name, index))
+                if before == now:
+                    continue
+                self._known[name, index] = now
+                if before is None:
+                    continue
+                if before.leader_epoch != now.leader_epoch:
+                    is_led = now.leader in self.cluster.nodes
+                    led = f"node {now.leader} leads from now on" if is_led else "has no leader"
+                    self.tell("controller", f"{name}-{index}: {led} (leader epoch {now.leader_epoch})")
+                if set(before.isr) != set(now.isr):
+                    self.tell("controller", f"{name}-{index}: in sync {', '.join(map(str, now.isr)) or 'nobody'}")
+
+    # Actions
+
+    def act(self, action: Action) -> None:
+        """Do it now; what cannot be done is told."""
+        self.tell(PEOPLE, in_words(action))
+        match action:
+            case CreateTopic():
+                self._create(action)
+            case SetConfig():
+                self._set_config(action)
+            case AddPartitions():
+                self._add_partitions(action)
+            case Produce():
+                self._produce(action)
+            case Transact():
+                self._transact(action)
+            case AddConsumer():
+                self._add_consumer(action)
+            case StopConsumer():
+                self._with_consumer(action.consumer, Consumer.leave)
+            case CrashConsumer():
+                self._with_consumer(action.consumer, _crash_between if action.between else Consumer.crash)
+            case ResetOffsets():
+                self._reset(action)
+            case StopNode():
+                self._stop_node(action)
+            case StartNode():
+                self._start_nodes(action)
+            case Cut() | Slow():
+                self._change_ways(action)
+            case Heal():
+                self.world.network.heal()
+                self.cuts.clear()
+            case Elect():
+                self._elect(action)
+
+    def _refuse(self, why: str) -> None:
+        self.tell("simulator", f"this cannot be: {why}")
+
+    # Topics
+
+    def _create(self, action: CreateTopic) -> None:
+        self._make_topic(
+            action.topic,
+            action.partitions,
+            min(action.replication, len(self.cluster.nodes)),
+            {"min.insync.replicas": str(action.min_insync)},
+        )
+
+    def _make_topic(self, name: str, partitions: int, replication: int, configs: dict[str, str]) -> None:
+        if name in self._asked:
+            self._refuse(f"there is a topic {name} already")
+            return
+        if len(self._asked) >= TOPICS_MAX or sum(self._asked.values()) + partitions > PARTITIONS_MAX:
+            self._refuse(f"a simulation may have {TOPICS_MAX} topics and {PARTITIONS_MAX} partitions")
+            return
+        self._asked[name] = partitions
+
+        def created() -> None:
+            known = self.cluster.history.topics[name].ids
+            (topic_id,) = known
+            assert topic_id is not None
+            self.topics[name] = KnownTopic(topic_id, partitions)
+            self.tell("controller", f"topic {name} exists")
+
+        self._admin.create(name, partitions, configs, created, replication_factor=replication)
+
+    def _set_config(self, action: SetConfig) -> None:
+        if self._has_topic(action.topic):
+            self._admin.set_config(action.topic, action.setting, action.value, lambda: None)
+
+    def _add_partitions(self, action: AddPartitions) -> None:
+        if not self._has_topic(action.topic):
+            return
+        known = self.topics[action.topic]
+        used = sum(self._asked.values()) - self._asked[action.topic]
+        if action.partitions <= self._asked[action.topic] or used + action.partitions > PARTITIONS_MAX:
+            self._refuse(f"{action.topic} has {known.partitions} partitions; there can only be more, up to a limit")
+            return
+        self._asked[action.topic] = action.partitions
+
+        def added() -> None:
+            counts = self.cluster.history.topics[action.topic].partition_counts
+            known.partitions = max(counts)
+
+        self._admin.add_partitions(action.topic, action.partitions, added)
+
+    def _has_topic(self, name: str) -> bool:
+        if name not in self.topics:
+            self._refuse(f"there is no topic {name} (yet)")
+        return name in self.topics
+
+    def partition_count(self, topic: str) -> int:
+        return self.topics[topic].partitions
+
+    # Producers
+
+    def _has_room(self, names: dict[str, Producer] | dict[str, Consumer], name: str) -> bool:
+        if name in names or len(self.producers) + len(self.consumers) < CLIENTS_MAX:
+            return True
+        self._refuse(f"a simulation may have {CLIENTS_MAX} clients")
+        return False
+
+    def _produce(self, action: Produce) -> None:
+        if not self._has_topic(action.topic) or not self._has_room(self.producers, action.producer):
+            return
+        if self.ledger.is_full(action.count):
+            self._refuse("it has as many records as one may have")
+            return
+        if action.producer not in self.producers:
+            client = self.client(action.producer)
+            self.producers[action.producer] = Producer(client, self.clock, self.ledger, self.story)
+        way = Way(action.acks, action.idempotent, action.buffer)
+        self._send_next(self.producers[action.producer], action, way, 0)
+
+    def _send_next(self, producer: Producer, action: Produce, way: Way, number: int) -> None:
+        """All of them now, or one after the other."""
+        if not action.every_ms:
+            for each in range(action.count):
+                producer.send(self._record(action, each), way)
+            return
+        producer.send(self._record(action, number), way)
+        if number + 1 < action.count:
+            self.clock.call_later(action.every_ms, lambda: self._send_next(producer, action, way, number + 1))
+
+    def _record(self, action: Produce, number: int) -> SentRecord:
+        key = action.keys[number % len(action.keys)] if action.keys else None
+        if key is not None and action.salt:
+            key = f"{key}#{number // max(len(action.keys), 1) % action.salt}"
+        count = self.partition_count(action.topic)
+        if key is None:
+            turn = self._turns[action.topic] = self._turns.get(action.topic, -1) + 1
+            partition = turn % count
+        else:
+            partition = partition_for_key(key.encode(), count)
+        record = self.ledger.new_record(
+            SentRecord(0, action.producer, action.topic, partition, key, "", action.acks, self.clock.now_ms)
+        )
+        record.value = action.value or f"r{record.id}"
+        if action.count > 1 and action.value:
+            record.value = f"{action.value}{number + 1}"
+        return record
+
+    def _transact(self, action: Transact) -> None:
+        if not self._has_topic(action.topic):
+            return
+        if self.ledger.is_full(action.count):
+            self._refuse("it has as many records as one may have")
+            return
+        client = self.client(action.producer)
+        writer = TransactionalWriter(client, self.clock, action.producer)
+        Player(self.clock, self._transaction(action, writer)).start()
+
+    def _transaction(self, action: Transact, writer: TransactionalWriter) -> Script[None]:
+        yield from writer.begin()
+        count = self.partition_count(action.topic)
+        by_partition: dict[int, list[SentRecord]] = {}
+        for number in range(action.count):
+            made = SentRecord(0, action.producer, action.topic, number % count, None, "", "all", self.clock.now_ms)
+            record = self.ledger.new_record(made)
+            record.value = f"{action.ending} {number + 1}"
+            by_partition.setdefault(record.partition, []).append(record)
+        try:
+            for index, records in sorted(by_partition.items()):
+                yield from writer.write(action.topic, index, records)
+            self.tell(action.producer, f"has written {action.count} records, its transaction is open")
+            yield Rest(action.hold_ms)
+            if action.ending != "hang":
+                yield from writer.end(committed=action.ending == "commit")
+                self.tell(action.producer, f"its transaction ends: {action.ending}")
+        except (Broken, Fenced) as why:
+            self.tell(action.producer, f"its transaction is over: {why or 'fenced'}")
+
+    # Consumers
+
+    def _add_consumer(self, action: AddConsumer) -> None:
+        if not self._has_topic(action.topic) or (action.output and not self._has_topic(action.output)):
+            return
+        if not self._has_room(self.consumers, action.consumer):
+            return
+        letters = f"{action.topic}.dlq"
+        if action.dead_letters and letters not in self._asked:
+            self._make_topic(letters, 1, min(3, len(self.cluster.nodes)), {})
+        known = self.consumers.get(action.consumer)
+        if known is None:
+            self.consumers[action.consumer] = Consumer(
+                action,
+                self.topics[action.topic].id,
+                self.partition_count,
+                self.client,
+                self.clock,
+                self.ledger,
+                self.story,
+            )
+        elif known.plan.topic != action.topic or not known.start(action):
+            self._refuse(f"{action.consumer} runs already")
+
+    def _with_consumer(self, name: str, act: Callable[[Consumer], bool]) -> None:
+        consumer = self.consumers.get(name)
+        if consumer is None or not act(consumer):
+            self._refuse(f"{name} does not run")
+
+    def _reset(self, action: ResetOffsets) -> None:
+        if not self._has_topic(action.topic):
+            return
+        kind = m.OffsetCommitRequest
+        request = kind(
+            group_id=action.group,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            topics=[
+                kind.OffsetCommitRequestTopic(
+                    name=action.topic,
+                    partitions=[
+                        kind.OffsetCommitRequestPartition(
+                            partition_index=index, committed_offset=action.offset, committed_metadata=""
+                        )
+                        for index in range(self.partition_count(action.topic))
+                    ],
+                )
+            ],
+        )
+
+        def heard(reply: m.OffsetCommitResponse | None) -> None:
+            codes = [] if reply is None else [part.error_code for topic in reply.topics for part in topic.partitions]
+            words = "no response" if reply is None else next((ErrorCode(code).name for code in codes if code), "done")
+            self.tell("coordinator", f"offsets of {action.group}: {words}")
+
+        self.client("admin").send(request, 9, heard)
+
+    # Nodes and ways
+
+    def _stop_node(self, action: StopNode) -> None:
+        node_id = self._node(action.node, action.topic, action.partition)
+        if node_id is None or not self.cluster.nodes[node_id].is_up:
+            self._refuse("there is no such node, or it is down")
+            return
+        self._was_up[node_id] = False
+        self._went_down.append(node_id)
+        if action.power:
+            self.cluster.crash(node_id)
+            self.tell(f"node {node_id}", "loses its power, and what was only in the cache of its disk")
+        else:
+            self.cluster.kill(node_id)
+            self.tell(f"node {node_id}", "is killed")
+
+    def _start_nodes(self, action: StartNode) -> None:
+        match action.node:
+            case "all":
+                wanted = list(self.cluster.nodes)
+            case "first":
+                wanted = self._went_down[:1]
+            case number:
+                wanted = [int(number)]
+        down = [each for each in wanted if each in self.cluster.nodes and not self.cluster.nodes[each].is_up]
+        if not down:
+            self._refuse("no such node is down")
+        for node_id in down:
+            is_up = self.cluster.start(node_id)
+            self._went_down = [each for each in self._went_down if each != node_id]
+            life = self.cluster.nodes[node_id].lives
+            self.tell(f"node {node_id}", f"starts (life {life})" if is_up else "cannot start")
+
+    def _node(self, word: str, topic: str, index: int) -> int | None:
+        """Who is meant, by what the metadata say now."""
+        if word.isdigit():
+            return int(word) if int(word) in self.cluster.nodes else None
+        if word == "controller":
+            return self.cluster.controller_id
+        image = self.cluster.image
+        known = None if image is None else image.partition(topic, index)
+        if known is None:
+            return None
+        if word == "leader":
+            return known.leader if known.leader in self.cluster.nodes else None
+        if word == "follower":
+            others = [each for each in known.replicas if each != known.leader and each in self.cluster.nodes]
+            return next((each for each in others if self.cluster.nodes[each].is_up), None)
+        return None
+
+    def _hosts(self, word: str, action: Cut | Slow, besides: str = "") -> list[str]:
+        if word in self.producers or word in self.consumers:
+            return [word]
+        if word == "others":
+            return [f"node{each}" for each in self.cluster.nodes if f"node{each}" != besides]
+        if word == "clients":
+            return [*self.producers, *self.consumers]
+        node_id = self._node(word.removeprefix("node"), action.topic, action.partition)
+        return [] if node_id is None else [f"node{node_id}"]
+
+    def _change_ways(self, action: Cut | Slow) -> None:
+        ones = self._hosts(action.one, action)
+        ways = [(one, other) for one in ones for other in self._hosts(action.other, action, one) if one != other]
+        if not ways:
+            self._refuse("nobody of that name is here")
+        network = self.world.network
+        for one, other in ways:
+            if isinstance(action, Slow):
+                for way in ((one, other), (other, one)):
+                    network.set_path(*way, latency_ms=(action.latency_ms, action.latency_ms))
+                    self.cuts[way] = f"{action.latency_ms} ms"
+            else:
+                for way in [(one, other)] if action.one_way else [(one, other), (other, one)]:
+                    network.blackhole(*way)
+                    self.cuts[way] = "cut"
+
+    def _elect(self, action: Elect) -> None:
+        kind = m.ElectLeadersRequest
+        request = kind(
+            election_type=UNCLEAN,
+            topic_partitions=[kind.TopicPartitions(topic=action.topic, partitions=[action.partition])],
+            timeout_ms=1_000,
+        )
+
+        def heard(reply: m.ElectLeadersResponse | None) -> None:
+            if reply is None:
+                self.tell("controller", "no response")
+                return
+            codes = [part.error_code for each in reply.replica_election_results for part in each.partition_result]
+            code = ErrorCode(reply.error_code or next(iter(codes), 0))
+            self.tell("controller", "elected" if code is ErrorCode.NONE else f"not elected: {code.name}")
+
+        self.client("admin").send(request, 2, heard)
+
+    # For whoever looks
+
+    def nodes_up(self) -> Iterator[int]:
+        for node_id, node in self.cluster.nodes.items():
+            if node.is_up:
+                yield node_id
+
+
+def _crash_between(consumer: Consumer) -> bool:
+    consumer.crashes_between = True
+    return consumer.state == "running"

@@ -1,0 +1,29 @@
+"""What happened, line by line: who, when, what. The same for the same tape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+LINES_MAX: Final = 4_000
+"""From then on nothing more is told; a run that long has said what it has to say."""
+
+
+class Line(NamedTuple):
+    at_ms: int
+    who: str
+    text: str
+
+
+@dataclass(slots=True)
+class Story:
+    origin_ms: int = 0
+    """When the cluster was founded: that is the zero of every line."""
+    lines: list[Line] = field(default_factory=list)
+
+    def tell(self, now_ms: int, who: str, text: str) -> None:
+        if len(self.lines) < LINES_MAX:
+            self.lines.append(Line(now_ms - self.origin_ms, who, text))
+
+    def from_line(self, number: int) -> list[Line]:
+        return self.lines[number:]
