@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.browser import PHONE, Tab, unnamed
 
 from millpond.sim.simulator.actions import CreateTopic, Produce
 from millpond.sim.simulator.lessons.catalogue import LESSONS
 from millpond.sim.simulator.tape import encode, tape_of
+from support.browser import PHONE, Tab, unnamed
 from support.console import Console
 
 SHORT = tape_of((CreateTopic(partitions=1), 300, Produce(count=3, value="tea "), 200))
