@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final, TypeAlias
 
+from millpond.base.words import counted
+
 NAME_SIGNS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 NAME_MAX: Final = 40
 TEXT_MAX: Final = 200
@@ -338,7 +340,7 @@ def in_words(action: Action) -> str:
     match action:
         case CreateTopic():
             least = f", min.insync.replicas={action.min_insync}" if action.min_insync > 1 else ""
-            size = f"{action.partitions} partitions × {action.replication} replicas"
+            size = f"{counted(action.partitions, 'partition')} × {counted(action.replication, 'replica')}"
             return f"create topic {action.topic}: {size}{least}"
         case SetConfig():
             return f"set {action.setting}={action.value} for {action.topic}"
