@@ -15,8 +15,7 @@ from millpond.metadata.leadership import NO_LEADER
 if TYPE_CHECKING:
     from millpond.broker.services import Services
 
-TOPICS_AT_ONCE: Final = 100
-PARTITIONS_AT_ONCE: Final = 2_000
+PARTITIONS_AT_ONCE: Final = 200
 
 
 def collect_node(page: Exposition, broker: Services) -> Steps[None]:
@@ -86,18 +85,16 @@ def collect_metadata(page: Exposition, broker: Services) -> Steps[None]:
     unopened = page.gauge(
         "millpond_partitions_offline", "Partitions with a replica on this node whose log is not open, or has failed."
     )
-    leaderless_count = unopened_count = 0
-    for topics in in_slices(list(image.topics.values()), TOPICS_AT_ONCE):
-        for topic in topics:
-            for some in in_slices(list(enumerate(topic.partitions)), PARTITIONS_AT_ONCE):
-                for index, known in some:
-                    leaderless_count += known.leader == NO_LEADER
-                    if broker.node_id in known.replicas:
-                        replica = broker.partitions.by_id(topic.id, index)
-                        unopened_count += replica is None or replica.log.failed is not None
-                if len(some) == PARTITIONS_AT_ONCE:
-                    yield None
-        yield None
+    leaderless_count = unopened_count = seen = 0
+    for topic in list(image.topics.values()):
+        for index, known in enumerate(list(topic.partitions)):
+            leaderless_count += known.leader == NO_LEADER
+            if broker.node_id in known.replicas:
+                replica = broker.partitions.by_id(topic.id, index)
+                unopened_count += replica is None or replica.log.failed is not None
+            seen += 1
+            if seen % PARTITIONS_AT_ONCE == 0:
+                yield None
     leaderless.add(leaderless_count)
     unopened.add(unopened_count)
 

@@ -10,7 +10,7 @@ from millpond.broker.metrics.steps import Steps, in_slices
 if TYPE_CHECKING:
     from millpond.broker.services import Services
 
-REPLICAS_AT_ONCE: Final = 2_000
+REPLICAS_AT_ONCE: Final = 300
 
 
 def unready_reason(broker: Services) -> Steps[str | None]:
