@@ -63,8 +63,8 @@ def command(behind: str, free: str, alive: bool, as_json: bool, access: Access) 
         f"{counted(len(health.groups) + health.groups_left_out, 'group')}, {counted(lag, 'record')} unread; "
         f"cluster {health.nodes.cluster_id}"
     )
-    for problem in problems:
-        click.secho(f"! {problem}", fg="red")
+    for sentence in problems:
+        click.secho(f"! {sentence}", fg="red")
     if not problems:
         click.echo("All is well.")
     return bool(problems)
