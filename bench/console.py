@@ -3,7 +3,7 @@
 Not a row: `python -m bench.console [--quick]`. A node gets 1,000 topics with 10,000 partitions, a group of 500 and
 100,000 dead letters. A real browser opens each page anew: first paint is when it shows something, there is when the
 page's own data stands, ready is when a filter that was typed, or a button that was pressed, has done its work.
-Then a node is started, and written to, with a console and without, turn by turn; the ratio of the medians is told.
+Then a node is started, and written to, with a console and without, turn by turn; the ratio of medians is told.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LETTERS = 100_000
 QUICK = 50
 """So many times less of everything."""
 ROUNDS = 7
-PRODUCE_SECONDS = 4.0
+PRODUCE_SECONDS = 2.0
 BEAT_SECONDS = 10.0
 SECONDS_MAX = 60_000
 
@@ -231,19 +231,26 @@ def ready_ms(kind: type[Node]) -> float:
         return node.ready.seconds * 1000
 
 
-def acknowledged_per_second(kind: type[Node]) -> float:
-    """Requests of one record, one after the other as fast as they are answered, some under way."""
+def ready_cpu_ms(kind: type[Node]) -> float:
+    """Of the node's own process; on a busy machine that says more than the clock."""
+    with kind() as node:
+        return node.ready.cpu_seconds * 1000
+
+
+def cpu_us_per_record(kind: type[Node]) -> float:
+    """What the node spends on each of many records of 100 bytes, in batches of up to 200."""
     with kind() as node:
         node.create_topic("bench")
-        producer = Producer({"bootstrap.servers": node.address, "linger.ms": 0, "acks": "1"})
+        producer = Producer({"bootstrap.servers": node.address, "linger.ms": 0, "acks": "1", "log_level": 0})
         count = 0
+        before = node.cpu_seconds()
         deadline = time.perf_counter() + PRODUCE_SECONDS
         while time.perf_counter() < deadline:
             for _ in range(200):
                 producer.produce("bench", b"x" * 100)
             producer.flush()
             count += 200
-        return count / PRODUCE_SECONDS
+        return (node.cpu_seconds() - before) * 1e6 / count
 
 
 def turn_by_turn(measure: Callable[[type[Node]], float], rounds: int) -> tuple[float, float]:
@@ -259,10 +266,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.console", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a fiftieth of everything, once")
     parser.add_argument("--pages", action="store_true", help="the pages alone")
-    quick, only_pages = (parsed := parser.parse_args()).quick, parsed.pages
+    parser.add_argument("--cost", action="store_true", help="what it costs a node, alone")
+    quick, only_pages, only_cost = (parsed := parser.parse_args()).quick, parsed.pages, parsed.cost
     less, rounds = (QUICK, 1) if quick else (1, ROUNDS)
     os.environ.pop("MILLPOND_CONSOLE", None)
     screen = Screen()
+    if not only_cost:
+        show_pages(screen, less, rounds)
+    if not only_pages:
+        show_cost(screen, rounds)
+
+
+def show_pages(screen: Screen, less: int, rounds: int) -> None:
     with Node() as node:
         began = time.monotonic()
         fill(node, less)
@@ -272,12 +287,17 @@ def main() -> None:
             for each in open_pages(node.address, min(3, rounds)):
                 table.add_row(each.path, f"{each.paint_ms:,.0f}", f"{each.there_ms:,.0f}", f"{each.ready_ms:,.0f}")
         screen.print(table)
-    if only_pages:
-        return
+
+
+def show_cost(screen: Screen, rounds: int) -> None:
     table = Table("a node", "without a console", "with one", "ratio")
-    for title, measure in (("ready after, ms", ready_ms), ("single records a second", acknowledged_per_second)):
+    for title, measure in (
+        ("ready after, ms", ready_ms),
+        ("CPU until it is ready, ms", ready_cpu_ms),
+        ("CPU of a record that is written, µs", cpu_us_per_record),
+    ):
         without, beside = turn_by_turn(measure, rounds)
-        table.add_row(title, f"{without:,.0f}", f"{beside:,.0f}", f"{beside / without:.2f}")
+        table.add_row(title, f"{without:,.1f}", f"{beside:,.1f}", f"{beside / without:.2f}")
     screen.print(table, f"load {os.getloadavg()[0]:.1f}")
 
 

@@ -94,7 +94,7 @@ def _notes(traced: Traced, budget: Budget, safe_name: str | None, does_commit: b
     if safe_name == "sync":
         yield "With one replica acks=all waits for no follower, at most for the disk."
     if not does_commit:
-        yield "process is the hand-over to the reader alone; --commit adds the commit of its offset."
+        yield "process is the hand-over to the reader alone: a commit of its offset (--commit) would add to it."
     if budget.is_read_early and safe_name is not None:
         yield f"Readers had the records before {safe_name} was over: their fetch begins after append."
     if traced.clock_ms is not None and abs(traced.clock_ms) > CLOCK_MS_MAX:

@@ -84,7 +84,7 @@ async function one(main, group, params, signal) {
     members.set(look.people);
     fill(top, verdict(look),
       h("div", { class: "tiles" },
-        tile("Unread", count(look.lag), ["records ", trend(look)], { extra: curve(curvePoints, "Unread records since you look") }),
+        tile("Unread", count(look.lag), ["records ", trend(look), look.uncounted ? `; ${compact(look.uncounted)} more where it has committed nothing yet` : ""], { extra: curve(curvePoints, "Unread records since you look") }),
         tile("Behind", look.behind_ms === null ? (look.lag ? NOTHING : "0 s") : span(look.behind_ms), "the age of the oldest unread record"),
         tile("Reads", rate(look.read_per_second), `written ${rate(look.written_per_second)}`),
         tile("Caught up in", catchUp(look), "at this pace")),
@@ -95,12 +95,14 @@ async function one(main, group, params, signal) {
 }
 
 function catchUp(each) {
+  if (each.lag === null) return NOTHING;
   return !each.lag ? "now" : each.catch_up_seconds === null ? NOTHING : each.catch_up_seconds === "never" ? "never" : span(each.catch_up_seconds * 1000);
 }
 
 // Whether it gets better: what is read beside what is written.
 function trend(each) {
   const { read_per_second: read, written_per_second: written } = each;
+  if (each.lag === null) return NOTHING;
   if (read === null || written === null || (!read && !written)) return h("span", { class: "soft" }, "steady");
   const gain = read - written;
   if (Math.abs(gain) <= FLAT * Math.max(read, written)) return h("span", { class: "soft" }, "steady");

@@ -18,7 +18,7 @@ const MEANING = {
 };
 
 export async function draw(main, words, params, signal) {
-  const topic = h("input", { name: "topic", autocomplete: "off", placeholder: "one of its own, deleted at the end", value: params.get("topic") ?? "", list: "topics" });
+  const topic = h("input", { name: "topic", autocomplete: "off", placeholder: "one of its own", value: params.get("topic") ?? "", list: "topics" });
   const names = h("datalist", { id: "topics" });
   const partition = number("partition", params.get("partition") ?? "0", 0, 99999);
   const records = number("count", params.get("count") ?? "50", 1, 1000);
