@@ -67,6 +67,15 @@ def test_what_dies_is_started_again_and_told_to_stop_all_end_in_order(
     assert lines[-1].startswith("Stopped after ")
 
 
+def test_a_module_that_runs_its_worker_when_it_is_imported_is_told_so(millpond: Any, tmp_path: Path) -> None:
+    (tmp_path / "eager.py").write_text(PROGRAM.format(topic="orders", tag="old") + "\ncharge.run()\n")
+    told = millpond("work", "eager", cwd=tmp_path)
+    assert (told.code, told.out) == (1, "")
+    assert 'eager: it runs charge when it is imported: put `charge.run()` under `if __name__ == "__main__":`.' in (
+        " ".join(told.err.split())
+    )
+
+
 def test_a_changed_file_starts_them_anew(run: Any, quick: Any, topic: str, tmp_path: Path) -> None:
     run("billing", "--reload", "--processes", "2")
     quick.send(topic, "1")

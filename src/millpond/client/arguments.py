@@ -37,7 +37,8 @@ def named_arguments(whose: str, besides: Iterable[str] = ()) -> Callable[[F], F]
             except TypeError as fault:
                 if fault.__traceback__ is not None and fault.__traceback__.tb_next is None:
                     # It was not even entered: an argument is missing, or there are too many.
-                    raise ConfigError(f"{whose} is called in a wrong way: {fault}") from None
+                    first = f"; its first argument is {known[0]!r}" if known else ""
+                    raise ConfigError(f"{whose} is called in a wrong way: {fault}{first}") from None
                 raise
 
         return cast(F, call)

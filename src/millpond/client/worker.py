@@ -19,6 +19,9 @@ from millpond.client.retry import NO_RETRY, as_retry
 
 JOIN_SECONDS = 60.0
 
+_are_looked_for = False
+"""Whether a module is imported only for the workers that it has."""
+
 
 class Worker:
     """A handler with its options. `run` works until it is stopped; calling it calls the handler, as in a test.
@@ -114,6 +117,11 @@ class Worker:
         self.stop()
 
     def _made(self, bootstrap: str | None) -> Engine:
+        if _are_looked_for:
+            raise ConfigError(
+                f"it runs {self.__name__} when it is imported: put `{self.__name__}.run()` under "
+                '`if __name__ == "__main__":`'
+            )
         if self.is_running():
             raise ConfigError("this worker runs already: make another for a second one")
         self._engine = Engine(self.options, self._handler, bootstrap or self.bootstrap)
@@ -126,6 +134,17 @@ def worker(
 ) -> Callable[[Callable[..., Any]], Worker]:
     """Make a worker of the function below: `@worker("orders", group="billing", dead_letters="orders.dlq")`."""
     return lambda handler: Worker(handler, topics, group=group, **options)
+
+
+@contextmanager
+def looking_for_workers() -> Iterator[None]:
+    """While a module is imported for its workers, none of them may run: it would never come back."""
+    global _are_looked_for
+    _are_looked_for = True
+    try:
+        yield
+    finally:
+        _are_looked_for = False
 
 
 def run_workers(*workers: Worker, bootstrap: str | None = None) -> None:

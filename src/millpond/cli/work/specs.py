@@ -45,8 +45,14 @@ def _workers_of(spec: str) -> list[Worker]:
 
 
 def _module(name: str) -> ModuleType:
+    from millpond.client.errors import ConfigError
+    from millpond.client.worker import looking_for_workers
+
     try:
-        return import_module(name)
+        with looking_for_workers():
+            return import_module(name)
+    except ConfigError as fault:
+        raise Failed(f"{name}: {fault}.") from None
     except ModuleNotFoundError as fault:
         if fault.name is None or not (name == fault.name or name.startswith(f"{fault.name}.")):
             raise
