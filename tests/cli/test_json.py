@@ -36,6 +36,7 @@ ELSEWHERE = {
     ("pipeline", "check"): "tests/cli/pipeline",
     ("pipeline", "run"): "needs Spark: tests/cli/pipeline",
     ("pipeline", "status"): "tests/cli/pipeline",
+    ("sim", "replay"): "needs a link: tests/cli/test_sim.py",
 }
 """Whose JSON other tests read."""
 
@@ -168,6 +169,9 @@ def test_what_json_prints_is_json(run: Any, node: Any, quick: Any, topic: str) -
         ("profile", "list"): (),
         ("profile", "show"): ("here",),
         ("help",): (),
+        ("top",): ("--once",),
+        ("sim", "list"): (),
+        ("sim", "run"): ("keys",),
     }
     having = {path for path, command in leaves() if "--json" in options_of(command)}
     # Whether all is well on this machine is not for this test to say; its own reads it.
