@@ -93,6 +93,20 @@ def test_after_a_crash_leaders_begin_a_new_epoch(desk: Any) -> None:
     assert desk.broker.partitions.get("pond", 0).leader_epoch == 1
 
 
+def test_after_a_folder_was_deleted_leaders_begin_a_new_epoch(
+    desk: Any, make_batch: Callable[..., memoryview]
+) -> None:
+    """Or whoever has read the records that are gone would be given others at the same offsets."""
+    desk.create("pond")
+    desk.connect().ask(produce("pond", make_batch(b"a")), 9)
+    desk.node.stop()
+    desk.run(DRAIN_MS)
+    desk.disk.remove_folder("/var/pond/pond-0")
+    assert desk.node.start()
+    partition = desk.broker.partitions.get("pond", 0)
+    assert (partition.log.end_offset, partition.leader_epoch) == (0, 1)
+
+
 def test_settings_of_the_broker_that_change_while_it_runs_hold_after_a_restart(desk: Any) -> None:
     caller = desk.connect()
     config = m.IncrementalAlterConfigsRequest.AlterableConfig(

@@ -23,6 +23,19 @@ def follow(pond, log, offset, *values, epoch=0, **fields):
     log.append_follower(batch(pond, offset, *values, epoch=epoch, **fields), now_ms=pond.now_ms)
 
 
+def test_a_cut_between_batches_that_compaction_has_left_is_believed_after_a_clean_end(pond):
+    store, log = pond.open()
+    follow(pond, log, 0, b"a")
+    follow(pond, log, 10, b"b")
+    pond.sync(log)
+    pond.cut(log, 5)
+    pond.sync(log)
+    assert log.synced_offset <= log.end_offset
+    store.close()
+    store, log = pond.open()
+    assert pond.values(log) == {0: b"a"}
+
+
 def test_where_an_epoch_ends_is_told_as_replicas_ask_it(pond):
     _, log = pond.open()
     assert log.end_of(3) is None

@@ -305,7 +305,7 @@ class Broker:
         self._listener = self.world.network.listen(host, port, self.connections.accept)
         # Kept beyond the listener's life: whoever is still answered while the broker drains may ask for it.
         self._address = self._listener.host, self._listener.port
-        self.controller.load(self.advertised(), after_crash=not report.clean)
+        self.controller.load(self.advertised(), after_crash=not self._was_clean)
         if self.controller.is_copy:
             self.journal(
                 "the data folder is a copy: this node has no vote, and is in sync only when it has caught up",

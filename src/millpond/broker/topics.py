@@ -301,7 +301,7 @@ class TopicKeeper:
         if (
             name in self._store.missing
             and len(known.replicas) > 1
-            and (known.leader == self._node_id or self._node_id in (*known.isr, *known.elr))
+            and self._node_id in (known.leader, *known.isr, *known.elr, *known.last_known)
         ):
             if name not in self._missed:
                 self._missed.add(name)

@@ -586,6 +586,8 @@ class PartitionLog:
         self.end_offset = Offset(active.next_offset)
         self.start_offset = self.end_offset if truncation.is_new_start else min(self.start_offset, self.end_offset)
         self.compaction.cut_back(self.end_offset)
+        # In a log that was compacted the last batch that stays may end before the offset that was asked for.
+        self.durability.cut_back(self.end_offset)
         if self.epochs.cut_end(0 if truncation.is_new_start else self.end_offset):
             self.owe_epochs()
         self.durability.owe_folder()

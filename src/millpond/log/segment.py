@@ -183,6 +183,9 @@ class Segment:
             self._bytes_since_entry = 0
         self._bytes_since_entry += size
         self.size = position + size
+        if base_offset != self.next_offset:
+            # A leader has compacted what was between: an offset there would be taken for one of the batch before.
+            self._recent.clear()
         self.next_offset = last_offset + 1
         self._recent.add(base_offset, position)
 

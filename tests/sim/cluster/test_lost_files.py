@@ -91,6 +91,23 @@ def test_one_that_led_alone_does_not_lead_with_nothing(files: Files) -> None:
     assert delete_that_of_the_last_in_sync(files) == [VALUES] * 2
 
 
+def test_one_that_may_have_committed_alone_does_not_lead_with_nothing(files: Files) -> None:
+    """Nobody else may lead by itself either, so somebody has to choose; what the other one has stays where it is."""
+    files.create_topics(1, pair=(1, 2))
+    files.write(1, "pair", *VALUES)
+    files.nodes[1].broker.housekeeping.checkpoint()
+    files.wait(lambda: files.values(2, "pair") == VALUES)
+    files.nodes[2].kill()
+    files.wait(lambda: files.controller_id != 0 and files.image.topics["pair"].partitions[0].isr == (1,))
+    files.nodes[1].kill()
+    files.nodes[1].disk.remove_folder(f"{DATA_FOLDER}/pair-0")
+    files.start(1)
+    files.sim.run_for(5_000)
+    files.start(2)
+    files.sim.run_for(10_000)
+    assert files.values(2, "pair") == VALUES
+
+
 def test_without_a_look_at_what_is_missing_all_would_be_lost(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant of the above."""
     monkeypatch.setattr(TopicKeeper, "_check_not_missing", lambda *_: None)

@@ -27,7 +27,8 @@ class Rescue(Lives):
         super().__init__(count=count, texts=texts)
         self.count = count
 
-    def create_topics(self, **replicas: tuple[int, ...]) -> None:
+    def create_topics(self, min_isr: int | None = None, /, **replicas: tuple[int, ...]) -> None:
+        config = m.CreateTopicsRequest.CreatableTopicConfig(name="min.insync.replicas", value=str(min_isr))
         topics = [
             m.CreateTopicsRequest.CreatableTopic(
                 name=name,
@@ -36,7 +37,7 @@ class Rescue(Lives):
                 assignments=[
                     m.CreateTopicsRequest.CreatableReplicaAssignment(partition_index=0, broker_ids=list(ids))
                 ],
-                configs=[],
+                configs=[] if min_isr is None else [config],
             )
             for name, ids in replicas.items()
         ]
