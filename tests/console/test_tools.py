@@ -62,7 +62,8 @@ def test_topics_are_listed_by_how_uneven_they_are(console: Console, pond: Pond) 
     rows = {each["topic"]: each for each in console.get("/api/skew?filter=even").body["rows"]}
     assert list(rows) == [uneven, even]
     assert (rows[uneven]["busiest"], rows[uneven]["imbalance"]) == (1, 2)
-    assert rows[even]["imbalance"] == pytest.approx(1, abs=0.05)
+    # Each batch has a head of its own, and how many there are is the producer's affair.
+    assert rows[even]["imbalance"] == pytest.approx(1, abs=0.3)
 
 
 def test_a_hot_key_is_found_in_what_came(console: Console, pond: Pond) -> None:
