@@ -205,13 +205,21 @@ class Trouble:
     def _wiped_disk(self, fault: FaultPlan, random: Random) -> bool:
         """A machine comes back with an empty disk. The others must be able to spare it."""
         node_id = self._any(random)
-        if node_id is None or not self.is_whole() or len(self.cluster.nodes) == 1:
+        if node_id is None or not self.is_whole() or not self._can_be_spared(node_id):
             return False
         self._note_loss(node_id)
         self._cut_power(node_id, fault.lasts_ms)
         self.cluster.note(f"node {node_id} gets an empty disk")
         self._sim.wipe(self._name(node_id))
         return True
+
+    def _can_be_spared(self, node_id: int) -> bool:
+        """Whether the others go on without what is on its disk: of two who vote, both are needed."""
+        controller_id = self.cluster.controller_id
+        if len(self.cluster.nodes) == 1 or controller_id is None:
+            return False
+        voters = [each.node_id for each in self.cluster.nodes[controller_id].broker.controller.host.voters]
+        return node_id not in voters or len(voters) > 2
 
     def _old_disk(self, fault: FaultPlan, random: Random) -> bool:
         """Somebody copies a node's folder while it runs, and puts it back later, when the others can spare it."""
@@ -223,7 +231,7 @@ class Trouble:
 
         def put_back() -> None:
             node = self.cluster.nodes[node_id]
-            if self._over or not node.is_up or not self.is_whole():
+            if self._over or not node.is_up or not self.is_whole() or not self._can_be_spared(node_id):
                 self.cluster.note(f"node {node_id} keeps its disk")
                 return
             self._note_loss(node_id)
