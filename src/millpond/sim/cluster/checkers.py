@@ -238,8 +238,8 @@ class Inspector:
             return
         up = [node.broker.controller for node in self.cluster.nodes.values() if node.is_up]
         epochs = [controller.leader_epoch for controller in up if controller.is_active]
-        if epochs and max(epochs) < max(self._controllers):
-            # A later one has been active, and is down by now: this one is cut off and commits nothing.
+        if epochs and max(epochs) < max([*self._controllers, *(controller.leader_epoch for controller in up)]):
+            # A later one has been active, perhaps between two looks: this one is cut off and commits nothing.
             return
         for topic in image.topics.values():
             for index, partition in enumerate(topic.partitions):
