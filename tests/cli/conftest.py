@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import json
@@ -169,6 +170,7 @@ class Terminal:
         )
         os.close(side)
         self.text = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def read_until(self, wanted: str, seconds: float = 60) -> str:
         deadline = time.monotonic() + seconds
@@ -176,7 +178,8 @@ class Terminal:
             if not select.select([self.screen], [], [], 0.2)[0]:
                 continue
             try:
-                self.text += os.read(self.screen, 65536).decode()
+                # A piece may end within a sign.
+                self.text += self._decoder.decode(os.read(self.screen, 65536))
             except OSError:
                 break
         assert wanted in self.text, self.text
@@ -189,7 +192,7 @@ class Terminal:
         code = self.process.wait(60)
         with contextlib.suppress(OSError):
             while part := os.read(self.screen, 65536):
-                self.text += part.decode()
+                self.text += self._decoder.decode(part)
         return code
 
     def close(self) -> None:
