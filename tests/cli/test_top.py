@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import json
 import signal
+import time
 from typing import Any
 
 import pytest
