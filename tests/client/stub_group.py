@@ -120,6 +120,20 @@ class Group:
         with self.lock:
             return all(self.committed.get(name, 0) >= self.records_each for name in self.holders)
 
+    def told(self) -> str:
+        """How it stands, for whoever has to find out why it stands still."""
+        with self.lock:
+            lines = [f"seed {self.seed}, {self.moves} moves, {self.losses} losses"]
+            for name, holder in self.holders.items():
+                lines.append(f"{name.partition}: {self.committed.get(name)} committed")
+                if holder is not None:
+                    lines[-1] += (
+                        f", held by {self.members.index(holder) if holder in self.members else 'one that left'}, "
+                        f"next {holder.owned.get(name)}, paused {name in holder.paused}, "
+                        f"removed {holder.is_removed}, queued {[kind for kind, _ in holder.queue][:20]}"
+                    )
+        return "\n".join(lines)
+
 
 class StubConsumer:
     """What Consumer uses of confluent_kafka.Consumer."""

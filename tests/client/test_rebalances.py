@@ -77,10 +77,12 @@ def test_workers_never_handle_what_is_not_theirs_and_skip_nothing(stubbed: Any, 
         each.start("nowhere")
     try:
         done = eventually(lambda: group.is_done() or not all(each.is_running() for each in workers))
+        engines: list[Any] = [each._engine for each in workers]
+        stand = f"{group.told()}\nin flight: {[vars(each._in_flight) for each in engines]}"
     finally:
         for each in workers:
             each.stop()
-    assert done, f"seed {seed}: {group.committed}"
+    assert done, stand
     wanted = {b"%d/%d" % (n, at) for n in range(group.partitions) for at in range(group.records_each)}
     assert foreign == [], f"seed {seed}: handled while another had the partition"
     assert set(handled) == wanted, f"seed {seed}: skipped {sorted(wanted - set(handled))}"
