@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from generated import write_or_check
 from millpond.broker.apis import APIS
 from millpond.broker.serving.api import Api
 from millpond.wire import messages
@@ -31,17 +32,7 @@ COMES_WITH = {
 
 
 def main() -> int:
-    page = PAGE.read_text()
-    head, _, rest = page.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    fresh = f"{head}{BEGIN}\n{table()}{END}{tail}"
-    if "--check" in sys.argv:
-        if fresh != page:
-            print("docs/GAPS.md is out of date")
-            return 1
-        return 0
-    PAGE.write_text(fresh)
-    return 0
+    return write_or_check(PAGE, BEGIN, END, table())
 
 
 def table() -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from millpond.testing import Pond
+from support.browser import PHONE, Tab
 from support.console import Console
 
 CHROMIUM = shutil.which("chromium")
@@ -41,3 +42,19 @@ def browser() -> Iterator[Any]:
         started = run.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield started
         started.close()
+
+
+@pytest.fixture
+def tab(browser: Any, console: Console) -> Iterator[Tab]:
+    opened = Tab(browser, console)
+    yield opened
+    opened.context.close()
+    assert opened.faults == []
+
+
+@pytest.fixture
+def phone(browser: Any, console: Console) -> Iterator[Tab]:
+    opened = Tab(browser, console, viewport=PHONE, color_scheme="dark")
+    yield opened
+    opened.context.close()
+    assert opened.faults == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,22 +53,6 @@ CAUSE = {
     dead_letters.GROUP: b"billing",
     dead_letters.TIME: b"0",
 }
-
-
-@pytest.fixture
-def tab(browser: Any, console: Console) -> Iterator[Tab]:
-    opened = Tab(browser, console)
-    yield opened
-    opened.context.close()
-    assert opened.faults == []
-
-
-@pytest.fixture
-def phone(browser: Any, console: Console) -> Iterator[Tab]:
-    opened = Tab(browser, console, viewport=PHONE, color_scheme="dark")
-    yield opened
-    opened.context.close()
-    assert opened.faults == []
 
 
 def test_every_page_has_its_title_and_its_address(tab: Tab) -> None:

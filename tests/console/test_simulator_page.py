@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-import pytest
-
 from millpond.sim.simulator.actions import CreateTopic, Produce
 from millpond.sim.simulator.lessons.catalogue import LESSONS
 from millpond.sim.simulator.tape import encode, tape_of
 from support.browser import PHONE, Tab, unnamed
-from support.console import Console
 
 SHORT = tape_of((CreateTopic(partitions=1), 300, Produce(count=3, value="tea "), 200))
-
-
-@pytest.fixture
-def tab(browser: Any, console: Console) -> Iterator[Tab]:
-    opened = Tab(browser, console)
-    yield opened
-    opened.context.close()
-    assert opened.faults == []
-
-
-@pytest.fixture
-def phone(browser: Any, console: Console) -> Iterator[Tab]:
-    opened = Tab(browser, console, viewport=PHONE, color_scheme="dark")
-    yield opened
-    opened.context.close()
-    assert opened.faults == []
 
 
 def test_a_lesson_asks_and_then_plays_its_answer(tab: Tab) -> None:

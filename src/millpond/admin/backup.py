@@ -391,7 +391,7 @@ def _encode(manifest: Manifest) -> bytes:
 
 
 def _stored(fields: dict[str, object]) -> Stored:
-    stored = Stored(**fields)  # type: ignore[arg-type]
+    stored = Stored(**fields)  # type: ignore[arg-type]  # Wrong fields are a TypeError, which callers expect.
     path = PurePosixPath(stored.path)
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{stored.path} lies outside of a data folder")
