@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -169,12 +170,14 @@ class ClusterClients:
             thread.start()
 
     def stop(self) -> None:
-        for thread in self._threads():
-            thread.stop()
-        if self._crew is not None:
-            self._crew.stop()
-        if self._watcher is not None:
-            self._watcher.stop()
+        """All of them, whatever becomes of one: on a cluster that does not go on, some do not end in time."""
+        with ExitStack() as ends:
+            if self._watcher is not None:
+                ends.callback(self._watcher.stop)
+            if self._crew is not None:
+                ends.callback(self._crew.stop)
+            for thread in self._threads():
+                ends.callback(thread.stop)
 
     @property
     def acked(self) -> int:

@@ -61,8 +61,9 @@ class Scenario:
         self.random = Random(f"cluster scenario {seed}")
         clients = [*(f"producer{each}" for each in range(len(self.plan.producers)))]
         clients += [f"reader{each}" for each in range(len(self.plan.readers))]
-        is_synced_first = all(topic.configs.get("flush.ack") == "always" for topic in self.plan.topics)
-        self.trouble = Trouble(self.cluster, clients, is_synced_first=is_synced_first)
+        self._is_synced_first = all(topic.configs.get("flush.ack") == "always" for topic in self.plan.topics)
+        """Then all disks may lose what is not synced at once, and topics that come later must be of the same kind."""
+        self.trouble = Trouble(self.cluster, clients, is_synced_first=self._is_synced_first)
         self.inspector = Inspector(self.cluster, self.trouble)
         self.partitions: list[TopicIdPartition] = []
         self.producers: list[SimProducer] = []
@@ -215,7 +216,8 @@ class Scenario:
             if name in extra:
                 then()
             else:
-                self.admin.create(name, self.random.randint(1, 3), {}, then, replication_factor=factor)
+                configs = {"flush.ack": "always"} if self._is_synced_first else {}
+                self.admin.create(name, self.random.randint(1, 3), configs, then, replication_factor=factor)
 
     def _is_there(self, name: str) -> bool:
         return None not in self.history.topics[name].ids
