@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,9 @@ from tests.support.partitions import ME, partition_context, view
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import TopicPartition
+from millpond.broker.apis import k23_offset_for_leader_epoch
 from millpond.broker.replication.partitions import Partition, Partitions
+from millpond.broker.serving.call import Call
 from millpond.config.effective import NodeLayers
 from millpond.config.node import node_settings
 from millpond.log.limits import LogLimits
@@ -20,6 +23,7 @@ from millpond.log.store import LogStore
 from millpond.sim.world.clock import VirtualClock
 from millpond.sim.world.disk import SimDisk
 from millpond.sim.world.entropy import SeededEntropy
+from millpond.wire import messages as m
 from millpond.wire.batch import walk
 
 LAYERS = NodeLayers(node_settings({}))
@@ -55,12 +59,15 @@ class Play:
         self.batch = make_batch
         self.flushed: list[PartitionLog] = []
         self.clock = VirtualClock()
+        self.has_lease = True
         self.partition = self.make("pond", 0)
 
     def make(self, topic: str, index: int, topic_id: UUID = TOPIC_ID) -> Partition:
         name = TopicPartition(topic, index)
         log = self.store.create(name, topic_id)
-        context = partition_context(self.disk, self.clock, flush=self.flushed.append)
+        context = partition_context(
+            self.disk, self.clock, flush=self.flushed.append, has_lease=lambda: self.has_lease
+        )
         partition = Partition(name, topic_id, log, context)
         partition.follow(view(ME, 3, 0))
         return partition
@@ -299,6 +306,20 @@ def test_offsets_outside_the_log_are_refused(play: Play) -> None:
         assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+def test_that_an_offset_is_beyond_the_end_is_said_by_one_who_leads_for_certain(play: Play) -> None:
+    play.append(b"a")
+    play.partition.follow(view(ME, 4, 1, "12", "12"))
+    play.has_lease = False
+    for offset, code in ((2, ErrorCode.NOT_LEADER_OR_FOLLOWER), (-1, ErrorCode.OFFSET_OUT_OF_RANGE)):
+        with pytest.raises(Refused) as refused:
+            play.read(offset, 1000)
+        assert refused.value.code is code
+    play.has_lease = True
+    with pytest.raises(Refused) as refused:
+        play.read(2, 1000)
+    assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
 # Epochs.
 
 
@@ -322,6 +343,25 @@ def test_the_ends_of_epochs(play: Play) -> None:
     assert play.partition.end_of_epoch(4) == (3, 2)
     assert play.partition.end_of_epoch(2) == (2, 0), "before all that is known"
     assert play.partition.end_of_epoch(6) == (-1, -1)
+
+
+def test_that_an_epoch_is_unknown_is_said_by_one_who_leads_for_certain(play: Play) -> None:
+    play.append(b"a")
+    play.partition.follow(view(ME, 4, 1, "12", "12"))
+    partitions = Partitions()
+    partitions.add(play.partition)
+    kind = m.OffsetForLeaderEpochRequest
+    wanted = [kind.OffsetForLeaderPartition(partition=0, leader_epoch=epoch) for epoch in (3, 5)]
+    request = kind(topics=[kind.OffsetForLeaderTopic(topic="pond", partitions=wanted)])
+
+    def answered() -> list[tuple[int, int]]:
+        broker: Any = SimpleNamespace(partitions=partitions)
+        reply: Any = k23_offset_for_leader_epoch.handle(broker, Call(None, 4, None), request)
+        return [(each.error_code, each.end_offset) for each in reply.topics[0].partitions]
+
+    assert answered() == [(ErrorCode.NONE, 1), (ErrorCode.NONE, -1)]
+    play.has_lease = False
+    assert answered() == [(ErrorCode.NONE, 1), (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
 
 
 # The table.

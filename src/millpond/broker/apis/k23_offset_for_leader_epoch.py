@@ -40,6 +40,8 @@ def _end_of_epoch(
     try:
         partition.check_leader_epoch(wanted.current_leader_epoch)
         partition.check_leads()
+        if wanted.leader_epoch > partition.leader_epoch:
+            partition.check_certain()
     except Refused as refusal:
         reply.error_code = refusal.code
         return reply

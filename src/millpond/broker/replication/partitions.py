@@ -505,11 +505,21 @@ class Partition:
         self, offset: int, bytes_max: int, *, at_least_one_batch: bool, upper_offset: int | None = None
     ) -> LogRanges:
         """The bytes from `offset` on, not yet read; without ranges when there are none yet."""
+        if offset > self.log.end_offset:
+            self.check_certain()
         return self.log.read_ranges(offset, bytes_max, upper_offset=upper_offset, min_one=at_least_one_batch)
 
     def holds(self, offset: int) -> bool:
         """Whether its log has this offset, or ends there."""
         return self.log.start_offset <= offset <= self.log.end_offset
+
+    def check_certain(self) -> None:
+        """Before a reader hears that there is no such offset or epoch, and begins anew where its settings say.
+
+        One that has come further than this leader's log may have read on at the next leader.
+        """
+        if self.leading is not None and not self.leading.is_certain:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, UNCERTAIN)
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Refuse a client whose view of the leadership is older or newer than ours; -1 does not ask."""
